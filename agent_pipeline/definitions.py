@@ -1,0 +1,50 @@
+"""The code location: puts the parts of `defs/` together, and does nothing else.
+
+`build_defs` lets tests and notebooks swap resources; `defs` is what Dagster loads.
+"""
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import dagster as dg
+
+# We pin Dagster's minor version, and tests cover the preview parts that we use (partitioned checks, observable sources).
+warnings.filterwarnings("ignore", category=dg.BetaWarning)
+warnings.filterwarnings("ignore", category=dg.PreviewWarning)
+
+from agent_pipeline.defs import coresets, datasets, exports, models, traces  # noqa: E402
+from agent_pipeline.defs.console import console
+from agent_pipeline.defs.jobs import retrain
+from agent_pipeline.defs.resources import Workspace
+from agent_pipeline.defs.schedules import nightly
+from agent_pipeline.defs.sensors import discover_agents
+from agent_pipeline.defs.specs import ARTIFACTS, TABLES
+from agent_pipeline.io_managers.artifacts import ArtifactIOManager
+from agent_pipeline.io_managers.parquet import ParquetIOManager
+
+STAGES = [traces, datasets, coresets, models, exports]
+
+
+def build_defs(resource_overrides: Mapping[str, Any] | None = None) -> dg.Definitions:
+    """All definitions; `resource_overrides` replaces resources by key."""
+    resources = {
+        "workspace": Workspace(),
+        "pipes": dg.PipesSubprocessClient(),
+        TABLES: ParquetIOManager(),
+        ARTIFACTS: ArtifactIOManager(),
+    }
+    return dg.Definitions(
+        assets=dg.load_assets_from_modules(STAGES),
+        asset_checks=dg.load_asset_checks_from_modules(STAGES),
+        jobs=[retrain],
+        schedules=[nightly],
+        sensors=[discover_agents],
+        resources=resources | dict(resource_overrides or {}),
+        # Cheap assets share one process; training and its like run in one of their own (agent_pipeline.worker).
+        executor=dg.in_process_executor,
+        loggers={"console": console},
+    )
+
+
+defs = build_defs()

@@ -1,0 +1,111 @@
+"""Assets of the stage `exports`: the adapter as GGUF files that were checked, and as a model of Ollama's."""
+
+from typing import Any
+
+import dagster as dg
+import pyarrow as pa
+from pydantic import Field
+
+from agent_pipeline.defs.failures import user_errors
+from agent_pipeline.defs.models import artifact_made, heldout
+from agent_pipeline.defs.partitions import agent_key
+from agent_pipeline.defs.resources import Workspace
+from agent_pipeline.defs.specs import ARTIFACTS, asset_options, version
+from agent_pipeline.defs.worker_client import run_worker
+from agent_pipeline.export.ollama import create, model_name
+from agent_pipeline.lake import Artifact
+from agent_pipeline.traces.session import sha256_of
+
+
+class GgufConfig(dg.Config):
+    """What is exported, and how much of it is checked."""
+
+    outtypes: list[str] = Field(default=["f16", "q8_0"], description="GGUF types to write: f32, f16, bf16, q8_0. f16 is the one that must agree.")
+    max_conversations: int = Field(default=64, ge=1, description="Held-out conversations whose tokens and answers are compared, chosen by hash if there are more.")
+    max_new_tokens: int = Field(default=48, ge=1, description="Length of the compared answers, in tokens.")
+
+
+@dg.asset(
+    **asset_options("exports", {"llama", "file"}, ARTIFACTS),
+    check_specs=[
+        dg.AssetCheckSpec("exported_model_is_the_trained_model", asset="gguf_export", blocking=True, description="Tokens and greedy answers.")
+    ],
+)
+def gguf_export(
+    context: dg.AssetExecutionContext,
+    sft_dataset: pa.Table,
+    sft_adapter: Artifact,
+    evaluation: Artifact,
+    config: GgufConfig,
+    workspace: dg.ResourceParam[Workspace],
+    pipes: dg.ResourceParam[dg.PipesSubprocessClient],
+) -> dg.MaterializeResult:
+    """The adapter merged into its base, as GGUF with its chat template inside, loaded by llama.cpp: its tokens and its greedy answers on
+    held-out conversations are those of the merged model."""
+    with user_errors():
+        rows = heldout(sft_dataset, context.partition_key)
+        params = {"adapter": sft_adapter.identity, "evaluation": evaluation.manifest["report"]["differences"], "config": config.model_dump()}
+        made = run_worker(context, pipes, workspace, "export", rows, params)
+        report = made["report"]
+        return dg.MaterializeResult(
+            value=artifact_made(context, workspace, "gguf_export", made),
+            data_version=version(made["identity"]),
+            metadata={
+                "reused": made["reused"],
+                "parity": parity_table(report),
+                "tokens_compared": sum(each["tokens"] for each in report["template"].values()),
+                "report": dg.MetadataValue.json(report),
+            },
+            check_results=[
+                dg.AssetCheckResult(
+                    check_name="exported_model_is_the_trained_model",
+                    passed=report["ok"],
+                    metadata={kind: f"{each['exact']} of {each['prompts']} greedy answers exact" for kind, each in report["answers"].items()},
+                )
+            ],
+        )
+
+
+def parity_table(report: dict[str, Any]) -> dg.MetadataValue:
+    """A line a GGUF type: its size, and how many of its greedy answers are the merged model's."""
+    lines = ["| type | MB | texts and tokens as trained | greedy answers exact |", "|---|---:|---|---|"]
+    for kind, answers in report["answers"].items():
+        size = report["files"][f"model-{kind}.gguf"] / 1e6
+        checked = f"{report['template'][kind]['texts']} texts, {report['template'][kind]['tokens']:,} tokens"
+        lines.append(f"| {kind} | {size:.0f} | {checked} | {answers['exact']} of {answers['prompts']} |")
+    return dg.MetadataValue.md("\n".join(lines))
+
+
+class OllamaConfig(dg.Config):
+    """The model's name in Ollama."""
+
+    name: str = Field(default="{project}-{agent}", description="The model's name in Ollama; {project} and {agent} stand for the partition's own.")
+
+
+@dg.asset(**asset_options("exports", {"llama", "file"}, ARTIFACTS))
+def ollama_model(
+    context: dg.AssetExecutionContext, gguf_export: Artifact, config: OllamaConfig, workspace: dg.ResourceParam[Workspace]
+) -> dg.MaterializeResult:
+    """A Modelfile for the exported model, and the model itself where an `ollama` command is found (without one, the asset says so)."""
+    with user_errors():
+        lake, key = workspace.open_lake(), agent_key(context)
+        name = model_name(config.name.format(project=key.project, agent=key.agent))
+        made_from = {"gguf_export": gguf_export.identity, "name": name}
+        identity = sha256_of(made_from)
+        building = lake.building("ollama_model", key, identity)
+        text = (gguf_export.path / "Modelfile").read_text(encoding="utf-8")
+        # The export's own Modelfile names the GGUF beside it; this one works from anywhere on this machine.
+        (building / "Modelfile").write_text(text.replace("FROM ./", f"FROM {gguf_export.path.resolve()}/", 1), encoding="utf-8")
+        artifact = lake.finish("ollama_model", key, identity, building, made_from, {"name": name})
+        result = create(name, artifact.path / "Modelfile")
+        context.log.info(result.text)
+        return dg.MaterializeResult(
+            value=artifact,
+            data_version=version(identity),
+            metadata={
+                "name": name,
+                "registered": result.created,
+                "ollama": result.text,
+                "modelfile": dg.MetadataValue.md(f"```\n{text}\n```"),
+            },
+        )

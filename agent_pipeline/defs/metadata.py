@@ -1,0 +1,92 @@
+"""Results as a person wants to see them in the UI: counts, a preview that shows no private text, small pictures."""
+
+import base64
+import io
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import dagster as dg
+
+from agent_pipeline.traces.session import Message
+
+PREVIEW_ROWS = 5
+
+
+def counts_table(counts: Mapping[str, int], label: str = "reason") -> dg.MetadataValue:
+    """Counts by name, the largest first, as a Markdown table."""
+    rows = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
+    body = "\n".join(f"| {name} | {count:,} |" for name, count in rows) or "| – | 0 |"
+    return dg.MetadataValue.md(f"| {label} | count |\n|---|---:|\n{body}")
+
+
+def preview(rows: Iterable[Mapping[str, Any]], field: str = "messages") -> dg.MetadataValue:
+    """The shape of the first conversations: roles, tool names and argument names, and the lengths of texts; never the texts themselves."""
+    lines = ["| session | shape |", "|---|---|"]
+    for row, _ in zip(rows, range(PREVIEW_ROWS), strict=False):
+        lines.append(f"| `{row['session_id']}` | {shape(row[field])} |")
+    return dg.MetadataValue.md("\n".join(lines))
+
+
+def shape(messages: Sequence[Message]) -> str:
+    """`user 84 → find_order(order_id) → tool 120 → assistant 60`: a conversation without its words."""
+    parts = []
+    for message in messages[:16]:
+        text = len(message.get("content") or message.get("value") or "")
+        for call in message.get("tool_calls", ()):
+            parts.append(f"**{call['function']['name']}**")
+        if text:
+            parts.append(f"{message.get('role') or message.get('from')} {text}")
+    return " → ".join(parts) + (" → …" if len(messages) > 16 else "")
+
+
+def histogram(values: Sequence[float], title: str, label: str) -> dg.MetadataValue:
+    """A small histogram, as an inline picture."""
+    figure, axes = _figure(title)
+    axes.hist(values, bins=min(30, max(5, len(values) // 4)), color="#4f43dd")
+    axes.set_xlabel(label)
+    axes.set_ylabel("rows")
+    return _picture(figure, title)
+
+
+def bars(counts: Mapping[str, int], title: str) -> dg.MetadataValue:
+    """A small horizontal bar chart, the largest on top."""
+    pairs = sorted(counts.items(), key=lambda pair: pair[1])
+    figure, axes = _figure(title)
+    container = axes.barh([name for name, _ in pairs], [count for _, count in pairs], color="#4f43dd")
+    axes.bar_label(container, padding=3)
+    return _picture(figure, title)
+
+
+def curve(points: Sequence[tuple[float, float]], title: str, x: str, y: str) -> dg.MetadataValue:
+    """A small line chart."""
+    figure, axes = _figure(title)
+    axes.plot([point[0] for point in points], [point[1] for point in points], color="#4f43dd", marker=".")
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.set_ylim(bottom=0)
+    return _picture(figure, title)
+
+
+def counted(values: Iterable[str | None]) -> Counter[str]:
+    """How often each value occurs; null is shown as `none`."""
+    return Counter("none" if value is None else value for value in values)
+
+
+def _figure(title: str) -> tuple[Any, Any]:
+    # The object interface of matplotlib: pyplot keeps global state, and a code server draws from several threads.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 2.6), dpi=80, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    axes.set_title(title, fontsize=10)
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def _picture(figure: Any, alt: str) -> dg.MetadataValue:
+    file = io.BytesIO()
+    figure.savefig(file, format="png")
+    return dg.MetadataValue.md(f"![{alt}](data:image/png;base64,{base64.b64encode(file.getvalue()).decode('ascii')})")

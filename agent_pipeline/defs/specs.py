@@ -1,0 +1,31 @@
+"""What all assets say of themselves in the same way: group, owner, kinds, tags, code version, partitions, storage."""
+
+from typing import Any
+
+import dagster as dg
+
+from agent_pipeline.defs.partitions import AGENTS
+
+OWNER = "team:agent-pipeline"
+CODE_VERSION = "1"
+"""Raise it when the meaning of a stored table or artifact changes: assets of an older version then show as stale."""
+
+TABLES, ARTIFACTS = "tables", "artifacts"
+
+
+def asset_options(stage: str, kinds: set[str], io_manager: str = TABLES) -> dict[str, Any]:
+    """The options of a partitioned asset of a stage."""
+    return {
+        "partitions_def": AGENTS,
+        "group_name": stage,
+        "owners": [OWNER],
+        "kinds": kinds,
+        "tags": {"stage": stage},
+        "code_version": CODE_VERSION,
+        "io_manager_key": io_manager,
+    }
+
+
+def version(sha256: str) -> dg.DataVersion:
+    """The data version of what has this sha256: two materializations with the same bytes are the same data."""
+    return dg.DataVersion(sha256[:16])

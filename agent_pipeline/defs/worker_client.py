@@ -1,0 +1,54 @@
+"""Run a heavy task in a process of its own and bring back its result, its progress and its mistakes."""
+
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import dagster as dg
+import pyarrow.parquet as pq
+
+from agent_pipeline.datasets.sft import SFT
+from agent_pipeline.defs.resources import Workspace
+from agent_pipeline.traces.tables import to_table
+
+
+def run_worker(
+    context: dg.AssetExecutionContext,
+    pipes: dg.PipesSubprocessClient,
+    workspace: Workspace,
+    task: str,
+    rows: list[dict[str, Any]],
+    params: dict[str, Any],
+) -> dict[str, Any]:
+    """The result of a task of `agent_pipeline.tasks` on SFT rows.
+
+    Raises:
+        dg.Failure: the task ended with a sentence for the user, or its process died.
+    """
+    settings = workspace.settings()
+    with TemporaryDirectory(prefix="agent-pipeline-") as folder:
+        staged = Path(folder) / "rows.parquet"
+        pq.write_table(to_table(rows, SFT), staged)
+        given = {
+            "rows": str(staged),
+            "partition": context.partition_key,
+            "lake": settings.lake_url,
+            "cache": str(settings.cache_path),
+            "trust_remote_code": settings.trust_remote_code,
+            "llama_cpp": settings.llama_cpp,
+        }
+        command = [sys.executable, "-m", "agent_pipeline.worker"]
+        try:
+            invocation = pipes.run(context=context, command=command, extras={"task": task, "params": given | params})
+        except dg.DagsterExecutionInterruptedError:
+            raise
+        except dg.DagsterError as error:
+            raise dg.Failure(
+                f"The {task} process died ({error}): if the machine ran out of memory, lower batch_size or max_length; "
+                "a training that was killed goes on from its last checkpoint when it is materialized again."
+            ) from error
+    result: dict[str, Any] = list(invocation.get_custom_messages())[-1]
+    if "error" in result:
+        raise dg.Failure(result["error"], allow_retries=False)
+    return result

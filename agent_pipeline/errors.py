@@ -1,0 +1,46 @@
+"""What a user can mend, said in one sentence.
+
+Every error that a user can cause or cure is a `PipelineError`: its text is one sentence that says what is wrong, where, and
+what to do. The Dagster layer turns it into one `dg.Failure`, the shell command into one line and exit code 1; a bare stack
+trace is left for our own bugs.
+"""
+
+import errno
+
+
+class PipelineError(Exception):
+    """Base of all errors with a sentence for the user."""
+
+
+class SettingsError(PipelineError):
+    """A setting is unknown, malformed or contradicts another."""
+
+
+class PartitionError(PipelineError):
+    """A partition key is malformed, or no store has it."""
+
+
+class StoreError(PipelineError):
+    """A session store is missing, not readable, or not what its name says."""
+
+
+class DataError(PipelineError):
+    """The data at hand cannot give what was asked (no rows, no tasks, no held-out turns)."""
+
+
+class ModelError(PipelineError):
+    """A base model, its tokenizer or its chat template cannot be used."""
+
+
+class ExportError(PipelineError):
+    """A step of the export failed, or the exported model is not the trained model."""
+
+
+def disk_sentence(error: OSError) -> str | None:
+    """What to say of a disk that is full or not ours to write; null for any other error."""
+    where = f" at {error.filename}" if error.filename else ""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"The disk is full{where}: make room, or set AGENT_PIPELINE_LAKE to another disk; the last good version is untouched."
+    if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
+        return f"No permission to write{where}: set AGENT_PIPELINE_LAKE to a folder that this user may write."
+    return None

@@ -1,0 +1,96 @@
+"""One evaluation sample per assistant turn of the held-out rows: what the model is shown, and what the agent then did."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from agent_pipeline.traces.session import Message, Tool, sha256_of
+from agent_pipeline.training.rendering import decoded
+
+
+@dataclass(frozen=True)
+class Call:
+    """A tool call; `arguments` is an object, or the raw text where that is not one (it then equals nothing but itself)."""
+
+    name: str
+    arguments: Any
+
+
+@dataclass(frozen=True)
+class TurnSample:
+    """Turn `turn_index` (a position in the row's messages): `prompt` is all before it, and the agent made `calls`, else said `text`."""
+
+    row_id: str
+    session_id: str
+    task_key: str
+    turn_index: int
+    prompt: list[Message]
+    tools: list[Tool]
+    expected: Message
+    calls: tuple[Call, ...]
+    text: str
+
+    @property
+    def key(self) -> str:
+        """sha256 of what is asked and expected, tool-call ids aside: equal samples test the same thing."""
+        plain = [{k: v for k, v in message.items() if k not in ("tool_calls", "tool_call_id")} for message in self.prompt]
+        calls = [[(call.name, call.arguments) for call in expected_calls(message)] for message in (*self.prompt, self.expected)]
+        return sha256_of([plain, calls, self.tools, self.text])
+
+
+def expected_calls(message: Message) -> tuple[Call, ...]:
+    """The calls of a canonical message."""
+    return tuple(
+        Call(call["function"]["name"], decoded(call["function"]["arguments"])) for call in message.get("tool_calls") or ()
+    )
+
+
+def turn_samples(
+    rows: Sequence[dict[str, Any]], max_samples: int = 0, split: str = "test", seed: int = 0
+) -> tuple[list[TurnSample], dict[str, int]]:
+    """The samples of the rows of `split`, in order, and the counts `turns`, `duplicates`, `left_out`, `samples`.
+
+    Equal samples are kept once. Where more than `max_samples` (0: no limit) are left, tasks take turns, in an order given by a
+    hash with `seed`, until there are enough: so few samples still come from many tasks.
+    """
+    samples: dict[str, TurnSample] = {}
+    turns = 0
+    for row in rows:
+        if row["split"] != split:
+            continue
+        for index, message in enumerate(row["messages"]):
+            if message["role"] != "assistant":
+                continue
+            turns += 1
+            sample = TurnSample(
+                row_id=row["row_id"],
+                session_id=row["session_id"],
+                task_key=row["task_key"],
+                turn_index=index,
+                prompt=row["messages"][:index],
+                tools=row.get("tools") or [],
+                expected=message,
+                calls=expected_calls(message),
+                text=message.get("content") or "",
+            )
+            samples.setdefault(sample.key, sample)
+    kept = _spread(samples, max_samples, seed) if 0 < max_samples < len(samples) else list(samples.values())
+    counts = {"turns": turns, "duplicates": turns - len(samples), "left_out": len(samples) - len(kept), "samples": len(kept)}
+    return kept, counts
+
+
+def _spread(samples: dict[str, TurnSample], limit: int, seed: int) -> list[TurnSample]:
+    """`limit` samples, in their own order: the first of each task, then the second of each, by hash."""
+    tasks: dict[str, list[str]] = {}
+    for key in sorted(samples, key=lambda key: sha256_of([seed, key])):
+        tasks.setdefault(samples[key].task_key, []).append(key)
+    ranked = sorted((rank, sha256_of([seed, task]), key) for task, keys in tasks.items() for rank, key in enumerate(keys))
+    chosen = {key for _, _, key in ranked[:limit]}
+    return [sample for key, sample in samples.items() if key in chosen]
+
+
+def as_text(sample: TurnSample) -> str:
+    """What was expected, for a person to read: the calls as JSON, else the answer."""
+    calls = [{"name": call.name, "arguments": call.arguments} for call in sample.calls]
+    return "\n".join(json.dumps(call, ensure_ascii=False) for call in calls) or sample.text

@@ -1,0 +1,102 @@
+"""The whole export: adapter → merged model → GGUF files → proof → Modelfile, all in one directory.
+
+    model-f16.gguf, model-q8_0.gguf   the model
+    parity.json                       the report, below
+    Modelfile                         for `ollama create`
+    merged/                           the Hugging Face directory, only where asked for: it is the largest of them
+"""
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from agent_pipeline.errors import ExportError
+from agent_pipeline.export import parity
+from agent_pipeline.export.converter import OUTTYPES, convert, find_converter
+from agent_pipeline.export.dialects import dialect_of
+from agent_pipeline.export.llama import LlamaCpp
+from agent_pipeline.export.merge import merge_adapter
+from agent_pipeline.export.modelfile import context_size, modelfile
+from agent_pipeline.progress import Progress, silent
+
+EXACT_TYPES = ("f32", "f16")
+"""The types whose greedy answers are held to the threshold; rounding to fewer bits may change an answer."""
+
+LOGIT_PROMPTS = 4
+"""Prompts on which logits are compared; greedy answers are compared on all."""
+
+
+def export(
+    base: Path,
+    adapter_dir: Path,
+    out_dir: Path,
+    conversations: Sequence[dict[str, Any]],
+    outtypes: Sequence[str] = ("f16", "q8_0"),
+    max_new_tokens: int = 48,
+    progress: Progress = silent,
+    *,
+    longest_row: int = 0,
+    threshold: float = parity.GREEDY_THRESHOLD,
+    keep_merged: bool = False,
+    llama_cpp_path: str | None = None,
+    trust_remote_code: bool = False,
+) -> dict[str, Any]:
+    """Exports an adapter and proves that what was exported is what was trained; `out_dir` is complete when this returns.
+
+    `conversations`: held-out `{"messages", "tools"}`; `longest_row`: tokens of the longest training row, for `num_ctx`.
+
+    Returns the report (`parity.json`): `ok` is False where an f16 or f32 file gives fewer than `threshold` of the merged model's greedy
+    answers exactly; the caller decides what that means. Raises `ExportError`, `ModelError`, `DataError` where a step fails, logits
+    disagree, or template or tokens differ.
+    """
+    if not outtypes or any(kind not in OUTTYPES for kind in outtypes):
+        raise ExportError(f"The GGUF types to export are {list(outtypes)}: give one or more of {', '.join(OUTTYPES)}.")
+    find_converter(llama_cpp_path)  # its absence is to be known before the minutes are spent
+    conversations = list(conversations)
+    steps = 2 + 2 * len(outtypes)
+    merged_dir = out_dir / "merged"
+    asked = parity.prompts(parity.load_tokenizer(adapter_dir, trust_remote_code), conversations)
+
+    progress(0, steps, "export: merging the adapter")
+    logits = merge_adapter(base, adapter_dir, merged_dir, [prompt.ids for prompt in asked[:LOGIT_PROMPTS]], trust_remote_code)
+    files = {}
+    for number, kind in enumerate(outtypes, 1):
+        progress(number, steps, f"export: writing {kind}")
+        files[kind] = convert(merged_dir, out_dir / f"model-{kind}.gguf", kind, llama_cpp_path)
+
+    progress(1 + len(outtypes), steps, "export: answers of the merged model")
+    model, tokenizer = parity.load_merged(merged_dir, trust_remote_code)
+    expected = parity.merged_answers(model, tokenizer, asked, max_new_tokens)
+    needed = parity.context_needed(asked, max_new_tokens)
+    answers, template = {}, {}
+    for number, (kind, path) in enumerate(files.items(), 2 + len(outtypes)):
+        progress(number, steps, f"export: checking {kind}")
+        with LlamaCpp(path, n_ctx=needed) as llama:
+            template[kind] = parity.check_template(llama, tokenizer, conversations)
+            answers[kind] = parity.compare_answers(llama, model, tokenizer, asked, expected, max_new_tokens)
+            header = llama.header
+
+    dialect = dialect_of(header.chat_template, model.config.model_type)
+    num_ctx = context_size(longest_row or max(len(prompt.ids) for prompt in asked), header.context_length)
+    served = "q8_0" if "q8_0" in files else outtypes[0]
+    (out_dir / "Modelfile").write_text(modelfile(files[served].name, dialect, num_ctx), encoding="utf-8")
+    report = {
+        "ok": all(answers[kind]["rate"] >= threshold for kind in answers if kind in EXACT_TYPES),
+        "threshold": threshold,
+        "max_new_tokens": max_new_tokens,
+        "logits": msgspec.to_builtins(logits),
+        "template": template,
+        "answers": answers,
+        "files": {path.name: path.stat().st_size for path in files.values()},
+        "ollama": {"gguf": files[served].name, "dialect": dialect.name if dialect else None, "num_ctx": num_ctx,
+                   "tools": bool(dialect and dialect.tools)},
+    }
+    (out_dir / "parity.json").write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    if not keep_merged:
+        shutil.rmtree(merged_dir)
+    progress(steps, steps, "export: done")
+    return report

@@ -1,0 +1,105 @@
+"""A GGUF file loaded by a real llama.cpp (xllamacpp), asked what serving it would ask: template, tokens, greedy answers.
+
+xllamacpp starts llama.cpp's own server inside this process, on a free port of the loopback interface, behind a key that only this
+object knows. Its HTTP interface is the one documented with llama.cpp (`tools/server/README.md`).
+"""
+
+import http.client
+import json
+import secrets
+from pathlib import Path
+from typing import Any, Self
+
+import msgspec
+
+from agent_pipeline.errors import ExportError
+from agent_pipeline.export.gguf_header import GgufHeader, read_header
+from agent_pipeline.traces.session import Message, Tool
+
+
+class Completion(msgspec.Struct):
+    """Greedily chosen `tokens` without the end token; `stopped`: the model ended by itself, before the limit."""
+
+    tokens: list[int]
+    stopped: bool
+
+
+class LlamaCpp:
+    """One GGUF in memory; a context manager, since the model is hundreds of megabytes.
+
+    `n_ctx`: context in tokens (prompt and answer), allocated at once, so give what is needed; at most what the model was made for.
+    Raises `ExportError` where the file can't be loaded or a request is refused.
+    """
+
+    def __init__(self, gguf: Path, n_ctx: int = 2048, threads: int = 2):
+        self.path = gguf
+        self.header: GgufHeader = read_header(gguf)
+        self.n_ctx = min(n_ctx, self.header.context_length or n_ctx)
+        self._key = secrets.token_hex(16)
+        import xllamacpp
+
+        params = xllamacpp.CommonParams()
+        params.model.path = str(gguf)
+        params.n_ctx, params.n_parallel = self.n_ctx, 1
+        params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
+        params.n_threads_http = 2
+        params.port, params.api_keys, params.ui = 0, [self._key], False
+        # A trailing assistant message is a message, not a beginning to be continued: as transformers sees it.
+        params.prefill_assistant = False
+        params.warmup, params.fit_params, params.verbosity, params.offline = False, False, -1, True
+        try:
+            self._server = xllamacpp.Server(params)
+        except RuntimeError as error:
+            raise ExportError(f"llama.cpp can't load {gguf}, whose header is in order, so its tensors are damaged or of a kind it does "
+                              "not know: export it again.") from error
+        self._host, self._port = self._server.listening_address.removeprefix("http://").rsplit(":", 1)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stops the server and gives the memory back; a second call does nothing."""
+        self._server = None
+
+    def tokenize(self, text: str, add_special: bool = False) -> list[int]:
+        """Token ids of a rendered text, its special tokens recognised; `add_special` adds what llama.cpp adds by itself (BOS)."""
+        return self._post("/tokenize", {"content": text, "add_special": add_special, "parse_special": True})["tokens"]
+
+    def render(self, messages: list[Message], tools: list[Tool], add_generation_prompt: bool = True) -> str:
+        """The conversation as the GGUF's own chat template writes it."""
+        body: dict[str, Any] = {"messages": messages, "add_generation_prompt": add_generation_prompt, "parallel_tool_calls": True}
+        return self._post("/apply-template", body | ({"tools": tools} if tools else {}))["prompt"]
+
+    def greedy(self, prompt: list[int], max_new_tokens: int) -> Completion:
+        """The answer to a prompt of token ids, always the likeliest token, nothing reused from an earlier prompt."""
+        # No samplers but temperature 0: the likeliest token, with nothing in front that could remove it.
+        body = {"prompt": prompt, "n_predict": max_new_tokens, "temperature": 0, "samplers": ["temperature"], "return_tokens": True,
+                "cache_prompt": False, "seed": 0}
+        answer = self._post("/completion", body)
+        if answer.get("truncated"):
+            raise ExportError(f"A prompt of {len(prompt)} tokens with an answer of {max_new_tokens} does not fit the context of "
+                              f"{self.n_ctx} tokens of {self.path}: check with shorter prompts or fewer new tokens.")
+        return Completion(tokens=answer["tokens"], stopped=answer["stop_type"] == "eos")
+
+    def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        # http.client and not urllib: a proxy set in the environment has no business with the loopback interface.
+        connection = http.client.HTTPConnection(self._host, int(self._port), timeout=600)
+        try:
+            connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json", "Authorization": f"Bearer {self._key}"})
+            response = connection.getresponse()
+            status, raw = response.status, response.read()
+        except OSError as error:
+            raise ExportError(f"llama.cpp stopped answering while {self.path} was checked ({error}): run the export again.") from error
+        finally:
+            connection.close()
+        try:
+            answer = json.loads(raw)
+        except ValueError:
+            answer = {"error": {"message": raw.decode("utf-8", "replace")[:200]}}
+        if status != 200:
+            reason = " ".join(str(answer.get("error", {}).get("message", answer)).split())[:300]
+            raise ExportError(f"llama.cpp refused {path} for {self.path} with '{reason}': check the chat template and the prompts.")
+        return answer

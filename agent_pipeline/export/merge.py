@@ -1,0 +1,112 @@
+"""Merges an adapter into its base model, and proves by logits that the merged model is the trained one.
+
+Everything is computed and stored in float32: a LoRA update is small, and rounding it into bfloat16 weights would lose part of it.
+"""
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from agent_pipeline.errors import ExportError, ModelError
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel
+
+MERGE_TOLERANCE = 2e-3
+"""Largest logit difference between merged and adapter model that is arithmetic: SmolLM2 in float32 gives about 1e-4."""
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json",
+                   "vocab.json", "merges.txt", "chat_template.jinja")
+
+
+class MergeReport(msgspec.Struct):
+    """Largest absolute differences of logits over all positions of the checked prompts, and what was allowed."""
+
+    prompts: int
+    tokens: int
+    merged_vs_adapter: float
+    merged_vs_base: float
+    tolerance: float = MERGE_TOLERANCE
+
+
+def merge_adapter(base_path: Path, adapter_dir: Path, out_dir: Path, prompts: list[list[int]],
+                  trust_remote_code: bool = False) -> MergeReport:
+    """Writes base + adapter as one Hugging Face directory (safetensors; the adapter's tokenizer with the training template).
+
+    `prompts`: token ids on which the logits of base, adapter and merged model are compared.
+
+    Raises `ModelError` where base or adapter can't be loaded, `ExportError` where the merged model isn't the trained one (its logits
+    differ from the adapter's) or is the base (they don't differ from the base's).
+    """
+    import torch
+
+    if not any(prompts):
+        raise ExportError("The merged model can't be checked without prompts: give at least one held-out conversation to the export.")
+    model = load_with_adapter(base_path, adapter_dir, trust_remote_code)
+    with torch.inference_mode():
+        with model.disable_adapter():
+            of_base = [_logits(model, prompt) for prompt in prompts]
+        of_adapter = [_logits(model, prompt) for prompt in prompts]
+        merged = model.merge_and_unload(safe_merge=True)
+        of_merged = [_logits(merged, prompt) for prompt in prompts]
+    report = MergeReport(prompts=len(prompts), tokens=sum(map(len, prompts)), merged_vs_adapter=_largest(of_merged, of_adapter),
+                         merged_vs_base=_largest(of_merged, of_base))
+    # Not `>`: a NaN must not pass.
+    if not report.merged_vs_adapter <= report.tolerance:
+        raise ExportError(f"Merging {adapter_dir} changed the model (logits differ by up to {report.merged_vs_adapter:.2g} from the "
+                          f"adapter's, {report.tolerance:g} is allowed): check that it was trained on {base_path}.")
+    if report.merged_vs_base <= 2 * report.merged_vs_adapter:
+        raise ExportError(f"The adapter {adapter_dir} changes nothing (merged and base logits differ by {report.merged_vs_base:.2g}): "
+                          "train for more steps or with a higher learning rate before exporting.")
+    _save(merged, base_path, adapter_dir, out_dir)
+    return report
+
+
+def load_with_adapter(base_path: Path, adapter_dir: Path, trust_remote_code: bool = False) -> "PreTrainedModel":
+    """The base in float32 on the CPU with the adapter on it, in evaluation mode. Raises `ModelError`."""
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    if not (adapter_dir / "adapter_config.json").is_file():
+        raise ModelError(f"{adapter_dir} holds no adapter_config.json, so it is no trained adapter: train one first.")
+    try:
+        model = AutoModelForCausalLM.from_pretrained(str(base_path), dtype=torch.float32, local_files_only=True,
+                                                     trust_remote_code=trust_remote_code)
+    except (OSError, ValueError, RuntimeError, KeyError) as error:
+        raise ModelError(f"The base model {base_path} can't be loaded ({_short(error)}): give a directory with config.json and "
+                         "safetensors.") from error
+    try:
+        return PeftModel.from_pretrained(model, str(adapter_dir)).eval()
+    except (OSError, ValueError, RuntimeError, KeyError) as error:
+        raise ModelError(f"The adapter {adapter_dir} can't be loaded onto {base_path} ({_short(error)}): export it with the base model "
+                         "that it was trained on.") from error
+
+
+def _save(merged: "PreTrainedModel", base_path: Path, adapter_dir: Path, out_dir: Path) -> None:
+    out_dir.mkdir(parents=True, exist_ok=True)
+    merged.save_pretrained(out_dir)
+    # File by file from the adapter, where the training template is; what it lacks (tokenizer.model, say) from the base.
+    for name in TOKENIZER_FILES:
+        source = next((folder / name for folder in (adapter_dir, base_path) if (folder / name).is_file()), None)
+        if source:
+            shutil.copyfile(source, out_dir / name)
+
+
+def _logits(model: "PreTrainedModel", prompt: list[int]) -> "torch.Tensor":
+    """(tokens, vocabulary), float32."""
+    import torch
+
+    return model(input_ids=torch.tensor([prompt]), use_cache=False).logits[0].float()
+
+
+def _largest(a: list["torch.Tensor"], b: list["torch.Tensor"]) -> float:
+    return max((x - y).abs().max().item() for x, y in zip(a, b, strict=True))
+
+
+def _short(error: Exception) -> str:
+    """The first line of an exception, at most 200 characters, without its full stop."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200].rstrip(".")

@@ -1,0 +1,116 @@
+'''The Modelfile: what `ollama create` reads. Its one hard part is quoting.
+
+A value in triple quotes ends at the first line break before which the text so far ends with `"""` (white space aside), and characters
+that Go does not call printable are dropped, white space aside. So a Go template is first rewritten into an equivalent one that has
+neither. https://github.com/ollama/ollama/blob/main/docs/modelfile.md, Go's `text/template` and `strconv`.
+'''
+
+import json
+import re
+
+from agent_pipeline.errors import ExportError
+from agent_pipeline.export.dialects import Dialect
+
+SMALLEST_CONTEXT = 2048
+ANSWER_ROOM = 512
+"""Tokens; the longest training row ends with its answer, but a live answer may be longer than that one."""
+
+# A Go template is text and actions; inside an action, quotes and comments may hold the closing braces.
+TOKENS = re.compile(
+    r"""(?P<comment>\{\{(?:-\s)?\s*/\*.*?\*/\s*(?:-)?\}\})"""
+    r"""|(?P<action>\{\{(?:"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|`[^`]*`|(?!\}\}).)*?\}\})"""
+    r"""|(?P<text>(?:(?!\{\{).)+)""",
+    re.DOTALL,
+)
+INSIDE = re.compile(r'''"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|`[^`]*`''', re.DOTALL)
+CLOSES = re.compile(r'"""(?=\s*[\r\n])')
+UNPRINTABLE_KEPT = "\n\r\t "
+
+
+def context_size(longest_row: int, limit: int | None = None) -> int:
+    """`num_ctx` in tokens for a longest training row of `longest_row`: with room for an answer, rounded up to 1,024, at least 2,048.
+
+    At most `limit`, the context that the model was made for.
+    """
+    wanted = max(-(-(longest_row + ANSWER_ROOM) // 1024) * 1024, SMALLEST_CONTEXT)
+    return min(wanted, limit) if limit else wanted
+
+
+def modelfile(gguf_name: str, dialect: Dialect | None, num_ctx: int | None = None) -> str:
+    """The text of a Modelfile beside the GGUF `gguf_name`.
+
+    No temperature is set: how a model is sampled is its user's affair, what it was trained on is not.
+    """
+    lines = [f"FROM ./{gguf_name}"]
+    if dialect:
+        lines += [f"TEMPLATE {quote(portable(dialect.template))}", *(f"PARAMETER stop {quote(stop)}" for stop in dialect.stops)]
+    if num_ctx:
+        lines.append(f"PARAMETER num_ctx {num_ctx}")
+    return "\n".join(lines) + "\n"
+
+
+def quote(text: str) -> str:
+    """A value in triple quotes.
+
+    Raises `ExportError` for a text that would come out changed; a template never does after `portable`.
+    """
+    quoted = f'"""{text}"""'
+    if CLOSES.search(text) or any(not char.isprintable() and char not in UNPRINTABLE_KEPT for char in text):
+        raise ExportError(f"A Modelfile can't hold the value {text[:60]!r}, which has three quotes at a line's end or an unprintable "
+                          "character: change the chat template or the stop token.")
+    return quoted
+
+
+def portable(template: str) -> str:
+    """An equivalent Go template that survives quoting: what Ollama would drop or stumble over is written as Go string escapes."""
+    return "".join(_portable(match) for match in TOKENS.finditer(template))
+
+
+def _portable(match: re.Match) -> str:
+    part = match.group()
+    if match.lastgroup == "comment":
+        return ""  if not part.startswith("{{-") and not part.endswith("-}}") else _trimming_comment(part)
+    if match.lastgroup == "action":
+        return INSIDE.sub(lambda literal: _escaped_literal(literal.group()), part)
+    # A comment between the quotes and the line break renders as nothing.
+    return CLOSES.sub('"""{{/**/}}', _escaped_text(part))
+
+
+def _trimming_comment(part: str) -> str:
+    """A comment that trims white space beside it must stay, its words need not."""
+    return ("{{- " if part.startswith("{{-") else "{{") + "/**/" + (" -}}" if part.endswith("-}}") else "}}")
+
+
+def _escaped_text(text: str) -> str:
+    """Unprintable characters as actions. Braces just before one join it, or they would open the action too early."""
+    return re.sub(r"(\{*)([^ -~]+)", lambda m: _action(m.group(1), m.group(2)), text)
+
+
+def _action(braces: str, run: str) -> str:
+    if all(char.isprintable() or char in UNPRINTABLE_KEPT for char in run):
+        return braces + run
+    return "{{" + go_string(braces + run) + "}}"
+
+
+def _escaped_literal(literal: str) -> str:
+    if literal[0] == "`" and ('"""' in literal or _unprintable(literal)):
+        return go_string(literal[1:-1].replace("\r", ""))
+    if literal[0] in "\"'" and _unprintable(literal):
+        return literal[0] + "".join(_escape(char) for char in literal[1:-1]) + literal[0]
+    return literal
+
+
+def go_string(text: str) -> str:
+    """A text as one line of Go: an interpreted string literal, every character outside printable ASCII escaped."""
+    return '"' + "".join(json.dumps(char)[1:-1] if char in '"\\\n\r\t' else _escape(char) for char in text) + '"'
+
+
+def _escape(char: str) -> str:
+    code = ord(char)
+    if char.isprintable():
+        return char
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def _unprintable(text: str) -> bool:
+    return any(not char.isprintable() and char not in UNPRINTABLE_KEPT for char in text)

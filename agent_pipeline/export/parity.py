@@ -1,0 +1,198 @@
+"""Is the GGUF the merged model? Its template, its tokens and its greedy answers are compared on held-out conversations.
+
+Template and tokens must be equal, or serving shows the model another text than training did. Greedy answers must be equal at f16
+up to a stated rate: weights are rounded, so where the two likeliest tokens nearly tie, either may win. Quantised answers differ
+more often; their rate is reported and judged by the caller. Source: 03 §7.1.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from agent_pipeline.errors import DataError, ExportError, ModelError
+from agent_pipeline.export.llama import Completion, LlamaCpp
+from agent_pipeline.progress import Progress, silent
+from agent_pipeline.traces.session import Message, Tool
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+Render = Callable[..., str]
+"""`render(tokenizer, messages, tools, add_generation_prompt=False)`: `training.rendering.render`."""
+
+GREEDY_THRESHOLD = 0.95
+"""Share of prompts whose f16 answer must be the merged model's, token for token."""
+
+NEAR_TIE = 0.05
+"""Logits; a smaller gap between the two likeliest tokens is within what rounding weights to 16 bits moves."""
+
+END_TOKENS = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<end_of_turn>", "</s>", "<EOT>", "<eos>")
+"""Tokens at which llama.cpp ends an answer wherever the vocabulary has them; the merged model must end there too."""
+
+
+class Prompt(msgspec.Struct):
+    """A conversation up to where the model is to answer: its text, and the token ids that transformers makes of it."""
+
+    text: str
+    ids: list[int]
+
+
+def load_tokenizer(directory: Path, trust_remote_code: bool = False) -> "PreTrainedTokenizerBase":
+    """The tokenizer of an adapter or model directory. Raises `ModelError`."""
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(str(directory), local_files_only=True, trust_remote_code=trust_remote_code)
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(f"The tokenizer in {directory} can't be loaded ({str(error).splitlines()[0][:200]}): train the adapter again, "
+                         "training saves its tokenizer beside it.") from error
+
+
+def load_merged(merged_dir: Path, trust_remote_code: bool = False) -> tuple["PreTrainedModel", "PreTrainedTokenizerBase"]:
+    """The merged model (float32, evaluation mode) and its tokenizer, from the very directory that was converted."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(str(merged_dir), dtype=torch.float32, local_files_only=True,
+                                                 trust_remote_code=trust_remote_code).eval()
+    return model, load_tokenizer(merged_dir, trust_remote_code)
+
+
+def prompt_of(messages: list[Message]) -> list[Message]:
+    """The messages that the last answer answered: all before a trailing assistant message."""
+    return messages[:-1] if messages and messages[-1]["role"] == "assistant" else messages
+
+
+def prompts(tokenizer: "PreTrainedTokenizerBase", conversations: list[dict[str, Any]], render: Render | None = None) -> list[Prompt]:
+    """Each conversation's prompt as transformers sees it. Raises `DataError` where there is none."""
+    render = render or _training_render()
+    if not conversations:
+        raise DataError("The export can't be checked without held-out conversations: let at least one task be held out.")
+    found = []
+    for conversation in conversations:
+        text = render(tokenizer, prompt_of(conversation["messages"]), conversation.get("tools") or [], add_generation_prompt=True)
+        found.append(Prompt(text=text, ids=token_ids(tokenizer, text)))
+    return found
+
+
+def context_needed(asked: list[Prompt], max_new_tokens: int) -> int:
+    """Tokens of context for the longest prompt and its answer, rounded up to 256."""
+    return -(-(max(len(prompt.ids) for prompt in asked) + max_new_tokens + 1) // 256) * 256
+
+
+def token_ids(tokenizer: "PreTrainedTokenizerBase", text: str) -> list[int]:
+    """The ids of a rendered text, which holds its special tokens already."""
+    return tokenizer(text, add_special_tokens=False)["input_ids"]
+
+
+def check_template(llama: LlamaCpp, tokenizer: "PreTrainedTokenizerBase", conversations: list[dict[str, Any]],
+                   render: Render | None = None) -> dict[str, int]:
+    """Prompts and whole conversations must be the same text and the same tokens in llama.cpp as in transformers.
+
+    Returns counts of texts and tokens compared. Raises `ExportError` at the first difference, with where it is.
+    """
+    render = render or _training_render()
+    if not llama.header.chat_template:
+        raise ExportError(f"{llama.path} holds no chat template, so whoever serves it has to guess one: save the adapter's tokenizer with "
+                          "its training template and export again.")
+    # A vocabulary may be marked "put BOS in front"; llama.cpp then takes the template's own one away, and puts it back as a token.
+    added = llama.tokenize("", add_special=True)
+    texts = tokens = 0
+    for number, conversation in enumerate(conversations, 1):
+        messages, tools = conversation["messages"], conversation.get("tools") or []
+        for what, part, ask in (("prompt", prompt_of(messages), True), ("conversation", messages, False)):
+            here = render(tokenizer, part, tools, add_generation_prompt=ask)
+            ids = token_ids(tokenizer, here)
+            if added and ids[: len(added)] == added:
+                here = here.removeprefix(tokenizer.decode(added))
+            there = llama.render(part, tools, add_generation_prompt=ask)
+            if here != there:
+                raise ExportError(f"llama.cpp renders the {what} of held-out conversation {number} otherwise than training did, "
+                                  f"{first_difference(here, there)}: simplify the chat template, and export again.")
+            served = llama.tokenize(there, add_special=True)
+            if served != ids:
+                at = _fork(served, ids)
+                raise ExportError(f"llama.cpp and the tokenizer disagree on held-out conversation {number} from token {at} on "
+                                  f"({served[at : at + 3]} and {ids[at : at + 3]}): the tokenizer's pre-tokenizer or its BOS setting was "
+                                  "lost in conversion.")
+            texts, tokens = texts + 1, tokens + len(ids)
+    return {"texts": texts, "tokens": tokens}
+
+
+def merged_answers(model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", asked: list[Prompt], max_new_tokens: int,
+                   progress: Progress = silent) -> list[Completion]:
+    """The merged model's greedy answers, one prompt at a time (no padding, whose masks would be one more difference)."""
+    import torch
+    from transformers import GenerationConfig
+
+    ends = end_ids(model, tokenizer)
+    # What the model directory says about sampling must not reach a greedy answer.
+    model.generation_config = GenerationConfig(do_sample=False, max_new_tokens=max_new_tokens, eos_token_id=sorted(ends),
+                                               pad_token_id=min(ends, default=0))
+    answers = []
+    for prompt in asked:
+        ids = torch.tensor([prompt.ids])
+        with torch.inference_mode():
+            new = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids))[0, ids.shape[1] :].tolist()
+        stopped = bool(new) and new[-1] in ends
+        answers.append(Completion(tokens=new[:-1] if stopped else new, stopped=stopped))
+        progress(len(answers), len(asked), "answers of the merged model")
+    return answers
+
+
+def end_ids(model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase") -> set[int]:
+    """Token ids that end an answer: the model's and the tokenizer's end tokens, and those that llama.cpp knows by name."""
+    own = model.generation_config.eos_token_id
+    named = {tokenizer.get_vocab().get(token) for token in END_TOKENS}
+    return {i for i in {tokenizer.eos_token_id, *(own if isinstance(own, list) else [own]), *named} if i is not None}
+
+
+def compare_answers(llama: LlamaCpp, model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", asked: list[Prompt],
+                    expected: list[Completion], max_new_tokens: int, progress: Progress = silent) -> dict[str, Any]:
+    """Greedy answers of a GGUF against the merged model's: counts, the rate of exact ones, and each mismatch explained."""
+    mismatches = []
+    for number, (prompt, answer) in enumerate(zip(asked, expected, strict=True), 1):
+        got = llama.greedy(prompt.ids, max_new_tokens)
+        if got != answer:
+            mismatches.append({"prompt": number, **explain(model, tokenizer, prompt.ids, answer, got)})
+        progress(number, len(asked), f"answers of {llama.path.name}")
+    exact = len(asked) - len(mismatches)
+    return {"prompts": len(asked), "exact": exact, "rate": round(exact / len(asked), 4),
+            "near_ties": sum(mismatch["near_tie"] for mismatch in mismatches), "mismatches": mismatches}
+
+
+def explain(model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", prompt: list[int], merged: Completion,
+            gguf: Completion) -> dict[str, Any]:
+    """Where two answers part, with which tokens, and how sure the merged model was there (gap of its two largest logits)."""
+    import torch
+
+    at = _fork(merged.tokens, gguf.tokens)
+    with torch.inference_mode():
+        logits = model(input_ids=torch.tensor([prompt + merged.tokens[:at]]), use_cache=False).logits[0, -1].float()
+    first, second = logits.topk(2).values.tolist()
+
+    def token(answer: Completion) -> str:
+        return tokenizer.decode([answer.tokens[at]]) if at < len(answer.tokens) else "<end>"
+
+    return {"position": at, "merged_token": token(merged), "gguf_token": token(gguf), "logit_gap": round(first - second, 5),
+            "near_tie": first - second < NEAR_TIE}
+
+
+def first_difference(a: str, b: str, context: int = 30) -> str:
+    """`at character 12, 'abc…' here and 'abd…' there`: where two texts part."""
+    at = _fork(a, b)
+    start = max(at - context // 3, 0)
+    return f"at character {at}, {a[start : at + context]!r} there having become {b[start : at + context]!r}"
+
+
+def _fork(a: Any, b: Any) -> int:
+    """The first index at which two sequences differ (the shorter one's length where one begins the other)."""
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+
+
+def _training_render() -> Render:
+    from agent_pipeline.training.rendering import render
+
+    return render

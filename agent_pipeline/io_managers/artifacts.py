@@ -1,0 +1,36 @@
+"""Model directories: what is stored is the pointer to the complete directory that the asset built."""
+
+import dagster as dg
+
+from agent_pipeline.errors import PipelineError
+from agent_pipeline.lake import Artifact, Lake
+from agent_pipeline.settings import load_settings
+from agent_pipeline.traces.partitions import parse_key
+
+
+class ArtifactIOManager(dg.ConfigurableIOManager):
+    """Makes an `Artifact` its partition's current one, and loads the current one."""
+
+    lake: str = ""
+
+    def handle_output(self, context: dg.OutputContext, obj: Artifact) -> None:
+        self._lake().set_current(obj)
+        files = obj.manifest["files"]
+        context.add_output_metadata(
+            {
+                "path": dg.MetadataValue.path(str(obj.path)),
+                "identity": obj.identity,
+                "files": dg.MetadataValue.json({name: file["bytes"] for name, file in files.items()}),
+                "size_bytes": sum(file["bytes"] for file in files.values()),
+            }
+        )
+
+    def load_input(self, context: dg.InputContext) -> Artifact:
+        try:
+            return self._lake().current(context.asset_key.path[-1], parse_key(context.asset_partition_key))
+        except PipelineError as error:
+            raise dg.Failure(str(error), allow_retries=False) from error
+
+    def _lake(self) -> Lake:
+        settings = load_settings()
+        return Lake(self.lake or settings.lake_url, settings.cache_path)

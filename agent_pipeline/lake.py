@@ -1,0 +1,273 @@
+"""Where everything is kept: Parquet tables, JSONL files and model directories, under one root.
+
+    <root>/tables/<asset>/project=<p>/agent=<a>/part-0.parquet     DuckDB, Polars and Spark read an asset as one Hive-partitioned table
+    <root>/jsonl/<asset>/project=<p>/agent=<a>/<split>.jsonl       the same rows for other trainers
+    <root>/models/<asset>/project=<p>/agent=<a>/<identity>/        a directory with a manifest
+    <root>/models/<asset>/project=<p>/agent=<a>/current.json       which identity is the partition's latest
+
+A reader sees the old version or the new one, never half of one: files are written beside their place, synced and renamed; a model's directory is
+renamed when it is complete. The root is a local folder or any fsspec URL (`s3://bucket/lake`); there, objects appear whole by themselves, and
+models are built locally and copied, their manifest last.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from upath import UPath
+
+from agent_pipeline.errors import DataError
+from agent_pipeline.traces.partitions import PartitionKey
+
+MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True)
+class StagedTable:
+    """A table that is written and synced, but not yet in its place; `sha256` is the file's, and so the data's version."""
+
+    file: Path
+    target: UPath
+    schema: pa.Schema
+    rows: int
+    sha256: str
+
+    @property
+    def bytes(self) -> int:
+        return self.file.stat().st_size if self.file.exists() else self.target.stat().st_size
+
+    def commit(self) -> None:
+        """Put the file in its place, in one step."""
+        put_file(self.file, self.target)
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A model directory that is complete: `path` on this machine, `manifest` as written."""
+
+    asset: str
+    key: PartitionKey
+    identity: str
+    path: Path
+    manifest: dict[str, Any]
+
+
+class Lake:
+    """Reads and writes under one root; holds no state but the root and a local folder for what is being built."""
+
+    def __init__(self, root: str | UPath, cache: Path | None = None) -> None:
+        self.root = UPath(root)
+        self._cache = cache
+
+    @property
+    def is_local(self) -> bool:
+        return self.root.protocol in ("", "file", "local")
+
+    # Tables
+
+    def table(self, asset: str, key: PartitionKey | None) -> UPath:
+        """The Parquet file of an asset's partition (`None`: the one file of an asset without partitions)."""
+        return self._folder("tables", asset, key) / "part-0.parquet"
+
+    def stage(self, asset: str, key: PartitionKey | None, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> StagedTable:
+        """Write batches beside their place, one batch in memory at a time; `commit` then makes them visible."""
+        target = self.table(asset, key)
+        rows = 0
+        with self._staging_file(target) as file:
+            with pq.ParquetWriter(file, schema, **_PARQUET, use_dictionary=_dictionary_columns(schema)) as writer:
+                for batch in batches:
+                    rows += batch.num_rows
+                    writer.write_batch(batch, row_group_size=2000)
+            sync(file)
+            return StagedTable(file, target, schema, rows, sha256_file(file))
+
+    def has(self, asset: str, key: PartitionKey | None) -> bool:
+        return self.table(asset, key).exists()
+
+    def open(self, asset: str, key: PartitionKey | None) -> pq.ParquetFile:
+        """The Parquet file of a partition.
+
+        Raises:
+            DataError: it was never materialized.
+        """
+        path = self.table(asset, key)
+        if not path.exists():
+            raise DataError(f"There is no {asset} of {key} at {path}: materialize {asset} first.")
+        return pq.ParquetFile(path.path if self.is_local else path.fs.open(path.path))
+
+    def jsonl(self, asset: str, key: PartitionKey) -> UPath:
+        """The folder of an asset's JSONL files."""
+        return self._folder("jsonl", asset, key)
+
+    def write_jsonl(self, asset: str, key: PartitionKey, name: str, rows: Iterable[dict[str, Any]]) -> int:
+        """One JSON object a line, UTF-8; returns the number of rows. Without rows there is no file."""
+        target = self.jsonl(asset, key) / f"{name}.jsonl"
+        count = 0
+        with self._staging_file(target) as file:
+            with file.open("w", encoding="utf-8") as lines:
+                for row in rows:
+                    lines.write(json.dumps(row, ensure_ascii=False) + "\n")
+                    count += 1
+            sync(file)
+        if count:
+            put_file(file, target)
+        else:
+            file.unlink()
+            target.unlink(missing_ok=True)
+        return count
+
+    # Models
+
+    def building(self, asset: str, key: PartitionKey, identity: str) -> Path:
+        """The local folder in which an artifact is built; it survives a kill, so that the next run can go on from there."""
+        base = Path(self._folder("models", asset, key).path) if self.is_local else self._local_copy(asset, key)
+        path = base / f".building-{identity[:16]}"
+        path.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def finish(self, asset: str, key: PartitionKey, identity: str, building: Path, made_from: dict[str, Any], report: dict[str, Any]) -> Artifact:
+        """Write the manifest (each file's sha256 and size, what it was made from, what came of it); rename the directory into place."""
+        files = sorted(path for path in building.rglob("*") if path.is_file() and path.name != MANIFEST)
+        manifest = {
+            "asset": asset,
+            "partition": str(key),
+            "identity": identity,
+            "made_from": made_from,
+            "report": report,
+            "files": {
+                path.relative_to(building).as_posix(): {"sha256": sha256_file(path), "bytes": path.stat().st_size} for path in files
+            },
+        }
+        (building / MANIFEST).write_text(json.dumps(manifest, indent=2, sort_keys=True, ensure_ascii=False), encoding="utf-8")
+        final = building.with_name(identity[:16])
+        if final.exists():
+            shutil.rmtree(final)
+        os.replace(building, final)
+        if not self.is_local:
+            remote = self._folder("models", asset, key) / identity[:16]
+            for name in [*manifest["files"], MANIFEST]:
+                put_file(final / name, remote / name, move=False)
+        return Artifact(asset, key, identity, final, manifest)
+
+    def find(self, asset: str, key: PartitionKey, identity: str) -> Artifact | None:
+        """The artifact with this identity, if it is there and each file has the size that its manifest says."""
+        folder = self._folder("models", asset, key) / identity[:16]
+        if not (folder / MANIFEST).exists():
+            return None
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        if manifest["identity"] != identity:
+            return None
+        local = Path(folder.path) if self.is_local else self._local_copy(asset, key) / identity[:16]
+        for name, file in manifest["files"].items():
+            if not self.is_local and not (local / name).exists():
+                (local / name).parent.mkdir(parents=True, exist_ok=True)
+                folder.fs.get_file((folder / name).path, str(local / name))
+            if not (local / name).exists() or (local / name).stat().st_size != file["bytes"]:
+                return None
+        return Artifact(asset, key, identity, local, manifest)
+
+    def set_current(self, artifact: Artifact) -> None:
+        """Make an artifact its partition's latest, in one step."""
+        target = self._folder("models", artifact.asset, artifact.key) / "current.json"
+        with self._staging_file(target) as file:
+            file.write_text(json.dumps({"identity": artifact.identity}), encoding="utf-8")
+            sync(file)
+        put_file(file, target)
+
+    def current(self, asset: str, key: PartitionKey) -> Artifact:
+        """The partition's latest artifact.
+
+        Raises:
+            DataError: there is none, or its files are gone.
+        """
+        pointer = self._folder("models", asset, key) / "current.json"
+        if not pointer.exists():
+            raise DataError(f"There is no {asset} of {key} in {self.root}: materialize {asset} first.")
+        identity = json.loads(pointer.read_text(encoding="utf-8"))["identity"]
+        artifact = self.find(asset, key, identity)
+        if artifact is None:
+            raise DataError(f"The {asset} of {key} at {pointer.parent / identity[:16]} is gone or incomplete: materialize {asset} again.")
+        return artifact
+
+    # Places
+
+    def _folder(self, kind: str, asset: str, key: PartitionKey | None) -> UPath:
+        folder = self.root / kind / quote(asset, safe="")
+        return folder if key is None else folder / f"project={quote(key.project, safe='')}" / f"agent={quote(key.agent, safe='')}"
+
+    def _local_copy(self, asset: str, key: PartitionKey) -> Path:
+        base = self._cache or Path(tempfile.gettempdir()) / "agent-pipeline"
+        return base / "models" / asset / f"project={key.project}" / f"agent={key.agent}"
+
+    @contextmanager
+    def _staging_file(self, target: UPath) -> Iterator[Path]:
+        """A name for a local file, beside the target where that is local; the file is gone again if the writing fails."""
+        folder = Path(target.parent.path) if self.is_local else Path(tempfile.gettempdir())
+        folder.mkdir(parents=True, exist_ok=True)
+        _remove_orphans(folder, target.name)
+        file = folder / f".{target.name}-{os.getpid()}-{uuid4().hex[:8]}"
+        try:
+            yield file
+        except BaseException:
+            file.unlink(missing_ok=True)
+            raise
+
+
+def _remove_orphans(folder: Path, name: str) -> None:
+    """Remove what processes that are gone (killed in the middle of a write) had staged for a target."""
+    for file in folder.glob(f".{name}-*-*"):
+        pid = file.name.rsplit("-", 2)[1]
+        if pid.isdigit() and int(pid) != os.getpid() and not _is_alive(int(pid)):
+            file.unlink(missing_ok=True)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+_PARQUET: dict[str, Any] = {"compression": "zstd", "compression_level": 3, "data_page_size": 8 << 20, "write_statistics": ["session_id"]}
+_REPEATING = {"project", "agent", "source", "tools", "tools_origin", "split", "verdict", "verdict_by", "judgment", "drop_reason", "task_key"}
+
+
+def _dictionary_columns(schema: pa.Schema) -> list[str] | bool:
+    return [name for name in schema.names if name in _REPEATING] or False
+
+
+def put_file(file: Path, target: UPath, move: bool = True) -> None:
+    """Put a finished local file in its place: a rename where the target is local, else an upload."""
+    if target.protocol in ("", "file", "local"):
+        os.replace(file, target.path)
+    else:
+        target.fs.makedirs(target.parent.path, exist_ok=True)
+        target.fs.put_file(str(file), target.path)
+        if move:
+            file.unlink()
+
+
+def sync(file: Path) -> None:
+    """Have the disk hold a file before its name says that it does."""
+    with file.open("rb") as opened:
+        os.fsync(opened.fileno())
+
+
+def sha256_file(path: Path) -> str:
+    """sha256 (hex) of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

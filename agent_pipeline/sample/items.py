@@ -1,0 +1,41 @@
+"""From events to the items that omniagents stores: OpenAI Responses items, one JSON text each."""
+
+import json
+from random import Random
+from typing import Any
+
+from agent_pipeline.sample.world import Call, Event, Result, Say, User
+
+PREAMBLES = ("Let me check.", "One moment, please.", "I'll see to that.")
+
+Item = dict[str, Any]
+
+
+def items(system: str, events: tuple[Event, ...], preamble: bool, rng: Random) -> list[Item]:
+    """The session as Responses items. Calls get fresh ids; with `preamble` the first call of a turn comes after a sentence."""
+    out: list[Item] = [{"role": "system", "content": system}]
+    call_id = ""
+    for before, event in zip((None, *events), events, strict=False):
+        match event:
+            case User(text):
+                out.append({"role": "user", "content": text})
+            case Call(name, arguments):
+                if preamble and isinstance(before, User):
+                    out.append(assistant(rng.choice(PREAMBLES)))
+                call_id = f"call_{rng.getrandbits(64):016x}"
+                out.append({"type": "function_call", "name": name, "arguments": compact(arguments), "call_id": call_id})
+            case Result(value):
+                out.append({"type": "function_call_output", "call_id": call_id, "output": compact(value)})
+            case Say(text):
+                out.append(assistant(text))
+    return out
+
+
+def assistant(text: str) -> Item:
+    """An assistant's message item."""
+    return {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}]}
+
+
+def compact(value: Any) -> str:
+    """JSON without spaces, non-ASCII as it is."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)

@@ -1,0 +1,63 @@
+"""The verdict on an episode: was it brought to an end, by the rules, and is the world as it should be?
+
+The judge sees what happened, the goal and the final state, not who acted or with what flaw.
+"""
+
+import json
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from agent_pipeline.sample.play import Episode
+from agent_pipeline.sample.world import Call, Domain, Records, Result, Say, Task
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`judgment` is `acceptable` or `unacceptable`, `reason` one line for a person."""
+
+    judgment: str
+    reason: str
+
+
+def judge(task: Task, domain: Domain, episode: Episode) -> Verdict:
+    """The first complaint makes it unacceptable."""
+    complaint = silence(episode) or repetition(episode) or haste(episode, domain) or difference(task.goal, episode.final)
+    return Verdict("unacceptable", complaint) if complaint else Verdict("acceptable", "the task is done by the rules")
+
+
+def silence(episode: Episode) -> str | None:
+    """An episode ends with an answer."""
+    return None if isinstance(episode.events[-1], Say) else "stopped without an answer"
+
+
+def repetition(episode: Episode) -> str | None:
+    """No call is made twice with the same arguments."""
+    calls = [shown(event) for event in episode.events if isinstance(event, Call)]
+    return next((f"called {call} {calls.count(call)} times" for call in calls if calls.count(call) > 1), None)
+
+
+def haste(episode: Episode, domain: Domain) -> str | None:
+    """What a call changes must have been looked up before."""
+    results: list[tuple[Call, Any]] = []
+    for event, after in pairwise(episode.events):
+        if isinstance(event, Call) and isinstance(after, Result):
+            if event.name not in domain.world.reads and not domain.looked_up(event, results):
+                return f"called {shown(event)} without a look-up that showed it"
+            results.append((event, after.value))
+    return None
+
+
+def difference(goal: Records, final: Records) -> str | None:
+    """The final state equals the goal; else the first difference in words."""
+    for key in sorted(goal.keys() | final.keys()):
+        should, found = goal.get(key, {}), final.get(key, {})
+        for field in sorted(should.keys() | found.keys()):
+            if should.get(field) != found.get(field):
+                return f"{key}: {field} should be {should.get(field, 'unset')}, is {found.get(field, 'unset')}"
+    return None
+
+
+def shown(call: Call) -> str:
+    """A call in one line."""
+    return f"{call.name}({', '.join(json.dumps(value, ensure_ascii=False) for value in call.arguments.values())})"

@@ -1,0 +1,79 @@
+"""How a good rooms agent acts: one right step in every state."""
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from agent_pipeline.sample.world import Call, Mind, Step
+
+PHRASES = {
+    "ask_seats": (
+        "For how many people?",
+        "How many seats do you need?",
+        "How many of you will there be?",
+        "How many people will come?",
+    ),
+    "none_free": (
+        "Nothing that large is free then. Another time?",
+        "No room is big enough then. Is there another time?",
+        "Sorry, no free room has enough seats. When else?",
+        "All large rooms are taken then. Another time?",
+    ),
+    "booked": (
+        "{room} is yours on {day} at {hour}:00.",
+        "I have booked {room} on {day} at {hour}:00.",
+        "Done: {room}, {day}, {hour}:00.",
+        "Your room is {room}, {day} at {hour}:00.",
+    ),
+    "cancelled": (
+        "The booking of {room} is cancelled.",
+        "Done, {room} is free again.",
+        "I have cancelled {room}.",
+        "{room} on {day} is cancelled.",
+    ),
+    "failed": (
+        "That did not work for {room}.",
+        "Sorry, I could not do that for {room}.",
+        "{room} could not be changed.",
+        "Something went wrong with {room}.",
+    ),
+    "no_booking": (
+        "You have no booking of {room} then.",
+        "I found no such booking of {room}.",
+        "There is no booking of {room} in your name then.",
+        "{room} is not booked for you then.",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a user wants. `day` is MM-DD, `hour` 0-23; `seats` None: not said; `old`: the booking to give back."""
+
+    intent: Literal["book", "cancel", "move"]
+    day: str = ""
+    hour: int = 0
+    seats: int | None = None
+    old: dict[str, Any] | None = None
+
+
+def rooms(request: Request, mind: Mind) -> Generator[Step, Any, None]:
+    """Look what is free, book the smallest room that is large enough, give back the old one, say what was done."""
+    if request.intent == "cancel":
+        result = yield Call("cancel", dict(request.old))
+        yield mind.voice("cancelled" if result.get("ok") else "no_booking", **request.old)
+        return
+    if request.seats is None:
+        yield mind.voice("ask_seats")
+        return
+    when = {"day": request.day, "hour": request.hour}
+    free = yield Call("free_rooms", when)
+    fitting = sorted((seats, room) for room, seats in free.items() if seats >= request.seats)
+    if not fitting:
+        yield mind.voice("none_free")
+        return
+    chosen = {"room": fitting[0 if mind.obeys else -1][1], **when}
+    result = yield Call("book", chosen)
+    if result.get("ok") and request.intent == "move":
+        result = yield Call("cancel", dict(request.old))
+    yield mind.voice("booked" if result.get("ok") else "failed", **chosen)

@@ -1,0 +1,41 @@
+"""How a rooms agent's changing call goes wrong, and what an agent that does not look makes up."""
+
+from random import Random
+from typing import Any
+
+from agent_pipeline.sample.office.agent import Request
+from agent_pipeline.sample.office.world import HOURS, ROOMS
+from agent_pipeline.sample.world import Call
+
+
+def wrong_tool(call: Call, rng: Random) -> Call:
+    """Gives back instead of booking, or the other way round."""
+    return Call("cancel" if call.name == "book" else "book", call.arguments)
+
+
+def invented_id(call: Call, rng: Random) -> Call:
+    """Names a room that this office does not have."""
+    return Call(call.name, {**call.arguments, "room": rng.choice(("Pine", "Teak", "Sea", "Hall"))})
+
+
+def wrong_hour(call: Call, rng: Random) -> Call:
+    """Takes another hour than was asked for."""
+    hours = [hour for hour in HOURS if hour != call.arguments["hour"]]
+    return Call(call.name, {**call.arguments, "hour": rng.choice(hours)})
+
+
+def wrong_day(call: Call, rng: Random) -> Call:
+    """Swaps month and day, as one who reads dates the other way round; a day that reads alike becomes the next month's."""
+    month, day = call.arguments["day"].split("-")
+    swapped = f"{day}-{month}" if day != month else f"{int(month) % 12 + 1:02d}-{day}"
+    return Call(call.name, {**call.arguments, "day": swapped})
+
+
+SLIPS = {"wrong_tool": wrong_tool, "invented_id": invented_id, "wrong_hour": wrong_hour, "wrong_day": wrong_day}
+
+
+def imagine(look_up: Call, request: Request, rng: Random) -> dict[str, Any]:
+    """One room that would be free and large enough."""
+    fitting = [room for room, seats in ROOMS.items() if seats >= (request.seats or 1)]
+    room = rng.choice(fitting)
+    return {room: ROOMS[room]}

@@ -1,0 +1,64 @@
+"""How users of the office say days, hours and what they want: many forms, one meaning each."""
+
+from datetime import date
+from random import Random
+
+BOOK = (
+    "Book a room {when} for {seats} people, please.",
+    "I need a room {when} for {seats}.",
+    "Can you get us a room {when}? We are {seats}.",
+    "We are {seats} and need a room {when}.",
+    "Room for {seats} people {when}, please.",
+    "Please reserve a room for {seats} {when}.",
+    "A meeting {when}, {seats} people. Which room can we have? Book it.",
+    "Find and book a room {when} for a team of {seats}.",
+)
+BOOK_UNSIZED = (
+    "I need a room {when}.",
+    "Please book a room {when}.",
+    "Can we have a room {when}?",
+    "Book us a room {when}, please.",
+    "Could you reserve a room {when}?",
+)
+SEATS = ("We are {seats}.", "{seats} people.", "{seats}", "For {seats}.", "There will be {seats} of us.")
+OTHER_TIME = ("Then {later}?", "What about {later}?", "{later} would do too.", "OK, {later} instead.", "Try {later}, please.")
+CANCEL = (
+    "Please cancel {room} {mine}.",
+    "I don't need {room} {mine} any more.",
+    "Give back {room} {mine}, please.",
+    "Our meeting in {room} {mine} is off. Please cancel the room.",
+    "Cancel my booking of {room} {mine}.",
+    "You can free {room} {mine}, we won't come.",
+)
+MOVE = (
+    "Please move our meeting in {room} {mine} to {when}. We are {seats}.",
+    "Can you move my {room} booking {mine} to {when}? {seats} people.",
+    "I have {room} {mine}, but need it {when}, for {seats}. Please move it.",
+    "Move {room} {mine} to {when}, please, {seats} seats.",
+)
+
+
+def say_day(day: date, today: date, rng: Random) -> str:
+    """A day as a user says it: `tomorrow`, `on Thursday` (of the next six days), `on April 9`, `on 9 April`, `on 04-09`."""
+    ahead = (day - today).days
+    forms = [f"on {day:%B} {day.day}", f"on {day.day} {day:%B}", f"on {day:%b} {day.day}", f"on {day:%m-%d}"]
+    if ahead == 1:
+        forms = ["tomorrow"] * 3 + forms
+    elif ahead <= 6:
+        forms = [f"on {day:%A}", f"this {day:%A}", *forms]
+    return rng.choice(forms)
+
+
+def say_hour(hour: int, rng: Random) -> str:
+    """An hour as a user says it: `14:00`, `2 pm`, `2pm`."""
+    half, part_of_day = ("pm", "afternoon") if hour >= 12 else ("am", "morning")
+    twelve = (hour - 1) % 12 + 1
+    return rng.choice((f"{hour}:00", f"{twelve} {half}", f"{twelve}{half}", f"{twelve} o'clock in the {part_of_day}"))
+
+
+def say_when(day: date, hour: int, today: date, rng: Random) -> str:
+    """Day and hour, in this order or the other."""
+    parts = [say_day(day, today, rng), f"at {say_hour(hour, rng)}"]
+    if rng.random() < 0.3:
+        parts.reverse()
+    return " ".join(parts)

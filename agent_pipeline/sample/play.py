@@ -1,0 +1,66 @@
+"""Playing a task: the user's script, the agent's steps, and tools that really run."""
+
+from dataclasses import dataclass
+from random import Random
+
+from agent_pipeline.sample.flaws import Imagined, Moment, flaws_of, honest
+from agent_pipeline.sample.world import Call, Domain, Event, Mind, Records, Result, Say, Task, User, Voice
+
+
+@dataclass(frozen=True)
+class Episode:
+    """What happened: the events in order, and the state in which the world was left."""
+
+    events: tuple[Event, ...]
+    final: Records
+
+    def outline(self) -> tuple:
+        """What was done, without the wording: two episodes of a task with one outline differ in phrases only."""
+        return tuple(event.kind if isinstance(event, Say) else repr(event) for event in self.events)
+
+
+def voice(domain: Domain, wording: int) -> Voice:
+    """A voice that words each kind of answer in the `wording`-th way (modulo the number of ways)."""
+
+    def say(kind: str, **slots: object) -> Say:
+        forms = domain.phrases[kind]
+        return Say(forms[wording % len(forms)].format(**slots), kind)
+
+    return say
+
+
+def play(task: Task, domain: Domain, flaw: str | None, wording: int, rng: Random) -> Episode:
+    """Play the task to its end. `flaw` is one of `flaws_of(domain)` or None; `rng` decides how a flaw shows."""
+    world = domain.world(task.start)
+    mind = Mind(voice(domain, wording), obeys=flaw != "broken_rule")
+    spoil = flaws_of(domain)[flaw] if flaw else honest
+    events: list[Event] = []
+    for number, turn in enumerate(task.turns, start=1):
+        events.append(User(turn.text))
+        moment = Moment(domain, turn.request, number == len(task.turns), rng)
+        policy = domain.policy(turn.request, mind)
+        answer = None
+        while True:
+            try:
+                step = policy.send(answer)
+            except StopIteration:
+                break
+            for actual in spoil(step, moment):
+                if isinstance(actual, Imagined):
+                    answer = actual.value
+                    continue
+                events.append(actual)
+                if isinstance(actual, Call):
+                    answer = world.run(actual)
+                    events.append(Result(answer))
+    return Episode(tuple(events), world.records)
+
+
+def play_flawed(task: Task, domain: Domain, flaws: list[str], wording: int, rng: Random) -> tuple[Episode, str]:
+    """Play with the first of `flaws` that this task gives room to show (a loop needs a call, a wrong amount a refund)."""
+    good = play(task, domain, None, wording, rng).outline()
+    for flaw in flaws:
+        episode = play(task, domain, flaw, wording, rng)
+        if episode.outline() != good:
+            return episode, flaw
+    raise ValueError(f"none of the flaws {flaws} shows in task {task.task_id}")

@@ -1,0 +1,111 @@
+"""How a good support agent acts: one right step in every state."""
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from agent_pipeline.sample.shop.world import RETURN_DAYS, read_line
+from agent_pipeline.sample.world import Call, Mind, Say, Step
+
+Intent = Literal["refund", "cancel", "unwanted"]
+
+PHRASES = {
+    "ask_key": (
+        "What is the order id, or your name?",
+        "Could you give me the order id or your name?",
+        "Which order id or name is it under?",
+        "Please tell me the order id or your full name.",
+    ),
+    "ask_which": (
+        "Which one, the {first} or the {second}?",
+        "Do you mean the {first} or the {second}?",
+        "Is it about the {first} or the {second}?",
+        "I see a {first} and a {second}. Which one?",
+    ),
+    "not_found": (
+        "I can't find {key}. Could you check the id?",
+        "There is no order {key}. Please check the id.",
+        "{key} is not in our records. Is the id right?",
+        "I see no order {key}. What is the right id?",
+    ),
+    "refunded": (
+        "I have refunded {amount} dollars for {order}.",
+        "Done: {amount} dollars refunded for {order}.",
+        "You get {amount} dollars back for {order}.",
+        "The refund of {amount} dollars for {order} is on its way.",
+    ),
+    "cancelled": (
+        "Order {order} is cancelled.",
+        "Done, {order} is cancelled.",
+        "I have cancelled {order}.",
+        "{order} has been cancelled for you.",
+    ),
+    "too_late": (
+        "Sorry, {order} was delivered more than 30 days ago.",
+        "{order} is past the 30 days, so no refund.",
+        "I can't refund {order}: the 30 days are over.",
+        "The 30 days for {order} are over, sorry.",
+    ),
+    "shipped": (
+        "Sorry, {order} has already shipped.",
+        "{order} has shipped, so I can't cancel it.",
+        "I can't cancel {order}: it has shipped.",
+        "It is too late to cancel {order}: it has shipped.",
+    ),
+    "failed": (
+        "That did not work for {order}.",
+        "Sorry, {order} could not be changed.",
+        "Something went wrong with {order}.",
+        "I could not do that for {order}.",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a user wants. `key`: order id or full name (None: not said); `item`: which of the orders; `units`: None is all."""
+
+    intent: Intent
+    key: str | None
+    item: str | None = None
+    units: int | None = None
+
+
+def support(request: Request, mind: Mind) -> Generator[Step, Any, None]:
+    """Find the order, decide by the house rules, act, say what was done; ask back where something is missing."""
+    if request.key is None:
+        yield mind.voice("ask_key")
+        return
+    if request.key not in mind.seen:
+        mind.seen[request.key] = yield Call("find_orders", {"query": request.key})
+    orders = [read_line(order_id, text) for order_id, text in mind.seen[request.key].items()]
+    found = [order for order in orders if request.item in (None, order["item"])]
+    if not found:
+        yield mind.voice("not_found", key=request.key)
+    elif len(found) > 1:
+        yield mind.voice("ask_which", first=found[0]["item"], second=found[1]["item"])
+    else:
+        yield from settle(request, found[0], mind)
+
+
+def settle(request: Request, order: dict[str, Any], mind: Mind) -> Generator[Step, Any, None]:
+    """Do what the request asks with this order, or say why not."""
+    step = decide(request, order, mind)
+    if isinstance(step, Say):
+        yield step
+        return
+    result = yield step
+    done = ("refunded" if step.name == "refund" else "cancelled") if result.get("ok") else "failed"
+    yield mind.voice(done, **step.arguments)
+
+
+def decide(request: Request, order: dict[str, Any], mind: Mind) -> Step:
+    """The one right step, by the house rules; an agent that does not keep them (`mind.obeys`) does as it is told."""
+    order_id, delivered = order["order"], order["status"] == "delivered"
+    if request.intent == "refund" or (request.intent == "unwanted" and delivered):
+        if order.get("days", 0) > RETURN_DAYS and mind.obeys:
+            return mind.voice("too_late", order=order_id)
+        return Call("refund", {"order": order_id, "amount": order["price"] * (request.units or order["units"])})
+    if order["status"] != "open" and mind.obeys:
+        return mind.voice("shipped", order=order_id)
+    return Call("cancel", {"order": order_id})

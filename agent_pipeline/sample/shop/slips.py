@@ -1,0 +1,40 @@
+"""How a shop agent's changing call goes wrong, and what an agent that does not look makes up."""
+
+from random import Random
+
+from agent_pipeline.sample.shop.agent import Request
+from agent_pipeline.sample.shop.world import line, order
+from agent_pipeline.sample.world import Call
+
+
+def wrong_tool(call: Call, rng: Random) -> Call:
+    """Cancels instead of refunding, or the other way round."""
+    if call.name == "refund":
+        return Call("cancel", {"order": call.arguments["order"]})
+    return Call("refund", {**call.arguments, "amount": rng.choice((10, 20, 50))})
+
+
+def wrong_amount(call: Call, rng: Random) -> Call | None:
+    """Refunds half, double, or a little off."""
+    if call.name != "refund":
+        return None
+    amount = call.arguments["amount"]
+    return Call("refund", {**call.arguments, "amount": rng.choice((amount * 2, max(amount // 2, 1), amount + 10))})
+
+
+def invented_id(call: Call, rng: Random) -> Call:
+    """Acts on an order that nobody spoke of: the right id with other digits."""
+    order_id = call.arguments["order"]
+    digits = (int(order_id[1:]) + rng.randrange(1, 900)) % 1000
+    return Call(call.name, {**call.arguments, "order": f"{order_id[0]}{digits:03d}"})
+
+
+SLIPS = {"wrong_tool": wrong_tool, "wrong_amount": wrong_amount, "invented_id": invented_id}
+
+
+def imagine(look_up: Call, request: Request, rng: Random) -> dict[str, str]:
+    """An order made up to suit the request, with an id made up too where the user gave a name."""
+    key = look_up.arguments["query"]
+    order_id = f"{rng.choice('KRT')}{rng.randrange(100, 1000)}" if " " in key else key
+    status = "open" if request.intent == "cancel" else "delivered"
+    return {order_id: line(order(order_id, "", request.item or "item", 1, rng.choice((10, 20, 25)), status, 3))}

@@ -1,0 +1,74 @@
+"""The shop's state and tools: `find_orders` reads it, `refund` and `cancel` change it."""
+
+import re
+from typing import Any
+
+from agent_pipeline.sample.world import Call, Records, World, tool
+
+RETURN_DAYS = 30
+"""The house rule: refunds up to this many days after delivery."""
+
+SYSTEM = (
+    f"Find orders by id (like K482), else by name. Refund price x units within {RETURN_DAYS} days. "
+    "Cancel open orders only. Unwanted: cancel if open, else refund."
+)
+
+LINE = re.compile(r"(\d+) x (.+) at (\d+), (\w+)(?: (\d+) days ago)?")
+
+
+def order(order_id: str, customer: str, item: str, units: int, price: int, status: str, days: int = 0) -> dict[str, Any]:
+    """An order's record. `price` is for one unit, in dollars; `days` counts from delivery."""
+    record = {"order": order_id, "customer": customer, "item": item, "units": units, "price": price, "status": status}
+    return {**record, "days": days} if status == "delivered" else record
+
+
+class Shop(World):
+    """Orders by id."""
+
+    tools = (
+        tool("find_orders", query={"type": "string"}),
+        tool("refund", order={"type": "string"}, amount={"type": "integer"}),
+        tool("cancel", order={"type": "string"}),
+    )
+    reads = frozenset({"find_orders"})
+
+    def find_orders(self, query: str) -> dict[str, str]:
+        """The orders with this id, or of the customer with this full name, a line each; none: `{}`."""
+        return {key: line(record) for key, record in self.records.items() if query in (record["order"], record["customer"])}
+
+    def refund(self, order: str, amount: int) -> dict[str, Any]:
+        """Pay `amount` dollars back."""
+        if order not in self.records:
+            return {"error": "unknown order"}
+        record = self.records[order]
+        record["refunded"] = record.get("refunded", 0) + amount
+        return {"ok": True}
+
+    def cancel(self, order: str) -> dict[str, Any]:
+        """Cancel an order, in whatever state it is."""
+        if order not in self.records:
+            return {"error": "unknown order"}
+        self.records[order]["status"] = "cancelled"
+        return {"ok": True}
+
+
+def line(record: dict[str, Any]) -> str:
+    """An order as the tool shows it, `2 x mug at 15, delivered 12 days ago`: JSON fields would cost half as much again."""
+    age = f" {record['days']} days ago" if record["status"] == "delivered" else ""
+    return f"{record['units']} x {record['item']} at {record['price']}, {record['status']}{age}"
+
+
+def read_line(order_id: str, text: str) -> dict[str, Any]:
+    """What an agent reads in a line of `find_orders`: the record again, less the customer."""
+    units, item, price, status, days = LINE.fullmatch(text).groups()
+    return order(order_id, "", item, int(units), int(price), status, int(days or 0))
+
+
+def looked_up(call: Call, results: list[tuple[Call, Any]]) -> bool:
+    """Whether an earlier `find_orders` showed the order that this call changes."""
+    return any(call.arguments["order"] in found for past, found in results if past.name == "find_orders")
+
+
+def after(records: Records, order_id: str, **changes: Any) -> Records:
+    """The records as they should be once `order_id` has these changes."""
+    return {**records, order_id: {**records[order_id], **changes}}

@@ -1,0 +1,60 @@
+"""Making the whole sample, and putting it in place in one step."""
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from agent_pipeline.errors import SettingsError
+from agent_pipeline.sample.cast import CAST
+from agent_pipeline.sample.manifest import COMMAND, manifest, readme
+from agent_pipeline.sample.record import record
+from agent_pipeline.sample.store import write_sessions, write_verdicts
+
+DEFAULT_SEED = 7
+
+
+def write_sample(home: Path, seed: int = DEFAULT_SEED) -> dict[str, Any]:
+    """Write the sample to `home` (an earlier sample there is replaced) and return its manifest.
+
+    It is built in a folder beside `home` and renamed into place, so that a reader finds the old sample or the new one, whole.
+
+    Raises:
+        SettingsError: `home` holds something that is not a sample.
+    """
+    home = home.resolve()
+    refuse_foreign(home)
+    home.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{home.name}-", dir=home.parent) as scratch:
+        fresh, old = Path(scratch) / "fresh", Path(scratch) / "old"
+        truth = build(fresh, seed)
+        if home.exists():
+            home.rename(old)
+        fresh.rename(home)
+    return truth
+
+
+def build(home: Path, seed: int) -> dict[str, Any]:
+    """Play, record and write everything into a new folder."""
+    sessions = {agent.partition: record(agent, seed) for agent in CAST}
+    for partition, recorded in sessions.items():
+        write_sessions(home / "sessions" / partition / "sessions.db", recorded)
+    for project in sorted({agent.project for agent in CAST}):
+        of_project = [s for agent in CAST if agent.project == project for s in sessions[agent.partition]]
+        write_verdicts(home / "traces" / f"{project}.db", of_project)
+    truth = manifest(sessions, seed)
+    (home / "manifest.json").write_text(json.dumps(truth, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    (home / "README.md").write_text(readme(truth), encoding="utf-8")
+    return truth
+
+
+def refuse_foreign(home: Path) -> None:
+    """Replace nothing that this program has not made."""
+    if not home.exists() or (home.is_dir() and not any(home.iterdir())):
+        return
+    try:
+        made_by = json.loads((home / "manifest.json").read_text(encoding="utf-8")).get("made_by")
+    except (OSError, ValueError, AttributeError):
+        made_by = None
+    if made_by != COMMAND:
+        raise SettingsError(f"{home} holds something other than a sample made by `{COMMAND}`; name an empty or a new folder.")

@@ -1,0 +1,59 @@
+"""Partition keys: the one function that makes them, the one that reads them.
+
+A key is `project/agent`. It becomes a folder name, a URL part, a Dagster partition and an Ollama model's name, so each part is a
+slug of `[a-z0-9._-]` that starts with a letter or a digit. Keys arrive from stores, from the shell and from the UI (which lets
+anybody type any key), so every entry goes through `parse_key`.
+"""
+
+import re
+from typing import NamedTuple
+
+from agent_pipeline.errors import PartitionError
+
+_PART = re.compile(r"[a-z0-9][a-z0-9._-]*")
+_MAX = 100
+
+
+class PartitionKey(NamedTuple):
+    """A project and one of its agents."""
+
+    project: str
+    agent: str
+
+    def __str__(self) -> str:
+        return f"{self.project}/{self.agent}"
+
+
+def make_key(project: str, agent: str) -> PartitionKey:
+    """The key of a project's agent, from names as people write them (`My Project` → `my-project`).
+
+    Raises:
+        PartitionError: nothing usable is left of a name, or it could leave its folder (`..`).
+    """
+    return PartitionKey(_slug(project, "project"), _slug(agent, "agent"))
+
+
+def parse_key(text: str) -> PartitionKey:
+    """Read a key; it must already be in its one spelling.
+
+    Raises:
+        PartitionError: the text is not `project/agent` in slugs.
+    """
+    project, slash, agent = text.partition("/")
+    if not slash or any(not _valid(part) for part in (project, agent)):
+        raise PartitionError(
+            f"{text!r} is not a partition: write it as project/agent, each part of a-z, 0-9, '.', '_' and '-', "
+            f"beginning with a letter or a digit (for example tau/airline)."
+        )
+    return PartitionKey(project, agent)
+
+
+def _valid(part: str) -> bool:
+    return bool(_PART.fullmatch(part)) and ".." not in part and len(part) <= _MAX
+
+
+def _slug(name: str, what: str) -> str:
+    slug = re.sub(r"[^a-z0-9._-]+", "-", name.lower()).strip("-")
+    if not _valid(slug):
+        raise PartitionError(f"The {what} name {name!r} cannot be a partition: it needs a letter or a digit first, and no '..' in it.")
+    return slug

@@ -1,0 +1,72 @@
+"""The canonical session: the one form that every source is read into and every later stage works on.
+
+`messages` are OpenAI chat messages. An assistant's tool calls carry their arguments as a **JSON string** (the form of the
+API); whoever renders a row decodes them to what the chat template at hand wants.
+"""
+
+import hashlib
+import json
+from datetime import datetime
+from typing import Any, Literal
+
+import msgspec
+
+Message = dict[str, Any]
+"""`{"role": "system"|"user"|"assistant"|"tool", "content": str, ["tool_calls": [...]], ["tool_call_id": str]}`."""
+
+Tool = dict[str, Any]
+"""`{"type": "function", "function": {"name", "description", "parameters": <JSON schema>}}`."""
+
+ToolsOrigin = Literal["none", "source", "settings", "inferred"]
+
+
+class Session(msgspec.Struct, kw_only=True):
+    """One conversation of one agent, as its source recorded it.
+
+    `judgment` and `score` are what the source says about it (null: it says nothing; null is not zero). `damage` counts what was
+    wrong with the record by kind, `skipped` what the canonical form has no place for (reasoning items, images) by type.
+    """
+
+    session_id: str
+    project: str
+    agent: str
+    source: str
+    messages: list[Message] = []
+    tools: list[Tool] = []
+    tools_origin: ToolsOrigin = "none"
+    archived: bool = False
+    created_at: datetime | None = None
+    task_id: str | None = None
+    trial: str | None = None
+    task_key: str = ""
+    model_id: str | None = None
+    judgment: str | None = None
+    score: float | None = None
+    error: str | None = None
+    damage: dict[str, int] = {}
+    skipped: dict[str, int] = {}
+    context: dict[str, Any] = {}
+
+    def content_sha256(self) -> str:
+        """Identity of the content: sha256 (hex) of the canonical JSON of messages and tools."""
+        return sha256_of({"messages": self.messages, "tools": self.tools})
+
+
+def canonical_json(value: Any) -> str:
+    """The one JSON text of a value: sorted keys, no spaces, UTF-8 as it is; lone surrogates survive as escapes."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=str)
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def sha256_of(value: Any) -> str:
+    """sha256 (hex) of a value's canonical JSON."""
+    return hashlib.sha256(canonical_json(value).encode("utf-8")).hexdigest()
+
+
+def tool_calls(messages: list[Message]) -> list[tuple[str, str]]:
+    """All calls of a conversation in order, as (name, arguments as a JSON string)."""
+    return [
+        (call["function"]["name"], call["function"]["arguments"])
+        for message in messages
+        for call in message.get("tool_calls") or ()
+    ]

@@ -1,0 +1,148 @@
+"""What every reader offers, and the reading of SQLite files that two of them share."""
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+from urllib.parse import quote
+
+from agent_pipeline.errors import StoreError
+from agent_pipeline.traces.partitions import PartitionKey
+from agent_pipeline.traces.session import Session
+
+BUSY_SECONDS = 5.0
+
+
+class TraceSource(Protocol):
+    """A session store that can be read.
+
+    `notes` gathers, in sentences, what a reader met that is no failure but that a person should know (no verdict file, say).
+    """
+
+    name: ClassVar[str]
+    looks_like: ClassVar[str]
+    notes: list[str]
+
+    def __init__(self, path: Path) -> None: ...
+
+    @classmethod
+    def detect(cls, path: Path) -> bool:
+        """Whether the path (which exists) holds this kind of store; looks at names and headers, reads no session."""
+        ...
+
+    def partitions(self) -> list[PartitionKey]:
+        """The keys that the store has sessions of, in order."""
+        ...
+
+    def sessions(self, key: PartitionKey) -> Iterator[Session]:
+        """Every session of a partition, archived, empty and damaged ones too, in the order of their ids.
+
+        Raises:
+            PartitionError: the store has no such partition.
+            StoreError: the store cannot be read to its end (an unreadable store is a failure, not an empty list).
+        """
+        ...
+
+    def signature(self) -> str:
+        """A cheap text (names, sizes, times of files) that changes whenever the store may have changed."""
+        ...
+
+
+def is_sqlite(path: Path) -> bool:
+    """Whether a file begins as every SQLite database does."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(16) == b"SQLite format 3\0"
+
+
+@contextmanager
+def read_only(path: Path) -> Iterator[sqlite3.Connection]:
+    """A read-only connection in one snapshot, whatever a writing agent does meanwhile (WAL).
+
+    A database left in WAL mode in a folder that we may not write cannot be opened with its shared-memory index; without a `-wal` file
+    it is complete in itself, and is then opened as immutable.
+
+    Raises:
+        StoreError: not a database, locked, cut off, or not readable.
+    """
+    if not is_sqlite(path):
+        raise StoreError(f"{path} is not an SQLite database (it may be cut off or empty): restore it, or take it out of the store.")
+    connection = None
+    try:
+        connection = _connect(path)
+        connection.execute("BEGIN")
+        yield connection
+    except sqlite3.OperationalError as error:
+        if "locked" in str(error) or "busy" in str(error):
+            raise StoreError(
+                f"{path} was locked by another process for {BUSY_SECONDS:.0f} s: close what writes to it, then run again."
+            ) from error
+        raise StoreError(f"{path} cannot be read ({error}): check its permissions and that it is a whole session database.") from error
+    except sqlite3.DatabaseError as error:
+        raise StoreError(f"{path} is damaged ({error}): restore it from a backup, or mend it with sqlite3's .recover.") from error
+    finally:
+        if connection is not None:
+            connection.close()
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    uri = f"file:{quote(str(path.resolve()))}?mode=ro"
+    connection = sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None)
+    connection.text_factory = lambda raw: raw.decode("utf-8", "surrogateescape")
+    try:
+        connection.execute("SELECT 1 FROM sqlite_master").fetchone()
+    except sqlite3.OperationalError as error:
+        connection.close()
+        wal = path.with_name(path.name + "-wal")
+        if "unable to open" not in str(error) or (wal.exists() and wal.stat().st_size):
+            raise
+        connection = sqlite3.connect(f"{uri}&immutable=1", uri=True, isolation_level=None)
+        connection.text_factory = lambda raw: raw.decode("utf-8", "surrogateescape")
+    return connection
+
+
+def columns(connection: sqlite3.Connection, table: str) -> set[str]:
+    """The column names of a table; empty where there is no such table."""
+    return {row[1] for row in connection.execute(f"PRAGMA table_info({quoted(table)})")}
+
+
+def quoted(identifier: str) -> str:
+    """An SQL identifier in double quotes."""
+    return '"' + identifier.replace('"', '""') + '"'
+
+
+def file_signature(*paths: Path) -> str:
+    """Names, sizes and modification times of files (and of their write-ahead logs)."""
+    parts = []
+    for path in paths:
+        for each in (path, path.with_name(path.name + "-wal")):
+            if each.exists():
+                stat = each.stat()
+                parts.append(f"{each.name}:{stat.st_size}:{stat.st_mtime_ns}")
+    return "|".join(parts)
+
+
+def timestamp(value: object) -> datetime | None:
+    """A store's time as UTC: ISO text (SQLite's form has no zone and means UTC), or seconds since 1970; null if unreadable."""
+    try:
+        if isinstance(value, int | float):
+            return datetime.fromtimestamp(value, UTC)
+        if isinstance(value, str) and value:
+            parsed = datetime.fromisoformat(value)
+            return parsed.replace(tzinfo=UTC) if parsed.tzinfo is None else parsed.astimezone(UTC)
+    except (ValueError, OverflowError, OSError):
+        pass
+    return None
+
+
+def parsed_object(raw: str | bytes | None) -> dict[str, Any] | None:
+    """The JSON object in a text; null where it holds anything else."""
+    try:
+        value = json.loads(raw) if raw is not None else None
+    except (ValueError, RecursionError, TypeError):
+        return None
+    return value if isinstance(value, dict) else None

@@ -1,0 +1,97 @@
+"""Sessions as Arrow tables: the schemas of the lake's first three tables, and the way there and back.
+
+`messages` and `tools` are JSON columns (`pa.json_()`, Parquet's JSON logical type): a nested list of structs would add `tool_calls: null` to every
+message, which some chat templates render as a tool call.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+import pyarrow as pa
+
+from agent_pipeline.traces.session import Session
+
+ROWS_PER_BATCH = 1000
+
+_UTC = pa.timestamp("us", tz="UTC")
+
+SESSIONS = pa.schema(
+    [
+        pa.field("session_id", pa.string(), nullable=False),
+        pa.field("project", pa.string(), nullable=False),
+        pa.field("agent", pa.string(), nullable=False),
+        pa.field("source", pa.string(), nullable=False),
+        pa.field("content_sha256", pa.string(), nullable=False),
+        pa.field("task_key", pa.string(), nullable=False),
+        pa.field("task_id", pa.string()),
+        pa.field("trial", pa.string()),
+        pa.field("created_at", _UTC),
+        pa.field("archived", pa.bool_(), nullable=False),
+        pa.field("messages", pa.json_(), nullable=False),
+        pa.field("tools", pa.json_(), nullable=False),
+        pa.field("tools_origin", pa.string(), nullable=False),
+        pa.field("model_id", pa.string()),
+        pa.field("judgment", pa.string()),
+        pa.field("score", pa.float64()),
+        pa.field("error", pa.string()),
+        pa.field("damage", pa.json_(), nullable=False),
+        pa.field("skipped", pa.json_(), nullable=False),
+        pa.field("context", pa.json_(), nullable=False),
+    ]
+)
+
+JUDGED = SESSIONS.append(pa.field("verdict", pa.string())).append(pa.field("verdict_by", pa.string())).append(pa.field("measures", pa.json_()))
+
+CURATED = JUDGED.append(pa.field("kept", pa.bool_(), nullable=False)).append(pa.field("drop_reason", pa.string())).append(
+    pa.field("drop_detail", pa.string())
+)
+
+def session_row(session: Session) -> dict[str, Any]:
+    """A session as a row of `SESSIONS`."""
+    row = {name: getattr(session, name) for name in SESSIONS.names if name != "content_sha256"}
+    row["content_sha256"] = session.content_sha256()
+    return row
+
+
+def row_session(row: dict[str, Any]) -> Session:
+    """A row (of any table that has the columns of `SESSIONS`) as a session."""
+    return Session(**{name: row[name] for name in SESSIONS.names if name != "content_sha256"})
+
+
+def to_batches(rows: Iterable[dict[str, Any]], schema: pa.Schema, size: int = ROWS_PER_BATCH) -> Iterator[pa.RecordBatch]:
+    """Rows as record batches of at most `size`, JSON columns encoded; memory holds one batch at a time."""
+    rows = iter(rows)
+    while chunk := list(islice(rows, size)):
+        yield pa.RecordBatch.from_arrays([_array(chunk, field) for field in schema], schema=schema)
+
+
+def to_table(rows: Iterable[dict[str, Any]], schema: pa.Schema) -> pa.Table:
+    """Rows as one table."""
+    return pa.Table.from_batches(to_batches(rows, schema), schema=schema)
+
+
+def to_rows(batches: pa.Table | Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
+    """Rows of a table or of batches, JSON columns decoded."""
+    if isinstance(batches, pa.Table):
+        batches = batches.to_batches(max_chunksize=ROWS_PER_BATCH)
+    for batch in batches:
+        json_columns = [field.name for field in batch.schema if is_json(field.type)]
+        for row in batch.to_pylist():
+            for name in json_columns:
+                row[name] = json.loads(row[name]) if isinstance(row[name], str) else row[name]
+            yield row
+
+
+def is_json(data_type: pa.DataType) -> bool:
+    """Whether a column's values are JSON texts."""
+    return isinstance(data_type, pa.BaseExtensionType) and data_type.extension_name == "arrow.json"
+
+
+def _array(rows: list[dict[str, Any]], field: pa.Field) -> pa.Array:
+    values = [row[field.name] for row in rows]
+    if not is_json(field.type):
+        return pa.array(values, type=field.type)
+    texts = [None if value is None else json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str) for value in values]
+    return pa.ExtensionArray.from_storage(field.type, pa.array(texts, type=pa.string()))

@@ -1,0 +1,129 @@
+"""Training a LoRA adapter, from rows to a directory that another room can load.
+
+The directory holds PEFT's `adapter_model.safetensors` and `adapter_config.json`, the tokenizer with the *training* chat
+template, and `training.json`. None of them holds a time or a local path: the same input gives the same bytes.
+"""
+
+import json
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agent_pipeline.errors import DataError
+from agent_pipeline.progress import Progress, silent
+from agent_pipeline.training import checkpoints
+from agent_pipeline.training.base_model import BaseModel
+from agent_pipeline.training.config import TrainingConfig, probe_device
+from agent_pipeline.training.encoding import EncodedRow, encode_rows
+from agent_pipeline.training.identity import adapter_identity
+from agent_pipeline.training.loading import load_model
+from agent_pipeline.training.losses import encoded_losses, mean_loss
+from agent_pipeline.training.templates import TrainingTemplate, load_tokenizer
+from agent_pipeline.training.trainer import build_trainer
+
+if TYPE_CHECKING:
+    from peft import PeftModel
+    from transformers import PreTrainedTokenizerBase
+
+LOGGED = ("step", "epoch", "loss", "mean_token_accuracy", "grad_norm", "learning_rate")
+REPORT = "training.json"
+
+
+def train_adapter(
+    rows: list[dict[str, Any]],
+    base: BaseModel,
+    config: TrainingConfig,
+    out_dir: Path,
+    heldout: Sequence[dict[str, Any]] = (),
+    progress: Progress = silent,
+) -> dict[str, Any]:
+    """Train on the SFT `rows` (train split) and leave the adapter in `out_dir`, a staging directory; the report is returned.
+
+    A training that was killed goes on from its last checkpoint in `out_dir` when called again with the same rows, base and
+    config. `heldout` rows are never trained on: with them the report has their loss before and after. The report is
+    `training.json` plus `seconds`, `tokens_per_second` and `resumed_from` (a step), which differ from run to run.
+    Raises DataError for rows that cannot be trained on, ModelError for a base model that cannot.
+    """
+    began = time.monotonic()
+    if stray := sorted({row["split"] for row in rows} - {"train"}):
+        raise DataError(f"The rows to train on hold some of the split {stray[0]}: pass those of the split train only.")
+    tokenizer, template = load_tokenizer(base.path, base.trust_remote_code)
+    encoded, counts = encode_rows(tokenizer, rows, config.max_length, progress)
+    if not encoded:
+        raise DataError(
+            f"None of {len(rows)} rows can be trained on: the last exchange of each is longer than max_length "
+            f"({config.max_length} tokens); raise it." if rows else "There are no rows to train on: curate more sessions."
+        )  # fmt: skip
+    identity = adapter_identity(rows, base, template.jinja, config)
+    work_dir = out_dir / "checkpoints"
+    checkpoint = checkpoints.prepare(work_dir, identity)
+
+    device = probe_device()
+    tokens = [row.encoded for row in encoded]
+    trainer = build_trainer(load_model(base, device), tokenizer, tokens, config, device, work_dir, progress)
+    trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    history = [{key: entry[key] for key in LOGGED if key in entry} for entry in trainer.state.log_history if "loss" in entry]
+
+    report = {
+        "identity": identity,
+        "base": {"name": base.name, "revision": base.revision},
+        "template": {key: value for key, value in asdict(template).items() if key != "jinja"},
+        "config": asdict(config),
+        "rows": counts,
+        "row_ids": [row.row_id for row in encoded],
+        **_token_counts(encoded),
+        "steps": trainer.state.global_step,
+        "loss_first": history[0]["loss"],
+        "loss_last": history[-1]["loss"],
+        **(_heldout_losses(trainer.model.eval(), tokenizer, heldout, config, progress) if heldout else {}),
+        "log_history": history,
+        "versions": {name: version(name) for name in ("torch", "transformers", "trl", "peft")},
+    }
+    save_adapter(trainer.model, tokenizer, template, base, out_dir)
+    (out_dir / REPORT).write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    shutil.rmtree(work_dir)
+    resumed_from = int(checkpoint.name.rpartition("-")[2]) if checkpoint else 0
+    seconds = time.monotonic() - began
+    return {**report, "seconds": seconds, "tokens_per_second": _speed(trainer, resumed_from), "resumed_from": resumed_from}
+
+
+def save_adapter(
+    model: "PeftModel", tokenizer: "PreTrainedTokenizerBase", template: TrainingTemplate, base: BaseModel, out_dir: Path
+) -> None:
+    """Adapter and tokenizer in `out_dir`, without what differs between two equal trainings (paths, the order of sets)."""
+    # PEFT's "auto" would ask the hub whether the vocabulary has grown; ours never does.
+    model.save_pretrained(str(out_dir), save_embedding_layers=False)
+    (out_dir / "README.md").unlink(missing_ok=True)
+    path = out_dir / "adapter_config.json"
+    settings = json.loads(path.read_text(encoding="utf-8"))
+    settings = {key: sorted(value) if isinstance(value, list) else value for key, value in settings.items()}
+    settings["base_model_name_or_path"] = base.name
+    path.write_text(json.dumps(settings, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    tokenizer.chat_template = template.jinja
+    tokenizer.save_pretrained(str(out_dir))
+
+
+def _token_counts(rows: list[EncodedRow]) -> dict[str, int]:
+    """Of one epoch: all tokens, those with a loss, and the longest row."""
+    lengths = [len(row.encoded.input_ids) for row in rows]
+    trained = sum(sum(row.encoded.trained) for row in rows)
+    return {"tokens": sum(lengths), "trained_tokens": trained, "longest_row_tokens": max(lengths)}
+
+
+def _heldout_losses(model, tokenizer, heldout, config: TrainingConfig, progress: Progress) -> dict[str, Any]:
+    kept, counts = encode_rows(tokenizer, list(heldout), config.max_length)
+    tokens = [row.encoded for row in kept]
+    with model.disable_adapter():
+        before = mean_loss(encoded_losses(model, tokens, progress))
+    after = mean_loss(encoded_losses(model, tokens, progress))
+    return {"heldout": {"rows": counts["in"], "dropped_too_long": counts["dropped_too_long"], "before": before, "after": after}}
+
+
+def _speed(trainer, resumed_from: int) -> float:
+    """Tokens/s of this process's own steps (padding not counted); 0 where it had none left to do."""
+    runtime = next((entry["train_runtime"] for entry in reversed(trainer.state.log_history) if "train_runtime" in entry), 0)
+    return trainer._total_train_tokens / runtime if runtime and trainer.state.global_step > resumed_from else 0.0

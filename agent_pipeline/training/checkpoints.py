@@ -1,0 +1,35 @@
+"""Finding the checkpoint that a killed training can go on from."""
+
+import json
+import shutil
+from pathlib import Path
+
+COMPLETE = ("adapter_model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json")
+
+
+def is_complete(checkpoint: Path) -> bool:
+    """Whether all of a checkpoint was written; `trainer_state.json` is the last file that the trainer writes."""
+    try:
+        json.loads((checkpoint / COMPLETE[-1]).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return all((checkpoint / name).is_file() for name in COMPLETE)
+
+
+def prepare(work_dir: Path, identity: str) -> Path | None:
+    """Make `work_dir` ready for the run `identity`; the last complete checkpoint of the same run, or None.
+
+    Checkpoints of another run (other rows, model or configuration), and half-written ones, are removed.
+    """
+    mark = work_dir / "identity"
+    if not (mark.is_file() and mark.read_text(encoding="utf-8") == identity):
+        shutil.rmtree(work_dir, ignore_errors=True)
+        work_dir.mkdir(parents=True)
+        mark.write_text(identity, encoding="utf-8")
+    usable = []
+    for checkpoint in work_dir.glob("checkpoint-*"):
+        if is_complete(checkpoint):
+            usable.append(checkpoint)
+        else:
+            shutil.rmtree(checkpoint)
+    return max(usable, key=lambda path: int(path.name.rpartition("-")[2]), default=None)

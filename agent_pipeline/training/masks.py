@@ -1,0 +1,146 @@
+"""Which tokens of a conversation are learnt: what the assistant said, and the token with which it stopped.
+
+No `{% generation %}` marks are needed: the text of the assistant's turn `i` is what `render(messages[:i + 1])` has beyond
+`render(messages[:i], add_generation_prompt=True)`. Those character spans become token masks through the offsets of the
+one tokenisation of the whole text, so the model trains on exactly the tokens it will meet. `check` then proves on the tokens
+alone that the mask is what 03 §5.2 asks for.
+"""
+
+import json
+import unicodedata
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from agent_pipeline.errors import DataError
+from agent_pipeline.traces.session import Message, Tool
+from agent_pipeline.training.rendering import decoded, render
+from agent_pipeline.training.templates import special_tokens, stop_token
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A conversation as tokens: `trained[i]` says whether the loss counts `input_ids[i]`.
+
+    `turns` are the token ranges [start, end) of the assistant's turns in order, `trained` their union.
+    """
+
+    input_ids: list[int]
+    trained: list[bool]
+    turns: list[tuple[int, int]]
+
+    @property
+    def labels(self) -> list[int]:
+        """`input_ids` with −100 (PyTorch's ignore index) where nothing is learnt."""
+        return [token if learnt else -100 for token, learnt in zip(self.input_ids, self.trained, strict=True)]
+
+
+def prompt_ids(tokenizer: "PreTrainedTokenizerBase", messages: list[Message], tools: list[Tool] | None) -> list[int]:
+    """The tokens after which the model is to speak."""
+    return tokenizer(render(tokenizer, messages, tools, add_generation_prompt=True), add_special_tokens=False).input_ids
+
+
+def character_spans(
+    tokenizer: "PreTrainedTokenizerBase", messages: list[Message], tools: list[Tool] | None, text: str
+) -> list[tuple[int, int]]:
+    """The ranges [start, end) of the assistant's turns in `text` (the rendering of all `messages`), each with its stop token.
+
+    Raises DataError where a turn is not a part of the whole.
+    """
+    spans = []
+    for index, message in enumerate(messages):
+        if message["role"] != "assistant":
+            continue
+        before = render(tokenizer, messages[:index], tools, add_generation_prompt=True)
+        after = render(tokenizer, messages[: index + 1], tools) if index + 1 < len(messages) else text
+        if not (after.startswith(before) and text.startswith(after)):
+            raise DataError(f"the chat template renders message {index} differently once later messages follow it")
+        # What follows the stop token (a line break, in ChatML) is the frame of the next turn, not something to say.
+        spans.append((len(before), len(before) + len(after[len(before) :].rstrip())))
+    return spans
+
+
+def encode(tokenizer: "PreTrainedTokenizerBase", messages: list[Message], tools: list[Tool] | None) -> Encoded:
+    """Tokens and mask of a conversation, by the tokenizer's own (training) template. Raises DataError (see `character_spans`)."""
+    text = render(tokenizer, messages, tools)
+    spans = character_spans(tokenizer, messages, tools, text)
+    encoding = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+    trained, turns, position = [False] * len(encoding.input_ids), [], 0
+    offsets = encoding.offset_mapping
+    for start, end in spans:
+        # A token belongs to the turn when it begins inside it: of one that straddles the border, the model has already seen a part.
+        while position < len(offsets) and offsets[position][0] < start:
+            position += 1
+        first = position
+        while position < len(offsets) and offsets[position][0] < end:
+            trained[position] = True
+            position += 1
+        turns.append((first, position))
+    return Encoded(encoding.input_ids, trained, turns)
+
+
+def _bare(text: str) -> str:
+    # Templates trim, tokenizers normalise (NFC) and SentencePiece moves spaces: compare what no one may change.
+    return "".join(unicodedata.normalize("NFKC", text).split())
+
+
+def _said(message: Message) -> list[str]:
+    calls = [call["function"] for call in message.get("tool_calls") or ()]
+    return [message.get("content") or "", *(call["name"] for call in calls)]
+
+
+def _values(arguments: Any) -> list[str]:
+    """The texts inside a call's arguments that every template must show in some way: numbers and plain strings."""
+    if isinstance(arguments, dict):
+        return [text for value in arguments.values() for text in _values(value)]
+    if isinstance(arguments, list):
+        return [text for value in arguments for text in _values(value)]
+    if isinstance(arguments, str) and json.dumps(arguments, ensure_ascii=False) == f'"{arguments}"':
+        return [arguments]
+    return [str(arguments)] if type(arguments) is int else []
+
+
+def _holds(haystack: str, text: str) -> bool:
+    # A template may put a result into JSON (Llama 3.1): then it shows as an escaped string.
+    return _bare(text) in haystack or _bare(json.dumps(text, ensure_ascii=False)[1:-1]) in haystack
+
+
+def check(encoded: Encoded, tokenizer: "PreTrainedTokenizerBase", messages: list[Message], row: str = "this row") -> None:
+    """The four assertions of 03 §5.2, on the tokens and not on how they were made; the first broken one raises DataError.
+
+    At least one token is trained; each turn ends with the trained stop token; no token of a tool result is trained; each
+    trained span decodes to what the assistant said.
+    """
+
+    def broken(what: str) -> DataError:
+        return DataError(f"{row} cannot be trained on: {what}; check its messages against the base model's chat template.")
+
+    def text(start: int, end: int) -> str:
+        return tokenizer.decode(encoded.input_ids[start:end], skip_special_tokens=False, clean_up_tokenization_spaces=False)
+
+    if not any(encoded.trained):
+        raise broken("no token of it is the assistant's")
+    specials, gap, results = special_tokens(tokenizer), 0, []
+    turns = iter(encoded.turns)
+    for index, message in enumerate(messages):
+        if message["role"] == "tool":
+            results.append((index, message.get("content") or ""))
+        if message["role"] != "assistant":
+            continue
+        start, end = next(turns, (0, 0))
+        if not all(encoded.trained[start:end]) or any(encoded.trained[gap:start]):
+            raise broken(f"the mask does not match the turn of message {index}")
+        said, between = text(start, end), _bare(text(gap, start))
+        if not (stop_token(tokenizer, said) and tokenizer.convert_ids_to_tokens(encoded.input_ids[end - 1]) in specials):
+            raise broken(f"the turn of message {index} ends without its stop token")
+        for where, result in results:
+            if not _holds(between, result):
+                raise broken(f"the tool result of message {where} is not outside the trained tokens")
+        values = [v for call in message.get("tool_calls") or () for v in _values(decoded(call["function"]["arguments"]))]
+        if not all(_holds(_bare(said), part) for part in (*_said(message), *values)):
+            raise broken(f"the trained tokens of message {index} do not decode to what the assistant said")
+        gap, results = end, []
+    if next(turns, None) or any(encoded.trained[gap:]):
+        raise broken("tokens after the last answer are trained")

@@ -1,0 +1,80 @@
+"""A conversation as the text that the model sees: the tokenizer's chat template, applied to canonical messages.
+
+The canonical form keeps a call's arguments as a JSON string; templates want an object (most) or that string (some). Which one
+is a property of the template (`templates.probe` finds it) that travels with the tokenizer as `init_kwargs["arguments_as"]`, so
+it is saved in `tokenizer_config.json` beside the template it belongs to.
+"""
+
+import json
+from typing import TYPE_CHECKING, Any, Literal
+
+from agent_pipeline.traces.session import Message, Tool
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+ArgumentsAs = Literal["dict", "str"]
+
+
+def decoded(arguments: Any) -> Any:
+    """A call's arguments as an object where they are one; anything else (invalid JSON, a bare list) stays as it is."""
+    if not isinstance(arguments, str):
+        return arguments
+    try:
+        value = json.loads(arguments)
+    except ValueError:
+        return arguments
+    return value if isinstance(value, dict) else arguments
+
+
+def as_template_wants(messages: list[Message], arguments_as: ArgumentsAs) -> list[Message]:
+    """The messages with every call's arguments as `arguments_as` says; the input is left alone."""
+    if arguments_as == "str":
+        return messages
+    return [
+        {
+            **message,
+            "tool_calls": [
+                {**call, "function": {**call["function"], "arguments": decoded(call["function"]["arguments"])}}
+                for call in message["tool_calls"]
+            ],
+        }
+        if message.get("tool_calls")
+        else message
+        for message in messages
+    ]
+
+
+def render_with(
+    tokenizer: "PreTrainedTokenizerBase",
+    jinja: str | None,
+    arguments_as: ArgumentsAs,
+    messages: list[Message],
+    tools: list[Tool] | None,
+    add_generation_prompt: bool = False,
+) -> str:
+    """The conversation as text, by the template `jinja` (None: the tokenizer's own). Raises whatever the template raises."""
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    # Not `apply_chat_template`: it refuses an empty conversation, which is what comes before a greeting of the assistant's.
+    # It also lays the special tokens out for the template (`bos_token`, `eos_token`): so do we.
+    texts, _ = render_jinja_template(
+        conversations=[as_template_wants(messages, arguments_as)],
+        tools=tools or None,
+        chat_template=jinja or tokenizer.get_chat_template(tools=tools or None),
+        add_generation_prompt=add_generation_prompt,
+        **tokenizer.special_tokens_map,
+    )
+    # Logs hold lone surrogates; tokenizers accept none. One character replaces one, so that character spans stay true.
+    return texts[0].encode("utf-8", "replace").decode("utf-8")
+
+
+def render(
+    tokenizer: "PreTrainedTokenizerBase",
+    messages: list[Message],
+    tools: list[Tool] | None,
+    add_generation_prompt: bool = False,
+) -> str:
+    """The conversation as text, by the tokenizer's own template, arguments decoded as that template wants them."""
+    arguments_as = tokenizer.init_kwargs.get("arguments_as", "dict")
+    return render_with(tokenizer, None, arguments_as, messages, tools, add_generation_prompt)

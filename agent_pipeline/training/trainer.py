@@ -1,0 +1,115 @@
+"""TRL's SFTTrainer, set up to train exactly the tokens that `masks` chose, and to say how far it is."""
+
+import math
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agent_pipeline.errors import DataError, ModelError
+from agent_pipeline.progress import Progress
+from agent_pipeline.training.config import Device, TrainingConfig
+from agent_pipeline.training.masks import Encoded
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
+    from trl import SFTTrainer
+
+
+def reporting(progress: Progress) -> "TrainerCallback":
+    """A callback that reports steps, loss and tokens/s, and stops a training that diverges (ModelError)."""
+    from transformers import TrainerCallback
+
+    class Reporting(TrainerCallback):
+        def on_train_begin(self, args, state, control, **kwargs):
+            self.began = time.monotonic()
+            progress(state.global_step, state.max_steps, "training" if not state.global_step else "training, resumed")
+
+        def on_log(self, args, state, control, logs=None, **kwargs):
+            if not logs or "loss" not in logs:
+                return
+            if not math.isfinite(logs["loss"]):
+                raise ModelError(f"The training diverged at step {state.global_step} (loss {logs['loss']}): lower learning_rate.")
+            speed = logs.get("num_tokens", 0) / max(time.monotonic() - self.began, 1e-9)
+            progress(state.global_step, state.max_steps, f"training, loss {logs['loss']:.3f}, {speed:.0f} tokens/s")
+
+    return Reporting()
+
+
+def build_trainer(
+    model: "PreTrainedModel",
+    tokenizer: "PreTrainedTokenizerBase",
+    rows: list[Encoded],
+    config: TrainingConfig,
+    device: Device,
+    work_dir: Path,
+    progress: Progress,
+) -> "SFTTrainer":
+    """The trainer over tokenised rows with prebuilt labels, its model wrapped in a fresh, seeded LoRA.
+
+    Raises DataError where TRL would train on other labels than ours.
+    """
+    from datasets import Dataset
+    from peft import LoraConfig
+    from transformers import PrinterCallback
+    from trl import SFTConfig, SFTTrainer
+
+    arguments = SFTConfig(
+        output_dir=str(work_dir),
+        num_train_epochs=config.epochs,
+        max_steps=_steps(len(rows), config),
+        per_device_train_batch_size=config.batch_size,
+        gradient_accumulation_steps=config.gradient_accumulation,
+        learning_rate=config.learning_rate,
+        lr_scheduler_type=config.lr_scheduler,
+        warmup_steps=config.warmup_ratio,  # below 1 it is a share of all steps
+        max_grad_norm=config.max_grad_norm,
+        gradient_checkpointing=config.checkpoints_gradients(max(len(row.input_ids) for row in rows)),
+        bf16=device.bf16,
+        use_cpu=device.name == "cpu",
+        max_length=None,  # rows fit already; TRL's own truncation would cut answers in the middle
+        seed=config.seed,
+        data_seed=config.seed,
+        logging_steps=1,
+        logging_nan_inf_filter=False,
+        save_strategy="steps",
+        save_steps=config.checkpoint_steps,
+        save_total_limit=2,  # the last may be half written when the process dies
+        dataloader_pin_memory=device.name != "cpu",
+        report_to="none",
+        disable_tqdm=True,
+    )
+    lora = LoraConfig(
+        r=config.lora_r,
+        lora_alpha=config.lora_alpha,
+        lora_dropout=config.lora_dropout,
+        target_modules=config.modules,
+        task_type="CAUSAL_LM",
+    )
+    trainer = SFTTrainer(
+        model=model,
+        args=arguments,
+        train_dataset=Dataset.from_dict({"input_ids": [r.input_ids for r in rows], "labels": [r.labels for r in rows]}),
+        processing_class=tokenizer,
+        peft_config=lora,
+        callbacks=[reporting(progress)],
+    )
+    trainer.remove_callback(PrinterCallback)
+    _prove_labels(trainer, rows)
+    return trainer
+
+
+def _steps(rows: int, config: TrainingConfig) -> int:
+    """TRL's `max_steps`: −1 where `epochs` decides, so that `max_steps` can only make a training shorter."""
+    batches = math.ceil(rows / config.batch_size)
+    by_epochs = math.ceil(math.ceil(batches / config.gradient_accumulation) * config.epochs)
+    return config.max_steps if 0 < config.max_steps < by_epochs else -1
+
+
+def _prove_labels(trainer: "SFTTrainer", rows: list[Encoded]) -> None:
+    """What comes out of the trainer's own data loader is our tokens and our labels, padding aside."""
+    expected = {(tuple(row.input_ids), tuple(row.labels)) for row in rows}
+    batch: dict[str, Any] = next(iter(trainer.get_train_dataloader()))
+    for ids, labels, mask in zip(batch["input_ids"], batch["labels"], batch["attention_mask"], strict=True):
+        real = mask.bool()
+        if (tuple(ids[real].tolist()), tuple(labels[real].tolist())) not in expected or (labels[~real] != -100).any():
+            raise DataError("The installed TRL changes prebuilt labels, so the loss would count other tokens: install trl==1.16.0.")
