@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -46,7 +46,7 @@ def discover(
 
     settings = load_settings()
     source = open_source(path or settings.store_path)
-    found = []
+    found: list[dict[str, Any]] = []
     for key in source.partitions():
         judged: Counter[str] = Counter()
         for session in source.sessions(key):
@@ -55,13 +55,16 @@ def discover(
     if path is None:
         _make_known([parse_key(each["partition"]) for each in found])
     if as_json:
-        typer.echo(json.dumps({"source": source.name, "path": str(path or settings.store_path), "partitions": found, "notes": source.notes}))
+        typer.echo(
+            json.dumps({"source": source.name, "path": str(path or settings.store_path), "partitions": found, "notes": source.notes})
+        )
         return
     table = Table(title=f"{path or settings.store_path}: {source.name}", title_justify="left")
-    for column in ("partition", "sessions", "judged acceptable", "judged unacceptable", "not judged"):
-        table.add_column(column, justify="left" if column == "partition" else "right")
+    names = ("partition", "sessions", "judged acceptable", "judged unacceptable", "not judged")
+    for name in names:
+        table.add_column(name, justify="left" if name == "partition" else "right")
     for each in found:
-        table.add_row(*(str(each.get(column.header, 0)) for column in table.columns))
+        table.add_row(*(str(each.get(name, 0)) for name in names))
     console.print(table)
     for note in source.notes:
         console.print(f"note: {note}")
@@ -70,7 +73,9 @@ def discover(
 @app.command()
 def materialize(
     partition: Annotated[str, typer.Argument(help="project/agent")],
-    select: Annotated[str, typer.Option(help="Assets, in Dagster's selection syntax: 'sft_adapter', '+sft_dataset', 'group:exports'.")] = "*",
+    select: Annotated[
+        str, typer.Option(help="Assets, in Dagster's selection syntax: 'sft_adapter', '+sft_dataset', 'group:exports'.")
+    ] = "*",
     settings: Annotated[list[str] | None, typer.Option("--set", help="asset.field=value or field=value; repeatable.")] = None,
 ) -> None:
     """Materialize a partition's assets: the same graph, in the same Dagster instance, as from the UI."""

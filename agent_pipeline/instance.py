@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def dagster_home() -> Path:
-    """`DAGSTER_HOME`, else `.dagster` beside `pipeline.toml` (or in the working directory); made, with a `dagster.yaml`, if it is not there."""
+    """`DAGSTER_HOME`, else `.dagster` beside `pipeline.toml` (or in the working directory); made, with a `dagster.yaml`, if missing."""
     file = config_file()
     home = Path(os.environ.get("DAGSTER_HOME") or (file.parent if file else Path.cwd()) / ".dagster").expanduser().resolve()
     home.mkdir(parents=True, exist_ok=True)

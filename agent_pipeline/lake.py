@@ -5,18 +5,19 @@
     <root>/models/<asset>/project=<p>/agent=<a>/<identity>/        a directory with a manifest
     <root>/models/<asset>/project=<p>/agent=<a>/current.json       which identity is the partition's latest
 
-A reader sees the old version or the new one, never half of one: files are written beside their place, synced and renamed; a model's directory is
-renamed when it is complete. The root is a local folder or any fsspec URL (`s3://bucket/lake`); there, objects appear whole by themselves, and
-models are built locally and copied, their manifest last.
+A reader sees the old version or the new one, never half of one: files are written beside their place, synced and renamed; a model's
+directory is renamed when it is complete. The root is a local folder or any fsspec URL (`s3://bucket/lake`); there, objects appear whole by
+themselves, and models are built locally and copied, their manifest last.
 """
 
+import glob
 import hashlib
 import json
 import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -99,12 +100,15 @@ class Lake:
         """The Parquet file of a partition.
 
         Raises:
-            DataError: it was never materialized.
+            DataError: it was never materialized, or its file is damaged.
         """
         path = self.table(asset, key)
         if not path.exists():
             raise DataError(f"There is no {asset} of {key} at {path}: materialize {asset} first.")
-        return pq.ParquetFile(path.path if self.is_local else path.fs.open(path.path))
+        try:
+            return pq.ParquetFile(path.path if self.is_local else path.fs.open(path.path))
+        except pa.ArrowInvalid as error:
+            raise DataError(f"The {asset} of {key} at {path} is damaged ({error}): materialize {asset} again.") from error
 
     def jsonl(self, asset: str, key: PartitionKey) -> UPath:
         """The folder of an asset's JSONL files."""
@@ -136,7 +140,9 @@ class Lake:
         path.mkdir(parents=True, exist_ok=True)
         return path
 
-    def finish(self, asset: str, key: PartitionKey, identity: str, building: Path, made_from: dict[str, Any], report: dict[str, Any]) -> Artifact:
+    def finish(
+        self, asset: str, key: PartitionKey, identity: str, building: Path, made_from: dict[str, Any], report: dict[str, Any]
+    ) -> Artifact:
         """Write the manifest (each file's sha256 and size, what it was made from, what came of it); rename the directory into place."""
         files = sorted(path for path in building.rglob("*") if path.is_file() and path.name != MANIFEST)
         manifest = {
@@ -145,15 +151,13 @@ class Lake:
             "identity": identity,
             "made_from": made_from,
             "report": report,
-            "files": {
-                path.relative_to(building).as_posix(): {"sha256": sha256_file(path), "bytes": path.stat().st_size} for path in files
-            },
+            "files": {path.relative_to(building).as_posix(): {"sha256": sha256_file(path), "bytes": path.stat().st_size} for path in files},
         }
         (building / MANIFEST).write_text(json.dumps(manifest, indent=2, sort_keys=True, ensure_ascii=False), encoding="utf-8")
         final = building.with_name(identity[:16])
         if final.exists():
             shutil.rmtree(final)
-        os.replace(building, final)
+        building.replace(final)
         if not self.is_local:
             remote = self._folder("models", asset, key) / identity[:16]
             for name in [*manifest["files"], MANIFEST]:
@@ -163,17 +167,15 @@ class Lake:
     def find(self, asset: str, key: PartitionKey, identity: str) -> Artifact | None:
         """The artifact with this identity, if it is there and each file has the size that its manifest says."""
         folder = self._folder("models", asset, key) / identity[:16]
-        if not (folder / MANIFEST).exists():
-            return None
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        if manifest["identity"] != identity:
+        manifest = _read_json(folder / MANIFEST)
+        if manifest is None or manifest["identity"] != identity:
             return None
         local = Path(folder.path) if self.is_local else self._local_copy(asset, key) / identity[:16]
         for name, file in manifest["files"].items():
-            if not self.is_local and not (local / name).exists():
+            if not self.is_local and not _is_whole(local / name, file) and (folder / name).exists():
                 (local / name).parent.mkdir(parents=True, exist_ok=True)
                 folder.fs.get_file((folder / name).path, str(local / name))
-            if not (local / name).exists() or (local / name).stat().st_size != file["bytes"]:
+            if not _is_whole(local / name, file):
                 return None
         return Artifact(asset, key, identity, local, manifest)
 
@@ -192,9 +194,10 @@ class Lake:
             DataError: there is none, or its files are gone.
         """
         pointer = self._folder("models", asset, key) / "current.json"
-        if not pointer.exists():
+        current = _read_json(pointer)
+        if current is None:
             raise DataError(f"There is no {asset} of {key} in {self.root}: materialize {asset} first.")
-        identity = json.loads(pointer.read_text(encoding="utf-8"))["identity"]
+        identity = current["identity"]
         artifact = self.find(asset, key, identity)
         if artifact is None:
             raise DataError(f"The {asset} of {key} at {pointer.parent / identity[:16]} is gone or incomplete: materialize {asset} again.")
@@ -208,7 +211,7 @@ class Lake:
 
     def _local_copy(self, asset: str, key: PartitionKey) -> Path:
         base = self._cache or Path(tempfile.gettempdir()) / "agent-pipeline"
-        return base / "models" / asset / f"project={key.project}" / f"agent={key.agent}"
+        return base.joinpath(*self._folder("models", asset, key).relative_to(self.root).parts)
 
     @contextmanager
     def _staging_file(self, target: UPath) -> Iterator[Path]:
@@ -226,10 +229,11 @@ class Lake:
 
 def _remove_orphans(folder: Path, name: str) -> None:
     """Remove what processes that are gone (killed in the middle of a write) had staged for a target."""
-    for file in folder.glob(f".{name}-*-*"):
+    for file in folder.glob(f".{glob.escape(name)}-*-*"):
         pid = file.name.rsplit("-", 2)[1]
         if pid.isdigit() and int(pid) != os.getpid() and not _is_alive(int(pid)):
-            file.unlink(missing_ok=True)
+            with suppress(OSError):  # gone already, or (in a shared temporary folder) another user's
+                file.unlink()
 
 
 def _is_alive(pid: int) -> bool:
@@ -243,17 +247,42 @@ def _is_alive(pid: int) -> bool:
 
 
 _PARQUET: dict[str, Any] = {"compression": "zstd", "compression_level": 3, "data_page_size": 8 << 20, "write_statistics": ["session_id"]}
-_REPEATING = {"project", "agent", "source", "tools", "tools_origin", "split", "verdict", "verdict_by", "judgment", "drop_reason", "task_key"}
+_REPEATING = {
+    "project",
+    "agent",
+    "source",
+    "tools",
+    "tools_origin",
+    "split",
+    "verdict",
+    "verdict_by",
+    "judgment",
+    "drop_reason",
+    "task_key",
+}
 
 
 def _dictionary_columns(schema: pa.Schema) -> list[str] | bool:
     return [name for name in schema.names if name in _REPEATING] or False
 
 
+def _read_json(path: UPath) -> dict[str, Any] | None:
+    """The JSON object in a file; null where there is none, or a part of one."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return None
+    return value if isinstance(value, dict) and "identity" in value else None
+
+
+def _is_whole(path: Path, file: dict[str, Any]) -> bool:
+    return path.is_file() and path.stat().st_size == file["bytes"]
+
+
 def put_file(file: Path, target: UPath, move: bool = True) -> None:
     """Put a finished local file in its place: a rename where the target is local, else an upload."""
     if target.protocol in ("", "file", "local"):
-        os.replace(file, target.path)
+        file.replace(target.path)
     else:
         target.fs.makedirs(target.parent.path, exist_ok=True)
         target.fs.put_file(str(file), target.path)

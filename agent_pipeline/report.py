@@ -10,7 +10,6 @@ from agent_pipeline.errors import DataError
 from agent_pipeline.lake import Artifact, Lake
 from agent_pipeline.traces.partitions import PartitionKey
 
-TABLE_ASSETS = ("sessions", "judged_sessions", "curated_sessions", "sft_dataset", "preference_dataset", "sharegpt_dataset", "sft_coreset")
 MODEL_ASSETS = ("sft_adapter", "evaluation", "gguf_export", "ollama_model")
 
 
@@ -40,14 +39,14 @@ def latest(lake: Lake, asset: str, key: PartitionKey) -> Artifact | None:
 def status_table(lake: Lake, keys: list[PartitionKey]) -> Table:
     """A line a partition: sessions, kept, rows, and what models there are."""
     table = Table(title=str(lake.root), title_justify="left")
-    for column in ("partition", "sessions", "kept", "train", "select", "test", "pairs", *MODEL_ASSETS):
-        table.add_column(column, justify="left" if column == "partition" else "right")
+    for column in ("partition", "sessions", "kept", "train", "select", "test", "pairs", "models"):
+        table.add_column(column, justify="left" if column in ("partition", "models") else "right", no_wrap=column == "partition")
     for key in keys:
         counts, splits = reasons(lake, key), rows_by_split(lake, key)
         pairs = lake.open("preference_dataset", key).metadata.num_rows if lake.has("preference_dataset", key) else 0
-        models = [artifact.identity[:8] if (artifact := latest(lake, asset, key)) else "–" for asset in MODEL_ASSETS]
+        models = ", ".join(asset for asset in MODEL_ASSETS if latest(lake, asset, key)) or "none"
         numbers = [counts.total(), counts["kept"], *(splits[name] for name in ("train", "select", "test")), pairs]
-        table.add_row(str(key), *map(str, numbers), *models)
+        table.add_row(str(key), *map(str, numbers), models)
     return table
 
 

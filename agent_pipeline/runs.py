@@ -65,13 +65,13 @@ def materialize(
 def _selected(defs: dg.Definitions, job: dg.JobDefinition, select: str) -> set[str]:
     """Names of the selected assets; a bare name or a comma is allowed where the UI wants `key:name` or `or`."""
     graph = defs.resolve_asset_graph()
-    names = "|".join(sorted(key.to_user_string() for key in graph.get_all_asset_keys()))
-    select = re.sub(rf'(?<![\w:"])({names})(?!\w)', r"key:\1", select).replace(",", " or ")
+    every = "|".join(sorted(key.to_user_string() for key in graph.get_all_asset_keys()))
+    select = re.sub(rf'(?<![\w:"])({every})(?!\w)', r"key:\1", select).replace(",", " or ")
     try:
-        keys = dg.AssetSelection.from_string(select).resolve(graph)
+        keys = set(dg.AssetSelection.from_string(select).resolve(graph))
     except dg.DagsterError as error:
         raise SettingsError(f"The selection {select!r} cannot be resolved ({str(error).splitlines()[0]}).") from error
-    names = {key.to_user_string() for key in keys & job.asset_layer.executable_asset_keys}
+    names = {key.to_user_string() for key in keys & set(job.asset_layer.executable_asset_keys)}
     if not names:
         known = ", ".join(sorted(key.to_user_string() for key in job.asset_layer.executable_asset_keys))
         raise SettingsError(f"The selection {select!r} names no asset that can be materialized: there are {known}.")
@@ -99,7 +99,8 @@ def _ops(settings: Sequence[str], selected: set[str]) -> dict[str, Any]:
 
 
 def _value(config: type[dg.Config], field: str, value: str, text: str) -> Any:
-    annotation = config.model_fields[field].annotation
+    """The value as the field's type: JSON where it is that, else the text itself, else a list with commas between."""
+    kind: Any = config.model_fields[field].annotation
     candidates: list[Any] = [value]
     try:
         candidates.insert(0, json.loads(value))
@@ -107,7 +108,7 @@ def _value(config: type[dg.Config], field: str, value: str, text: str) -> Any:
         candidates.append([part.strip() for part in value.split(",")])
     for candidate in candidates:
         try:
-            TypeAdapter(annotation).validate_python(candidate, strict=isinstance(candidate, str))
+            TypeAdapter(kind).validate_python(candidate, strict=isinstance(candidate, str))
             config.model_validate({field: candidate} | _required(config, field))
         except ValidationError as error:
             reason = error.errors()[0]["msg"]

@@ -1,25 +1,28 @@
 """Settings: `pipeline.toml`, overridden by `AGENT_PIPELINE_*` variables.
 
-The file is looked for in the working directory and above it (`AGENT_PIPELINE_CONFIG` names another); relative paths in it are relative to it. A name that
-no setting has is an error, in the file as in the environment: a misspelt setting must not be a silent default.
+The file is looked for in the working directory and above it (`AGENT_PIPELINE_CONFIG` names another); relative paths, in it and in
+variables, start from its folder. An empty variable is none. A name that no setting has is an error, in the file as in the environment: a
+misspelt setting must not be a silent default.
 """
 
 import difflib
 import json
 import os
+import tomllib
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from agent_pipeline.errors import SettingsError
-from agent_pipeline.traces.partitions import PartitionKey
+from agent_pipeline.traces.partitions import PartitionKey, parse_key
 from agent_pipeline.traces.reading import ReadingOptions
 
 PREFIX = "AGENT_PIPELINE_"
 EMBEDDED_BASE_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 _NOT_SETTINGS = {"CONFIG", "REAL_TRACES"}
+_NESTED = {"SPLIT", "AGENTS"}
 
 
 class AgentSettings(BaseModel):
@@ -27,10 +30,10 @@ class AgentSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    system_prompt: str = Field("", description="Put before sessions that have no system message.")
-    tools: str = Field("", description="A JSON file of OpenAI function schemas, for a source that records none.")
-    task_pattern: str = Field("", description="Regular expression on the session id whose groups name the task.")
-    task_field: str = Field("", description="Key of the session's context that names the task.")
+    system_prompt: str = Field(default="", description="Put before sessions that have no system message.")
+    tools: str = Field(default="", description="A JSON file of OpenAI function schemas, for a source that records none.")
+    task_pattern: str = Field(default="", description="Regular expression on the session id whose groups name the task.")
+    task_field: str = Field(default="", description="Key of the session's context that names the task.")
 
 
 class SplitSettings(BaseModel):
@@ -45,20 +48,28 @@ class SplitSettings(BaseModel):
 class Settings(BaseSettings):
     """All settings of the pipeline, with their defaults."""
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, env_nested_delimiter="__", extra="forbid")
+    model_config = SettingsConfigDict(env_prefix=PREFIX, env_nested_delimiter="__", env_ignore_empty=True, extra="forbid")
 
-    store: str = Field("~/.omniagents", description="Session store: an omniagents home, or an OpenAI Agents SDK SQLite file.")
-    lake: str = Field("lake", description="Where tables and models go: a folder, or an fsspec URL such as s3://bucket/lake.")
-    cache: str = Field("~/.cache/agent-pipeline", description="Local folder for base models and copies of remote ones.")
-    base_model: str = Field(EMBEDDED_BASE_MODEL, description="Hugging Face id or local path of the model to train.")
-    trust_remote_code: bool = Field(False, description="Run the Python code that a base model's repository carries.")
-    llama_cpp: str = Field("", description="A llama.cpp checkout to convert with, instead of the installed converter.")
-    task_pattern: str = Field("", description="Default of agents.*.task_pattern.")
-    task_field: str = Field("", description="Default of agents.*.task_field.")
+    store: str = Field(default="~/.omniagents", description="Session store: an omniagents home, or an OpenAI Agents SDK SQLite file.")
+    lake: str = Field(default="lake", description="Where tables and models go: a folder, or an fsspec URL such as s3://bucket/lake.")
+    cache: str = Field(default="~/.cache/agent-pipeline", description="Local folder for base models and copies of remote ones.")
+    base_model: str = Field(default=EMBEDDED_BASE_MODEL, description="Hugging Face id or local path of the model to train.")
+    trust_remote_code: bool = Field(default=False, description="Run the Python code that a base model's repository carries.")
+    llama_cpp: str = Field(default="", description="A llama.cpp checkout to convert with, instead of the installed converter.")
+    task_pattern: str = Field(default="", description="Default of agents.*.task_pattern.")
+    task_field: str = Field(default="", description="Default of agents.*.task_field.")
     split: SplitSettings = SplitSettings()
     agents: dict[str, AgentSettings] = {}
 
-    home: Path = Field(Path(), exclude=True, description="Folder that relative paths start from; set by load_settings.")
+    _home: Path = PrivateAttr(default_factory=Path.cwd)
+    """Folder that relative paths start from; set by load_settings."""
+
+    @field_validator("agents")
+    @classmethod
+    def _keys(cls, agents: dict[str, AgentSettings]) -> dict[str, AgentSettings]:
+        for key in agents:
+            parse_key(key)  # a name that no agent can have would be settings that never apply
+        return agents
 
     @classmethod
     def settings_customise_sources(
@@ -94,7 +105,7 @@ class Settings(BaseSettings):
         )
 
     def _absolute(self, path: str) -> Path:
-        return (self.home / Path(path).expanduser()).resolve()
+        return (self._home / Path(path).expanduser()).resolve()
 
 
 def load_settings(**overrides: Any) -> Settings:
@@ -106,11 +117,17 @@ def load_settings(**overrides: Any) -> Settings:
     _refuse_unknown_variables()
     file = config_file()
     try:
-        return Settings(**({"home": file.parent if file else Path.cwd()} | overrides))
+        settings = Settings(**overrides)
     except ValidationError as error:
         raise SettingsError(_sentence(error, file)) from error
-    except ValueError as error:  # a TOML file that is none
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"{file} is not a TOML file ({error}): mend it.") from error
+    except OSError as error:
+        raise SettingsError(f"{file} cannot be read ({error}): check its permissions.") from error
+    except ValueError as error:  # JSON in a variable that is none
+        raise SettingsError(f"A variable of the environment is wrong ({error}).") from error
+    settings._home = file.parent if file else Path.cwd()
+    return settings
 
 
 def config_file() -> Path | None:
@@ -128,20 +145,24 @@ def config_file() -> Path | None:
 
 
 def _refuse_unknown_variables() -> None:
-    known = {name.upper() for name in Settings.model_fields if name != "home"} | _NOT_SETTINGS
+    known = {name.upper() for name in Settings.model_fields} | _NOT_SETTINGS
     for variable in sorted(os.environ):
-        name = variable.removeprefix(PREFIX).split("__")[0]
-        if variable.startswith(PREFIX) and name not in known:
+        if not variable.upper().startswith(PREFIX):  # their case does not matter to pydantic either
+            continue
+        name, nested, _ = variable.upper().removeprefix(PREFIX).partition("__")
+        if name not in known or (nested and name not in _NESTED):
             raise SettingsError(f"{variable} is no setting{_nearest(name, known, PREFIX)}.")
 
 
 def _sentence(error: ValidationError, file: Path | None) -> str:
     first = error.errors()[0]
     name = ".".join(str(part) for part in first["loc"])
+    where = f"{file} or the environment" if file else "the environment"
     if first["type"] == "extra_forbidden":
-        known = set(Settings.model_fields) - {"home"} if len(first["loc"]) == 1 else {*AgentSettings.model_fields, *SplitSettings.model_fields}
-        return f"{file or 'The environment'} has a setting {name!r} that does not exist{_nearest(str(first['loc'][-1]), known)}."
-    return f"The setting {name!r} is wrong ({first['msg']}; got {first['input']!r}): correct it in {file or 'the environment'}."
+        inner = SplitSettings if first["loc"][0] == "split" else AgentSettings
+        known = set((Settings if len(first["loc"]) == 1 else inner).model_fields)
+        return f"The setting {name!r} (in {where}) does not exist{_nearest(str(first['loc'][-1]), known)}."
+    return f"The setting {name!r} is wrong ({first['msg']}; got {first['input']!r}): correct it in {where}."
 
 
 def _nearest(name: str, known: set[str], prefix: str = "") -> str:
@@ -152,6 +173,7 @@ def _nearest(name: str, known: set[str], prefix: str = "") -> str:
 def _tools(path: Path) -> list[dict[str, Any]]:
     try:
         tools = json.loads(path.read_text(encoding="utf-8"))
+        json.dumps(tools, ensure_ascii=False, allow_nan=False).encode("utf-8")  # what the lake could not hold
     except (OSError, ValueError) as error:
         raise SettingsError(f"The tools file {path} cannot be read ({error}): give a JSON list of OpenAI function schemas.") from error
     if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):

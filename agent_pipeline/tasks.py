@@ -57,8 +57,9 @@ def build(
     lock = FileLock(building.with_name(f"{building.name}.lock"), timeout=0)
     try:
         with lock:
-            report = make(building)
-            return lake.finish(asset, key, identity, building, made_from, report), False
+            artifact = lake.finish(asset, key, identity, building, made_from, make(building))
+            Path(lock.lock_file).unlink(missing_ok=True)
+            return artifact, False
     except Timeout as error:
         raise DataError(f"Another process is building the same {asset} of {key}: wait for its run to end, or cancel it.") from error
 

@@ -7,6 +7,21 @@ back as a sentence, not as a stack trace. The process ends when its parent does:
 import os
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import FileLock, Timeout
 
 from agent_pipeline.errors import PipelineError, disk_sentence
 from agent_pipeline.progress import throttled
@@ -22,8 +37,10 @@ def main() -> None:
         os.environ.setdefault(variable, "false" if variable.startswith("TOK") else "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     with open_dagster_pipes() as pipes:
+        task, params = pipes.get_extra("task"), pipes.get_extra("params")
         try:
-            result = TASKS[pipes.get_extra("task")](pipes.get_extra("params"), throttled(pipes.log.info))
+            with _one_at_a_time(Path(params["cache"]), pipes.log.info):
+                result = TASKS[task](params, throttled(pipes.log.info))
         except PipelineError as error:
             result = {"error": str(error)}
         except OSError as error:
@@ -31,6 +48,63 @@ def main() -> None:
                 raise
             result = {"error": sentence}
         pipes.report_custom_message(result)
+
+
+@contextmanager
+def _one_at_a_time(cache: Path, say: Callable[[str], None]) -> Iterator[None]:
+    """Let one heavy task at a time run on this machine: several nightly runs start together, and two trainings want twice the memory.
+
+    A file lock and not a pool of Dagster's: the system takes it from a process that was killed, at once and without a daemon.
+    """
+    cache.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(cache / "worker.lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        say("waiting for another heavy task on this machine to end")
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextmanager
+def _one_at_a_time(cache: Path, say: Callable[[str], None]) -> Iterator[None]:
+    """Let one heavy task at a time run on this machine: several nightly runs start together, and two trainings want twice the memory.
+
+    A file lock and not a pool of Dagster's: the system takes it from a process that was killed, at once and without a daemon.
+    """
+    cache.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(cache / "worker.lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        say("waiting for another heavy task on this machine to end")
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextmanager
+def _one_at_a_time(cache: Path, say: Callable[[str], None]) -> Iterator[None]:
+    """Let one heavy task at a time run on this machine: several nightly runs start together, and two trainings want twice the memory.
+
+    A file lock and not a pool of Dagster's: the system takes it from a process that was killed, at once and without a daemon.
+    """
+    cache.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(cache / "worker.lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        say("waiting for another heavy task on this machine to end")
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _end_with_parent() -> None:

@@ -1,8 +1,8 @@
 """Preference pairs: a good and a bad trial of one task, from one and the same prompt.
 
-A pair needs equal system prompt, tools and first user turn; call ids are made comparable first, since every run draws its own. The prompt is the longest
-common beginning from which both sides go on with the agent's message. Equal answers, or one being the beginning of the other, make no
-pair (they say that a shorter answer is worse, or better, than itself).
+A pair needs equal system prompt, tools and first user turn; call ids are made comparable first, since every run draws its own. The
+prompt is the longest common beginning from which both sides go on with the agent's message. Equal answers of the agent, or one side's
+being the beginning of the other's, make no pair (they say that a shorter answer is worse, or better, than itself).
 """
 
 import copy
@@ -38,10 +38,10 @@ PREFERENCES = pa.schema(
 def preference_rows(
     good: Iterable[Session], bad: Iterable[Session], sizes: SplitSizes, counts: Counter[str] | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Rows of `PREFERENCES`: within a task and an equal start, the good and the bad sessions are paired off in the order of their ids, each once.
+    """Rows of `PREFERENCES`: within a task and an equal start, good and bad sessions are paired off in the order of their ids, each once.
 
-    `counts` gets `pairs`, `equal_answers`, `one_is_a_beginning_of_the_other` and `sessions_without_a_partner`, the last of which waits for an
-    unpaired (KTO) set.
+    `counts` gets `pairs`, the pairings that made none (`equal_answers`, `one_is_a_beginning_of_the_other`, `different_prompts`), and
+    `sessions_without_a_partner`, which wait for an unpaired (KTO) set.
     """
     counts = Counter() if counts is None else counts
     groups: dict[tuple[str, str], tuple[list[Session], list[Session]]] = defaultdict(lambda: ([], []))
@@ -63,16 +63,22 @@ def preference_rows(
 def split_pair(chosen: list[Message], rejected: list[Message]) -> tuple[list[Message], list[Message], list[Message]] | str:
     """`(prompt, chosen rest, rejected rest)` with comparable call ids, or the name of the reason why the two make no pair."""
     one, other = (to_last_assistant(comparable(messages)) for messages in (chosen, rejected))
-    common = next((index for index, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
-    if common == len(one) == len(other):
+    # What users and tools said may differ between trials whose agents did the same: only the agents' own messages are compared.
+    own, others = (_of_assistant(messages) for messages in (one, other))
+    if own == others:
         return "equal_answers"
-    if common in (len(one), len(other)):
+    if own == others[: len(own)] or others == own[: len(others)]:
         return "one_is_a_beginning_of_the_other"
+    common = next(index for index, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
     while common and not one[common]["role"] == other[common]["role"] == "assistant":
         common -= 1
     if not any(message["role"] == "user" for message in one[:common]):
         return "different_prompts"
     return one[:common], one[common:], other[common:]
+
+
+def _of_assistant(messages: list[Message]) -> list[Message]:
+    return [message for message in messages if message["role"] == "assistant"]
 
 
 def comparable(messages: list[Message]) -> list[Message]:
@@ -81,7 +87,8 @@ def comparable(messages: list[Message]) -> list[Message]:
     names: dict[str, str] = {}
     for message in copied:
         for call in message.get("tool_calls", ()):
-            call["id"] = names[call["id"]] = f"call_{len(names) + 1}"
+            names[call["id"]] = made = f"call_{len(names) + 1}"
+            call["id"] = made
             call["function"]["arguments"] = _canonical_arguments(call["function"]["arguments"])
         if "tool_call_id" in message:
             message["tool_call_id"] = names.get(message["tool_call_id"], message["tool_call_id"])
@@ -91,7 +98,7 @@ def comparable(messages: list[Message]) -> list[Message]:
 def _canonical_arguments(text: str) -> str:
     try:
         return canonical_json(json.loads(text))
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
 
 

@@ -25,8 +25,8 @@ SFT = pa.schema(
 def sft_rows(sessions: Iterable[Session], sizes: SplitSizes, counts: Counter[str] | None = None) -> Iterator[dict[str, Any]]:
     """Rows of `SFT` in the order of the sessions; `row_id` is the session id, since a session is one row.
 
-    What follows the agent's last message (a closing user message, a last tool result) teaches nothing and is cut; a session without any message
-    of the agent makes no row. `counts` gets `sessions`, `rows`, `trailing_messages_cut`, `no_assistant_message`.
+    What follows the agent's last message (a closing user message, a last tool result) teaches nothing and is cut; a session without any
+    message of the agent makes no row. `counts` gets `sessions`, `rows`, `trailing_messages_cut`, `no_assistant_message`.
     """
     counts = Counter() if counts is None else counts
     for session in sessions:

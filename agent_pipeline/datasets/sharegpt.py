@@ -1,8 +1,8 @@
 """ShareGPT conversations: `{"from", "value"}` turns of `system`, `human`, `gpt`, `function_call` and `observation`.
 
-The form that LLaMA-Factory and Axolotl document for tool use: a call's value is the JSON of `{"name", "arguments"}` with the arguments as an object;
-`tools` is the JSON text of the function schemas. Several calls in one message, and their results, are one turn each whose value is a
-JSON list.
+The form that LLaMA-Factory and Axolotl document for tool use: a call's value is the JSON of `{"name", "arguments"}` with the arguments as
+an object; `tools` is the JSON text of the function schemas. Several calls in one message, and their results, are one turn each whose
+value is a JSON list.
 """
 
 import json
@@ -33,7 +33,8 @@ def sharegpt_rows(sft_rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]
     for row in sft_rows:
         kept = {name: row[name] for name in SHAREGPT.names if name in row and name != "tools"}
         functions = [tool.get("function", tool) for tool in row["tools"]]
-        yield kept | {"conversations": conversations(row["messages"]), "tools": json.dumps(functions, ensure_ascii=False) if functions else ""}
+        tools = json.dumps(functions, ensure_ascii=False) if functions else ""
+        yield kept | {"conversations": conversations(row["messages"]), "tools": tools}
 
 
 def conversations(messages: list[Message]) -> list[dict[str, str]]:

@@ -1,7 +1,7 @@
 """The permanent split: `train`, `select` and `test` belong to the task, forever.
 
-A task's place is a hash of its key alone. Adding sessions, re-running, or moving the store never moves a task, so tonight's test task was in no
-earlier night's training set; all trials of a task are on one side.
+A task's place is a hash of its key alone. Adding sessions, re-running, or moving the store never moves a task, so tonight's test task
+was in no earlier night's training set; all trials of a task are on one side.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ class SplitSizes(NamedTuple):
         Raises:
             SettingsError: the shares are no shares, or leave nothing to train on.
         """
-        if min(self) < 0 or sum(self) >= 1:
+        if not (self.test >= 0 and self.select >= 0 and sum(self) < 1):  # said so that NaN fails too
             raise SettingsError(f"The split sizes test={self.test} and select={self.select} must be shares whose sum is below 1.")
         return self
 

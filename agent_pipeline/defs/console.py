@@ -1,4 +1,4 @@
-"""The console logger of all runs: one short line an event that a person waits for, instead of Dagster's full records."""
+"""The console logger of runs from the shell: one short line for what a person waits for, instead of Dagster's full records."""
 
 import logging
 import sys
@@ -7,48 +7,59 @@ import time
 import dagster as dg
 
 
+def said_of(event: dg.DagsterEvent) -> str | None:
+    """A few words for an event that matters to a person; null for the others."""
+    if event.is_step_failure:
+        data = event.step_failure_data
+        if data.user_failure_data and data.user_failure_data.description:
+            return data.user_failure_data.description
+        return data.error_display_string.strip() if data.error else "failed"
+    if event.event_type == dg.DagsterEventType.ASSET_MATERIALIZATION:
+        metadata = event.materialization.metadata
+        values = {name: each.value for name, each in metadata.items()}
+        rows, size = values.get("dagster/row_count"), values.get("size_bytes")
+        what = f"{rows:,} rows" if isinstance(rows, int) else "reused, nothing has changed" if values.get("reused") else "done"
+        return f"{what}, {_bytes(size)}" if isinstance(size, int) else what
+    if event.event_type == dg.DagsterEventType.ASSET_CHECK_EVALUATION:
+        check = event.asset_check_evaluation_data
+        return f"check {check.check_name.replace('_', ' ')}: {'passed' if check.passed else 'FAILED'}"
+    return None
+
+
 class _Line(logging.Formatter):
     """`12:04:31  sft_adapter         training: 12/40, 3m10s left`."""
 
     def format(self, record: logging.LogRecord) -> str:
         meta = getattr(record, "dagster_meta", None) or {}
-        step = meta.get("step_key") or ""
         event = meta.get("dagster_event")
+        step = meta.get("step_key") or ""
+        if event is not None and event.event_type == dg.DagsterEventType.ASSET_CHECK_EVALUATION:
+            step = event.asset_check_evaluation_data.asset_key.to_user_string()
         message = said_of(event) if event else meta.get("orig_message") or record.getMessage()
         level = f"{record.levelname.lower()}: " if record.levelno > logging.INFO else ""
         return f"{time.strftime('%H:%M:%S')}  {step:<20}{level}{message}"
 
 
-def said_of(event: dg.DagsterEvent) -> str:
-    """A few words for an event: a failure's own sentence where it has one."""
-    if event.event_type_value == "STEP_START":
-        return "started"
-    if event.is_step_failure:
-        data = event.step_failure_data
-        if data.user_failure_data and data.user_failure_data.description:
-            return data.user_failure_data.description
-        return str(data.error_display_string).strip() if data.error else "failed"
-    return event.message or event.event_type_value
-
-
 class _WorthALine(logging.Filter):
-    """Our own messages, and of Dagster's only that a step began or failed."""
-
-    shown = frozenset({"STEP_START", "STEP_FAILURE"})
+    """The assets' own messages, and those of Dagster's events that have words for a person."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         event = (getattr(record, "dagster_meta", None) or {}).get("dagster_event")
-        if event is None:
-            return not record.getMessage().startswith("[pipes]")
-        return event.event_type_value in self.shown
+        if event is not None:
+            return said_of(event) is not None
+        return record.levelno >= logging.INFO and not record.getMessage().startswith("[pipes]")
 
 
 @dg.logger(config_schema={}, description="Short lines for a terminal.")
 def console(context: dg.InitLoggerContext) -> logging.Logger:
     """A logger that writes what a person waits for to standard error."""
-    logger = logging.Logger("agent_pipeline.console", level=logging.INFO)
+    logger = logging.Logger("agent_pipeline.console", level=logging.DEBUG)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Line())
     handler.addFilter(_WorthALine())
     logger.addHandler(handler)
     return logger
+
+
+def _bytes(count: int) -> str:
+    return f"{count / 1e6:,.0f} MB" if count >= 1e6 else f"{count / 1e3:,.0f} kB"

@@ -4,6 +4,7 @@ from typing import Any, Literal
 
 import dagster as dg
 import pyarrow as pa
+from msgspec.structs import asdict
 from pydantic import Field
 
 from agent_pipeline.defs.defaults import BASE_MODEL
@@ -39,7 +40,9 @@ class CoresetConfig(dg.Config):
         description="random: by a seeded hash of the row. diversity: the row nearest the middle of each cluster. loss_topk: the highest losses "
         "of the base model. hybrid: loss_ratio of the picks by loss within clusters, the others nearest the middle.",
     )
-    target_size: int = Field(default=1000, ge=1, description="Rows to choose; with as many or fewer rows all are taken, and no losses computed.")
+    target_size: int = Field(
+        default=1000, ge=1, description="Rows to choose; with as many or fewer rows all are taken, and no losses computed."
+    )
     loss_ratio: float = Field(default=0.6, ge=0, le=1, description="hybrid: the share of picks by loss.")
     seed: int = Field(default=0, description="Seed of every random choice.")
     base_model: str = Field(default=BASE_MODEL, description="Model whose losses are computed (loss_topk, hybrid).")
@@ -54,7 +57,8 @@ def sft_coreset(
     pipes: dg.ResourceParam[dg.PipesSubprocessClient],
 ) -> dg.MaterializeResult:
     """The training rows that were chosen, and those that were not, each with its score and reason."""
-    from agent_pipeline.selection.coresets import coverage, select
+    from agent_pipeline.selection.coresets import select
+    from agent_pipeline.selection.coverage import coverage
 
     with user_errors():
         rows = [row for row in to_rows(sft_dataset) if row["split"] == "train"]
@@ -63,16 +67,17 @@ def sft_coreset(
             losses = run_worker(context, pipes, workspace, "losses", rows, {"base_model": config.base_model})["losses"]
         choices = select(rows, config.strategy, config.target_size, seed=config.seed, losses=losses, loss_ratio=config.loss_ratio)
         by_id = {row["row_id"]: row for row in rows}
-        index = [choice._asdict() | _origin(by_id[choice.row_id]) for choice in choices]
+        index = [asdict(choice) | _origin(by_id[choice.row_id]) for choice in choices]
         staged = workspace.open_lake().stage("sft_coreset", agent_key(context), to_table(index, CORESET).to_batches(), CORESET)
-        chosen = [choice.row_id for choice in choices if choice.chosen]
+        chosen = sum(choice.chosen for choice in choices)
         metadata: dict[str, Any] = {
             "training_rows": len(rows),
-            "chosen": len(chosen),
+            "chosen": chosen,
             "strategy": config.strategy,
             "reasons": counts_table(counted(choice.reason for choice in choices)),
-            "coverage": dg.MetadataValue.json(coverage(rows, chosen, seed=config.seed)),
         }
+        if 0 < chosen < len(rows):
+            metadata["coverage"] = dg.MetadataValue.json(coverage(rows, choices, config.seed))
         if losses:
             known = [loss for loss in losses.values() if loss is not None]
             metadata["losses"] = histogram(known, "base model's loss on the training rows", "mean loss of a row's assistant tokens")

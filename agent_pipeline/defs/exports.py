@@ -8,7 +8,7 @@ from pydantic import Field
 
 from agent_pipeline.defs.failures import user_errors
 from agent_pipeline.defs.models import artifact_made, heldout
-from agent_pipeline.defs.partitions import agent_key
+from agent_pipeline.defs.partitions import AGENTS, agent_key
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.specs import ARTIFACTS, asset_options, version
 from agent_pipeline.defs.worker_client import run_worker
@@ -20,15 +20,25 @@ from agent_pipeline.traces.session import sha256_of
 class GgufConfig(dg.Config):
     """What is exported, and how much of it is checked."""
 
-    outtypes: list[str] = Field(default=["f16", "q8_0"], description="GGUF types to write: f32, f16, bf16, q8_0. f16 is the one that must agree.")
-    max_conversations: int = Field(default=64, ge=1, description="Held-out conversations whose tokens and answers are compared, chosen by hash if there are more.")
+    outtypes: list[str] = Field(
+        default=["f16", "q8_0"], description="GGUF types to write: f32, f16, bf16, q8_0. f16 is the one that must agree."
+    )
+    max_conversations: int = Field(
+        default=64, ge=1, description="Held-out conversations whose tokens and answers are compared, chosen by hash if there are more."
+    )
     max_new_tokens: int = Field(default=48, ge=1, description="Length of the compared answers, in tokens.")
 
 
 @dg.asset(
     **asset_options("exports", {"llama", "file"}, ARTIFACTS),
     check_specs=[
-        dg.AssetCheckSpec("exported_model_is_the_trained_model", asset="gguf_export", blocking=True, description="Tokens and greedy answers.")
+        dg.AssetCheckSpec(
+            "exported_model_is_the_trained_model",
+            asset="gguf_export",
+            partitions_def=AGENTS,
+            blocking=True,
+            description="Tokens and answers.",
+        )
     ],
 )
 def gguf_export(
@@ -44,7 +54,11 @@ def gguf_export(
     held-out conversations are those of the merged model."""
     with user_errors():
         rows = heldout(sft_dataset, context.partition_key)
-        params = {"adapter": sft_adapter.identity, "evaluation": evaluation.manifest["report"]["differences"], "config": config.model_dump()}
+        params = {
+            "adapter": sft_adapter.identity,
+            "evaluation": evaluation.manifest["report"]["differences"],
+            "config": config.model_dump(),
+        }
         made = run_worker(context, pipes, workspace, "export", rows, params)
         report = made["report"]
         return dg.MaterializeResult(
@@ -60,7 +74,9 @@ def gguf_export(
                 dg.AssetCheckResult(
                     check_name="exported_model_is_the_trained_model",
                     passed=report["ok"],
-                    metadata={kind: f"{each['exact']} of {each['prompts']} greedy answers exact" for kind, each in report["answers"].items()},
+                    metadata={
+                        kind: f"{each['exact']} of {each['prompts']} greedy answers exact" for kind, each in report["answers"].items()
+                    },
                 )
             ],
         )
@@ -76,10 +92,13 @@ def parity_table(report: dict[str, Any]) -> dg.MetadataValue:
     return dg.MetadataValue.md("\n".join(lines))
 
 
+OWN_NAME = "project-agent"
+
+
 class OllamaConfig(dg.Config):
     """The model's name in Ollama."""
 
-    name: str = Field(default="{project}-{agent}", description="The model's name in Ollama; {project} and {agent} stand for the partition's own.")
+    name: str = Field(default=OWN_NAME, description=f"The model's name in Ollama; {OWN_NAME} stands for the partition's own project and agent.")
 
 
 @dg.asset(**asset_options("exports", {"llama", "file"}, ARTIFACTS))
@@ -89,7 +108,7 @@ def ollama_model(
     """A Modelfile for the exported model, and the model itself where an `ollama` command is found (without one, the asset says so)."""
     with user_errors():
         lake, key = workspace.open_lake(), agent_key(context)
-        name = model_name(config.name.format(project=key.project, agent=key.agent))
+        name = model_name(*key) if config.name == OWN_NAME else config.name
         made_from = {"gguf_export": gguf_export.identity, "name": name}
         identity = sha256_of(made_from)
         building = lake.building("ollama_model", key, identity)

@@ -9,7 +9,7 @@ from pydantic import Field
 from agent_pipeline.defs.defaults import BASE_MODEL
 from agent_pipeline.defs.failures import user_errors
 from agent_pipeline.defs.metadata import curve
-from agent_pipeline.defs.partitions import agent_key
+from agent_pipeline.defs.partitions import AGENTS, agent_key
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.specs import ARTIFACTS, asset_options, version
 from agent_pipeline.defs.worker_client import run_worker
@@ -25,7 +25,9 @@ class AdapterConfig(dg.Config):
     epochs: float = Field(default=1.0, gt=0, description="Passes over the chosen rows.")
     max_steps: int = Field(default=0, ge=0, description="Stop after so many optimizer steps; 0 trains all epochs.")
     learning_rate: float = Field(default=1e-3, gt=0, description="Peak learning rate (LoRA wants about ten times a full fine-tune's).")
-    lr_scheduler: str = Field(default="linear", description="How the learning rate falls after the warm-up; a name that transformers knows.")
+    lr_scheduler: str = Field(
+        default="linear", description="How the learning rate falls after the warm-up; a name that transformers knows."
+    )
     warmup_ratio: float = Field(default=0.1, ge=0, lt=1, description="Share of the steps over which the learning rate rises.")
     max_grad_norm: float = Field(default=1.0, gt=0, description="Gradients are clipped to this norm.")
     batch_size: int = Field(default=1, ge=1, description="Rows a forward pass.")
@@ -37,7 +39,9 @@ class AdapterConfig(dg.Config):
     gradient_checkpointing: Literal["auto", "on", "off"] = Field(
         default="auto", description="Recompute activations to save memory; auto: for long rows. Does not change what is learnt."
     )
-    max_length: int = Field(default=2048, ge=16, description="Tokens of a row; longer ones lose their oldest exchanges, never half an answer.")
+    max_length: int = Field(
+        default=2048, ge=16, description="Tokens of a row; longer ones lose their oldest exchanges, never half an answer."
+    )
     seed: int = Field(default=42, ge=0, description="Seed of the order of rows and of the adapter's first values.")
 
 
@@ -88,7 +92,11 @@ class EvaluationConfig(dg.Config):
 
 @dg.asset(
     **asset_options("models", {"pytorch", "report"}, ARTIFACTS),
-    check_specs=[dg.AssetCheckSpec("adapter_beats_its_base", asset="evaluation", description="Exact calls: the whole interval is above 0.")],
+    check_specs=[
+        dg.AssetCheckSpec(
+            "adapter_beats_its_base", asset="evaluation", partitions_def=AGENTS, description="Exact calls: the whole interval is above 0."
+        )
+    ],
 )
 def evaluation(
     context: dg.AssetExecutionContext,

@@ -38,6 +38,7 @@ def run_worker(
             "trust_remote_code": settings.trust_remote_code,
             "llama_cpp": settings.llama_cpp,
         }
+        context.log.info(f"starting a process to {task} with {len(rows):,} rows")
         command = [sys.executable, "-m", "agent_pipeline.worker"]
         try:
             invocation = pipes.run(context=context, command=command, extras={"task": task, "params": given | params})

@@ -1,7 +1,8 @@
 """How sure a difference between two models is, when both answered the same questions.
 
-Turns of one task are alike (one misread policy fails them all), so whole tasks are drawn, not turns: a cluster bootstrap, paired
-because both models are judged on the same draw. Source: Efron & Tibshirani, An Introduction to the Bootstrap, 1993, ch. 13.
+Turns of one task are alike (one misread policy fails them all), so whole tasks are drawn, not turns: a cluster bootstrap,
+paired because both models are judged on the same draw. Source: Efron & Tibshirani, An Introduction to the Bootstrap, 1993,
+ch. 13.
 """
 
 from collections.abc import Sequence

@@ -32,8 +32,8 @@ def differences(
     report: dict[str, dict[str, Any] | None] = {}
     for field, name in METRICS.items():
         judged = [i for i, score in enumerate(base) if score[field] is not None]
-        columns = ([float(scores[i][field]) for i in judged] for scores in (base, adapter))
-        interval = paired_bootstrap([tasks[i] for i in judged], *columns, seed=seed)
+        before, after = ([float(scores[i][field]) for i in judged] for scores in (base, adapter))
+        interval = paired_bootstrap([tasks[i] for i in judged], before, after, seed=seed)
         report[name] = asdict(interval) if interval else None
     return report
 

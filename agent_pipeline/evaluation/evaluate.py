@@ -5,6 +5,7 @@ training template: the base is asked in the form that the adapter has learnt.
 """
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,16 +56,16 @@ def evaluate(
     """Both models on the rows of `split`; other rows are not looked at.
 
     The report: `n` and `counts`; for `base` and `adapter` the held-out loss (nats an assistant token) and accuracies; their
-    `differences` (adapter − base) with 95 % intervals over tasks; `by_tool`; `examples`; `samples`, one entry a turn. No times.
-    Raises DataError where no held-out turn is left, ModelError where a model cannot be loaded.
+    `differences` (adapter − base) with 95 % intervals over tasks; `by_tool`; `examples`; `samples`, one entry a turn. No
+    times. Raises DataError where no held-out turn is left, ModelError where a model cannot be loaded.
     """
     heldout = [row for row in rows if row["split"] == split]
     samples, counts = turn_samples(heldout, max_samples, split, seed)
     if not samples:
-        tasks = len({row["task_key"] for row in rows})
+        given = len({row["task_key"] for row in rows})
         raise DataError(
-            f"There are no held-out turns to evaluate on: none of {tasks} task(s) fell to the split {split}; give at least "
-            f"{max(10, 2 * tasks)} tasks, or a larger share for {split}."
+            f"There are no held-out turns to evaluate on: none of {given} task(s) fell to the split {split}; give at least "
+            f"{max(10, 2 * given)} tasks, or a larger share for {split}."
         )
     tokenizer, template = load_tokenizer(adapter_dir, base.trust_remote_code)
     questions = [question for sample in samples if (question := _question(tokenizer, sample, max_new_tokens, max_length))]
@@ -84,7 +85,10 @@ def evaluate(
     scores = {name: [asdict(score(q.sample, text)) for q, text in zip(questions, said[name], strict=True)] for name in said}
     tasks = [question.sample.task_key for question in questions]
     calls = [question.sample.calls for question in questions]
-    entries = [_entry(q, said["base"][i], said["adapter"][i], scores["base"][i], scores["adapter"][i]) for i, q in enumerate(questions)]
+    entries = [
+        _entry(q, said["base"][i], said["adapter"][i], scores["base"][i], scores["adapter"][i])
+        for i, q in enumerate(questions)
+    ]
     return {
         "n": len(questions),
         "n_calls": sum(map(bool, calls)),
@@ -101,13 +105,14 @@ def evaluate(
     }
 
 
-def _as(model: "PeftModel", name: str):
-    from contextlib import nullcontext
-
+def _as(model: "PeftModel", name: str) -> AbstractContextManager[Any]:
+    """The model as `base` (the adapter switched off) or as `adapter`, for the length of a with statement."""
     return model.disable_adapter() if name == "base" else nullcontext()
 
 
-def _question(tokenizer: "PreTrainedTokenizerBase", sample: TurnSample, max_new_tokens: int, max_length: int) -> Question | None:
+def _question(
+    tokenizer: "PreTrainedTokenizerBase", sample: TurnSample, max_new_tokens: int, max_length: int
+) -> Question | None:
     """The sample as tokens; a prompt too long loses its oldest exchanges, as in training; None where that is not enough."""
     row = {
         "row_id": sample.row_id,
@@ -123,7 +128,14 @@ def _question(tokenizer: "PreTrainedTokenizerBase", sample: TurnSample, max_new_
     return Question(sample, prompt, min(max_new_tokens, end - start + MARGIN))
 
 
-def _answers(model, tokenizer, questions: Sequence[Question], stops: set[int], progress: Progress, text: str) -> list[str]:
+def _answers(
+    model: "PeftModel",
+    tokenizer: "PreTrainedTokenizerBase",
+    questions: Sequence[Question],
+    stops: set[int],
+    progress: Progress,
+    text: str,
+) -> list[str]:
     tokens = generate(model, [q.prompt for q in questions], [q.limit for q in questions], stops, progress, text)
     # Special tokens are kept: in some families they are what says "this is a call".
     return tokenizer.batch_decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False)
@@ -166,4 +178,6 @@ def _examples(entries: list[dict[str, Any]], each: int = 2) -> list[dict[str, An
         outcome = {(False, True): "gained", (True, False): "lost", (False, False): "both wrong", (True, True): "both right"}
         kinds[outcome[bool(right(entry, "base")), bool(right(entry, "adapter"))]].append(entry)
     fields = ("prompt_tail", "expected", "base_said", "adapter_said")
-    return [{"kind": kind, **{field: entry[field] for field in fields}} for kind, group in kinds.items() for entry in group[:each]]
+    return [
+        {"kind": kind, **{field: entry[field] for field in fields}} for kind, group in kinds.items() for entry in group[:each]
+    ]

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from agent_pipeline.progress import Progress, silent
 
 if TYPE_CHECKING:
-    import torch
     from transformers import PreTrainedModel
 
 BATCH = 16
@@ -27,8 +26,8 @@ def generate(
 ) -> list[list[int]]:
     """The tokens that the model adds to each prompt, by greedy choice, in the order of the prompts.
 
-    `limits[i]`: the most new tokens of prompt i. A token in `stops` ends an answer and is not part of it. Peak memory: the keys
-    and values of 16 prompts.
+    `limits[i]`: the most new tokens of prompt i. A token in `stops` ends an answer and is not part of it. Peak memory: the
+    keys and values of 16 prompts.
     """
     import torch
 

@@ -19,7 +19,7 @@ class Call:
 
 @dataclass(frozen=True)
 class TurnSample:
-    """Turn `turn_index` (a position in the row's messages): `prompt` is all before it, and the agent made `calls`, else said `text`."""
+    """Turn `turn_index` (a position in the row's messages): `prompt` is all before it, then came `calls` or `text`."""
 
     row_id: str
     session_id: str
@@ -35,7 +35,9 @@ class TurnSample:
     def key(self) -> str:
         """sha256 of what is asked and expected, tool-call ids aside: equal samples test the same thing."""
         plain = [{k: v for k, v in message.items() if k not in ("tool_calls", "tool_call_id")} for message in self.prompt]
-        calls = [[(call.name, call.arguments) for call in expected_calls(message)] for message in (*self.prompt, self.expected)]
+        calls = [
+            [(call.name, call.arguments) for call in expected_calls(message)] for message in (*self.prompt, self.expected)
+        ]
         return sha256_of([plain, calls, self.tools, self.text])
 
 

@@ -27,7 +27,7 @@ MISTRAL_NAMED = re.compile(r"\s*([\w.-]+)\s*(?:\[CALL_ID\]\w+)?(?:\[ARGS\])?\s*(
 
 @dataclass(frozen=True)
 class Parsed:
-    """What a text says: `calls` (with `invalid` ones, that are no JSON call, counted apart), or, with neither, the answer `text`."""
+    """What a text says: `calls` (those that are no JSON call are only counted, as `invalid`), else the answer `text`."""
 
     calls: tuple[Call, ...]
     invalid: int
@@ -41,7 +41,7 @@ class Parsed:
 
 @dataclass(frozen=True)
 class Score:
-    """What is right. On a turn where an answer was expected only `call_or_answer` is judged: the others are None (not False)."""
+    """What is right. Where an answer was expected only `call_or_answer` is judged: the others are None, not False."""
 
     call_or_answer: bool
     tool_name: bool | None
@@ -102,8 +102,8 @@ def parse(text: str) -> Parsed:
     elif text.startswith("<|python_tag|>"):
         found = [_json_calls(text.removeprefix("<|python_tag|>"))]
     else:
-        calls = _json_calls(text) if text.startswith("{") else None
-        found = [calls] if calls else []
+        bare = _json_calls(text) if text.startswith("{") else None
+        found = [bare] if bare else []
     calls = tuple(call for group in found for call in group or ())
     return Parsed(calls, sum(group is None for group in found), "" if found else text)
 

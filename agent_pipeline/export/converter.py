@@ -15,8 +15,16 @@ SCRIPT = "convert_hf_to_gguf.py"
 OUTTYPES = ("f32", "f16", "bf16", "q8_0")
 """The precisions that the converter itself writes; k-quants and i-quants need a quantizer afterwards."""
 
-USUAL_PLACES = ("~/llama.cpp", "~/src/llama.cpp", "~/git/llama.cpp", "./llama.cpp", "/opt/llama.cpp", "/usr/local/llama.cpp",
-                "/usr/local/src/llama.cpp", "/usr/src/llama.cpp")
+USUAL_PLACES = (
+    "~/llama.cpp",
+    "~/src/llama.cpp",
+    "~/git/llama.cpp",
+    "./llama.cpp",
+    "/opt/llama.cpp",
+    "/usr/local/llama.cpp",
+    "/usr/local/src/llama.cpp",
+    "/usr/src/llama.cpp",
+)
 
 
 def installed_folder() -> Path:
@@ -59,8 +67,14 @@ def environment(script: Path) -> dict[str, str]:
     # A git checkout keeps its gguf package under gguf-py/, the pinned package beside the script.
     own = [str(path) for path in (folder / "gguf-py", folder) if path.is_dir()]
     inherited = [os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else []
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(own + inherited), "PYTHONDONTWRITEBYTECODE": "1", "PYTHONUTF8": "1",
-            "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(own + inherited),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONUTF8": "1",
+        "HF_HUB_OFFLINE": "1",
+        "TRANSFORMERS_OFFLINE": "1",
+    }
 
 
 def convert(model_dir: Path, out_file: Path, outtype: str = "f16", llama_cpp_path: str | os.PathLike | None = None) -> Path:
@@ -77,14 +91,22 @@ def convert(model_dir: Path, out_file: Path, outtype: str = "f16", llama_cpp_pat
     # The suffix stays .gguf: the converter puts a name of its own choosing beside any other.
     unfinished = out_file.with_name(f".{out_file.stem}.unfinished.gguf")
     try:
-        done = subprocess.run(command(script, model_dir, unfinished, outtype), env=environment(script), capture_output=True,
-                              text=True, encoding="utf-8", errors="replace", stdin=subprocess.DEVNULL, check=False)
+        done = subprocess.run(
+            command(script, model_dir, unfinished, outtype),
+            env=environment(script),
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )
         if done.returncode != 0 or not unfinished.is_file():
             raise ExportError(
                 f"Converting {model_dir} to GGUF ({outtype}) failed with exit code {done.returncode}, the converter's last line being "
                 f"'{last_line(done.stderr) or last_line(done.stdout) or 'nothing'}': check that {script} supports this model."
             )
-        os.replace(unfinished, out_file)
+        unfinished.replace(out_file)
     finally:
         unfinished.unlink(missing_ok=True)
     return out_file

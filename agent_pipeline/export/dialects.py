@@ -9,7 +9,7 @@ import re
 
 import msgspec
 
-HERMES = '''\
+HERMES = """\
 {{- $first := "" }}
 {{- with .Messages }}{{ if eq (index . 0).Role "system" }}{{ $first = (index . 0).Content }}{{ end }}{{ end }}
 {{- if or $first .Tools }}<|im_start|>system
@@ -23,7 +23,8 @@ To call a tool, answer with
 {"name": <name>, "arguments": <object>}
 </tool_call>
 <tools>
-{{ range .Tools }}{{ json .Function }}
+{{ range .Tools }}{"name": {{ json .Function.Name }}, "description": {{ json .Function.Description }}, {{/**/ -}}
+"parameters": {{ json .Function.Parameters }}}
 {{ end }}</tools>
 {{- end }}<|im_end|>
 {{ end }}
@@ -48,10 +49,13 @@ To call a tool, answer with
 {{ end }}
 {{- if and $last (ne .Role "assistant") }}<|im_start|>assistant
 {{ end }}
-{{- end }}'''
-"""Twin of `training/hermes_chatml.jinja`. A trailing assistant message stays open: Ollama has the model continue it."""
+{{- end }}"""
+"""Twin of `training/hermes_chatml.jinja`, equal to it but inside JSON: Go writes no blanks, sorts keys, escapes `<`, `>` and `&`.
 
-CHATML = '''\
+A trailing assistant message stays open: Ollama has the model continue it.
+"""
+
+CHATML = """\
 {{- range $i, $message := .Messages }}
 {{- $last := eq (len (slice $.Messages $i)) 1 }}<|im_start|>{{ .Role }}
 {{ .Content }}
@@ -59,9 +63,9 @@ CHATML = '''\
 {{ end }}
 {{- if and $last (ne .Role "assistant") }}<|im_start|>assistant
 {{ end }}
-{{- end }}'''
+{{- end }}"""
 
-LLAMA3 = '''\
+LLAMA3 = """\
 {{- range $i, $message := .Messages }}
 {{- $last := eq (len (slice $.Messages $i)) 1 }}<|start_header_id|>{{ .Role }}<|end_header_id|>
 
@@ -71,9 +75,9 @@ LLAMA3 = '''\
 {{- if and $last (ne .Role "assistant") }}<|start_header_id|>assistant<|end_header_id|>
 
 {{ end }}
-{{- end }}'''
+{{- end }}"""
 
-MISTRAL = '''\
+MISTRAL = """\
 {{- $system := "" }}
 {{- range $i, $message := .Messages }}
 {{- if eq .Role "system" }}{{ $system = .Content }}
@@ -83,9 +87,9 @@ MISTRAL = '''\
 {{- else if eq .Role "assistant" }} {{ .Content }}
 {{- if gt (len (slice $.Messages $i)) 1 }}</s>{{ end }}
 {{- end }}
-{{- end }}'''
+{{- end }}"""
 
-GEMMA = '''\
+GEMMA = """\
 {{- $system := "" }}
 {{- range $i, $message := .Messages }}
 {{- $last := eq (len (slice $.Messages $i)) 1 }}
@@ -99,9 +103,9 @@ GEMMA = '''\
 {{- if and $last (ne .Role "assistant") }}<start_of_turn>model
 {{ end }}
 {{- end }}
-{{- end }}'''
+{{- end }}"""
 
-PHI = '''\
+PHI = """\
 {{- range $i, $message := .Messages }}
 {{- $last := eq (len (slice $.Messages $i)) 1 }}<|{{ .Role }}|>
 {{ .Content }}
@@ -109,7 +113,7 @@ PHI = '''\
 {{ end }}
 {{- if and $last (ne .Role "assistant") }}<|assistant|>
 {{ end }}
-{{- end }}'''
+{{- end }}"""
 
 
 class Dialect(msgspec.Struct, frozen=True):
@@ -125,8 +129,9 @@ class Dialect(msgspec.Struct, frozen=True):
 
 DIALECTS = (
     # Its marks are whole phrases: another template that merely has <tool_call> too (Qwen's) introduces its tools in other words.
-    Dialect("hermes", HERMES, ("<|im_start|>", "<|im_end|>"), ("# Tools\\nTo call a tool, answer with\\n", "<|im_start|>tool\\n"),
-            tools=True),
+    Dialect(
+        "hermes", HERMES, ("<|im_start|>", "<|im_end|>"), ("# Tools\\nTo call a tool, answer with\\n", "<|im_start|>tool\\n"), tools=True
+    ),
     Dialect("chatml", CHATML, ("<|im_start|>", "<|im_end|>"), ("<|im_start|>",), ("qwen2", "qwen2_5", "qwen2_moe", "qwen3", "qwen3_moe")),
     Dialect("llama3", LLAMA3, ("<|eot_id|>",), ("<|start_header_id|>",), ("llama",)),
     Dialect("mistral", MISTRAL, ("</s>",), ("[INST]",), ("mistral", "mixtral")),

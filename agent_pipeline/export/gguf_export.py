@@ -1,9 +1,9 @@
 """The whole export: adapter → merged model → GGUF files → proof → Modelfile, all in one directory.
 
-    model-f16.gguf, model-q8_0.gguf   the model
-    parity.json                       the report, below
-    Modelfile                         for `ollama create`
-    merged/                           the Hugging Face directory, only where asked for: it is the largest of them
+model-f16.gguf, model-q8_0.gguf   the model
+parity.json                       the report, below
+Modelfile                         for `ollama create`
+merged/                           the Hugging Face directory, only where asked for: it is the largest of them
 """
 
 import json
@@ -24,7 +24,7 @@ from agent_pipeline.export.modelfile import context_size, modelfile
 from agent_pipeline.progress import Progress, silent
 
 EXACT_TYPES = ("f32", "f16")
-"""The types whose greedy answers are held to the threshold; rounding to fewer bits may change an answer."""
+"""The types whose greedy answers are held to the threshold; rounding to fewer bits may change an answer for good."""
 
 LOGIT_PROMPTS = 4
 """Prompts on which logits are compared; greedy answers are compared on all."""
@@ -50,8 +50,10 @@ def export(
     `conversations`: held-out `{"messages", "tools"}`; `longest_row`: tokens of the longest training row, for `num_ctx`.
 
     Returns the report (`parity.json`): `ok` is False where an f16 or f32 file gives fewer than `threshold` of the merged model's greedy
-    answers exactly; the caller decides what that means. Raises `ExportError`, `ModelError`, `DataError` where a step fails, logits
-    disagree, or template or tokens differ.
+    answers (exactly, or up to a near-tie); the caller decides what that means.
+
+    Raises `ExportError`, `ModelError`, `DataError` where a step fails, logits disagree, or template or tokens
+    differ.
     """
     if not outtypes or any(kind not in OUTTYPES for kind in outtypes):
         raise ExportError(f"The GGUF types to export are {list(outtypes)}: give one or more of {', '.join(OUTTYPES)}.")
@@ -85,15 +87,19 @@ def export(
     served = "q8_0" if "q8_0" in files else outtypes[0]
     (out_dir / "Modelfile").write_text(modelfile(files[served].name, dialect, num_ctx), encoding="utf-8")
     report = {
-        "ok": all(answers[kind]["rate"] >= threshold for kind in answers if kind in EXACT_TYPES),
+        "ok": all(answers[kind]["agreement"] >= threshold for kind in answers if kind in EXACT_TYPES),
         "threshold": threshold,
         "max_new_tokens": max_new_tokens,
         "logits": msgspec.to_builtins(logits),
         "template": template,
         "answers": answers,
         "files": {path.name: path.stat().st_size for path in files.values()},
-        "ollama": {"gguf": files[served].name, "dialect": dialect.name if dialect else None, "num_ctx": num_ctx,
-                   "tools": bool(dialect and dialect.tools)},
+        "ollama": {
+            "gguf": files[served].name,
+            "dialect": dialect.name if dialect else None,
+            "num_ctx": num_ctx,
+            "tools": bool(dialect and dialect.tools),
+        },
     }
     (out_dir / "parity.json").write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     if not keep_merged:

@@ -6,6 +6,7 @@ object knows. Its HTTP interface is the one documented with llama.cpp (`tools/se
 
 import http.client
 import json
+import os
 import secrets
 from pathlib import Path
 from typing import Any, Self
@@ -28,14 +29,17 @@ class LlamaCpp:
     """One GGUF in memory; a context manager, since the model is hundreds of megabytes.
 
     `n_ctx`: context in tokens (prompt and answer), allocated at once, so give what is needed; at most what the model was made for.
+    `threads`: as many as torch is given by OMP_NUM_THREADS, else two; on shared cores more are slower.
     Raises `ExportError` where the file can't be loaded or a request is refused.
     """
 
-    def __init__(self, gguf: Path, n_ctx: int = 2048, threads: int = 2):
+    def __init__(self, gguf: Path, n_ctx: int = 2048, threads: int | None = None):
         self.path = gguf
         self.header: GgufHeader = read_header(gguf)
         self.n_ctx = min(n_ctx, self.header.context_length or n_ctx)
         self._key = secrets.token_hex(16)
+        given = os.environ.get("OMP_NUM_THREADS", "")
+        threads = threads or (int(given) if given.isdecimal() and int(given) else 2)
         import xllamacpp
 
         params = xllamacpp.CommonParams()
@@ -50,9 +54,14 @@ class LlamaCpp:
         try:
             self._server = xllamacpp.Server(params)
         except RuntimeError as error:
-            raise ExportError(f"llama.cpp can't load {gguf}, whose header is in order, so its tensors are damaged or of a kind it does "
-                              "not know: export it again.") from error
+            raise ExportError(
+                f"llama.cpp can't load {gguf}, whose header is in order, so its tensors are damaged or of a kind it does "
+                "not know: export it again."
+            ) from error
         self._host, self._port = self._server.listening_address.removeprefix("http://").rsplit(":", 1)
+        # Closing a server whose task loop has not begun yet waits for ever (xllamacpp 2026.10: the loop's start undoes the stop). One
+        # token through the loop shows that it runs; templates and tokens are answered beside it.
+        self.greedy([0], 1)
 
     def __enter__(self) -> Self:
         return self
@@ -76,13 +85,24 @@ class LlamaCpp:
     def greedy(self, prompt: list[int], max_new_tokens: int) -> Completion:
         """The answer to a prompt of token ids, always the likeliest token, nothing reused from an earlier prompt."""
         # No samplers but temperature 0: the likeliest token, with nothing in front that could remove it.
-        body = {"prompt": prompt, "n_predict": max_new_tokens, "temperature": 0, "samplers": ["temperature"], "return_tokens": True,
-                "cache_prompt": False, "seed": 0}
+        body = {
+            "prompt": prompt,
+            "n_predict": max_new_tokens,
+            "temperature": 0,
+            "samplers": ["temperature"],
+            "return_tokens": True,
+            "cache_prompt": False,
+            "seed": 0,
+        }
         answer = self._post("/completion", body)
         if answer.get("truncated"):
-            raise ExportError(f"A prompt of {len(prompt)} tokens with an answer of {max_new_tokens} does not fit the context of "
-                              f"{self.n_ctx} tokens of {self.path}: check with shorter prompts or fewer new tokens.")
-        return Completion(tokens=answer["tokens"], stopped=answer["stop_type"] == "eos")
+            raise ExportError(
+                f"A prompt of {len(prompt)} tokens with an answer of {max_new_tokens} does not fit the context of "
+                f"{self.n_ctx} tokens of {self.path}: check with shorter prompts or fewer new tokens."
+            )
+        stopped = answer["stop_type"] == "eos"
+        # Where the model ended by itself, the end token is the last of the tokens.
+        return Completion(tokens=answer["tokens"][:-1] if stopped else answer["tokens"], stopped=stopped)
 
     def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         # http.client and not urllib: a proxy set in the environment has no business with the loopback interface.

@@ -18,12 +18,23 @@ if TYPE_CHECKING:
 MERGE_TOLERANCE = 2e-3
 """Largest logit difference between merged and adapter model that is arithmetic: SmolLM2 in float32 gives about 1e-4."""
 
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json",
-                   "vocab.json", "merges.txt", "chat_template.jinja")
+POSITIONS = 32
+"""Compared positions of a prompt: with 49,152 logits each, three models' whole prompts would fill a gigabyte."""
+
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "tokenizer.model",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "chat_template.jinja",
+)
 
 
 class MergeReport(msgspec.Struct):
-    """Largest absolute differences of logits over all positions of the checked prompts, and what was allowed."""
+    """Largest absolute differences of logits at the last positions of the checked prompts, and what was allowed."""
 
     prompts: int
     tokens: int
@@ -32,8 +43,9 @@ class MergeReport(msgspec.Struct):
     tolerance: float = MERGE_TOLERANCE
 
 
-def merge_adapter(base_path: Path, adapter_dir: Path, out_dir: Path, prompts: list[list[int]],
-                  trust_remote_code: bool = False) -> MergeReport:
+def merge_adapter(
+    base_path: Path, adapter_dir: Path, out_dir: Path, prompts: list[list[int]], trust_remote_code: bool = False
+) -> MergeReport:
     """Writes base + adapter as one Hugging Face directory (safetensors; the adapter's tokenizer with the training template).
 
     `prompts`: token ids on which the logits of base, adapter and merged model are compared.
@@ -52,15 +64,23 @@ def merge_adapter(base_path: Path, adapter_dir: Path, out_dir: Path, prompts: li
         of_adapter = [_logits(model, prompt) for prompt in prompts]
         merged = model.merge_and_unload(safe_merge=True)
         of_merged = [_logits(merged, prompt) for prompt in prompts]
-    report = MergeReport(prompts=len(prompts), tokens=sum(map(len, prompts)), merged_vs_adapter=_largest(of_merged, of_adapter),
-                         merged_vs_base=_largest(of_merged, of_base))
+    report = MergeReport(
+        prompts=len(prompts),
+        tokens=sum(map(len, prompts)),
+        merged_vs_adapter=_largest(of_merged, of_adapter),
+        merged_vs_base=_largest(of_merged, of_base),
+    )
     # Not `>`: a NaN must not pass.
     if not report.merged_vs_adapter <= report.tolerance:
-        raise ExportError(f"Merging {adapter_dir} changed the model (logits differ by up to {report.merged_vs_adapter:.2g} from the "
-                          f"adapter's, {report.tolerance:g} is allowed): check that it was trained on {base_path}.")
+        raise ExportError(
+            f"Merging {adapter_dir} changed the model (logits differ by up to {report.merged_vs_adapter:.2g} from the "
+            f"adapter's, {report.tolerance:g} is allowed): check that it was trained on {base_path}."
+        )
     if report.merged_vs_base <= 2 * report.merged_vs_adapter:
-        raise ExportError(f"The adapter {adapter_dir} changes nothing (merged and base logits differ by {report.merged_vs_base:.2g}): "
-                          "train for more steps or with a higher learning rate before exporting.")
+        raise ExportError(
+            f"The adapter {adapter_dir} changes nothing (merged and base logits differ by {report.merged_vs_base:.2g}): "
+            "train for more steps or with a higher learning rate before exporting."
+        )
     _save(merged, base_path, adapter_dir, out_dir)
     return report
 
@@ -74,16 +94,20 @@ def load_with_adapter(base_path: Path, adapter_dir: Path, trust_remote_code: boo
     if not (adapter_dir / "adapter_config.json").is_file():
         raise ModelError(f"{adapter_dir} holds no adapter_config.json, so it is no trained adapter: train one first.")
     try:
-        model = AutoModelForCausalLM.from_pretrained(str(base_path), dtype=torch.float32, local_files_only=True,
-                                                     trust_remote_code=trust_remote_code)
+        model = AutoModelForCausalLM.from_pretrained(
+            str(base_path), dtype=torch.float32, local_files_only=True, trust_remote_code=trust_remote_code
+        )
     except (OSError, ValueError, RuntimeError, KeyError) as error:
-        raise ModelError(f"The base model {base_path} can't be loaded ({_short(error)}): give a directory with config.json and "
-                         "safetensors.") from error
+        raise ModelError(
+            f"The base model {base_path} can't be loaded ({_short(error)}): give a directory with config.json and safetensors."
+        ) from error
     try:
         return PeftModel.from_pretrained(model, str(adapter_dir)).eval()
     except (OSError, ValueError, RuntimeError, KeyError) as error:
-        raise ModelError(f"The adapter {adapter_dir} can't be loaded onto {base_path} ({_short(error)}): export it with the base model "
-                         "that it was trained on.") from error
+        raise ModelError(
+            f"The adapter {adapter_dir} can't be loaded onto {base_path} ({_short(error)}): export it with the base model "
+            "that it was trained on."
+        ) from error
 
 
 def _save(merged: "PreTrainedModel", base_path: Path, adapter_dir: Path, out_dir: Path) -> None:
@@ -97,10 +121,10 @@ def _save(merged: "PreTrainedModel", base_path: Path, adapter_dir: Path, out_dir
 
 
 def _logits(model: "PreTrainedModel", prompt: list[int]) -> "torch.Tensor":
-    """(tokens, vocabulary), float32."""
+    """(positions, vocabulary), float32, at the last positions of the prompt; earlier ones have shaped them."""
     import torch
 
-    return model(input_ids=torch.tensor([prompt]), use_cache=False).logits[0].float()
+    return model(input_ids=torch.tensor([prompt]), use_cache=False).logits[0, -POSITIONS:].float().clone()
 
 
 def _largest(a: list["torch.Tensor"], b: list["torch.Tensor"]) -> float:

@@ -22,7 +22,7 @@ TOKENS = re.compile(
     r"""|(?P<text>(?:(?!\{\{).)+)""",
     re.DOTALL,
 )
-INSIDE = re.compile(r'''"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|`[^`]*`''', re.DOTALL)
+INSIDE = re.compile(r""""(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|`[^`]*`""", re.DOTALL)
 CLOSES = re.compile(r'"""(?=\s*[\r\n])')
 UNPRINTABLE_KEPT = "\n\r\t "
 
@@ -56,8 +56,10 @@ def quote(text: str) -> str:
     """
     quoted = f'"""{text}"""'
     if CLOSES.search(text) or any(not char.isprintable() and char not in UNPRINTABLE_KEPT for char in text):
-        raise ExportError(f"A Modelfile can't hold the value {text[:60]!r}, which has three quotes at a line's end or an unprintable "
-                          "character: change the chat template or the stop token.")
+        raise ExportError(
+            f"A Modelfile can't hold the value {text[:60]!r}, which has three quotes at a line's end or an unprintable "
+            "character: change the chat template or the stop token."
+        )
     return quoted
 
 
@@ -69,27 +71,14 @@ def portable(template: str) -> str:
 def _portable(match: re.Match) -> str:
     part = match.group()
     if match.lastgroup == "comment":
-        return ""  if not part.startswith("{{-") and not part.endswith("-}}") else _trimming_comment(part)
+        # Its words go, it stays: it keeps apart, or trims, what is beside it.
+        return ("{{- " if part.startswith("{{-") else "{{") + "/**/" + (" -}}" if part.endswith("-}}") else "}}")
     if match.lastgroup == "action":
         return INSIDE.sub(lambda literal: _escaped_literal(literal.group()), part)
-    # A comment between the quotes and the line break renders as nothing.
-    return CLOSES.sub('"""{{/**/}}', _escaped_text(part))
-
-
-def _trimming_comment(part: str) -> str:
-    """A comment that trims white space beside it must stay, its words need not."""
-    return ("{{- " if part.startswith("{{-") else "{{") + "/**/" + (" -}}" if part.endswith("-}}") else "}}")
-
-
-def _escaped_text(text: str) -> str:
-    """Unprintable characters as actions. Braces just before one join it, or they would open the action too early."""
-    return re.sub(r"(\{*)([^ -~]+)", lambda m: _action(m.group(1), m.group(2)), text)
-
-
-def _action(braces: str, run: str) -> str:
-    if all(char.isprintable() or char in UNPRINTABLE_KEPT for char in run):
-        return braces + run
-    return "{{" + go_string(braces + run) + "}}"
+    # A comment between the quotes and the line break renders as nothing. Braces just before an unprintable character go into its
+    # action, which they would open too early; white space stays outside, where a neighbour may trim it.
+    part = CLOSES.sub('"""{{/**/}}', part)
+    return re.sub(r"(\{*)([^ -~\t\r\n]+)", lambda m: "{{" + go_string(m.group()) + "}}" if _unprintable(m[2]) else m.group(), part)
 
 
 def _escaped_literal(literal: str) -> str:
@@ -101,7 +90,7 @@ def _escaped_literal(literal: str) -> str:
 
 
 def go_string(text: str) -> str:
-    """A text as one line of Go: an interpreted string literal, every character outside printable ASCII escaped."""
+    """A text as one line of Go: an interpreted string literal, what is not printable escaped."""
     return '"' + "".join(json.dumps(char)[1:-1] if char in '"\\\n\r\t' else _escape(char) for char in text) + '"'
 
 

@@ -32,8 +32,10 @@ def model_name(project: str, agent: str) -> str:
     """
     name = re.sub(r"[^a-z0-9._-]+", "-", f"{project}-{agent}".lower()).strip("-._")[:LONGEST_NAME].rstrip("-._")
     if not name:
-        raise ExportError(f"No Ollama model can be named after project '{project}' and agent '{agent}', which have no letter or digit of "
-                          "a to z or 0 to 9: give the model a name of your own.")
+        raise ExportError(
+            f"No Ollama model can be named after project '{project}' and agent '{agent}', which have no letter or digit of "
+            "a to z or 0 to 9: give the model a name of your own."
+        )
     return name
 
 
@@ -49,12 +51,22 @@ def create(name: str, modelfile_path: Path) -> OllamaResult:
     if not ollama:
         return OllamaResult(name, False, f"No ollama is on PATH, so {name} was not registered: install Ollama and run `{by_hand}`.")
     # From the Modelfile's folder: its FROM names the GGUF beside it.
-    done = subprocess.run([ollama, "create", name, "-f", str(modelfile_path.resolve())], cwd=modelfile_path.parent, capture_output=True,
-                          text=True, encoding="utf-8", errors="replace", stdin=subprocess.DEVNULL, check=False)
+    done = subprocess.run(
+        [ollama, "create", name, "-f", str(modelfile_path.resolve())],
+        cwd=modelfile_path.parent,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        errors="replace",
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
     if done.returncode != 0:
         reason = plain(last_line(done.stderr) or last_line(done.stdout)) or "nothing"
-        raise ExportError(f"The step `ollama create {name}` failed with exit code {done.returncode}, its last line being '{reason}': see "
-                          f"that Ollama runs (`ollama serve`), then run `{by_hand}`.")
+        raise ExportError(
+            f"The step `ollama create {name}` failed with exit code {done.returncode}, its last line being '{reason}': see "
+            f"that Ollama runs (`ollama serve`), then run `{by_hand}`."
+        )
     return OllamaResult(name, True, f"Ollama has {name}: try `ollama run {name}`.")
 
 

@@ -1,7 +1,7 @@
 """Tables as Parquet, loaded as the type that the downstream asset's annotation names.
 
-`pyarrow.RecordBatchReader` streams (memory holds one batch), `pyarrow.Table`, `pandas.DataFrame`, `polars.DataFrame`, `polars.LazyFrame` and
-`datasets.Dataset` load whole. A fan-in over many partitions is always one object of that type, for none, one and many.
+`pyarrow.RecordBatchReader` streams (memory holds one batch), `pyarrow.Table`, `pandas.DataFrame`, `polars.DataFrame`, `polars.LazyFrame`
+and `datasets.Dataset` load whole. A fan-in over many partitions is always one object of that type, for none, one and many.
 """
 
 import sys
@@ -133,14 +133,12 @@ _LOADERS: dict[str, Callable[[pa.RecordBatchReader], Any]] = {
 _CONVERTERS: dict[str, Callable[[Any], pa.Table]] = {
     "pandas": lambda obj: pa.Table.from_pandas(obj, preserve_index=False),
     "polars": lambda obj: obj.collect().to_arrow() if hasattr(obj, "collect") else obj.to_arrow(),
-    "datasets": lambda obj: obj.data.table,
+    # Not `.data`: a selected, filtered or shuffled Dataset holds all rows there, and beside them the indices of its own.
+    "datasets": lambda obj: obj.with_format("arrow")[:].replace_schema_metadata(None),
 }
 
 
 def _column_schema(schema: pa.Schema) -> dg.TableSchema:
     return dg.TableSchema(
-        [
-            dg.TableColumn(field.name, str(field.type), constraints=dg.TableColumnConstraints(nullable=field.nullable))
-            for field in schema
-        ]
+        [dg.TableColumn(field.name, str(field.type), constraints=dg.TableColumnConstraints(nullable=field.nullable)) for field in schema]
     )

@@ -8,15 +8,21 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-BREAKING = ("invalid_item", "invalid_arguments", "orphan_output", "unanswered_call")
-"""Damage that drops a session; the other kinds are mended with certainty when the items are read."""
+BREAKING = ("invalid_item", "invalid_arguments", "orphan_output", "unanswered_call", "mismatched_call_id", "invalid_context")
+"""Damage that drops a session; the other kinds are mended with certainty when the items are read.
+
+A result that names another call may be another call's; a context that cannot be read may have named the task, and so the side of the split.
+"""
 
 BAD_ANSWER = "unacceptable"
 """The drop reason of a session that is clean but not good; `measure:<name>` are its siblings."""
 
 
 class Candidate(NamedTuple):
-    """What curation looks at: a session without its text."""
+    """What curation looks at: a session without its text.
+
+    `passed_measures` (null: whoever asks does not know) tells a required measure that was not taken from one that passed.
+    """
 
     session_id: str
     content_sha256: str
@@ -27,6 +33,7 @@ class Candidate(NamedTuple):
     damage: dict[str, int]
     verdict: str | None
     failed_measures: Sequence[str]
+    passed_measures: Sequence[str] | None = None
 
 
 class Decision(NamedTuple):
@@ -47,7 +54,7 @@ def curate(candidates: Iterable[Candidate], required_measures: Sequence[str] = (
     decisions = {one.session_id: _alone(one, required_measures) for one in everyone}
     first: dict[str, str] = {}
     kept = 0
-    for one in sorted(everyone, key=_preference):
+    for one in sorted(everyone, key=lambda each: (decisions[each.session_id].reason is not None, *_preference(each))):
         decision = decisions[one.session_id]
         if decision.reason is not None and not is_bad_answer(decision.reason):
             continue
@@ -83,8 +90,12 @@ def _alone(one: Candidate, required: Sequence[str]) -> Decision:
         return Decision(one.session_id, "unjudged", None)
     if one.verdict != "acceptable":
         return Decision(one.session_id, BAD_ANSWER, None)
-    failed = next((name for name in required if name in one.failed_measures), None)
-    return Decision(one.session_id, f"measure:{failed}" if failed else None, None)
+    for name in required:
+        if name in one.failed_measures:
+            return Decision(one.session_id, f"measure:{name}", None)
+        if one.passed_measures is not None and name not in one.passed_measures:
+            return Decision(one.session_id, f"unmeasured:{name}", None)  # null is not zero: neither good nor bad
+    return Decision(one.session_id, None, None)
 
 
 def _preference(one: Candidate) -> tuple[bool, float, str]:

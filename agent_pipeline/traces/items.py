@@ -1,14 +1,14 @@
 """OpenAI Responses / Agents SDK items → chat messages, with every call beside its own result.
 
 Calls are paired **by position**, not by a dictionary of ids: real logs reuse ids, leave them empty, and reorder results. A result
-answers the open call that carries its id, else the oldest open call. What cannot be mended is counted by kind in `damage`, what has no place
-in a chat is counted in `skipped`; nothing vanishes without a number.
+answers the open call that carries its id, else the oldest open call. What cannot be mended is counted by kind in `damage`, what
+has no place in a chat is counted in `skipped`; nothing vanishes without a number.
 """
 
 import json
 import re
-from collections import Counter
-from collections.abc import Iterable
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,12 @@ from agent_pipeline.traces.session import Message
 Item = dict[str, Any]
 
 _TEXT_PARTS = {"text", "input_text", "output_text"}
+_OTHER_PARTS = {"refusal", "resource", "computer_screenshot"} | {
+    f"{side}{kind}" for side in ("", "input_", "output_") for kind in ("image", "image_url", "file", "audio", "video")
+}
+MAX_DEPTH = 100
+"""How deep an item may be nested."""
+
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 
 
@@ -34,6 +40,7 @@ class _Call:
     message: Message
     id: str
     turn: int
+    position: int
     output: str | None = None
 
 
@@ -43,16 +50,21 @@ class _Output:
     turn: int
     preceding: int
     content: str
+    call: _Call | None = None
 
 
 @dataclass
 class _Walk:
-    """What is gathered on the way through the items: a turn begins with each user message, and a call can be answered in its own turn only."""
+    """What is gathered on the way through the items.
+
+    A turn begins with each user message, and a call can be answered in its own turn only.
+    """
 
     chat: Chat = field(default_factory=Chat)
     calls: list[_Call] = field(default_factory=list)
     outputs: list[_Output] = field(default_factory=list)
     uses: Counter[str] = field(default_factory=Counter)
+    made_ids: set[str] = field(default_factory=set)
     turn: int = 0
     open_message: Message | None = None
 
@@ -60,13 +72,17 @@ class _Walk:
 def to_messages(items: Iterable[Item | None]) -> Chat:
     """Convert one history. `None` stands for an item that could not be parsed.
 
-    Damage kinds: `invalid_item`, `invalid_arguments` (not a JSON object), `unanswered_call`, `orphan_output`, and, mended here,
-    `empty_call_id`, `reused_call_id`, `mismatched_call_id`, `double_encoded_arguments`, `invalid_unicode`.
+    Damage kinds: `invalid_item`, `invalid_arguments` (not a JSON object), `unanswered_call`, `orphan_output`; `mismatched_call_id`
+    (a result that names no open call was put to the oldest one, a guess); and, mended with certainty, `empty_call_id`,
+    `reused_call_id`, `double_encoded_arguments`, `invalid_unicode`.
     """
     walk = _Walk()
     chat = walk.chat
     for item in items:
-        item = _mended_unicode(item, chat.damage)
+        try:
+            item = mended_unicode(item, chat.damage)
+        except ValueError:
+            item = None
         kind = _kind(item)
         if item is None or kind is None:
             chat.damage["invalid_item"] += 1
@@ -90,44 +106,48 @@ def text_of(content: Any, skipped: Counter[str]) -> str:
         return ""
     if isinstance(content, str):
         return content
-    if not isinstance(content, list):
-        return json.dumps(content, ensure_ascii=False)
     texts = []
-    for part in content:
+    for part in content if isinstance(content, list) else [content]:
+        kind = _part_kind(part)
         if isinstance(part, str):
             texts.append(part)
-        elif isinstance(part, dict) and part.get("type") in _TEXT_PARTS and isinstance(part.get("text"), str):
+        elif kind in _TEXT_PARTS and isinstance(part.get("text"), str):
             texts.append(part["text"])
         else:
-            skipped[f"part:{part.get('type')}" if isinstance(part, dict) else "part"] += 1
+            skipped[f"part:{kind}" if kind else "part"] += 1
     return "".join(texts)
 
 
 def arguments_json(raw: Any, damage: Counter[str]) -> str:
-    """A call's arguments as the JSON text of one object; other forms are mended where that is certain, else counted."""
-    if isinstance(raw, dict):
-        return json.dumps(raw, ensure_ascii=False)
+    """A call's arguments as the JSON text of one object; other forms are mended where that is certain, else counted.
+
+    NaN and infinity are no JSON; half an emoji may hide behind an escape that only decoding brings to light.
+    """
     if raw is None or (isinstance(raw, str) and not raw.strip()):
         return "{}"
-    value = raw
-    for depth in range(3):
-        if not isinstance(value, str):
-            break
-        try:
-            value = json.loads(value)
-        except ValueError:
-            break
+    value, decoded = raw, 0
+    try:
+        while isinstance(value, str) and decoded < 3:
+            value, decoded = json.loads(value), decoded + 1
         if isinstance(value, dict):
-            if depth == 0:
-                return str(raw)
-            damage["double_encoded_arguments"] += 1
-            return json.dumps(value, ensure_ascii=False)
+            mended = mended_unicode(value, damage)
+            text = json.dumps(mended, ensure_ascii=False, allow_nan=False)
+            damage["double_encoded_arguments"] += decoded > 1
+            return raw if isinstance(raw, str) and decoded == 1 and mended == value else text
+    except (ValueError, RecursionError):
+        pass
     damage["invalid_arguments"] += 1
     return raw if isinstance(raw, str) else json.dumps(raw, ensure_ascii=False)
 
 
-def _mended_unicode(value: Any, damage: Counter[str]) -> Any:
-    """Lone surrogates (half an emoji, cut off) cannot be written as UTF-8: each becomes U+FFFD, counted as `invalid_unicode`."""
+def mended_unicode(value: Any, damage: Counter[str], depth: int = MAX_DEPTH) -> Any:
+    """Lone surrogates (half an emoji, cut off) cannot be written as UTF-8: each becomes U+FFFD, counted as `invalid_unicode`.
+
+    Raises:
+        ValueError: the value is nested deeper than `depth`: whoever walks it after us would end in a RecursionError.
+    """
+    if depth < 0:
+        raise ValueError("nested too deeply")
     if isinstance(value, str):
         try:
             value.encode("utf-8")
@@ -135,46 +155,61 @@ def _mended_unicode(value: Any, damage: Counter[str]) -> Any:
             damage["invalid_unicode"] += 1
             return re.sub("[\ud800-\udfff]", "\ufffd", value)
     elif isinstance(value, dict):
-        return {_mended_unicode(key, damage): _mended_unicode(each, damage) for key, each in value.items()}
+        return {mended_unicode(key, damage): mended_unicode(each, damage, depth - 1) for key, each in value.items()}
     elif isinstance(value, list):
-        return [_mended_unicode(each, damage) for each in value]
+        return [mended_unicode(each, damage, depth - 1) for each in value]
     return value
 
 
 def _kind(item: Any) -> str | None:
+    """An item's type; null for one that cannot be what it says it is."""
     if not isinstance(item, dict):
         return None
     kind = item.get("type") or ("message" if "role" in item else None)
-    if kind == "message" and item.get("role") not in _ROLES:
+    if not isinstance(kind, str):
         return None
-    if kind == "function_call" and not isinstance(item.get("name"), str):
+    # A chat message with `tool_calls` inside is no item: taking its words alone would lose its calls.
+    if kind == "message" and (not isinstance(item.get("role"), str) or item["role"] not in _ROLES or item.get("tool_calls")):
         return None
+    if kind == "function_call" and not (isinstance(item.get("name"), str) and item["name"].strip()):
+        return None
+    return kind
+
+
+def _part_kind(part: Any) -> str | None:
+    kind = part.get("type") if isinstance(part, dict) else None
     return kind if isinstance(kind, str) else None
+
+
+def _id(value: Any) -> str:
+    """A call id as text; empty where there is none (some stores number their calls)."""
+    return str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
 
 
 def _add_message(walk: _Walk, item: Item) -> None:
     role = _ROLES[item["role"]]
     walk.turn += role == "user"
     content = text_of(item.get("content"), walk.chat.skipped)
+    if role != "assistant":
+        walk.open_message = None
     if not content.strip():
         walk.chat.skipped["empty_message"] += 1
         return
     message: Message = {"role": role, "content": content}
     walk.chat.messages.append(message)
-    walk.open_message = message if role == "assistant" else None
+    if role == "assistant":
+        walk.open_message = message
 
 
 def _add_call(walk: _Walk, item: Item) -> None:
     damage = walk.chat.damage
-    own = item.get("call_id") or item.get("id")
-    call_id = own if isinstance(own, str) else ""
+    call_id = _id(item.get("call_id")) or _id(item.get("id"))
     if not call_id:
         damage["empty_call_id"] += 1
-    made_id = call_id or f"call_{len(walk.calls) + 1}"
-    walk.uses[made_id] += 1
-    if walk.uses[made_id] > 1:
+    elif walk.uses[call_id]:
         damage["reused_call_id"] += 1
-        made_id = f"{made_id}_{walk.uses[made_id]}"
+    walk.uses[call_id] += 1
+    made_id = _free_id(walk, call_id)
     # Calls that follow one another, or the assistant's own words, are one assistant message, until a result closes it.
     if walk.open_message is None:
         walk.open_message = {"role": "assistant", "content": ""}
@@ -182,38 +217,58 @@ def _add_call(walk: _Walk, item: Item) -> None:
     arguments = arguments_json(item.get("arguments"), damage)
     call = {"id": made_id, "type": "function", "function": {"name": item["name"], "arguments": arguments}}
     walk.open_message.setdefault("tool_calls", []).append(call)
-    walk.calls.append(_Call(walk.open_message, call_id, walk.turn))
+    walk.calls.append(_Call(walk.open_message, call_id, walk.turn, len(walk.calls)))
+
+
+def _free_id(walk: _Walk, call_id: str) -> str:
+    """The call's own id, or one like it that no call of the conversation has yet."""
+    made_id = wanted = call_id or f"call_{len(walk.calls) + 1}"
+    number = walk.uses[call_id]
+    while made_id in walk.made_ids:
+        made_id, number = f"{wanted}_{number}", number + 1
+    walk.made_ids.add(made_id)
+    return made_id
 
 
 def _add_output(walk: _Walk, item: Item) -> None:
-    own, output = item.get("call_id"), item.get("output")
-    plain = output is None or isinstance(output, str | list)
-    content = text_of(output, walk.chat.skipped) if plain else json.dumps(output, ensure_ascii=False)
-    walk.outputs.append(_Output(own if isinstance(own, str) else "", walk.turn, len(walk.calls), content))
+    content = _output_text(item.get("output"), walk.chat.skipped)
+    walk.outputs.append(_Output(_id(item.get("call_id")), walk.turn, len(walk.calls), content))
     walk.open_message = None
+
+
+def _output_text(output: Any, skipped: Counter[str]) -> str:
+    """A result's text: a string or a list of parts as in a message; what is a value of the tool's (an object, a list of them) as JSON."""
+    known = _TEXT_PARTS | _OTHER_PARTS
+    parts = isinstance(output, list) and output and all(isinstance(part, str) or _part_kind(part) in known for part in output)
+    return text_of(output, skipped) if output is None or isinstance(output, str) or parts else json.dumps(output, ensure_ascii=False)
 
 
 def _pair(walk: _Walk) -> None:
     """First every result that names an open call of its turn, then the others by position, oldest first."""
-    left = []
+    _answer(walk, lambda each: (each.turn, each.id) if each.id else None)
+    _answer(walk, lambda each: each.turn)
+    damage = walk.chat.damage
     for output in walk.outputs:
-        call = next((c for c in _open_calls(walk, output) if c.id and c.id == output.id), None)
-        if call is None:
-            left.append(output)
-        else:
-            call.output = output.content
-    for output in left:
-        call = next(iter(_open_calls(walk, output)), None)
-        if call is None:
-            walk.chat.damage["orphan_output"] += 1
-        else:
-            call.output = output.content
-            walk.chat.damage["mismatched_call_id" if output.id and call.id else "empty_call_id"] += 1
-    walk.chat.damage["unanswered_call"] += sum(call.output is None for call in walk.calls)
+        if output.call is None:
+            damage["orphan_output"] += 1
+        elif not (output.id and output.call.id):
+            damage["empty_call_id"] += 1
+        elif output.id != output.call.id:
+            damage["mismatched_call_id"] += 1
+    damage["unanswered_call"] += sum(call.output is None for call in walk.calls)
 
 
-def _open_calls(walk: _Walk, output: _Output) -> list[_Call]:
-    return [c for c in walk.calls[: output.preceding] if c.turn == output.turn and c.output is None]
+def _answer(walk: _Walk, place: Callable[[_Call | _Output], Hashable]) -> None:
+    """Put each result that has no call yet to the oldest open call in the same place (null: none) that was made before it."""
+    waiting: dict[Hashable, deque[_Call]] = defaultdict(deque)
+    for call in walk.calls:
+        if call.output is None:
+            waiting[place(call)].append(call)
+    for output in walk.outputs:
+        calls = waiting[place(output)] if place(output) is not None else None
+        if output.call is None and calls and calls[0].position < output.preceding:
+            output.call = calls.popleft()
+            output.call.output = output.content
 
 
 def _with_results(messages: list[Message], calls: list[_Call]) -> list[Message]:

@@ -15,6 +15,8 @@ from agent_pipeline.traces.session import Message, Session
 Verdict = Literal["acceptable", "unacceptable"]
 WhenUnjudged = Literal["exclude", "measures"]
 
+_JUDGMENTS: dict[str | None, Verdict] = {"acceptable": "acceptable", "unacceptable": "unacceptable"}
+
 
 class MeasureResult(NamedTuple):
     """`passed` is null where the measure could not be taken; `reason` says why in a few words."""
@@ -79,7 +81,7 @@ def is_tool_error(message: Message) -> bool:
         return True
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return isinstance(value, dict) and bool(value.get("error") or value.get("is_error"))
 
@@ -94,8 +96,8 @@ def judge(session: Session, measures: Sequence[str], when_unjudged: WhenUnjudged
         SettingsError: a measure's name is not registered.
     """
     results = {name: _taken(_named(name), session) for name in measures}
-    if session.judgment == "acceptable" or session.judgment == "unacceptable":
-        return Judged(session.judgment, "judgment", results)
+    if judgment := _JUDGMENTS.get(session.judgment):
+        return Judged(judgment, "judgment", results)
     passed = [result.passed for result in results.values()]
     if when_unjudged == "exclude" or not passed or (None in passed and False not in passed):
         return Judged(None, None, results)
@@ -110,6 +112,7 @@ def _named(name: str) -> Measure:
 
 def _taken(take: Measure, session: Session) -> MeasureResult:
     try:
-        return take(session)
+        result = take(session)
+        return MeasureResult(*result) if isinstance(result, tuple) else MeasureResult(None, f"returned no MeasureResult but {result!r}")
     except Exception as error:  # a user's measure may raise anything; it must cost its own value, not the night
         return MeasureResult(None, f"raised {type(error).__name__}: {error}")

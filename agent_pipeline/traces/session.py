@@ -7,6 +7,7 @@ API); whoever renders a row decodes them to what the chat template at hand wants
 import hashlib
 import json
 from datetime import datetime
+from pathlib import PurePath
 from typing import Any, Literal
 
 import msgspec
@@ -53,9 +54,19 @@ class Session(msgspec.Struct, kw_only=True):
 
 
 def canonical_json(value: Any) -> str:
-    """The one JSON text of a value: sorted keys, no spaces, UTF-8 as it is; lone surrogates survive as escapes."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=str)
+    """The one JSON text of a value: sorted keys, no spaces, UTF-8 as it is; lone surrogates survive as escapes.
+
+    Raises:
+        TypeError: part of the value has no one text (a set's order, an object's address differ from process to process).
+    """
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=_one_text)
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _one_text(value: Any) -> str:
+    if isinstance(value, datetime | PurePath):
+        return str(value)
+    raise TypeError(f"A {type(value).__name__} has no one JSON text.")
 
 
 def sha256_of(value: Any) -> str:
@@ -65,8 +76,4 @@ def sha256_of(value: Any) -> str:
 
 def tool_calls(messages: list[Message]) -> list[tuple[str, str]]:
     """All calls of a conversation in order, as (name, arguments as a JSON string)."""
-    return [
-        (call["function"]["name"], call["function"]["arguments"])
-        for message in messages
-        for call in message.get("tool_calls") or ()
-    ]
+    return [(call["function"]["name"], call["function"]["arguments"]) for message in messages for call in message.get("tool_calls") or ()]

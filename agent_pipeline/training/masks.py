@@ -63,14 +63,14 @@ def character_spans(
 
 
 def encode(tokenizer: "PreTrainedTokenizerBase", messages: list[Message], tools: list[Tool] | None) -> Encoded:
-    """Tokens and mask of a conversation, by the tokenizer's own (training) template. Raises DataError (see `character_spans`)."""
+    """Tokens and mask of a conversation, by the tokenizer's own (training) template. Raises DataError."""
     text = render(tokenizer, messages, tools)
     spans = character_spans(tokenizer, messages, tools, text)
     encoding = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
     trained, turns, position = [False] * len(encoding.input_ids), [], 0
     offsets = encoding.offset_mapping
     for start, end in spans:
-        # A token belongs to the turn when it begins inside it: of one that straddles the border, the model has already seen a part.
+        # A token belongs to the turn it begins in: of one that straddles the border, the model has already seen a part.
         while position < len(offsets) and offsets[position][0] < start:
             position += 1
         first = position

@@ -8,6 +8,7 @@ the model's own, TRL's training template for its family, our Hermes-style ChatML
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from agent_pipeline.errors import ModelError
+from agent_pipeline.traces.session import Message, Tool
 from agent_pipeline.training.rendering import ArgumentsAs, render, render_with
 
 if TYPE_CHECKING:
@@ -24,7 +26,7 @@ __all__ = ["TrainingTemplate", "load_tokenizer", "probe", "render", "training_te
 
 ARGUMENTS = {"nested": {"list_q7": [1, 2.5], "text_q7": 'a "quoted" é'}, "flag_q7": True}
 CALL = {"id": "call00001", "type": "function", "function": {"name": "tool_q7", "arguments": json.dumps(ARGUMENTS)}}
-TOOL = {
+TOOL: Tool = {
     "type": "function",
     "function": {
         "name": "tool_q7",
@@ -32,7 +34,7 @@ TOOL = {
         "parameters": {"type": "object", "properties": {"flag_q7": {"type": "boolean"}}},
     },
 }
-SENTINEL = [
+SENTINEL: list[Message] = [
     {"role": "system", "content": "system_q7"},
     {"role": "user", "content": "user_q7"},
     {"role": "assistant", "content": "", "tool_calls": [CALL]},
@@ -69,7 +71,9 @@ class Verdict:
 
 def special_tokens(tokenizer: "PreTrainedTokenizerBase") -> set[str]:
     """All tokens that text can only mean as a whole: the special ones, named or merely added."""
-    return {str(token) for token in tokenizer.added_tokens_decoder.values() if token.special} | set(tokenizer.all_special_tokens)
+    return {str(token) for token in tokenizer.added_tokens_decoder.values() if token.special} | set(
+        tokenizer.all_special_tokens
+    )
 
 
 def stop_token(tokenizer: "PreTrainedTokenizerBase", turn: str) -> str | None:
@@ -136,15 +140,15 @@ def hermes() -> str:
     return files(__package__).joinpath("hermes_chatml.jinja").read_text(encoding="utf-8").rstrip("\n")
 
 
-def _candidates(tokenizer: "PreTrainedTokenizerBase", stock: str | None) -> Iterator[tuple[Literal["model", "trl", "hermes"], str]]:
+def _candidates(
+    tokenizer: "PreTrainedTokenizerBase", stock: str | None
+) -> Iterator[tuple[Literal["model", "trl", "hermes"], str]]:
     if stock:
         yield "model", stock
         from trl.chat_template_utils import get_training_chat_template
 
-        try:
+        with suppress(ValueError, TypeError):  # not one of the families that TRL knows
             yield "trl", get_training_chat_template(tokenizer) or stock
-        except (ValueError, TypeError):  # not one of the families that TRL knows
-            pass
     if {"<|im_start|>", "<|im_end|>"} <= special_tokens(tokenizer):
         yield "hermes", hermes()
 
@@ -165,8 +169,8 @@ def training_template(tokenizer: "PreTrainedTokenizerBase") -> TrainingTemplate:
             return TrainingTemplate(jinja, origin, why, verdict.arguments_as, verdict.stops)
         refused.append("; ".join(verdict.defects))
     raise ModelError(
-        f"The chat template of {tokenizer.name_or_path or 'the base model'} cannot be trained with tool calls ({refused[0]}), and its "
-        "vocabulary has no <|im_start|> and <|im_end|> for ours: choose another base model."
+        f"The chat template of {tokenizer.name_or_path or 'the base model'} cannot be trained with tool calls ({refused[0]}), "
+        "and its vocabulary has no <|im_start|> and <|im_end|> for ours: choose another base model."
     )
 
 
@@ -180,9 +184,13 @@ def load_tokenizer(path: Path, trust_remote_code: bool = False) -> tuple["PreTra
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(path), trust_remote_code=trust_remote_code)
     except (OSError, ValueError, KeyError) as error:
-        raise ModelError(f"The tokenizer in {path} cannot be read ({str(error).splitlines()[0]}): fetch the model anew.") from error
+        raise ModelError(
+            f"The tokenizer in {path} cannot be read ({str(error).splitlines()[0]}): fetch the model anew."
+        ) from error
     if not tokenizer.is_fast:
-        raise ModelError(f"The tokenizer in {path} has no fast version (tokenizer.json), which masks need: choose another base model.")
+        raise ModelError(
+            f"The tokenizer in {path} has no fast version (tokenizer.json), which masks need: choose another base model."
+        )
     template = training_template(tokenizer)
     tokenizer.chat_template = template.jinja
     tokenizer.init_kwargs["arguments_as"] = template.arguments_as

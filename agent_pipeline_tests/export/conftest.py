@@ -15,9 +15,22 @@ from agent_pipeline.export.gguf_header import read_header
 from agent_pipeline.training.templates import hermes
 
 TOOLS = [
-    {"type": "function", "function": {"name": "find_flights", "description": "Flights of a day, <b>cheapest</b> first & by 'fare'.",
-     "parameters": {"type": "object", "properties": {"from": {"type": "string"}, "day": {"type": "string", "enum": ["Mon", "Tüe"]},
-                                                     "max_price": {"type": "number"}}, "required": ["from"]}}},
+    {
+        "type": "function",
+        "function": {
+            "name": "find_flights",
+            "description": "Flights of a day, <b>cheapest</b> first & by 'fare'.",
+            "parameters": {
+                "type": "object",
+                "properties": {
+                    "from": {"type": "string"},
+                    "day": {"type": "string", "enum": ["Mon", "Tüe"]},
+                    "max_price": {"type": "number"},
+                },
+                "required": ["from"],
+            },
+        },
+    },
     {"type": "function", "function": {"name": "ping", "description": "", "parameters": {"type": "object", "properties": {}}}},
 ]
 
@@ -28,16 +41,38 @@ def call(name: str, **arguments: object) -> dict:
 
 CONVERSATIONS = [
     {"messages": [{"role": "user", "content": "Say hello  12 times"}, {"role": "assistant", "content": "Hello."}], "tools": []},
-    {"messages": [{"role": "system", "content": "You book flights."}, {"role": "user", "content": "Zürich → 東京, \"cheap\" <please> & 'soon'\n"},
-                  {"role": "assistant", "content": "", "tool_calls": [call("find_flights", max_price=99.5, **{"from": "Zürich"})]},
-                  {"role": "tool", "tool_call_id": "call_1", "content": '[{"fare": 12, "ok": true}]'},
-                  {"role": "assistant", "content": "For 12."}], "tools": TOOLS},
-    {"messages": [{"role": "user", "content": "ping twice"},
-                  {"role": "assistant", "content": "Of course.", "tool_calls": [call("ping"), call("find_flights", day="Tüe", n=[1, {"a": None}])]},
-                  {"role": "tool", "tool_call_id": "call_1", "content": "pong"}, {"role": "tool", "tool_call_id": "call_1", "content": ""},
-                  {"role": "user", "content": "  and? "}], "tools": TOOLS},
-    {"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "def f(x):\n    return x ** 10_000"},
-                  {"role": "assistant", "content": "", "tool_calls": [call("ping", text='quote " and \\ and </tool_call>')]}], "tools": TOOLS[1:]},
+    {
+        "messages": [
+            {"role": "system", "content": "You book flights."},
+            {"role": "user", "content": "Zürich → 東京, \"cheap\" <please> & 'soon'\n"},
+            {"role": "assistant", "content": "", "tool_calls": [call("find_flights", max_price=99.5, **{"from": "Zürich"})]},
+            {"role": "tool", "tool_call_id": "call_1", "content": '[{"fare": 12, "ok": true}]'},
+            {"role": "assistant", "content": "For 12."},
+        ],
+        "tools": TOOLS,
+    },
+    {
+        "messages": [
+            {"role": "user", "content": "ping twice"},
+            {
+                "role": "assistant",
+                "content": "Of course.",
+                "tool_calls": [call("ping"), call("find_flights", day="Tüe", n=[1, {"a": None}])],
+            },
+            {"role": "tool", "tool_call_id": "call_1", "content": "pong"},
+            {"role": "tool", "tool_call_id": "call_1", "content": ""},
+            {"role": "user", "content": "  and? "},
+        ],
+        "tools": TOOLS,
+    },
+    {
+        "messages": [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": "def f(x):\n    return x ** 10_000"},
+            {"role": "assistant", "content": "", "tool_calls": [call("ping", text='quote " and \\ and </tool_call>')]},
+        ],
+        "tools": TOOLS[1:],
+    },
 ]
 
 
@@ -61,12 +96,14 @@ def tokenizer():
     tokens, kinds = metadata["tokenizer.ggml.tokens"], metadata["tokenizer.ggml.token_type"]
     merges = [tuple(merge.split(" ")) for merge in metadata["tokenizer.ggml.merges"]]
     backend = Tokenizer(models.BPE(vocab={token: i for i, token in enumerate(tokens)}, merges=merges))
-    backend.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True),
-                                                     pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)])
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)]
+    )
     backend.decoder = decoders.ByteLevel()
     backend.add_special_tokens([AddedToken(token, special=True) for token, kind in zip(tokens, kinds, strict=True) if kind == 3])
-    made = PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<|im_start|>", eos_token="<|im_end|>", pad_token="<|im_end|>",
-                                   unk_token="<|endoftext|>")
+    made = PreTrainedTokenizerFast(
+        tokenizer_object=backend, bos_token="<|im_start|>", eos_token="<|im_end|>", pad_token="<|im_end|>", unk_token="<|endoftext|>"
+    )
     made.chat_template = hermes()
     return made
 
@@ -80,9 +117,21 @@ def tiny(tmp_path_factory, tokenizer) -> dict[str, Path]:
 
     torch.manual_seed(7)
     folder = tmp_path_factory.mktemp("tiny")
-    model = LlamaForCausalLM(LlamaConfig(
-        vocab_size=len(tokenizer), hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-        max_position_embeddings=2048, tie_word_embeddings=True, bos_token_id=1, eos_token_id=2, initializer_range=0.15))
+    model = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=len(tokenizer),
+            hidden_size=64,
+            intermediate_size=128,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            max_position_embeddings=2048,
+            tie_word_embeddings=True,
+            bos_token_id=1,
+            eos_token_id=2,
+            initializer_range=0.15,
+        )
+    )
     model.save_pretrained(folder / "base")
     tokenizer.save_pretrained(folder / "base")
     adapted = get_peft_model(model, LoraConfig(r=4, lora_alpha=8, target_modules="all-linear"))

@@ -21,15 +21,30 @@ pytestmark = pytest.mark.usefixtures("needs_converter")
 def exported(tiny, tmp_path_factory):
     out = tmp_path_factory.mktemp("exported")
     said = []
-    report = export(tiny["base"], tiny["adapter"], out, CONVERSATIONS, max_new_tokens=16, longest_row=1600, keep_merged=True,
-                    progress=lambda done, total, text: said.append((done, total)))
+    report = export(
+        tiny["base"],
+        tiny["adapter"],
+        out,
+        CONVERSATIONS,
+        max_new_tokens=16,
+        longest_row=1600,
+        keep_merged=True,
+        progress=lambda done, total, text: said.append((done, total)),
+    )
     return out, report, said
 
 
 def test_the_exported_model_is_the_trained_model(exported):
     out, report, said = exported
-    assert report["ok"] and report["answers"]["f16"] == {"prompts": 4, "exact": 4, "rate": 1.0, "near_ties": 0, "mismatches": []}
-    assert report["template"]["f16"]["texts"] == 2 * len(CONVERSATIONS) and report["template"] ["q8_0"] == report["template"]["f16"]
+    assert report["ok"] and report["answers"]["f16"] == {
+        "prompts": 4,
+        "exact": 4,
+        "rate": 1.0,
+        "near_ties": 0,
+        "agreement": 1.0,
+        "mismatches": [],
+    }
+    assert report["template"]["f16"]["texts"] == 2 * len(CONVERSATIONS) and report["template"]["q8_0"] == report["template"]["f16"]
     assert report["logits"]["merged_vs_adapter"] <= report["logits"]["tolerance"] < 0.1 < report["logits"]["merged_vs_base"]
     assert said[-1] == (6, 6) and [done for done, _ in said] == sorted(done for done, _ in said)
     assert json.loads((out / "parity.json").read_text(encoding="utf-8")) == report
@@ -61,14 +76,15 @@ def test_a_changed_model_is_found_out_and_explained(exported, tiny, tmp_path, to
     assert found["rate"] < 0.5 and found["prompts"] == found["exact"] + len(found["mismatches"])
     mismatch = found["mismatches"][0]
     assert mismatch["merged_token"] != mismatch["gguf_token"] and mismatch["logit_gap"] > 0
-    assert mismatch["near_tie"] == (mismatch["logit_gap"] < parity.NEAR_TIE)
+    assert not mismatch["near_tie"] or mismatch["logit_gap"] < parity.NEAR_TIE
+    assert found["rate"] <= found["agreement"] < parity.GREEDY_THRESHOLD
 
 
 def test_a_template_that_llama_cpp_renders_otherwise_is_an_error(exported, tokenizer):
     def render(tokenizer, messages, tools, add_generation_prompt=False):
         return "".join(message["content"] for message in messages)
 
-    with LlamaCpp(exported[0] / "model-f16.gguf") as llama, pytest.raises(ExportError, match="held-out conversation 1 otherwise.*character 0"):
+    with LlamaCpp(exported[0] / "model-f16.gguf") as llama, pytest.raises(ExportError, match=r"conversation 1 otherwise.*character 0"):
         parity.check_template(llama, tokenizer, CONVERSATIONS, render)
 
 
@@ -79,7 +95,7 @@ def test_a_tokenizer_that_differs_is_an_error(exported, tokenizer):
 
     lost = deepcopy(tokenizer)
     lost.backend_tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False, use_regex=True)
-    with LlamaCpp(exported[0] / "model-f16.gguf") as llama, pytest.raises(ExportError, match="disagree on held-out conversation 1 from token"):
+    with LlamaCpp(exported[0] / "model-f16.gguf") as llama, pytest.raises(ExportError, match="disagree on held-out conversation 1"):
         parity.check_template(llama, lost, CONVERSATIONS)
 
 
@@ -110,20 +126,31 @@ def test_an_adapter_that_changes_nothing_is_not_exported(tiny, tmp_path):
 def test_an_adapter_of_another_base_is_refused_in_a_sentence(tiny, tmp_path, tokenizer):
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    other = LlamaForCausalLM(LlamaConfig(vocab_size=len(tokenizer), hidden_size=32, intermediate_size=64, num_hidden_layers=1,
-                                         num_attention_heads=2, num_key_value_heads=2))
+    other = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=len(tokenizer),
+            hidden_size=32,
+            intermediate_size=64,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            num_key_value_heads=2,
+        )
+    )
     other.save_pretrained(tmp_path / "other")
     with pytest.raises(ModelError, match="with the base model that it was trained on"):
         merge_adapter(tmp_path / "other", tiny["adapter"], tmp_path / "out", [[1, 2, 3]])
 
 
-@pytest.mark.parametrize(("change", "error", "says"), [
-    ({"conversations": []}, DataError, "without held-out conversations"),
-    ({"outtypes": ("q4_k_m",)}, ExportError, "q4_k_m.*give one or more of f32"),
-    ({"outtypes": ()}, ExportError, "give one or more"),
-    ({"adapter_dir": "nowhere"}, ModelError, "tokenizer in .*nowhere"),
-    ({"base": "nowhere"}, ModelError, "base model .*nowhere can't be loaded"),
-])
+@pytest.mark.parametrize(
+    ("change", "error", "says"),
+    [
+        ({"conversations": []}, DataError, "without held-out conversations"),
+        ({"outtypes": ("q4_k_m",)}, ExportError, "q4_k_m.*give one or more of f32"),
+        ({"outtypes": ()}, ExportError, "give one or more"),
+        ({"adapter_dir": "nowhere"}, ModelError, "tokenizer in .*nowhere"),
+        ({"base": "nowhere"}, ModelError, "base model .*nowhere can't be loaded"),
+    ],
+)
 def test_what_a_user_got_wrong_is_said_in_one_sentence(tiny, tmp_path, change, error, says):
     asked = {"base": tiny["base"], "adapter_dir": tiny["adapter"], "conversations": CONVERSATIONS[:1], "outtypes": ("f16",)}
     asked |= {key: tmp_path / value if value == "nowhere" else value for key, value in change.items()}

@@ -13,7 +13,7 @@ SYSTEM = (
     "Cancel open orders only. Unwanted: cancel if open, else refund."
 )
 
-LINE = re.compile(r"(\d+) x (.+) at (\d+), (\w+)(?: (\d+) days ago)?")
+LINE = re.compile(r"(\d+) x (.+) at \$(\d+), (\w+)(?: (\d+) days ago)?")
 
 
 def order(order_id: str, customer: str, item: str, units: int, price: int, status: str, days: int = 0) -> dict[str, Any]:
@@ -53,9 +53,9 @@ class Shop(World):
 
 
 def line(record: dict[str, Any]) -> str:
-    """An order as the tool shows it, `2 x mug at 15, delivered 12 days ago`: JSON fields would cost half as much again."""
+    """An order as the tool shows it, `2 x mug at $15, delivered 12 days ago`: JSON fields would cost half as much again."""
     age = f" {record['days']} days ago" if record["status"] == "delivered" else ""
-    return f"{record['units']} x {record['item']} at {record['price']}, {record['status']}{age}"
+    return f"{record['units']} x {record['item']} at ${record['price']}, {record['status']}{age}"
 
 
 def read_line(order_id: str, text: str) -> dict[str, Any]:

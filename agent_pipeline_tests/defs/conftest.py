@@ -1,0 +1,53 @@
+"""A workspace of a test's own: a copy of the sample store, an empty lake, an ephemeral instance."""
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from agent_pipeline.defs.partitions import AGENTS
+from agent_pipeline.definitions import build_defs
+from agent_pipeline.lake import Lake
+
+SAMPLE = Path(__file__).parents[2] / "data" / "sample"
+DATA_ASSETS = ("sessions", "judged_sessions", "curated_sessions", "sft_dataset", "preference_dataset", "sharegpt_dataset", "sft_coreset")
+
+
+@dataclass
+class Bench:
+    """What a test of the graph needs at hand."""
+
+    store: Path
+    lake: Lake
+    instance: dg.DagsterInstance
+    defs: dg.Definitions
+
+    def run(self, partition: str, *assets: str, config: dict | None = None) -> dg.ExecuteInProcessResult:
+        """Materialize assets of a partition; a failure is a result, not an exception."""
+        self.instance.add_dynamic_partitions(AGENTS.name or "", [partition])
+        return self.defs.resolve_job_def("retrain").execute_in_process(
+            instance=self.instance,
+            partition_key=partition,
+            asset_selection=[dg.AssetKey(name) for name in assets],
+            run_config={"ops": {name: {"config": values} for name, values in (config or {}).items()}},
+            raise_on_error=False,
+        )
+
+    def sentence(self, result: dg.ExecuteInProcessResult) -> str:
+        """What the first failed step says to the user."""
+        data = result.filter_events(lambda event: event.is_step_failure)[0].step_failure_data
+        assert data.user_failure_data is not None, f"a stack trace instead of a sentence: {data.error_display_string}"
+        return data.user_failure_data.description or ""
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    store = tmp_path / "store"
+    shutil.copytree(SAMPLE, store)
+    monkeypatch.setenv("AGENT_PIPELINE_STORE", str(store))
+    monkeypatch.setenv("AGENT_PIPELINE_LAKE", str(tmp_path / "lake"))
+    with dg.DagsterInstance.ephemeral() as instance:
+        yield Bench(store, Lake(str(tmp_path / "lake")), instance, build_defs())

@@ -1,0 +1,180 @@
+"""The data assets on the sample store, through Dagster: counts, checks, versions, failures."""
+
+import json
+import os
+import sqlite3
+import time
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from dagster._core.definitions.observe import observe
+
+from agent_pipeline.defs.resources import Workspace
+from agent_pipeline.defs.traces import session_store
+from agent_pipeline.traces.partitions import PartitionKey
+from agent_pipeline_tests.defs.conftest import DATA_ASSETS, SAMPLE, Bench
+
+MANIFEST = json.loads((SAMPLE / "manifest.json").read_text(encoding="utf-8"))["partitions"]
+CHEAP = DATA_ASSETS[:-1]
+
+
+def _column(bench: Bench, asset: str, partition: str, column: str) -> list:
+    return bench.lake.open(asset, PartitionKey(*partition.split("/"))).read([column])[column].to_pylist()
+
+
+@pytest.mark.parametrize("partition", sorted(MANIFEST))
+def test_what_was_planted_in_the_sample_is_found_and_counted(bench: Bench, partition: str) -> None:
+    assert bench.run(partition, *CHEAP).success
+    planted, reasons = MANIFEST[partition], _column(bench, "curated_sessions", partition, "drop_reason")
+    assert len(_column(bench, "sessions", partition, "session_id")) == planted["sessions"] == len(reasons)
+    assert reasons.count(None) == planted["clean_acceptable"] == len(_column(bench, "sft_dataset", partition, "row_id"))
+    assert reasons.count("archived") == planted["archived"]
+    assert reasons.count("duplicate_of") == planted["duplicates"]
+    assert reasons.count("broken:invalid_item") == planted["broken"]["cut_json"]
+    for kind in ("orphan_output", "unanswered_call"):
+        assert reasons.count(f"broken:{kind}") == planted["broken"][kind]
+    verdicts = _column(bench, "judged_sessions", partition, "verdict")
+    assert [verdicts.count(each) for each in ("acceptable", "unacceptable", None)] == [
+        planted["acceptable"],
+        planted["unacceptable"],
+        planted["unjudged"],
+    ]
+
+
+def test_materializing_twice_gives_the_same_data_versions(bench: Bench) -> None:
+    def versions(result: dg.ExecuteInProcessResult) -> dict[str, str]:
+        return {
+            event.asset_key.to_user_string(): event.materialization.tags["dagster/data_version"]
+            for event in result.get_asset_materialization_events()
+            if event.asset_key
+        }
+
+    first = versions(bench.run("shop/intern", *CHEAP))
+    assert first == versions(bench.run("shop/intern", *CHEAP)) and len(first) == len(CHEAP)
+
+
+def test_a_materialization_shows_counts_schema_preview_and_a_picture_but_no_private_text(bench: Bench) -> None:
+    result = bench.run("shop/support", *CHEAP)
+    said = next(row for row in _column(bench, "sessions", "shop/support", "messages") if "@" in row)
+    email = next(word.strip('",.') for word in said.split() if "@" in word)
+    shown = {}
+    for event in result.get_asset_materialization_events():
+        metadata = event.materialization.metadata
+        assert "dagster/row_count" in metadata and "dagster/column_schema" in metadata
+        shown[event.asset_key.to_user_string()] = text = str({name: value.value for name, value in metadata.items()})
+        assert email not in text
+        assert len(text) < 120_000
+    assert "data:image/png" in shown["sft_dataset"] and "data:image/png" in shown["curated_sessions"]
+    assert "broken:orphan_output" in shown["curated_sessions"]
+
+
+def test_a_lost_session_fails_the_blocking_check_and_stops_what_follows(bench: Bench) -> None:
+    assert bench.run("shop/intern", "sessions", "judged_sessions").success
+    database = bench.store / "sessions/shop/intern/sessions.db"
+    with sqlite3.connect(database) as connection:
+        connection.execute("INSERT INTO sessions (session_id) VALUES ('late')")
+    # `sessions` is read again, `judged_sessions` is not: curation now sees one session fewer than was read.
+    assert bench.run("shop/intern", "sessions").success
+    result = bench.run("shop/intern", "curated_sessions", "sft_dataset")
+    assert not result.success
+    failed = [each for each in result.get_asset_check_evaluations() if not each.passed]
+    assert [each.check_name for each in failed] == ["every_session_is_kept_or_dropped_with_a_reason"]
+    assert "late" in failed[0].metadata["lost"].value
+    assert not bench.lake.has("sft_dataset", PartitionKey("shop", "intern"))
+
+
+def test_unjudged_sessions_can_be_judged_by_measures(bench: Bench) -> None:
+    config = {"judged_sessions": {"when_unjudged": "measures"}}
+    assert bench.run("shop/support", *CHEAP[:3], config=config).success
+    assert "unjudged" not in _column(bench, "curated_sessions", "shop/support", "drop_reason")
+
+
+def test_a_partition_without_kept_sessions_makes_empty_tables_not_errors(bench: Bench) -> None:
+    (bench.store / "traces/office.db").unlink()
+    result = bench.run("office/rooms", *CHEAP)
+    assert result.success
+    assert _column(bench, "sft_dataset", "office/rooms", "row_id") == []
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (lambda path: path.unlink(), "has no partition"),
+        (lambda path: path.write_bytes(b""), "not an SQLite database"),
+        (lambda path: path.write_text("hello"), "not an SQLite database"),
+        (lambda path: path.write_bytes(path.read_bytes()[:9000]), "damaged"),
+    ],
+)
+def test_a_spoilt_store_is_one_sentence_and_leaves_the_last_good_version(bench: Bench, spoil, says: str) -> None:
+    assert bench.run("shop/intern", "sessions").success
+    before = bench.lake.table("sessions", PartitionKey("shop", "intern")).read_bytes()
+    spoil(bench.store / "sessions/shop/intern/sessions.db")
+    result = bench.run("shop/intern", "sessions")
+    assert not result.success and says in bench.sentence(result)
+    assert "\n" not in bench.sentence(result)
+    assert bench.lake.table("sessions", PartitionKey("shop", "intern")).read_bytes() == before
+
+
+def test_a_key_that_the_ui_let_through_is_refused_when_it_runs(bench: Bench) -> None:
+    result = bench.run("../../etc", "sessions")
+    assert not result.success and "is not a partition" in bench.sentence(result)
+
+
+def test_a_full_disk_is_one_sentence_and_leaves_the_last_good_version(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert bench.run("shop/intern", "sessions").success
+    before = bench.lake.table("sessions", PartitionKey("shop", "intern")).read_bytes()
+    full = Path("/dev/full")
+    if not full.exists():
+        pytest.skip("this system has no /dev/full")
+    # A write to this name meets a real full disk.
+    monkeypatch.setattr("agent_pipeline.lake.uuid4", lambda: type("U", (), {"hex": "full0000"}))
+    target = bench.lake.table("sessions", PartitionKey("shop", "intern"))
+    os.symlink(full, Path(target.parent.path) / f".part-0.parquet-{os.getpid()}-full0000")
+    result = bench.run("shop/intern", "sessions")
+    assert not result.success and "disk is full" in bench.sentence(result)
+    assert target.read_bytes() == before
+
+
+def test_the_discovery_sensor_adds_partitions_starts_nothing_and_deletes_nothing(bench: Bench) -> None:
+    sensor, repository = bench.defs.resolve_sensor_def("discover_agents"), bench.defs.get_repository_def()
+    context = dg.build_sensor_context(bench.instance, repository_def=repository, resources={"workspace": Workspace()})
+    result = sensor.evaluate_tick(context)
+    added = [key for request in result.dynamic_partitions_requests for key in request.partition_keys]
+    assert sorted(added) == sorted(MANIFEST) and not result.run_requests
+    assert {event.partition for event in result.asset_events} == set(MANIFEST)
+    bench.instance.add_dynamic_partitions("agent_pipeline_project_agent", added)
+    again = sensor.evaluate_tick(
+        dg.build_sensor_context(bench.instance, repository_def=repository, resources={"workspace": Workspace()}, cursor=result.cursor)
+    )
+    assert "not changed" in (again.skip_message or "")
+    (bench.store / "sessions").rename(bench.store / "gone")
+    lost = sensor.evaluate_tick(
+        dg.build_sensor_context(bench.instance, repository_def=repository, resources={"workspace": Workspace()}, cursor=result.cursor)
+    )
+    assert lost.skip_message and not lost.dynamic_partitions_requests
+    assert sorted(bench.instance.get_dynamic_partitions("agent_pipeline_project_agent")) == sorted(MANIFEST)
+
+
+def test_observing_the_store_gives_a_new_data_version_only_when_something_changed(bench: Bench) -> None:
+    bench.instance.add_dynamic_partitions("agent_pipeline_project_agent", ["shop/intern", "office/rooms"])
+
+    def observed() -> dict[str, str]:
+        result = observe([session_store], instance=bench.instance, resources={"workspace": Workspace()})
+        assert result.success
+        events = result.get_asset_observation_events()
+        return {event.partition: event.asset_observation_data.asset_observation.tags["dagster/data_version"] for event in events}
+
+    first = observed()
+    database = bench.store / "sessions/shop/intern/sessions.db"
+    os.utime(database, (time.time(), time.time()))
+    assert observed() == first
+    with sqlite3.connect(database) as connection:
+        connection.execute("VACUUM")
+        judged = connection.execute("SELECT session_id FROM sessions ORDER BY session_id").fetchone()[0]
+    assert observed() == first
+    with sqlite3.connect(bench.store / "traces/shop.db") as connection:
+        connection.execute("INSERT INTO analysis (group_id, judgment) VALUES (?, 'changed')", (judged,))
+    second = observed()
+    assert second["shop/intern"] != first["shop/intern"]
+    assert second["office/rooms"] == first["office/rooms"]

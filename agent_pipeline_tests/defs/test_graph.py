@@ -1,0 +1,69 @@
+"""The shape of the graph: what a user sees before anything has run."""
+
+import subprocess
+import sys
+
+import dagster as dg
+import pytest
+
+from agent_pipeline.definitions import defs
+from agent_pipeline.runs import CONFIGS
+
+STAGES = {
+    "traces": ["session_store", "sessions", "judged_sessions", "curated_sessions"],
+    "datasets": ["sft_dataset", "preference_dataset", "sharegpt_dataset"],
+    "coresets": ["sft_coreset"],
+    "models": ["sft_adapter", "evaluation"],
+    "exports": ["gguf_export", "ollama_model"],
+}
+GRAPH = defs.resolve_asset_graph()
+ASSETS = [name for stage in STAGES.values() for name in stage]
+
+
+def test_the_graph_has_exactly_the_assets_of_its_stages() -> None:
+    found = {stage: sorted(key.to_user_string() for key in GRAPH.asset_keys_for_group(stage)) for stage in STAGES}
+    assert found == {stage: sorted(names) for stage, names in STAGES.items()}
+    assert {key.to_user_string() for key in GRAPH.get_all_asset_keys()} == set(ASSETS)
+
+
+def test_every_edge_stays_within_one_partition() -> None:
+    assert {GRAPH.get(dg.AssetKey(name)).partitions_def.name for name in ASSETS} == {"agent_pipeline_project_agent"}
+    for check in GRAPH.asset_check_keys:
+        assert GRAPH.get(check).partitions_def is not None, f"{check} would block all partitions for one bad project"
+
+
+@pytest.mark.parametrize("name", ASSETS)
+def test_every_asset_says_what_it_is(name: str) -> None:
+    node = GRAPH.get(dg.AssetKey(name))
+    assert node.description and len(node.description) > 40
+    assert node.tags.get("stage") == node.group_name
+    if name != "session_store":
+        assert node.owners and node.kinds and node.code_version
+
+
+@pytest.mark.parametrize(("asset", "config"), CONFIGS.items())
+def test_every_run_config_field_has_a_description_and_a_shown_default(asset: str, config: type[dg.Config]) -> None:
+    for name, field in config.model_fields.items():
+        assert field.description, f"{asset}.{name} has no description"
+        assert field.get_default() is not None, f"{asset}.{name} shows no default in the launchpad"
+
+
+def test_loading_the_code_location_imports_nothing_heavy() -> None:
+    heavy = ("torch", "transformers", "trl", "peft", "datasets", "sklearn", "matplotlib", "pandas", "polars", "xllamacpp")
+    program = f"import sys, agent_pipeline.definitions; print([name for name in {heavy!r} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_domain_imports_no_dagster() -> None:
+    program = (
+        "import sys, pkgutil, importlib\n"
+        "for room in ('traces', 'datasets', 'selection', 'training', 'evaluation', 'export', 'sample'):\n"
+        "    package = importlib.import_module(f'agent_pipeline.{room}')\n"
+        "    for module in pkgutil.walk_packages(package.__path__, package.__name__ + '.'):\n"
+        "        if not module.name.endswith('__main__'): importlib.import_module(module.name)\n"
+        "import agent_pipeline.tasks, agent_pipeline.lake, agent_pipeline.settings\n"
+        "print([name for name in sys.modules if name.split('.')[0] == 'dagster'])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

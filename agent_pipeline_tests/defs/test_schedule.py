@@ -1,0 +1,74 @@
+"""The nightly schedule: a run for what is new, a reason for what is not."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from agent_pipeline.defs.jobs import RETRAIN
+from agent_pipeline.defs.resources import Workspace
+from agent_pipeline.defs.runs import store_version_tags
+from agent_pipeline.definitions import defs
+from agent_pipeline.traces.partitions import parse_key
+from agent_pipeline.traces.reading import fingerprint
+from agent_pipeline.traces.sources import open_source
+from agent_pipeline_tests.defs.conftest import SAMPLE
+
+NIGHT = datetime(2026, 11, 21, 2, 0, tzinfo=UTC)
+
+
+@pytest.fixture
+def instance(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[dg.DagsterInstance]:
+    monkeypatch.setenv("AGENT_PIPELINE_STORE", str(SAMPLE))
+    monkeypatch.setenv("AGENT_PIPELINE_LAKE", str(tmp_path / "lake"))
+    with dg.instance_for_test() as instance:
+        yield instance
+
+
+def _tick(instance: dg.DagsterInstance) -> Any:
+    repository = defs.get_repository_def()
+    context = dg.build_schedule_context(
+        instance, scheduled_execution_time=NIGHT, repository_def=repository, resources={"workspace": Workspace()}
+    )
+    return repository.get_schedule_def("nightly").evaluate_tick(context)
+
+
+def _trained(instance: dg.DagsterInstance, partition: str, status: dg.DagsterRunStatus) -> None:
+    version, _ = fingerprint(open_source(SAMPLE).sessions(parse_key(partition)))
+    run = dg.DagsterRun(job_name=RETRAIN, status=status, tags={"dagster/partition": partition, **store_version_tags(version)})
+    instance.add_run(run)
+
+
+def test_without_a_known_agent_the_night_is_skipped_with_a_reason(instance: dg.DagsterInstance) -> None:
+    tick = _tick(instance)
+    assert not tick.run_requests and "no agent is known yet" in (tick.skip_message or "")
+
+
+def test_every_agent_with_something_new_gets_one_run_of_its_own(instance: dg.DagsterInstance) -> None:
+    instance.add_dynamic_partitions("agent_pipeline_project_agent", ["shop/intern", "office/rooms"])
+    requests = _tick(instance).run_requests
+    assert [(each.run_key, each.partition_key) for each in requests] == [
+        ("2026-11-21:office/rooms", "office/rooms"),
+        ("2026-11-21:shop/intern", "shop/intern"),
+    ]
+
+
+def test_an_agent_with_nothing_new_since_its_last_success_is_skipped_with_a_reason(instance: dg.DagsterInstance) -> None:
+    instance.add_dynamic_partitions("agent_pipeline_project_agent", ["shop/intern"])
+    _trained(instance, "shop/intern", dg.DagsterRunStatus.SUCCESS)
+    tick = _tick(instance)
+    assert not tick.run_requests and "shop/intern: nothing new in its 70 sessions" in (tick.skip_message or "")
+
+
+def test_a_night_that_failed_is_tried_again(instance: dg.DagsterInstance) -> None:
+    instance.add_dynamic_partitions("agent_pipeline_project_agent", ["shop/intern"])
+    _trained(instance, "shop/intern", dg.DagsterRunStatus.FAILURE)
+    assert len(_tick(instance).run_requests) == 1
+
+
+def test_one_unreadable_agent_does_not_keep_the_others_from_their_night(instance: dg.DagsterInstance) -> None:
+    instance.add_dynamic_partitions("agent_pipeline_project_agent", ["shop/intern", "shop/gone"])
+    assert [each.partition_key for each in _tick(instance).run_requests] == ["shop/intern"]

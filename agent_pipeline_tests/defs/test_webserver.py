@@ -1,0 +1,105 @@
+"""The UI as a user meets it: the real web server, its GraphQL, and a real browser."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent_pipeline_tests.defs.conftest import SAMPLE
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+QUIET = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-sync",
+    "--disable-background-networking",
+    "--disable-component-update",
+)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """`agent-pipeline discover`, the data assets of one agent, then a web server on the same instance."""
+    folder = tmp_path_factory.mktemp("webserver")
+    environment = os.environ | {
+        "DAGSTER_HOME": str(folder / "dagster"),
+        "AGENT_PIPELINE_STORE": str(SAMPLE),
+        "AGENT_PIPELINE_LAKE": str(folder / "lake"),
+    }
+    for command in (["discover"], ["materialize", "shop/intern", "--select", "group:traces,group:datasets"]):
+        subprocess.run([sys.executable, "-m", "agent_pipeline.cli", *command], env=environment, check=True, capture_output=True)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "dagster_webserver", "-m", "agent_pipeline.definitions", "-p", str(port)]
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        _wait(f"http://127.0.0.1:{port}/server_info", process)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait(timeout=30)
+
+
+def _wait(url: str, process: subprocess.Popen[bytes]) -> None:
+    until = time.monotonic() + 120
+    while time.monotonic() < until:
+        assert process.poll() is None, "the web server ended before it answered"
+        try:
+            urllib.request.urlopen(url, timeout=5)
+        except (urllib.error.URLError, ConnectionError, TimeoutError):
+            time.sleep(0.3)
+        else:
+            return
+    raise AssertionError("the web server did not answer within two minutes")
+
+
+def _query(server: str, query: str) -> dict:
+    request = urllib.request.Request(f"{server}/graphql", json.dumps({"query": query}).encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        result = json.load(answer)
+    assert "errors" not in result, result["errors"]
+    return result["data"]
+
+
+def test_the_partitions_of_the_store_are_there_to_be_chosen(server: str) -> None:
+    node = _query(server, '{ assetNodeOrError(assetKey: {path: ["sessions"]}) { ... on AssetNode { partitionKeys } } }')
+    assert node["assetNodeOrError"]["partitionKeys"] == ["office/rooms", "shop/intern", "shop/support"]
+
+
+def test_the_shells_runs_are_the_uis_runs(server: str) -> None:
+    runs = _query(server, "{ runsOrError { ... on Runs { results { jobName status tags { key value } } } } }")["runsOrError"]["results"]
+    assert [(run["jobName"], run["status"]) for run in runs] == [("retrain", "SUCCESS")]
+    assert {"key": "dagster/partition", "value": "shop/intern"} in runs[0]["tags"]
+
+
+def test_the_launchpad_explains_every_field_of_the_run_config(server: str) -> None:
+    data = _query(
+        server,
+        """{ assetNodeOrError(assetKey: {path: ["sft_adapter"]}) { ... on AssetNode { configField { configType {
+               ... on CompositeConfigType { fields { name description defaultValueAsJson } } } } } } }""",
+    )
+    fields = {field["name"]: field for field in data["assetNodeOrError"]["configField"]["configType"]["fields"]}
+    assert "SmolLM2-135M-Instruct" in fields["base_model"]["defaultValueAsJson"]
+    assert all(field["description"] and field["defaultValueAsJson"] for field in fields.values())
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH: apt-get install chromium")
+def test_a_browser_shows_the_stages_of_the_lineage(server: str, tmp_path: Path) -> None:
+    command = [CHROMIUM or "", *QUIET, f"--user-data-dir={tmp_path}", "--virtual-time-budget=60000", "--dump-dom", f"{server}/asset-groups"]
+    dom = subprocess.run(command, capture_output=True, text=True, timeout=180, check=True).stdout
+    assert "Global asset lineage" in dom
+    for stage in ("traces", "datasets", "coresets", "models", "exports"):
+        assert f">{stage}<" in dom

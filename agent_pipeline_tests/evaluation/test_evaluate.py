@@ -1,0 +1,51 @@
+"""An adapter against its base."""
+
+import json
+
+import pytest
+
+from agent_pipeline.errors import DataError, ModelError
+from agent_pipeline.evaluation.evaluate import evaluate
+from agent_pipeline_tests.training.world import row
+
+HELDOUT = [row(number, "test") for number in (25, 31, 38, 40)]
+
+
+@pytest.fixture(scope="module")
+def report(tiny_base, adapter_dir):
+    return evaluate([row(0), *HELDOUT], tiny_base, adapter_dir, max_new_tokens=48)
+
+
+def test_the_adapter_is_compared_with_its_base_on_the_same_turns(report):
+    assert report["n"] == 8 and report["n_calls"] == 4 and report["tasks"] == 4
+    assert report["adapter"]["heldout_loss"] < report["base"]["heldout_loss"] / 2
+    loss = report["differences"]["heldout_loss"]
+    assert loss["difference"] == pytest.approx(report["adapter"]["heldout_loss"] - report["base"]["heldout_loss"])
+    assert loss["low"] <= loss["difference"] <= loss["high"] < 0
+    for name, interval in report["differences"].items():
+        if name != "heldout_loss":
+            assert interval["difference"] == pytest.approx(report["adapter"][name] - report["base"][name])
+    assert report["by_tool"]["weather"]["n"] == 4
+
+
+def test_every_turn_is_listed_with_what_was_expected_and_said(report):
+    assert len(report["samples"]) == 8
+    first = report["samples"][0]
+    assert first["expected"] == '{"name": "weather", "arguments": {"city": "Rome", "days": 1}}'
+    assert first["prompt_tail"] == "user: How is Rome for 1 days?"
+    assert first["base"].keys() == first["adapter"].keys() and report["examples"]
+    json.dumps(report)
+
+
+def test_the_same_evaluation_gives_the_same_report(report, tiny_base, adapter_dir):
+    assert evaluate(HELDOUT, tiny_base, adapter_dir, max_new_tokens=48)["samples"] == report["samples"]
+
+
+def test_no_held_out_turn_is_one_sentence(tiny_base, adapter_dir):
+    with pytest.raises(DataError, match=r"no held-out turns.*give at least 10 tasks"):
+        evaluate([row(0), row(1)], tiny_base, adapter_dir)
+
+
+def test_an_adapter_that_is_not_there_is_one_sentence(tiny_base, tmp_path):
+    with pytest.raises(ModelError):
+        evaluate(HELDOUT, tiny_base, tmp_path)

@@ -1,0 +1,219 @@
+"""Modelfile quoting, chat formats and registration, with an `ollama` that writes down what it was asked."""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from agent_pipeline.errors import ExportError
+from agent_pipeline.export import ollama
+from agent_pipeline.export.dialects import DIALECTS, dialect_of
+from agent_pipeline.export.modelfile import context_size, modelfile, portable, quote
+from agent_pipeline.training.templates import hermes
+
+
+def ollama_reads(text: str) -> list[tuple[str, str]]:
+    """The commands that Ollama's parser finds in a Modelfile, as far as our Modelfiles use it.
+
+    Its rules: a command's name up to a blank, then its value up to the first line break at which the value's quotes are closed; of
+    the value, only white space and printable characters are kept.
+    """
+    commands, rest = [], text
+    while rest.strip():
+        name, rest = rest.lstrip().split(" ", 1)
+        if name == "PARAMETER":
+            name, rest = rest.split(" ", 1)
+        value, at, stripped = "", 0, ""
+        for at, char in enumerate(rest + "\n"):  # noqa: B007 - used after the loop
+            stripped = value.strip()
+            closed = not stripped.startswith('"""') or (len(stripped) >= 6 and stripped.endswith('"""'))
+            if char in "\r\n" and closed:
+                break
+            value += char if char.isprintable() or char in "\t\r\n" else ""
+        else:
+            raise AssertionError("the value never ends")
+        commands.append((name, stripped[3:-3] if stripped.startswith('"""') else stripped))
+        rest = rest[at + 1 :]
+    return commands
+
+
+def go_renders(template: str) -> str:
+    """What Go makes of a template that has only text, string literals and comments."""
+
+    def literal(match: re.Match) -> str:
+        inner = match.group(1).strip()
+        if inner.startswith("/*"):
+            return ""
+        if inner.startswith("`"):
+            return inner[1:-1].replace("\r", "")
+        return re.sub(
+            r"\\(?:[uU]([0-9a-f]{8}|[0-9a-f]{4})|(.))",
+            lambda m: chr(int(m[1], 16)) if m[1] else {"n": "\n", "r": "\r", "t": "\t"}.get(m[2], m[2]),
+            inner[1:-1],
+        )
+
+    return re.sub(r'\{\{(/\*.*?\*/|"(?:\\.|[^"\\\n])*"|`[^`]*`)\}\}', literal, template, flags=re.DOTALL)
+
+
+AWKWARD = st.text(st.sampled_from(list('"{}`\\ \t\r\na\u00a0\u200bé\U0001f600\x07<|')), max_size=30)
+
+
+@given(AWKWARD.filter(lambda text: "{{" not in text))
+@example('say """\nFROM evil\n"""')
+@example("{\u00a0}")
+@example('"')
+def test_any_text_of_a_template_survives_the_modelfile(text):
+    commands = ollama_reads(f"FROM ./a.gguf\nTEMPLATE {quote(portable(text))}\nPARAMETER num_ctx 9\n")
+    assert [name for name, _ in commands] == ["FROM", "TEMPLATE", "num_ctx"]
+    assert go_renders(commands[1][1]) == text
+
+
+@given(AWKWARD.filter(lambda text: "`" not in text))
+def test_any_raw_string_inside_an_action_survives_too(text):
+    template = "a{{`" + text + "`}}b"
+    ((_, read),) = ollama_reads(f"TEMPLATE {quote(portable(template))}\n")
+    assert go_renders(read) == "a" + text.replace("\r", "") + "b"
+
+
+def test_a_comment_in_a_template_cannot_close_the_quotes():
+    template = 'a {{- /* """\n */ -}} b {{/* """\n */}}c'
+    assert quote(portable(template)) == '"""a {{- /**/ -}} b {{/**/}}c"""'
+
+
+def test_a_value_that_cannot_be_quoted_is_an_error():
+    with pytest.raises(ExportError, match="three quotes at a line's end"):
+        quote('a"""\nb')
+
+
+@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
+def test_every_format_passes_through_unchanged_with_its_stops(dialect):
+    commands = ollama_reads(modelfile("model-q8_0.gguf", dialect, 4096))
+    assert commands == [
+        ("FROM", "./model-q8_0.gguf"),
+        ("TEMPLATE", dialect.template),
+        *(("stop", stop) for stop in dialect.stops),
+        ("num_ctx", "4096"),
+    ]
+
+
+@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
+def test_every_format_opens_as_many_blocks_as_it_ends(dialect):
+    actions = re.findall(r"\{\{-? *(\w+)", dialect.template)
+    assert sum(word in {"if", "range", "with"} for word in actions) == actions.count("end")
+
+
+def test_our_training_template_is_known_by_its_words_and_has_tools():
+    dialect = dialect_of(hermes(), "llama")
+    assert (dialect.name, dialect.tools, dialect.stops) == ("hermes", True, ("<|im_start|>", "<|im_end|>"))
+    # Whatever the training template says in words, its Go twin says too.
+    for words in re.findall(r"'([^'{}]*(?:Tools|tool_response|tool_call)[^']*)'", hermes()):
+        for line in words.split(r"\n"):
+            assert line in dialect.template
+
+
+@pytest.mark.parametrize(
+    ("template", "model_type", "name", "stops"),
+    [
+        ("{{ '<|im_start|>' }}", "", "chatml", ("<|im_start|>", "<|im_end|>")),
+        ("{{ '<|start_header_id|>' }}", "", "llama3", ("<|eot_id|>",)),
+        ("[INST] {{ x }} [/INST]", "", "mistral", ("</s>",)),
+        ("<start_of_turn>", "", "gemma", ("<end_of_turn>",)),
+        ("<|user|>\n<|end|>", "", "phi", ("<|end|>",)),
+        (None, "qwen2", "chatml", ("<|im_start|>", "<|im_end|>")),
+        (None, "qwen2.5", "chatml", ("<|im_start|>", "<|im_end|>")),
+        (None, "Qwen3", "chatml", ("<|im_start|>", "<|im_end|>")),
+        (None, "llama", "llama3", ("<|eot_id|>",)),
+        (None, "mistral", "mistral", ("</s>",)),
+        (None, "gemma", "gemma", ("<end_of_turn>",)),
+        (None, "gemma2", "gemma", ("<end_of_turn>",)),
+        (None, "phi", "phi", ("<|end|>",)),
+        (None, "phi3", "phi", ("<|end|>",)),
+    ],
+)
+def test_a_format_is_known_by_its_template_and_else_by_the_architecture(template, model_type, name, stops):
+    dialect = dialect_of(template, model_type)
+    assert (dialect.name, dialect.stops) == (name, stops)
+
+
+def test_an_unknown_format_leaves_the_template_to_ollama():
+    assert dialect_of("### Instruction: {{ x }}", "llama") is None and dialect_of(None, "mamba") is None
+    assert modelfile("m.gguf", None, 2048) == "FROM ./m.gguf\nPARAMETER num_ctx 2048\n"
+
+
+@pytest.mark.parametrize(
+    ("longest", "limit", "size"),
+    [(0, None, 2048), (1536, None, 2048), (1537, None, 3072), (1537, 2048, 2048), (7000, 8192, 8192), (7000, 100_000, 8192)],
+)
+def test_the_context_holds_the_longest_row_and_an_answer(longest, limit, size):
+    assert context_size(longest, limit) == size
+
+
+@pytest.mark.parametrize(
+    ("project", "agent", "name"),
+    [("tau", "airline", "tau-airline"), ("My Lab", "Agent/7", "my-lab-agent-7"), ("..x", "é!", "x"), ("a" * 90, "b", "a" * 80)],
+)
+def test_names_are_what_ollama_takes(project, agent, name):
+    assert ollama.model_name(project, agent) == name
+
+
+def test_a_name_with_nothing_left_is_an_error():
+    with pytest.raises(ExportError, match="No Ollama model can be named"):
+        ollama.model_name("é", "?")
+
+
+@pytest.fixture
+def fake_ollama(monkeypatch, tmp_path):
+    """Puts an `ollama` on PATH that writes down its arguments, folder and Modelfile, then runs the lines given."""
+
+    def install(lines: str = "exit 0") -> Path:
+        folder = tmp_path / "bin"
+        folder.mkdir()
+        script = folder / "ollama"
+        script.write_text(f'#!/bin/sh\n{{ printf "%s\\n" "$@"; pwd; cat "$4"; }} > "{tmp_path}/asked"\n{lines}\n', encoding="utf-8")
+        script.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+        return tmp_path / "asked"
+
+    return install
+
+
+@pytest.fixture
+def a_modelfile(tmp_path) -> Path:
+    (tmp_path / "out dir").mkdir()
+    path = tmp_path / "out dir" / "Modelfile"
+    path.write_text("FROM ./m.gguf\n", encoding="utf-8")
+    return path
+
+
+def test_ollama_is_asked_from_the_folder_of_the_modelfile(fake_ollama, a_modelfile):
+    asked = fake_ollama()
+    result = ollama.create("tau-airline", a_modelfile)
+    assert result.created and "ollama run tau-airline" in result.text
+    assert asked.read_text(encoding="utf-8").splitlines() == [
+        "create",
+        "tau-airline",
+        "-f",
+        str(a_modelfile),
+        str(a_modelfile.parent),
+        "FROM ./m.gguf",
+    ]
+
+
+def test_a_failing_ollama_gives_the_step_its_last_line_and_what_to_do(fake_ollama, a_modelfile):
+    fake_ollama("printf 'gathering\\n\\033[31mError: could not connect to ollama\\033[0m\\n' >&2; exit 7")
+    with pytest.raises(ExportError, match=r"step `ollama create x` failed with exit code 7, .*'Error: could not connect to ollama'.*serve"):
+        ollama.create("x", a_modelfile)
+
+
+def test_no_ollama_is_a_sentence_and_no_failure(monkeypatch, tmp_path, a_modelfile):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    result = ollama.create("x", a_modelfile)
+    assert not result.created and "ollama create x -f" in result.text
+
+
+def test_a_missing_modelfile_is_an_error(tmp_path):
+    with pytest.raises(ExportError, match="no Modelfile at"):
+        ollama.create("x", tmp_path / "Modelfile")

@@ -1,0 +1,115 @@
+"""The whole graph, from the shell, with a tiny base model: what the demo does, in a minute; and what a kill in the middle costs."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from agent_pipeline.lake import Lake, sha256_file
+from agent_pipeline.traces.partitions import PartitionKey
+from agent_pipeline_tests.tiny import CACHE, make_tiny_base
+
+SAMPLE = Path(__file__).parents[1] / "data" / "sample"
+KEY = PartitionKey("shop", "intern")
+QUICK = ("--set", "max_steps=4", "--set", "max_samples=6", "--set", "max_conversations=4", "--set", "max_new_tokens=12")
+
+
+@dataclass
+class Shell:
+    """A user's shell, with a home of its own."""
+
+    environment: dict[str, str]
+    lake: Lake
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "agent_pipeline.cli", *arguments]
+        return subprocess.Popen(command, env=self.environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+    def run(self, *arguments: str) -> tuple[int, str]:
+        process = self.start(*arguments)
+        output, _ = process.communicate(timeout=600)
+        return process.returncode, output
+
+
+@pytest.fixture(scope="module")
+def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+    folder = tmp_path_factory.mktemp("shell")
+    ours = {
+        "DAGSTER_HOME": str(folder / "dagster"),
+        "AGENT_PIPELINE_STORE": str(SAMPLE),
+        "AGENT_PIPELINE_LAKE": str(folder / "lake"),
+        "AGENT_PIPELINE_CACHE": str(CACHE),
+        "AGENT_PIPELINE_BASE_MODEL": str(make_tiny_base(folder / "tiny")),
+        "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
+    }
+    yield Shell(os.environ | ours, Lake(str(folder / "lake")))
+
+
+def test_one_command_takes_an_agents_sessions_to_a_verified_gguf_model(shell: Shell) -> None:
+    code, output = shell.run("materialize", str(KEY), *QUICK)
+    assert code == 0, output
+    exported = shell.lake.current("gguf_export", KEY)
+    assert {"model-f16.gguf", "model-q8_0.gguf", "Modelfile"} <= set(exported.manifest["files"])
+    for name, file in exported.manifest["files"].items():
+        assert sha256_file(exported.path / name) == file["sha256"]
+    assert exported.manifest["report"]["template"]["f16"]["texts"] == 8
+    modelfile = (shell.lake.current("ollama_model", KEY).path / "Modelfile").read_text(encoding="utf-8")
+    assert f"FROM {exported.path}/model-q8_0.gguf" in modelfile
+    assert "No ollama is on PATH" in output
+    trained_on = shell.lake.current("sft_adapter", KEY).manifest["made_from"]["sessions"]
+    rows = shell.lake.open("sft_dataset", KEY).read(["session_id", "split"]).to_pylist()
+    assert trained_on == sorted(row["session_id"] for row in rows if row["split"] == "train")
+    assert json.loads((shell.lake.current("evaluation", KEY).path / "samples.json").read_text(encoding="utf-8"))
+
+
+def test_the_same_again_is_reused_and_not_trained_twice(shell: Shell) -> None:
+    before = {asset: shell.lake.current(asset, KEY).identity for asset in ("sft_adapter", "evaluation", "gguf_export")}
+    code, output = shell.run("materialize", str(KEY), *QUICK)
+    assert code == 0 and output.count("reused, nothing has changed") == 3, output
+    assert before == {asset: shell.lake.current(asset, KEY).identity for asset in before}
+
+
+def test_a_training_that_is_killed_leaves_the_last_good_adapter_and_goes_on_from_its_checkpoint(shell: Shell) -> None:
+    before = shell.lake.current("sft_adapter", KEY)
+    long = ("materialize", str(KEY), "--select", "sft_adapter", "--set", "epochs=60")
+    process = shell.start(*long)
+    folder = before.path.parent
+    until = time.monotonic() + 300
+    while not list(folder.glob(".building-*/checkpoints/checkpoint-*/trainer_state.json")):
+        assert process.poll() is None and time.monotonic() < until, process.communicate()[0]
+        time.sleep(0.1)
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=60)
+    assert shell.lake.current("sft_adapter", KEY).identity == before.identity
+    # The trainer notices within a second that its parent is gone, and lets go of its lock.
+    time.sleep(3)
+    code, output = shell.run(*long)
+    assert code == 0, output
+    after = shell.lake.current("sft_adapter", KEY)
+    assert after.identity != before.identity
+    assert after.manifest["report"]["resumed_from"] >= 10
+    assert not list(folder.glob(".building-*"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["materialize", "shop/nobody"], "has no partition shop/nobody"),
+        (["materialize", "../../etc"], "is not a partition"),
+        (["materialize", "shop/intern", "--set", "lora_rank=4"], "did you mean lora_r?"),
+        (["materialize", "shop/intern", "--set", "lora_r=many"], "wrong value"),
+        (["materialize", "shop/intern", "--select", "sft_adaptor"], "cannot be resolved"),
+        (["materialize", "shop/intern", "--select", "sft_adapter", "--set", "base_model=nobody/nothing"], "nobody/nothing"),
+        (["discover", "/nowhere"], "does not exist"),
+    ],
+)
+def test_a_users_mistake_is_one_sentence_and_a_failing_exit_code(shell: Shell, arguments: list[str], says: str) -> None:
+    code, output = shell.run(*arguments)
+    assert code == 1 and says in output and "Traceback" not in output

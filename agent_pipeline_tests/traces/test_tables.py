@@ -1,0 +1,59 @@
+"""Sessions as Arrow tables and back."""
+
+import json
+from datetime import UTC, datetime
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent_pipeline.traces import tables
+from agent_pipeline.traces.session import Session
+from agent_pipeline.traces.tables import SESSIONS, row_session, session_row, to_batches, to_rows, to_table
+
+JSON = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(-(2**63), 2**63), st.floats(allow_nan=False, allow_infinity=False), st.text(st.characters(codec="utf-8"))),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(st.characters(codec="utf-8"), max_size=5), inner, max_size=3)),
+    max_leaves=10,
+)
+ONE = pa.schema([pa.field("value", pa.json_())])
+
+
+def test_a_session_comes_back_as_it_went():
+    session = Session(
+        session_id="s", project="p", agent="a", source="test", messages=[{"role": "user", "content": "ü\0"}, {"role": "assistant", "content": ""}],
+        tools=[{"type": "function", "function": {"name": "f"}}], created_at=datetime(2026, 1, 1, tzinfo=UTC), task_id="1", score=0.0,
+        damage={"x": 1}, context={"a": [1, None]}, archived=True,
+    )  # fmt: skip
+    (row,) = to_rows(to_table([session_row(session)], SESSIONS))
+    assert row_session(row) == session
+    assert row_session(row).content_sha256() == row["content_sha256"] == session.content_sha256()
+    assert "tool_calls" not in row["messages"][0]
+
+
+@given(st.lists(JSON, max_size=5))
+def test_json_columns_keep_every_value(values):
+    table = to_table([{"value": value} for value in values], ONE)
+    assert [row["value"] for row in to_rows(table)] == values
+
+
+def test_what_is_no_json_becomes_null_so_that_others_can_read_the_lake(tmp_path):
+    file = tmp_path / "t.parquet"
+    pq.write_table(to_table([{"value": {"a": float("nan"), "b": [float("-inf"), 1.5]}}], ONE), file)
+    ((text,),) = duckdb.sql(f"SELECT json_extract(value, '$') FROM '{file}'").fetchall()
+    assert json.loads(text) == {"a": None, "b": [None, 1.5]}
+
+
+def test_a_batch_ends_at_its_number_of_rows_or_its_size(monkeypatch):
+    monkeypatch.setattr(tables, "CHARACTERS_PER_BATCH", 100)
+    rows = [{"value": "x" * 60} for _ in range(5)] + [{"value": 1}] * 7
+    sizes = [batch.num_rows for batch in to_batches(rows, ONE, size=3)]
+    assert sizes == [2, 2, 3, 3, 2]
+    assert [row["value"] for row in to_rows(to_batches(rows, ONE, size=3))] == [row["value"] for row in rows]
+
+
+def test_no_rows_are_an_empty_table_of_the_schema():
+    assert to_table([], SESSIONS).schema.equals(SESSIONS)
+    assert list(to_batches([], SESSIONS)) == []

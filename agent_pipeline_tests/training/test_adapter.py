@@ -1,0 +1,156 @@
+"""Training: it learns, it repeats itself, it survives a kill."""
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agent_pipeline.errors import DataError
+from agent_pipeline.training.adapter import train_adapter
+from agent_pipeline.training.checkpoints import COMPLETE, prepare
+from agent_pipeline.training.losses import mean_loss, row_losses
+from agent_pipeline_tests.training.world import TRAINING, row
+
+ROWS = [row(number) for number in range(24)]
+HELDOUT = [row(number, "test") for number in (25, 31)]
+
+
+def files(directory: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(directory)): path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def trained(tiny_base, tmp_path_factory):
+    out = tmp_path_factory.mktemp("adapter")
+    heard = []
+    report = train_adapter(ROWS, tiny_base, TRAINING, out, HELDOUT, lambda *event: heard.append(event))
+    return out, report, heard
+
+
+def test_it_learns(trained):
+    _, report, _ = trained
+    assert report["loss_last"] < report["loss_first"] / 2
+    assert report["heldout"]["after"] < report["heldout"]["before"] / 2
+    assert report["steps"] == 24 and len(report["log_history"]) == 24
+    assert report["rows"] == {"in": 24, "truncated": 0, "dropped_too_long": 0, "trained": 24}
+
+
+def test_the_directory_holds_the_adapter_its_tokenizer_and_its_report(trained, tiny_base):
+    out, report, _ = trained
+    assert {
+        "adapter_model.safetensors",
+        "adapter_config.json",
+        "training.json",
+        "tokenizer.json",
+        "chat_template.jinja",
+    } <= files(out).keys()
+    assert not any(name.startswith("checkpoint") for name in files(out))
+    saved = json.loads((out / "training.json").read_text())
+    assert saved == {key: report[key] for key in saved}
+    assert saved["base"] == {"name": "tiny-llama", "revision": tiny_base.revision} and saved["template"]["origin"] == "hermes"
+    assert "<tool_response>" in (out / "chat_template.jinja").read_text()
+    assert str(tiny_base.path) not in (out / "adapter_config.json").read_text()
+
+
+def test_progress_says_step_loss_and_speed(trained):
+    _, _, heard = trained
+    steps = [(done, total) for done, total, text in heard if "tokens/s" in text and "loss" in text]
+    assert steps == [(step, 24) for step in range(1, 25)]
+
+
+def test_the_same_input_gives_the_same_bytes(trained, tiny_base, tmp_path):
+    out, _, _ = trained
+    train_adapter(ROWS, tiny_base, TRAINING, tmp_path, HELDOUT)
+    assert files(tmp_path) == files(out)
+
+
+KILLED = """
+import os, pickle, signal, sys
+from pathlib import Path
+from agent_pipeline.training.adapter import train_adapter
+from agent_pipeline_tests.training.test_adapter import HELDOUT, ROWS, TRAINING
+def progress(done, total, text):
+    if "loss" in text and done == 21:
+        os.kill(os.getpid(), signal.SIGKILL)
+base, out = pickle.loads(Path(sys.argv[1]).read_bytes()), Path(sys.argv[2])
+train_adapter(ROWS, base, TRAINING, out, HELDOUT, progress)
+"""
+
+
+def test_a_killed_training_goes_on_and_ends_with_the_same_bytes(trained, tiny_base, tmp_path):
+    import pickle
+
+    (tmp_path / "base.pickle").write_bytes(pickle.dumps(tiny_base))
+    out = tmp_path / "out"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path.cwd()), *sys.path])}
+    ended = subprocess.run(
+        [sys.executable, "-c", KILLED, str(tmp_path / "base.pickle"), str(out)], env=environment, capture_output=True
+    )
+    assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()[-2000:]
+    assert not (out / "training.json").exists()
+    # The kill may have come in the middle of writing a checkpoint: the half-written one must not be trusted.
+    (out / "checkpoints" / "checkpoint-21").mkdir()
+
+    heard = []
+    report = train_adapter(ROWS, tiny_base, TRAINING, out, HELDOUT, lambda *event: heard.append(event))
+    assert report["resumed_from"] == 20
+    assert [done for done, _, text in heard if "loss" in text and "tokens/s" in text] == [21, 22, 23, 24]
+    assert files(out) == files(trained[0])
+
+
+def test_checkpoints_of_another_run_are_not_gone_on_from(tmp_path):
+    work = tmp_path / "checkpoints"
+    assert prepare(work, "one") is None
+    for step in (2, 10):
+        (work / f"checkpoint-{step}").mkdir()
+        for name in COMPLETE:
+            (work / f"checkpoint-{step}" / name).write_text("{}")
+    assert prepare(work, "one") == work / "checkpoint-10"
+    (work / "checkpoint-10" / "optimizer.pt").unlink()
+    assert prepare(work, "one") == work / "checkpoint-2"
+    assert prepare(work, "two") is None and not list(work.glob("checkpoint-*"))
+
+
+def test_long_rows_are_shortened_or_dropped_and_counted(tiny_base, tmp_path):
+    def talk(number, words):
+        long = row(number)
+        long["messages"] = [
+            *long["messages"],
+            {"role": "user", "content": "sun " * words},
+            {"role": "assistant", "content": "Yes."},
+        ]
+        return long
+
+    config = dataclasses.replace(TRAINING, max_length=320, max_steps=1)
+    report = train_adapter([row(0), talk(1, 90), talk(2, 900)], tiny_base, config, tmp_path)
+    assert report["rows"] == {"in": 3, "truncated": 1, "dropped_too_long": 1, "trained": 2}
+    assert report["row_ids"] == ["row-0", "row-1"] and report["longest_row_tokens"] <= 320
+
+
+@pytest.mark.parametrize(
+    ("rows", "what"),
+    [
+        ([], "no rows to train on"),
+        ([row(0), row(1, "test")], "of the split test"),
+        ([{**row(0), "messages": [{"role": "user", "content": "only me"}]}], "session-0.*no token of it is the assistant's"),
+        (
+            [{**row(0), "messages": [{"role": "user", "content": "x" * 3000}, *row(0)["messages"][-1:]]}],
+            "longer than max_length",
+        ),
+    ],
+)
+def test_rows_that_cannot_be_trained_on_are_one_sentence(tiny_base, tmp_path, rows, what):
+    with pytest.raises(DataError, match=what) as error:
+        train_adapter(rows, tiny_base, TRAINING, tmp_path)
+    assert "\n" not in str(error.value)
+
+
+def test_the_losses_in_the_report_are_those_of_the_saved_adapter(trained, tiny_base):
+    out, report, _ = trained
+    assert mean_loss(row_losses(HELDOUT, tiny_base, out)) == pytest.approx(report["heldout"]["after"], rel=1e-5)
+    assert mean_loss(row_losses(HELDOUT, tiny_base)) == pytest.approx(report["heldout"]["before"], rel=1e-5)

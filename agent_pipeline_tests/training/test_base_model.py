@@ -1,0 +1,43 @@
+"""Where a base model comes from, and what its revision says."""
+
+import shutil
+
+import pytest
+
+from agent_pipeline.errors import ModelError
+from agent_pipeline.training.base_model import EMBEDDED, resolve_base_model
+
+
+def test_a_directory_is_itself_and_its_revision_follows_its_weights(tiny_base, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(tiny_base.path, copy)
+    assert resolve_base_model(str(copy), tmp_path).revision == tiny_base.revision
+    weights = next(copy.glob("*.safetensors"))
+    data = bytearray(weights.read_bytes())
+    data[-1] ^= 1
+    weights.write_bytes(data)
+    changed = resolve_base_model(str(copy), tmp_path)
+    assert changed.path == copy and changed.revision.startswith("sha256:") and changed.revision != tiny_base.revision
+
+
+@pytest.mark.parametrize("name", ["nobody/no-such-model", "./no/such/directory", "a/b/c"])
+def test_a_model_that_does_not_exist_is_one_sentence(name, tmp_path):
+    with pytest.raises(ModelError) as error:
+        resolve_base_model(name, tmp_path)
+    text = str(error.value)
+    assert name in text and "\n" not in text and text.endswith(".")
+
+
+def test_a_directory_without_weights_says_what_is_missing(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ModelError, match="has no safetensors weights"):
+        resolve_base_model(str(tmp_path), tmp_path)
+
+
+def test_the_default_needs_no_network(smollm2):
+    assert smollm2.name == EMBEDDED
+    assert {"config.json", "model.safetensors", "tokenizer.json"} <= {file.name for file in smollm2.path.iterdir()}
+
+
+def test_the_embedded_tokenizer_splits_digits_as_the_original_does(smollm2_tokenizer):
+    assert smollm2_tokenizer("  12").input_ids == [256, 33, 34]

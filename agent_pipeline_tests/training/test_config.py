@@ -1,0 +1,45 @@
+"""The numbers of a training."""
+
+import dataclasses
+
+import pytest
+
+from agent_pipeline.errors import SettingsError
+from agent_pipeline.training.config import STORED_TOKENS, TrainingConfig, probe_device
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("batch_size", 0),
+        ("epochs", 0),
+        ("learning_rate", -1.0),
+        ("lora_dropout", 1.0),
+        ("max_length", 3),
+        ("gradient_checkpointing", "yes"),
+    ],
+)
+def test_a_value_that_cannot_work_is_named(field, value):
+    with pytest.raises(SettingsError, match=f"training setting {field} is"):
+        TrainingConfig(**{field: value})
+
+
+def test_every_option_with_an_effect_is_in_the_identity():
+    left_out = {field.name for field in dataclasses.fields(TrainingConfig)} - TrainingConfig().identity().keys()
+    assert left_out == {"checkpoint_steps", "gradient_checkpointing"}
+
+
+def test_long_batches_recompute_their_activations():
+    config = TrainingConfig(batch_size=2)
+    assert not config.checkpoints_gradients(STORED_TOKENS // 2) and config.checkpoints_gradients(STORED_TOKENS // 2 + 1)
+    assert dataclasses.replace(config, gradient_checkpointing="on").checkpoints_gradients(1)
+
+
+def test_modules_are_all_linear_or_names():
+    assert TrainingConfig().modules == "all-linear"
+    assert TrainingConfig(target_modules="q_proj, v_proj").modules == ["q_proj", "v_proj"]
+
+
+def test_a_cpu_trains_in_float32():
+    device = probe_device()
+    assert device.name != "cpu" or not device.bf16

@@ -1,0 +1,146 @@
+"""Which tokens are learnt."""
+
+import dataclasses
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from trl.chat_template_utils import qwen2_5_training_chat_template
+
+from agent_pipeline.errors import DataError
+from agent_pipeline.training.masks import check, encode, prompt_ids
+from agent_pipeline.training.templates import hermes, render
+from agent_pipeline_tests.training.world import TOOL, call, row
+
+# Our template, marked as Hugging Face wants it: the second opinion on our masks.
+MARKED = (
+    hermes()
+    .replace("""{{- '<|im_start|>assistant\\n' + (message.content or '') -}}""",
+             """{{- '<|im_start|>assistant\\n' -}}{% generation %}{{- message.content or '' -}}""")
+    .replace("""{{- '<|im_end|>\\n' -}}
+    {%- elif not""", """{{- '<|im_end|>' -}}{% endgeneration %}{{- '\\n' -}}
+    {%- elif not""")
+)  # fmt: skip
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=15)
+answers = st.builds(lambda text: [{"role": "assistant", "content": text}], texts)
+calls = st.builds(
+    lambda text, arguments, result: [
+        {"role": "assistant", "content": text, "tool_calls": [call("weather", arguments), call("weather", {}, "2")]},
+        {"role": "tool", "tool_call_id": "call00001", "content": result},
+        {"role": "tool", "tool_call_id": "2", "content": "rain"},
+        {"role": "assistant", "content": "Done."},
+    ],
+    texts, st.dictionaries(st.sampled_from(["city", "days"]), st.one_of(texts, st.integers(), st.booleans())), texts,
+)  # fmt: skip
+exchange = st.builds(lambda text, rest: [{"role": "user", "content": text}, *rest], texts, st.one_of(answers, calls))
+conversations = st.lists(exchange, min_size=1, max_size=3).map(lambda parts: [m for part in parts for m in part])
+
+
+def shown(tokenizer, encoded) -> list[str]:
+    return [tokenizer.decode(encoded.input_ids[start:end]) for start, end in encoded.turns]
+
+
+def test_a_tool_conversation_trains_the_call_and_the_answer_with_their_stops(smollm2_tokenizer):
+    example = row(3)
+    encoded = encode(smollm2_tokenizer, example["messages"], example["tools"])
+    assert shown(smollm2_tokenizer, encoded) == [
+        '<tool_call>\n{"name": "weather", "arguments": {"city": "Lima", "days": 4}}\n</tool_call><|im_end|>',
+        "It is sunny in Lima.<|im_end|>",
+    ]
+    assert sum(encoded.trained) == sum(end - start for start, end in encoded.turns)
+    assert [i for i, label in enumerate(encoded.labels) if label != -100] == [i for i, t in enumerate(encoded.trained) if t]
+    check(encoded, smollm2_tokenizer, example["messages"])
+
+
+def test_the_prompt_is_what_comes_before_the_turn(smollm2_tokenizer):
+    example = row(3)
+    encoded = encode(smollm2_tokenizer, example["messages"], example["tools"])
+    for index, (start, _) in zip((2, 4), encoded.turns, strict=True):
+        assert prompt_ids(smollm2_tokenizer, example["messages"][:index], example["tools"]) == encoded.input_ids[:start]
+
+
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(conversations)
+def test_every_conversation_passes_the_four_assertions(tiny_tokenizer, messages):
+    encoded = encode(tiny_tokenizer, messages, [TOOL])
+    check(encoded, tiny_tokenizer, messages)
+    assert tiny_tokenizer.decode(encoded.input_ids) == render(tiny_tokenizer, messages, [TOOL])
+
+
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(conversations)
+def test_the_mask_equals_hugging_faces_generation_mask(tiny_tokenizer, messages):
+    from agent_pipeline.training.rendering import as_template_wants
+
+    theirs = tiny_tokenizer.apply_chat_template(
+        as_template_wants(messages, "dict"),
+        tools=[TOOL],
+        chat_template=MARKED,
+        return_dict=True,
+        return_assistant_tokens_mask=True,
+    )
+    ours = encode(tiny_tokenizer, messages, [TOOL])
+    assert ours.input_ids == theirs["input_ids"]
+    assert ours.trained == [bool(bit) for bit in theirs["assistant_masks"]]
+
+
+def test_a_greeting_before_the_user_speaks_is_learnt(tiny_tokenizer):
+    messages = [
+        {"role": "assistant", "content": "Hello!"},
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": "Yes?"},
+    ]
+    encoded = encode(tiny_tokenizer, messages, [])
+    check(encoded, tiny_tokenizer, messages)
+    assert shown(tiny_tokenizer, encoded) == ["Hello!<|im_end|>", "Yes?<|im_end|>"]
+
+
+def test_lone_surrogates_do_not_stop_the_training(tiny_tokenizer):
+    messages = [{"role": "user", "content": "\ud800 broken"}, {"role": "assistant", "content": "Fine."}]
+    assert shown(tiny_tokenizer, encode(tiny_tokenizer, messages, [])) == ["Fine.<|im_end|>"]
+
+
+@pytest.mark.parametrize(
+    ("what", "change"),
+    [
+        ("no token of it", lambda e: dataclasses.replace(e, trained=[False] * len(e.trained))),
+        ("does not match the turn", lambda e: dataclasses.replace(e, trained=[True] * len(e.trained))),
+        ("without its stop token", lambda e: _moved(e, 0, -1)),
+        ("do not decode", lambda e: _moved(e, 3, 0)),
+        ("after the last answer", lambda e: dataclasses.replace(e, trained=[*e.trained[:-1], True])),
+    ],
+)
+def test_each_broken_assertion_names_the_row(tiny_tokenizer, what, change):
+    messages = row(1)["messages"]
+    encoded = change(encode(tiny_tokenizer, messages, [TOOL]))
+    with pytest.raises(DataError, match=what) as error:
+        check(encoded, tiny_tokenizer, messages, "Row row-1")
+    assert str(error.value).startswith("Row row-1 cannot be trained on")
+
+
+def _moved(encoded, begin: int, finish: int):
+    turns = [(start + begin, end + finish) for start, end in encoded.turns]
+    trained = [any(start <= i < end for start, end in turns) for i in range(len(encoded.trained))]
+    return dataclasses.replace(encoded, trained=trained, turns=turns)
+
+
+def test_a_trained_tool_result_is_found(tiny_tokenizer):
+    messages = row(1)["messages"]
+    encoded = encode(tiny_tokenizer, messages, [TOOL])
+    (start, _), (_, end) = encoded.turns
+    stretched = dataclasses.replace(
+        encoded, turns=[(start, start + 4), (start + 4, end)], trained=[start <= i < end for i in range(len(encoded.trained))]
+    )
+    with pytest.raises(DataError):
+        check(stretched, tiny_tokenizer, messages)
+
+
+def test_another_familys_template_gives_the_same_kind_of_mask(tiny_tokenizer):
+    import copy
+
+    tokenizer = copy.deepcopy(tiny_tokenizer)
+    tokenizer.chat_template = qwen2_5_training_chat_template
+    encoded = encode(tokenizer, row(2)["messages"], [TOOL])
+    check(encoded, tokenizer, row(2)["messages"])
+    assert [text.removeprefix("\n") for text in shown(tokenizer, encoded)][1] == "It is sunny in Bonn.<|im_end|>"

@@ -1,0 +1,112 @@
+"""Which chat template a model is trained with."""
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from transformers import AutoTokenizer
+from trl import chat_template_utils
+
+from agent_pipeline.errors import ModelError
+from agent_pipeline.training.templates import SENTINEL, TOOL, load_tokenizer, probe, render, training_template
+from agent_pipeline_tests.training.world import call, row
+
+DOUBLE = """{% for m in messages %}<|im_start|>{{ m.role }}
+{{ m.content or '' }}{% for c in m.tool_calls or [] %}{{ c | tojson }}{% endfor %}{{ tools | tojson if loop.first }}<|im_end|>
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
+
+
+@pytest.fixture
+def tokenizer(tiny_base):
+    return AutoTokenizer.from_pretrained(tiny_base.path)
+
+
+def test_smollm2s_own_template_is_refused_and_ours_chosen(smollm2):
+    stock = AutoTokenizer.from_pretrained(smollm2.path)
+    assert "it drops the tools" in probe(stock, stock.chat_template).defects
+    assert "it drops tool calls" in probe(stock, stock.chat_template).defects
+    template = training_template(stock)
+    assert (template.origin, template.arguments_as, template.stops) == ("hermes", "dict", ("<|im_end|>",))
+    assert "drops the tools" in template.why
+
+
+def test_a_template_that_loses_nothing_is_kept(tokenizer):
+    tokenizer.chat_template = DOUBLE
+    template = training_template(tokenizer)
+    assert (template.origin, template.jinja, template.arguments_as) == ("model", DOUBLE, "dict")
+
+
+def test_arguments_go_as_strings_to_a_template_that_wants_strings(tokenizer, tmp_path):
+    tokenizer.chat_template = DOUBLE.replace("{{ c | tojson }}", "{{ c.function.name + c.function.arguments }}")
+    assert training_template(tokenizer).arguments_as == "str"
+    tokenizer.save_pretrained(tmp_path)
+    loaded, _ = load_tokenizer(tmp_path)
+    loaded.save_pretrained(tmp_path)
+    # Which form it wants is saved with the template, so nobody needs to probe again to render.
+    again = AutoTokenizer.from_pretrained(tmp_path)
+    assert 'weather{"city": "Oslo"}' in render(
+        again, [{"role": "assistant", "tool_calls": [call("weather", {"city": "Oslo"})]}], []
+    )
+
+
+def test_a_template_that_encodes_arguments_twice_is_refused(tokenizer):
+    twice = DOUBLE.replace("{{ c | tojson }}", "{{ c.function.name }}{{ c.function.arguments | tojson | tojson }}")
+    assert probe(tokenizer, twice).defects == ("it encodes the arguments of tool calls twice",)
+
+
+def test_a_template_that_rewrites_earlier_turns_gives_way_to_trls(tokenizer):
+    tokenizer.chat_template = chat_template_utils.qwen3_chat_template
+    template = training_template(tokenizer)
+    assert template.origin == "trl" and "differently once another follows" in template.why
+
+
+@pytest.mark.parametrize("family", ["qwen2_5", "qwen3", "qwen3_5_nothink"])
+def test_trls_training_templates_pass_the_probe(tokenizer, family):
+    assert not probe(tokenizer, getattr(chat_template_utils, f"{family}_training_chat_template")).defects
+
+
+def test_a_tokenizer_for_which_nothing_renders_tools_is_refused(tokenizer):
+    from transformers import PreTrainedTokenizerFast
+
+    other = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer, eos_token="<|endoftext|>")
+    other.add_special_tokens({"eos_token": "<|endoftext|>"})
+    bare = PreTrainedTokenizerFast(tokenizer_object=_without_chatml(), eos_token="</s>")
+    with pytest.raises(ModelError, match="choose another base model"):
+        training_template(bare)
+
+
+def _without_chatml():
+    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel()
+    bpe.train_from_iterator(
+        ["text"], trainers.BpeTrainer(special_tokens=["</s>"], initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
+    )
+    return bpe
+
+
+def test_ours_has_no_default_persona_and_shows_everything(tiny_tokenizer):
+    assert render(tiny_tokenizer, [{"role": "user", "content": "Hi"}], []) == "<|im_start|>user\nHi<|im_end|>\n"
+    text = render(tiny_tokenizer, row(0)["messages"], row(0)["tools"])
+    assert '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo", "days": 1}}\n</tool_call><|im_end|>\n' in text
+    assert '<|im_start|>tool\n<tool_response>\n{"city": "Oslo", "sun": true}\n</tool_response><|im_end|>\n' in text
+    assert text.startswith("<|im_start|>system\nYou report the weather.\n\n# Tools\n")
+    assert render(tiny_tokenizer, SENTINEL, [TOOL]).count("<|im_end|>") == len(SENTINEL)
+
+
+def test_arguments_that_are_no_json_stay_as_they_are(tiny_tokenizer):
+    broken = {"id": "1", "type": "function", "function": {"name": "weather", "arguments": "{broken"}}
+    text = render(tiny_tokenizer, [{"role": "assistant", "content": None, "tool_calls": [broken]}], [])
+    assert '"arguments": "{broken"' in text
+
+
+@settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.tuples(st.sampled_from(["user", "assistant", "tool"]), st.text(max_size=12)), max_size=6))
+def test_ours_renders_every_prefix_as_a_prefix(tiny_tokenizer, parts):
+    messages = [{"role": role, "content": content} for role, content in parts]
+    whole = render(tiny_tokenizer, messages, [TOOL])
+    for index, message in enumerate(messages):
+        assert whole.startswith(render(tiny_tokenizer, messages[:index], [TOOL]))
+        if message["role"] == "assistant":
+            assert whole.startswith(render(tiny_tokenizer, messages[:index], [TOOL], add_generation_prompt=True))
