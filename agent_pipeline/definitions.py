@@ -3,17 +3,12 @@
 `build_defs` lets tests and notebooks swap resources; `defs` is what Dagster loads.
 """
 
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
 import dagster as dg
 
-# We pin Dagster's minor version, and tests cover the preview parts that we use (partitioned checks, observable sources).
-warnings.filterwarnings("ignore", category=dg.BetaWarning)
-warnings.filterwarnings("ignore", category=dg.PreviewWarning)
-
-from agent_pipeline.defs import coresets, datasets, exports, models, traces  # noqa: E402
+from agent_pipeline.defs import coresets, datasets, exports, models, traces
 from agent_pipeline.defs.console import console
 from agent_pipeline.defs.jobs import retrain
 from agent_pipeline.defs.resources import Workspace

@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
-from agent_pipeline.errors import SettingsError
+from agent_pipeline.errors import PartitionError, SettingsError
 from agent_pipeline.traces.partitions import PartitionKey, parse_key
 from agent_pipeline.traces.reading import ReadingOptions
 
@@ -67,8 +67,12 @@ class Settings(BaseSettings):
     @field_validator("agents")
     @classmethod
     def _keys(cls, agents: dict[str, AgentSettings]) -> dict[str, AgentSettings]:
+        """Settings of a name that no agent can have would never apply."""
         for key in agents:
-            parse_key(key)  # a name that no agent can have would be settings that never apply
+            try:
+                parse_key(key)
+            except PartitionError as error:
+                raise ValueError(str(error).rstrip(".")) from error
         return agents
 
     @classmethod

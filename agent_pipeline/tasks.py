@@ -45,7 +45,7 @@ def rows_made_from(rows: list[dict[str, Any]]) -> dict[str, Any]:
 def build(
     lake: Lake, params: Params, asset: str, made_from: dict[str, Any], make: Callable[[Path], dict[str, Any]]
 ) -> tuple[Artifact, bool]:
-    """The artifact with this origin: found, or made by `make(folder)`, whose report joins the manifest. Returns it and whether it was found.
+    """The artifact with this origin: found, or made by `make(folder)`, whose report joins the manifest; and whether it was found.
 
     Raises:
         DataError: another process is building the same artifact now.

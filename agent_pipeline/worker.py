@@ -12,16 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from filelock import FileLock, Timeout
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
-
-from filelock import FileLock, Timeout
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
-
-from filelock import FileLock, Timeout
 
 from agent_pipeline.errors import PipelineError, disk_sentence
 from agent_pipeline.progress import throttled
@@ -33,6 +23,8 @@ def main() -> None:
     from dagster_pipes import open_dagster_pipes
 
     _end_with_parent()
+    # Idle threads that spin take the cores from others: with a second torch process beside it, training was ten times slower.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     for variable in ("HF_HUB_DISABLE_PROGRESS_BARS", "HF_DATASETS_DISABLE_PROGRESS_BARS", "TOKENIZERS_PARALLELISM"):
         os.environ.setdefault(variable, "false" if variable.startswith("TOK") else "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
@@ -48,44 +40,6 @@ def main() -> None:
                 raise
             result = {"error": sentence}
         pipes.report_custom_message(result)
-
-
-@contextmanager
-def _one_at_a_time(cache: Path, say: Callable[[str], None]) -> Iterator[None]:
-    """Let one heavy task at a time run on this machine: several nightly runs start together, and two trainings want twice the memory.
-
-    A file lock and not a pool of Dagster's: the system takes it from a process that was killed, at once and without a daemon.
-    """
-    cache.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(cache / "worker.lock")
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        say("waiting for another heavy task on this machine to end")
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
-
-
-@contextmanager
-def _one_at_a_time(cache: Path, say: Callable[[str], None]) -> Iterator[None]:
-    """Let one heavy task at a time run on this machine: several nightly runs start together, and two trainings want twice the memory.
-
-    A file lock and not a pool of Dagster's: the system takes it from a process that was killed, at once and without a daemon.
-    """
-    cache.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(cache / "worker.lock")
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        say("waiting for another heavy task on this machine to end")
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """`make bench`: time what a user waits for. Medians of five runs, alternating with a yardstick, so that a noisy machine moves both.
 
-    code location   importing agent_pipeline.definitions, against importing dagster alone
-    data assets     the data assets of one sample partition from the shell, against starting the command with nothing to do
+code location   importing agent_pipeline.definitions, against importing dagster alone
+data assets     the data assets of one sample partition from the shell, against starting the command with nothing to do
 """
 
 import os

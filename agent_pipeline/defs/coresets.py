@@ -37,7 +37,7 @@ class CoresetConfig(dg.Config):
 
     strategy: Literal["random", "diversity", "loss_topk", "hybrid"] = Field(
         default="hybrid",
-        description="random: by a seeded hash of the row. diversity: the row nearest the middle of each cluster. loss_topk: the highest losses "
+        description="random: by a seeded hash. diversity: the row nearest the middle of each cluster. loss_topk: the highest losses "
         "of the base model. hybrid: loss_ratio of the picks by loss within clusters, the others nearest the middle.",
     )
     target_size: int = Field(

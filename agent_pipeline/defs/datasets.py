@@ -25,7 +25,7 @@ from agent_pipeline.traces.tables import row_session, to_rows, to_table
 def sft_dataset(
     context: dg.AssetExecutionContext, curated_sessions: pa.RecordBatchReader, workspace: dg.ResourceParam[Workspace]
 ) -> dg.MaterializeResult:
-    """Conversations to imitate (`messages`, `tools`), one a kept session, each on the side of the split that its task belongs to for ever."""
+    """Conversations to imitate (`messages`, `tools`), one a kept session, each on the side that its task belongs to for ever."""
     with user_errors():
         counts: Counter[str] = Counter()
         kept = (row_session(row) for row in to_rows(curated_sessions) if row["kept"])

@@ -98,7 +98,7 @@ OWN_NAME = "project-agent"
 class OllamaConfig(dg.Config):
     """The model's name in Ollama."""
 
-    name: str = Field(default=OWN_NAME, description=f"The model's name in Ollama; {OWN_NAME} stands for the partition's own project and agent.")
+    name: str = Field(default=OWN_NAME, description=f"The model's name in Ollama; {OWN_NAME} stands for the partition's own two.")
 
 
 @dg.asset(**asset_options("exports", {"llama", "file"}, ARTIFACTS))

@@ -31,7 +31,7 @@ class AdapterConfig(dg.Config):
     warmup_ratio: float = Field(default=0.1, ge=0, lt=1, description="Share of the steps over which the learning rate rises.")
     max_grad_norm: float = Field(default=1.0, gt=0, description="Gradients are clipped to this norm.")
     batch_size: int = Field(default=1, ge=1, description="Rows a forward pass.")
-    gradient_accumulation: int = Field(default=4, ge=1, description="Forward passes an optimizer step.")
+    gradient_accumulation: int = Field(default=2, ge=1, description="Forward passes an optimizer step.")
     lora_r: int = Field(default=16, ge=1, description="Rank of the adapter's matrices.")
     lora_alpha: int = Field(default=32, ge=1, description="Scale of the adapter (alpha / r multiplies its output).")
     lora_dropout: float = Field(default=0.0, ge=0, lt=1, description="Dropout before the adapter's first matrix.")
@@ -142,7 +142,7 @@ def heldout(dataset: pa.Table, partition: str) -> list[dict[str, Any]]:
     if not rows:
         tasks = len({row["task_key"] for row in to_rows(dataset)})
         raise DataError(
-            f"{partition} has no held-out rows: its {tasks} tasks all fell on the training side; about 10 tasks are needed for 2 to be held out "
+            f"{partition} has no held-out rows: its {tasks} tasks all fell on the training side; about 10 are needed for 2 to be held out "
             "(no training row is ever used instead)."
         )
     return rows

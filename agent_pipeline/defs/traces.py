@@ -40,7 +40,7 @@ def session_store(context: dg.OpExecutionContext, workspace: dg.ResourceParam[Wo
 def sessions(context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace]) -> dg.MaterializeResult:
     """Every session of the agent in one canonical form, one row each: archived, empty and damaged ones too.
 
-    Calls are paired with their results by position; damage is counted by kind; tool schemas that no source records are inferred from the calls.
+    Calls are paired with their results by position; damage is counted by kind; missing tool schemas are inferred from the calls.
     """
     with user_errors():
         key = agent_key(context)

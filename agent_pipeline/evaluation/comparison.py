@@ -38,9 +38,7 @@ def differences(
     return report
 
 
-def by_tool(
-    tools: Sequence[str | None], base: Sequence[dict[str, Any]], adapter: Sequence[dict[str, Any]]
-) -> dict[str, dict[str, Any]]:
+def by_tool(tools: Sequence[str | None], base: Sequence[dict[str, Any]], adapter: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """For each tool that was expected first (None: an answer was), the turns and both models' accuracies there."""
     members: defaultdict[str, list[int]] = defaultdict(list)
     for index, tool in enumerate(tools):

@@ -85,10 +85,7 @@ def evaluate(
     scores = {name: [asdict(score(q.sample, text)) for q, text in zip(questions, said[name], strict=True)] for name in said}
     tasks = [question.sample.task_key for question in questions]
     calls = [question.sample.calls for question in questions]
-    entries = [
-        _entry(q, said["base"][i], said["adapter"][i], scores["base"][i], scores["adapter"][i])
-        for i, q in enumerate(questions)
-    ]
+    entries = [_entry(q, said["base"][i], said["adapter"][i], scores["base"][i], scores["adapter"][i]) for i, q in enumerate(questions)]
     return {
         "n": len(questions),
         "n_calls": sum(map(bool, calls)),
@@ -110,9 +107,7 @@ def _as(model: "PeftModel", name: str) -> AbstractContextManager[Any]:
     return model.disable_adapter() if name == "base" else nullcontext()
 
 
-def _question(
-    tokenizer: "PreTrainedTokenizerBase", sample: TurnSample, max_new_tokens: int, max_length: int
-) -> Question | None:
+def _question(tokenizer: "PreTrainedTokenizerBase", sample: TurnSample, max_new_tokens: int, max_length: int) -> Question | None:
     """The sample as tokens; a prompt too long loses its oldest exchanges, as in training; None where that is not enough."""
     row = {
         "row_id": sample.row_id,
@@ -178,6 +173,4 @@ def _examples(entries: list[dict[str, Any]], each: int = 2) -> list[dict[str, An
         outcome = {(False, True): "gained", (True, False): "lost", (False, False): "both wrong", (True, True): "both right"}
         kinds[outcome[bool(right(entry, "base")), bool(right(entry, "adapter"))]].append(entry)
     fields = ("prompt_tail", "expected", "base_said", "adapter_said")
-    return [
-        {"kind": kind, **{field: entry[field] for field in fields}} for kind, group in kinds.items() for entry in group[:each]
-    ]
+    return [{"kind": kind, **{field: entry[field] for field in fields}} for kind, group in kinds.items() for entry in group[:each]]

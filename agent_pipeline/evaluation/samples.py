@@ -35,17 +35,13 @@ class TurnSample:
     def key(self) -> str:
         """sha256 of what is asked and expected, tool-call ids aside: equal samples test the same thing."""
         plain = [{k: v for k, v in message.items() if k not in ("tool_calls", "tool_call_id")} for message in self.prompt]
-        calls = [
-            [(call.name, call.arguments) for call in expected_calls(message)] for message in (*self.prompt, self.expected)
-        ]
+        calls = [[(call.name, call.arguments) for call in expected_calls(message)] for message in (*self.prompt, self.expected)]
         return sha256_of([plain, calls, self.tools, self.text])
 
 
 def expected_calls(message: Message) -> tuple[Call, ...]:
     """The calls of a canonical message."""
-    return tuple(
-        Call(call["function"]["name"], decoded(call["function"]["arguments"])) for call in message.get("tool_calls") or ()
-    )
+    return tuple(Call(call["function"]["name"], decoded(call["function"]["arguments"])) for call in message.get("tool_calls") or ())
 
 
 def turn_samples(

@@ -20,11 +20,11 @@ HERMES = """\
 {{ end }}# Tools
 To call a tool, answer with
 <tool_call>
-{"name": <name>, "arguments": <object>}
+{"name":<name>,"arguments":<object>}
 </tool_call>
 <tools>
-{{ range .Tools }}{"name": {{ json .Function.Name }}, "description": {{ json .Function.Description }}, {{/**/ -}}
-"parameters": {{ json .Function.Parameters }}}
+{{ range .Tools }}{"name":{{ json .Function.Name }},{{/**/ -}}
+{{ with .Function.Description }}"description":{{ json . }},{{ end }}"parameters":{{ json .Function.Parameters }}}
 {{ end }}</tools>
 {{- end }}<|im_end|>
 {{ end }}
@@ -39,7 +39,7 @@ To call a tool, answer with
 {{- range $j, $call := .ToolCalls }}
 {{- if or $message.Content $j }}
 {{ end }}<tool_call>
-{"name": {{ json $call.Function.Name }}, "arguments": {{ json $call.Function.Arguments }}}
+{"name":{{ json $call.Function.Name }},"arguments":{{ json $call.Function.Arguments }}}
 </tool_call>
 {{- end }}
 {{- if not $last }}<|im_end|>
@@ -50,7 +50,7 @@ To call a tool, answer with
 {{- if and $last (ne .Role "assistant") }}<|im_start|>assistant
 {{ end }}
 {{- end }}"""
-"""Twin of `training/hermes_chatml.jinja`, equal to it but inside JSON: Go writes no blanks, sorts keys, escapes `<`, `>` and `&`.
+"""Twin of `training/hermes_chatml.jinja`, equal to it but inside JSON: Go sorts keys and escapes `<`, `>` and `&`.
 
 A trailing assistant message stays open: Ollama has the model continue it.
 """

@@ -2,7 +2,7 @@
 
 import dagster as dg
 
-from agent_pipeline.errors import PipelineError
+from agent_pipeline.defs.failures import user_errors
 from agent_pipeline.lake import Artifact, Lake
 from agent_pipeline.settings import load_settings
 from agent_pipeline.traces.partitions import parse_key
@@ -14,7 +14,8 @@ class ArtifactIOManager(dg.ConfigurableIOManager):
     lake: str = ""
 
     def handle_output(self, context: dg.OutputContext, obj: Artifact) -> None:
-        self._lake().set_current(obj)
+        with user_errors():
+            self._lake().set_current(obj)
         files = obj.manifest["files"]
         context.add_output_metadata(
             {
@@ -26,10 +27,8 @@ class ArtifactIOManager(dg.ConfigurableIOManager):
         )
 
     def load_input(self, context: dg.InputContext) -> Artifact:
-        try:
+        with user_errors():
             return self._lake().current(context.asset_key.path[-1], parse_key(context.asset_partition_key))
-        except PipelineError as error:
-            raise dg.Failure(str(error), allow_retries=False) from error
 
     def _lake(self) -> Lake:
         settings = load_settings()

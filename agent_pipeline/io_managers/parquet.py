@@ -11,7 +11,7 @@ from typing import Any
 import dagster as dg
 import pyarrow as pa
 
-from agent_pipeline.errors import PipelineError
+from agent_pipeline.defs.failures import user_errors
 from agent_pipeline.lake import Lake, StagedTable
 from agent_pipeline.settings import load_settings
 from agent_pipeline.traces.partitions import PartitionKey, parse_key
@@ -25,16 +25,19 @@ class ParquetIOManager(dg.ConfigurableIOManager):
 
     def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
         """Put a table into its place: one that is staged already, or any of the types that can be loaded."""
-        keys = _keys(context)
-        if len(keys) != 1:
-            raise dg.DagsterInvariantViolationError(f"{context.asset_key.to_user_string()} was given one table for {len(keys)} partitions.")
-        if isinstance(obj, StagedTable):
-            staged = obj
-        else:
-            reader = _reader(obj)
-            staged = self._lake().stage(_name(context), keys[0], reader, reader.schema)
-        size = staged.bytes
-        staged.commit()
+        with user_errors():
+            keys = _keys(context)
+            if len(keys) != 1:
+                raise dg.DagsterInvariantViolationError(
+                    f"{context.asset_key.to_user_string()} was given one table for {len(keys)} partitions."
+                )
+            if isinstance(obj, StagedTable):
+                staged = obj
+            else:
+                reader = _reader(obj)
+                staged = self._lake().stage(_name(context), keys[0], reader, reader.schema)
+            size = staged.bytes
+            staged.commit()
         context.add_output_metadata(
             {
                 "dagster/row_count": staged.rows,
@@ -46,11 +49,9 @@ class ParquetIOManager(dg.ConfigurableIOManager):
 
     def load_input(self, context: dg.InputContext) -> Any:
         """The upstream partitions as one object of the annotated type."""
-        lake, name = self._lake(), _name(context)
-        try:
+        with user_errors():
+            lake, name = self._lake(), _name(context)
             files = [lake.open(name, key) for key in _keys(context)]
-        except PipelineError as error:
-            raise dg.Failure(str(error), allow_retries=False) from error
         schema = files[0].schema_arrow if files else pa.schema([])
         reader = pa.RecordBatchReader.from_batches(schema, (batch for file in files for batch in _batches(file, schema)))
         wanted = context.dagster_type.typing_type
@@ -117,6 +118,8 @@ def _as_dataset(reader: pa.RecordBatchReader) -> Any:
     import datasets
 
     table = reader.read_all()
+    if not table.num_rows:  # datasets takes the type of a JSON column from its first chunk, and without rows there is none
+        table = pa.Table.from_batches([pa.RecordBatch.from_pylist([], schema=table.schema)])
     features = datasets.Features.from_arrow_schema(table.schema)
     return datasets.Dataset(table, info=datasets.DatasetInfo(features=features))
 

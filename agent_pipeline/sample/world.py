@@ -1,7 +1,7 @@
 """What all simulated worlds share: events, tools that really run, tasks, and the bundle that makes a domain."""
 
 import copy
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from random import Random
@@ -128,10 +128,10 @@ class Domain:
 
     world: type[World]
     policy: Policy
-    phrases: dict[str, tuple[str, ...]]
+    phrases: Mapping[str, tuple[str, ...]]
     tasks: Callable[[str, int, Random], list[Task]]
     imagine: Callable[[Call, Any, Random], Any]
     """`imagine(look_up, request, rng)`: the result that an agent makes up when it skips a look-up."""
-    slips: dict[str, Slip]
+    slips: Mapping[str, Slip]
     looked_up: Callable[[Call, list[tuple[Call, Any]]], bool]
     """`looked_up(call, results so far)`: whether what a changing call touches had been looked up before."""

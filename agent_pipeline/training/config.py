@@ -38,7 +38,7 @@ class TrainingConfig:
     warmup_ratio: float = 0.1
     max_grad_norm: float = 1.0
     batch_size: int = 1
-    gradient_accumulation: int = 4
+    gradient_accumulation: int = 2
     max_length: int = 2048
     lora_r: int = 16
     lora_alpha: int = 32
@@ -65,19 +65,13 @@ class TrainingConfig:
                 raise SettingsError(f"The training setting {field} is {getattr(self, field)}: give a number above 0.")
         for field in ("warmup_ratio", "lora_dropout"):
             if not 0 <= getattr(self, field) < 1:
-                raise SettingsError(
-                    f"The training setting {field} is {getattr(self, field)}: give a share from 0 up to, not with, 1."
-                )
+                raise SettingsError(f"The training setting {field} is {getattr(self, field)}: give a share from 0 up to, not with, 1.")
         if self.gradient_checkpointing not in ("auto", "on", "off"):
-            raise SettingsError(
-                f"The training setting gradient_checkpointing is {self.gradient_checkpointing!r}: give auto, on or off."
-            )
+            raise SettingsError(f"The training setting gradient_checkpointing is {self.gradient_checkpointing!r}: give auto, on or off.")
 
     def identity(self) -> dict[str, Any]:
         """The fields that change the adapter: how often a checkpoint is written, and how memory is saved, do not."""
-        return {
-            name: value for name, value in asdict(self).items() if name not in ("checkpoint_steps", "gradient_checkpointing")
-        }
+        return {name: value for name, value in asdict(self).items() if name not in ("checkpoint_steps", "gradient_checkpointing")}
 
     @property
     def modules(self) -> str | list[str]:

@@ -19,13 +19,9 @@ def load_model(base: BaseModel, device: Device, adapter_dir: Path | None = None)
     from transformers import AutoModelForCausalLM
 
     try:
-        model = AutoModelForCausalLM.from_pretrained(
-            str(base.path), dtype=device.dtype, trust_remote_code=base.trust_remote_code
-        )
+        model = AutoModelForCausalLM.from_pretrained(str(base.path), dtype=device.dtype, trust_remote_code=base.trust_remote_code)
     except (OSError, ValueError, KeyError) as error:
-        raise ModelError(
-            f"The base model in {base.path} cannot be loaded ({str(error).splitlines()[0]}): fetch it anew."
-        ) from error
+        raise ModelError(f"The base model in {base.path} cannot be loaded ({str(error).splitlines()[0]}): fetch it anew.") from error
     if adapter_dir is not None:
         from peft import PeftModel
 
@@ -33,7 +29,5 @@ def load_model(base: BaseModel, device: Device, adapter_dir: Path | None = None)
             model = PeftModel.from_pretrained(model, str(adapter_dir))
         except (OSError, ValueError, RuntimeError) as error:
             reason = str(error).splitlines()[0]
-            raise ModelError(
-                f"The adapter in {adapter_dir} does not load on {base.name} ({reason}): train it anew."
-            ) from error
+            raise ModelError(f"The adapter in {adapter_dir} does not load on {base.name} ({reason}): train it anew.") from error
     return model.to(device.name).eval()

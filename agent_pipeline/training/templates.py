@@ -71,9 +71,7 @@ class Verdict:
 
 def special_tokens(tokenizer: "PreTrainedTokenizerBase") -> set[str]:
     """All tokens that text can only mean as a whole: the special ones, named or merely added."""
-    return {str(token) for token in tokenizer.added_tokens_decoder.values() if token.special} | set(
-        tokenizer.all_special_tokens
-    )
+    return {str(token) for token in tokenizer.added_tokens_decoder.values() if token.special} | set(tokenizer.all_special_tokens)
 
 
 def stop_token(tokenizer: "PreTrainedTokenizerBase", turn: str) -> str | None:
@@ -140,9 +138,7 @@ def hermes() -> str:
     return files(__package__).joinpath("hermes_chatml.jinja").read_text(encoding="utf-8").rstrip("\n")
 
 
-def _candidates(
-    tokenizer: "PreTrainedTokenizerBase", stock: str | None
-) -> Iterator[tuple[Literal["model", "trl", "hermes"], str]]:
+def _candidates(tokenizer: "PreTrainedTokenizerBase", stock: str | None) -> Iterator[tuple[Literal["model", "trl", "hermes"], str]]:
     if stock:
         yield "model", stock
         from trl.chat_template_utils import get_training_chat_template
@@ -184,13 +180,9 @@ def load_tokenizer(path: Path, trust_remote_code: bool = False) -> tuple["PreTra
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(path), trust_remote_code=trust_remote_code)
     except (OSError, ValueError, KeyError) as error:
-        raise ModelError(
-            f"The tokenizer in {path} cannot be read ({str(error).splitlines()[0]}): fetch the model anew."
-        ) from error
+        raise ModelError(f"The tokenizer in {path} cannot be read ({str(error).splitlines()[0]}): fetch the model anew.") from error
     if not tokenizer.is_fast:
-        raise ModelError(
-            f"The tokenizer in {path} has no fast version (tokenizer.json), which masks need: choose another base model."
-        )
+        raise ModelError(f"The tokenizer in {path} has no fast version (tokenizer.json), which masks need: choose another base model.")
     template = training_template(tokenizer)
     tokenizer.chat_template = template.jinja
     tokenizer.init_kwargs["arguments_as"] = template.arguments_as

@@ -27,9 +27,7 @@ def reporting(progress: Progress) -> "TrainerCallback":
     from transformers import TrainerCallback
 
     class Reporting(TrainerCallback):
-        def on_train_begin(
-            self, args: "TrainingArguments", state: "TrainerState", control: "TrainerControl", **kwargs: Any
-        ) -> None:
+        def on_train_begin(self, args: "TrainingArguments", state: "TrainerState", control: "TrainerControl", **kwargs: Any) -> None:
             self.began = time.monotonic()
             progress(state.global_step, state.max_steps, "training" if not state.global_step else "training, resumed")
 
@@ -44,9 +42,7 @@ def reporting(progress: Progress) -> "TrainerCallback":
             if not logs or "loss" not in logs:
                 return
             if not math.isfinite(logs["loss"]):
-                raise ModelError(
-                    f"The training diverged at step {state.global_step} (loss {logs['loss']}): lower learning_rate."
-                )
+                raise ModelError(f"The training diverged at step {state.global_step} (loss {logs['loss']}): lower learning_rate.")
             speed = logs.get("num_tokens", 0) / max(time.monotonic() - self.began, 1e-9)
             progress(state.global_step, state.max_steps, f"training, loss {logs['loss']:.3f}, {speed:.0f} tokens/s")
 
@@ -130,6 +126,4 @@ def _prove_labels(trainer: "SFTTrainer", rows: list[Encoded]) -> None:
     for ids, labels, mask in zip(batch["input_ids"], batch["labels"], batch["attention_mask"], strict=True):
         real = mask.bool()
         if (tuple(ids[real].tolist()), tuple(labels[real].tolist())) not in expected or (labels[~real] != -100).any():
-            raise DataError(
-                "The installed TRL changes prebuilt labels, so the loss would count other tokens: install trl==1.16.0."
-            )
+            raise DataError("The installed TRL changes prebuilt labels, so the loss would count other tokens: install trl==1.16.0.")

@@ -22,7 +22,9 @@ def says(text: str) -> Message:
 
 def calls(*calls: tuple[str, str, dict[str, Any]], text: str = "") -> Message:
     """An assistant's message with calls, each (id, name, arguments)."""
-    made = [{"id": id_, "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}} for id_, name, arguments in calls]
+    made = [
+        {"id": id_, "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}} for id_, name, arguments in calls
+    ]
     return {"role": "assistant", "content": text, "tool_calls": made}
 
 
@@ -31,7 +33,9 @@ def answers(id_: str, text: str) -> Message:
 
 
 def session(session_id: str, messages: list[Message], **fields: Any) -> Session:
-    return Session(**({"session_id": session_id, "project": "p", "agent": "a", "source": "test", "messages": messages, "task_key": "t"} | fields))
+    return Session(
+        **({"session_id": session_id, "project": "p", "agent": "a", "source": "test", "messages": messages, "task_key": "t"} | fields)
+    )
 
 
 @st.composite
@@ -45,6 +49,8 @@ def chats(draw: st.DrawFn) -> list[Message]:
             continue
         made = [f"{prefix}{number + each}" for each in range(2 if kind == "calls" else 1)]
         number += len(made)
-        items += [{"type": "function_call", "call_id": each, "name": draw(st.sampled_from("fg")), "arguments": draw(ARGUMENTS)} for each in made]
+        items += [
+            {"type": "function_call", "call_id": each, "name": draw(st.sampled_from("fg")), "arguments": draw(ARGUMENTS)} for each in made
+        ]
         items += [{"type": "function_call_output", "call_id": each, "output": draw(WORDS)} for each in reversed(made)]
     return to_messages(items).messages

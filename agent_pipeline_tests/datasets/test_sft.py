@@ -15,7 +15,10 @@ def test_a_row_ends_with_the_agents_last_message_and_what_is_cut_is_counted():
     counts: Counter[str] = Counter()
     ends = [session("a", [user("x"), says("y"), user("bye")]), session("b", [user("x"), calls(("1", "f", {})), answers("1", "z")])]
     rows = list(sft_rows([*ends, session("c", [user("x")]), session("d", [])], SplitSizes(), counts))
-    assert [(row["row_id"], row["messages"][-1]["role"], len(row["messages"])) for row in rows] == [("a", "assistant", 2), ("b", "assistant", 2)]
+    assert [(row["row_id"], row["messages"][-1]["role"], len(row["messages"])) for row in rows] == [
+        ("a", "assistant", 2),
+        ("b", "assistant", 2),
+    ]
     assert counts == {"sessions": 4, "rows": 2, "trailing_messages_cut": 2, "no_assistant_message": 2}
 
 

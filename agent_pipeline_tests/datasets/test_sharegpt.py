@@ -13,19 +13,33 @@ from agent_pipeline_tests.datasets.chats import answers, calls, chats, says, ses
 
 def test_words_calls_and_results_have_turns_of_their_own():
     chat = [
-        {"role": "system", "content": "s"}, user("x"), calls(("1", "f", {"a": 1}), text="Let me see."), answers("1", "one"),
-        calls(("2", "g", {}), ("3", "h", {})), answers("2", "two"), answers("3", "three"), says("Done."),
-    ]  # fmt: skip
+        {"role": "system", "content": "s"},
+        user("x"),
+        calls(("1", "f", {"a": 1}), text="Let me see."),
+        answers("1", "one"),
+        calls(("2", "g", {}), ("3", "h", {})),
+        answers("2", "two"),
+        answers("3", "three"),
+        says("Done."),
+    ]
     turns = [(turn["from"], turn["value"]) for turn in conversations(chat)]
     assert turns == [
-        ("system", "s"), ("human", "x"), ("gpt", "Let me see."), ("function_call", '{"name": "f", "arguments": {"a": 1}}'), ("observation", "one"),
-        ("function_call", '[{"name": "g", "arguments": {}}, {"name": "h", "arguments": {}}]'), ("observation", '["two", "three"]'), ("gpt", "Done."),
-    ]  # fmt: skip
+        ("system", "s"),
+        ("human", "x"),
+        ("gpt", "Let me see."),
+        ("function_call", '{"name": "f", "arguments": {"a": 1}}'),
+        ("observation", "one"),
+        ("function_call", '[{"name": "g", "arguments": {}}, {"name": "h", "arguments": {}}]'),
+        ("observation", '["two", "three"]'),
+        ("gpt", "Done."),
+    ]
 
 
 def test_tools_are_the_json_of_their_functions_and_nothing_where_there_are_none():
     tools = [{"type": "function", "function": {"name": "f"}}]
-    rows = list(sharegpt_rows(sft_rows([session("a", [user("x"), says("y")], tools=tools), session("b", [user("x"), says("y")])], SplitSizes())))
+    rows = list(
+        sharegpt_rows(sft_rows([session("a", [user("x"), says("y")], tools=tools), session("b", [user("x"), says("y")])], SplitSizes()))
+    )
     assert [row["tools"] for row in rows] == ['[{"name": "f"}]', ""]
     assert list(to_rows(to_table(rows, SHAREGPT))) == rows
 

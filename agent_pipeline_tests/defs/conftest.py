@@ -8,8 +8,8 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from agent_pipeline.defs.partitions import AGENTS
 from agent_pipeline.definitions import build_defs
+from agent_pipeline.defs.partitions import AGENTS
 from agent_pipeline.lake import Lake
 
 SAMPLE = Path(__file__).parents[2] / "data" / "sample"

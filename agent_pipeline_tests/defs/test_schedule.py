@@ -8,10 +8,10 @@ from typing import Any
 import dagster as dg
 import pytest
 
+from agent_pipeline.definitions import defs
 from agent_pipeline.defs.jobs import RETRAIN
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.runs import store_version_tags
-from agent_pipeline.definitions import defs
 from agent_pipeline.traces.partitions import parse_key
 from agent_pipeline.traces.reading import fingerprint
 from agent_pipeline.traces.sources import open_source

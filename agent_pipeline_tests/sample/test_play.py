@@ -18,12 +18,7 @@ from agent_pipeline.sample.shop.wording import written_id
 from agent_pipeline.sample.world import Call, Result, Say
 
 DOMAINS = {"shop": SHOP, "office": OFFICE}
-TASKS = [
-    (domain, task)
-    for name, domain in DOMAINS.items()
-    for seed in range(3)
-    for task in domain.tasks(name, 120, stream(seed, name))
-]
+TASKS = [(domain, task) for name, domain in DOMAINS.items() for seed in range(3) for task in domain.tasks(name, 120, stream(seed, name))]
 FLAWS = [(name, flaw) for name, domain in DOMAINS.items() for flaw in flaws_of(domain)]
 
 

@@ -77,9 +77,7 @@ def test_the_manifest_counts_what_sql_finds(home, partition):
     counts = manifest(home)["partitions"][partition]
     path = home / "sessions" / partition / "sessions.db"
     stored = rows(path, "SELECT session_id, archived, context_json FROM sessions")
-    verdicts = dict(
-        rows(home / "traces" / f"{partition.split('/')[0]}.db", "SELECT group_id, judgment FROM analysis ORDER BY rowid")
-    )
+    verdicts = dict(rows(home / "traces" / f"{partition.split('/')[0]}.db", "SELECT group_id, judgment FROM analysis ORDER BY rowid"))
     judged = Counter(verdicts.get(session_id) or "unjudged" for session_id, _, _ in stored)
     assert counts["sessions"] == len(stored)
     assert {name: counts[name] for name in judged} == judged
@@ -124,9 +122,7 @@ def test_only_the_planted_copies_are_alike(home, partition):
     for session_id, fact in facts.items():
         if "duplicate_of" in fact:
             assert texts[session_id] == texts[fact["duplicate_of"]]
-    originals = [
-        without_ids(texts[session_id]) for session_id, fact in facts.items() if not {"duplicate_of", "broken"} & fact.keys()
-    ]
+    originals = [without_ids(texts[session_id]) for session_id, fact in facts.items() if not {"duplicate_of", "broken"} & fact.keys()]
     assert len(set(originals)) == len(originals)
     assert sum("duplicate_of" in fact for fact in facts.values()) == truth["partitions"][partition]["duplicates"] > 0
 

@@ -54,7 +54,11 @@ def add_sessions(path: Path, sessions: Mapping[str, Sequence[Any]], context: str
 
 
 def omniagents_home(
-    home: Path, sessions: Mapping[str, Sequence[Any]] | None = None, key: str = "shop/support", context: str | None = None, verdicts: Any = ()
+    home: Path,
+    sessions: Mapping[str, Sequence[Any]] | None = None,
+    key: str = "shop/support",
+    context: str | None = None,
+    verdicts: Any = (),
 ) -> Path:
     """An omniagents home with one agent (or one agent more)."""
     path = home / "sessions" / key / "sessions.db"

@@ -49,7 +49,9 @@ def test_damage_that_cannot_be_mended_with_certainty_drops_a_session(kind):
 
 
 def test_damage_that_was_mended_drops_nothing():
-    assert reasons([candidate(damage={"reused_call_id": 3, "empty_call_id": 1, "double_encoded_arguments": 1, "invalid_unicode": 1})]) == {"s": None}
+    assert reasons([candidate(damage={"reused_call_id": 3, "empty_call_id": 1, "double_encoded_arguments": 1, "invalid_unicode": 1})]) == {
+        "s": None
+    }
 
 
 def test_a_result_that_may_be_another_calls_and_a_lost_task_drop_a_session():
@@ -63,7 +65,9 @@ def test_a_required_measure_that_was_not_taken_is_not_a_passed_one():
 
 
 def test_only_what_the_agent_did_makes_a_bad_answer():
-    assert [reason for reason in ("unacceptable", "measure:m", "archived", "broken:invalid_item", "duplicate_of", None) if is_bad_answer(reason)] == [
+    assert [
+        reason for reason in ("unacceptable", "measure:m", "archived", "broken:invalid_item", "duplicate_of", None) if is_bad_answer(reason)
+    ] == [
         "unacceptable",
         "measure:m",
     ]

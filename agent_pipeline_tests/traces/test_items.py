@@ -189,7 +189,9 @@ def test_an_image_in_an_output_is_counted():
 
 
 def test_calls_join_the_words_before_them_and_one_another():
-    chat = to_messages([user("a"), says("Let me see."), call("f", "1"), {"type": "reasoning"}, call("g", "2"), result("x", "1"), result("y", "2")])
+    chat = to_messages(
+        [user("a"), says("Let me see."), call("f", "1"), {"type": "reasoning"}, call("g", "2"), result("x", "1"), result("y", "2")]
+    )
     assert roles(chat.messages) == "user assistant tool tool"
     assert chat.messages[1]["content"] == "Let me see."
     assert pairs(chat.messages) == [("f", "x"), ("g", "y")]

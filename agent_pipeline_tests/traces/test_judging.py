@@ -86,7 +86,7 @@ def test_a_failed_measure_outweighs_one_that_could_not_be_taken(monkeypatch):
 
 
 def test_an_unknown_measure_is_named_with_those_that_there_are():
-    with pytest.raises(SettingsError, match="no measure 'polite': the registered ones are .*ended_with_answer"):
+    with pytest.raises(SettingsError, match=r"no measure 'polite': the registered ones are .*ended_with_answer"):
         judge(session(), ["polite"])
 
 

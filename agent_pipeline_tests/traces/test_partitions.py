@@ -11,7 +11,9 @@ from agent_pipeline.errors import PartitionError
 from agent_pipeline.lake import Lake
 from agent_pipeline.traces.partitions import PartitionKey, make_key, parse_key
 
-ANY = st.one_of(st.text(max_size=30), st.text("ab./\\%~|,[]-_ \n\0:", max_size=12), st.sampled_from(["..", ".", "../../etc", "a/../b", "~", "C:"]))
+ANY = st.one_of(
+    st.text(max_size=30), st.text("ab./\\%~|,[]-_ \n\0:", max_size=12), st.sampled_from(["..", ".", "../../etc", "a/../b", "~", "C:"])
+)
 
 
 def test_names_as_people_write_them_become_slugs():
@@ -25,9 +27,31 @@ def test_a_key_reads_back_as_it_was_written():
 
 @pytest.mark.parametrize(
     "text",
-    ["", "/", "a", "a/", "/b", "a/b/c", "A/b", "a b/c", "a/..", "../a", "a/.b", "a/b..c", "a/-b", "a/_b", "a/b\n", "a/b\0", "a|b/c", "a,b/c",
-     "[a]/b", "a/b...", "ä/b", "a/" + "b" * 101],
-)  # fmt: skip
+    [
+        "",
+        "/",
+        "a",
+        "a/",
+        "/b",
+        "a/b/c",
+        "A/b",
+        "a b/c",
+        "a/..",
+        "../a",
+        "a/.b",
+        "a/b..c",
+        "a/-b",
+        "a/_b",
+        "a/b\n",
+        "a/b\0",
+        "a|b/c",
+        "a,b/c",
+        "[a]/b",
+        "a/b...",
+        "ä/b",
+        "a/" + "b" * 101,
+    ],
+)
 def test_what_is_not_in_its_one_spelling_is_refused_in_a_sentence(text):
     with pytest.raises(PartitionError, match="is not a partition: write it as project/agent"):
         parse_key(text)
@@ -56,7 +80,11 @@ def test_no_key_leaves_the_lakes_folder(text):
     except PartitionError:
         return
     lake = Lake("/lake", Path("/cache"))
-    for path in (lake.table("sessions", key), lake.jsonl("sessions", key), lake.root / "models" / lake._local_copy("m", key).relative_to("/cache")):
+    for path in (
+        lake.table("sessions", key),
+        lake.jsonl("sessions", key),
+        lake.root / "models" / lake._local_copy("m", key).relative_to("/cache"),
+    ):
         assert os.path.normpath(str(path)) == str(path)
         assert Path(str(path)).is_relative_to("/lake")
         assert not any(character in str(path) for character in "\0\n|,[]\\")

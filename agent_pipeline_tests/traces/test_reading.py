@@ -94,7 +94,13 @@ def test_tools_come_from_the_source_then_the_settings_then_the_calls(tmp_path):
 
 
 def test_arguments_that_are_no_object_teach_no_schema(tmp_path):
-    asks = [user("x"), call("f", "1", "[1]"), call("g", "2", "{"), call("h", "3", "{}"), call("i", "4", '{"x":' + "[" * 5000 + "]" * 5000 + "}")]
+    asks = [
+        user("x"),
+        call("f", "1", "[1]"),
+        call("g", "2", "{"),
+        call("h", "3", "{}"),
+        call("i", "4", '{"x":' + "[" * 5000 + "]" * 5000 + "}"),
+    ]
     (found,) = read_sessions(open_source(omniagents_home(tmp_path / "home", {"a": asks})), KEY, ReadingOptions())
     assert [tool["function"]["name"] for tool in found.tools] == ["h"]
 
@@ -145,7 +151,9 @@ def copied(home: Path) -> None:
         in_sessions("""UPDATE sessions SET context_json = '{"task_id": 1, "tools": [{}]}' WHERE session_id = 'a'"""),
         in_sessions("INSERT INTO sessions (session_id) VALUES ('c')"),
         in_sessions("DELETE FROM history WHERE session_id = 'a'", "DELETE FROM sessions WHERE session_id = 'a'"),
-        in_sessions("UPDATE history SET session_id = 'c' WHERE session_id = 'a'", "UPDATE sessions SET session_id = 'c' WHERE session_id = 'a'"),
+        in_sessions(
+            "UPDATE history SET session_id = 'c' WHERE session_id = 'a'", "UPDATE sessions SET session_id = 'c' WHERE session_id = 'a'"
+        ),
         in_verdicts("INSERT INTO analysis (group_id, judgment) VALUES ('a', 'unacceptable')"),
         in_verdicts("UPDATE analysis SET judgment = NULL"),
         in_verdicts("INSERT INTO analysis (group_id, judgment) VALUES ('b', 'acceptable')"),

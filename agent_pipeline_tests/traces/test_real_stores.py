@@ -38,7 +38,9 @@ def plain(messages: list[Message]) -> list[tuple[Any, ...]]:
             lines.append(("tool", text))
         elif message["role"] != "system":
             lines += [(message["role"], text)] if text.strip() else []
-            lines += [("call", call["function"]["name"], json.loads(call["function"]["arguments"])) for call in message.get("tool_calls") or ()]
+            lines += [
+                ("call", call["function"]["name"], json.loads(call["function"]["arguments"])) for call in message.get("tool_calls") or ()
+            ]
     return lines
 
 

@@ -121,7 +121,10 @@ def test_what_is_no_utf8_and_no_json_number_can_still_be_written(tmp_path):
     execute(
         sessions_db(home),
         ("INSERT INTO sessions (session_id) VALUES (CAST(? AS TEXT)), (CAST(? AS TEXT))", (b"id\xff", b"id\xfe")),
-        ("INSERT INTO history (session_id, msg_json) VALUES (CAST(? AS TEXT), CAST(? AS TEXT))", (b"id\xff", b'{"role":"user","content":"\xe9\\u0000"}')),
+        (
+            "INSERT INTO history (session_id, msg_json) VALUES (CAST(? AS TEXT), CAST(? AS TEXT))",
+            (b"id\xff", b'{"role":"user","content":"\xe9\\u0000"}'),
+        ),
     )
     sessions = read(home)
     assert len({session.session_id for session in sessions}) == 3
@@ -132,15 +135,28 @@ def test_what_is_no_utf8_and_no_json_number_can_still_be_written(tmp_path):
 
 def test_a_judgment_that_is_no_text_breaks_nothing(tmp_path):
     home = omniagents_home(tmp_path / "home", verdicts=[("s1", 1)])
-    execute(home / "traces" / "shop.db", "DROP TABLE analysis", "CREATE TABLE analysis (group_id, judgment)", "INSERT INTO analysis VALUES ('s1', 1)")
+    execute(
+        home / "traces" / "shop.db",
+        "DROP TABLE analysis",
+        "CREATE TABLE analysis (group_id, judgment)",
+        "INSERT INTO analysis VALUES ('s1', 1)",
+    )
     assert to_table([session_row(session) for session in read(home)], SESSIONS)["judgment"].to_pylist() == ["1"]
 
 
 @pytest.mark.parametrize(
     ("value", "expected"),
-    [("2026-01-02 03:04:05", "2026-01-02T03:04:05+00:00"), ("2026-01-02T03:04:05+02:00", "2026-01-02T01:04:05+00:00"), (0, "1970-01-01T00:00:00+00:00"),
-     ("yesterday", None), (None, None), (1e300, None), (float("nan"), None), (b"x", None)],
-)  # fmt: skip
+    [
+        ("2026-01-02 03:04:05", "2026-01-02T03:04:05+00:00"),
+        ("2026-01-02T03:04:05+02:00", "2026-01-02T01:04:05+00:00"),
+        (0, "1970-01-01T00:00:00+00:00"),
+        ("yesterday", None),
+        (None, None),
+        (1e300, None),
+        (float("nan"), None),
+        (b"x", None),
+    ],
+)
 def test_a_time_is_utc_or_nothing(value, expected):
     assert (found := timestamp(value)) is expected or found.isoformat() == expected
 
@@ -352,7 +368,9 @@ def test_a_wal_store_in_a_folder_that_is_read_only_is_read(tmp_path):
     assert sorted(path.name for path in sessions_db(home).parent.iterdir()) == ["sessions.db"]
 
 
-@pytest.mark.parametrize("closed", ["sessions", "sessions/office", "sessions/office/rooms", "sessions/office/rooms/sessions.db", "traces/shop.db"])
+@pytest.mark.parametrize(
+    "closed", ["sessions", "sessions/office", "sessions/office/rooms", "sessions/office/rooms/sessions.db", "traces/shop.db"]
+)
 def test_what_may_not_be_read_is_a_failure_and_never_an_agent_less(tmp_path, closed):
     home = omniagents_home(tmp_path / "home", verdicts=[("s1", "acceptable")])
     omniagents_home(home, key="office/rooms")

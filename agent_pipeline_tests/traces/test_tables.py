@@ -14,8 +14,16 @@ from agent_pipeline.traces.session import Session
 from agent_pipeline.traces.tables import SESSIONS, row_session, session_row, to_batches, to_rows, to_table
 
 JSON = st.recursive(
-    st.one_of(st.none(), st.booleans(), st.integers(-(2**63), 2**63), st.floats(allow_nan=False, allow_infinity=False), st.text(st.characters(codec="utf-8"))),
-    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(st.characters(codec="utf-8"), max_size=5), inner, max_size=3)),
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(-(2**63), 2**63),
+        st.floats(allow_nan=False, allow_infinity=False),
+        st.text(st.characters(codec="utf-8")),
+    ),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(st.text(st.characters(codec="utf-8"), max_size=5), inner, max_size=3)
+    ),
     max_leaves=10,
 )
 ONE = pa.schema([pa.field("value", pa.json_())])
@@ -23,10 +31,19 @@ ONE = pa.schema([pa.field("value", pa.json_())])
 
 def test_a_session_comes_back_as_it_went():
     session = Session(
-        session_id="s", project="p", agent="a", source="test", messages=[{"role": "user", "content": "ü\0"}, {"role": "assistant", "content": ""}],
-        tools=[{"type": "function", "function": {"name": "f"}}], created_at=datetime(2026, 1, 1, tzinfo=UTC), task_id="1", score=0.0,
-        damage={"x": 1}, context={"a": [1, None]}, archived=True,
-    )  # fmt: skip
+        session_id="s",
+        project="p",
+        agent="a",
+        source="test",
+        messages=[{"role": "user", "content": "ü\0"}, {"role": "assistant", "content": ""}],
+        tools=[{"type": "function", "function": {"name": "f"}}],
+        created_at=datetime(2026, 1, 1, tzinfo=UTC),
+        task_id="1",
+        score=0.0,
+        damage={"x": 1},
+        context={"a": [1, None]},
+        archived=True,
+    )
     (row,) = to_rows(to_table([session_row(session)], SESSIONS))
     assert row_session(row) == session
     assert row_session(row).content_sha256() == row["content_sha256"] == session.content_sha256()

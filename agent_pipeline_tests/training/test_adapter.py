@@ -88,9 +88,7 @@ def test_a_killed_training_goes_on_and_ends_with_the_same_bytes(trained, tiny_ba
     (tmp_path / "base.pickle").write_bytes(pickle.dumps(tiny_base))
     out = tmp_path / "out"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path.cwd()), *sys.path])}
-    ended = subprocess.run(
-        [sys.executable, "-c", KILLED, str(tmp_path / "base.pickle"), str(out)], env=environment, capture_output=True
-    )
+    ended = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "base.pickle"), str(out)], env=environment, capture_output=True)
     assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()[-2000:]
     assert not (out / "training.json").exists()
     # The kill may have come in the middle of writing a checkpoint: the half-written one must not be trusted.

@@ -17,9 +17,7 @@ def model(tiny_base):
 def test_the_loss_is_that_of_the_model_with_all_its_logits(model, tiny_tokenizer):
     import torch
 
-    rows = [
-        encode(tiny_tokenizer, row(n)["messages"] + row(n + 1)["messages"][1:] * (n % 3), row(n)["tools"]) for n in range(6)
-    ]
+    rows = [encode(tiny_tokenizer, row(n)["messages"] + row(n + 1)["messages"][1:] * (n % 3), row(n)["tools"]) for n in range(6)]
     for encoded, ours in zip(rows, encoded_losses(model, rows), strict=True):
         ids, labels = torch.tensor([encoded.input_ids]), torch.tensor([encoded.labels])
         with torch.no_grad():

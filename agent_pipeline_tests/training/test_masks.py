@@ -45,7 +45,7 @@ def test_a_tool_conversation_trains_the_call_and_the_answer_with_their_stops(smo
     example = row(3)
     encoded = encode(smollm2_tokenizer, example["messages"], example["tools"])
     assert shown(smollm2_tokenizer, encoded) == [
-        '<tool_call>\n{"name": "weather", "arguments": {"city": "Lima", "days": 4}}\n</tool_call><|im_end|>',
+        '<tool_call>\n{"name":"weather","arguments":{"city":"Lima","days":4}}\n</tool_call><|im_end|>',
         "It is sunny in Lima.<|im_end|>",
     ]
     assert sum(encoded.trained) == sum(end - start for start, end in encoded.turns)

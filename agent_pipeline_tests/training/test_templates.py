@@ -44,9 +44,7 @@ def test_arguments_go_as_strings_to_a_template_that_wants_strings(tokenizer, tmp
     loaded.save_pretrained(tmp_path)
     # Which form it wants is saved with the template, so nobody needs to probe again to render.
     again = AutoTokenizer.from_pretrained(tmp_path)
-    assert 'weather{"city": "Oslo"}' in render(
-        again, [{"role": "assistant", "tool_calls": [call("weather", {"city": "Oslo"})]}], []
-    )
+    assert 'weather{"city": "Oslo"}' in render(again, [{"role": "assistant", "tool_calls": [call("weather", {"city": "Oslo"})]}], [])
 
 
 def test_a_template_that_encodes_arguments_twice_is_refused(tokenizer):
@@ -80,16 +78,14 @@ def _without_chatml():
 
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel()
-    bpe.train_from_iterator(
-        ["text"], trainers.BpeTrainer(special_tokens=["</s>"], initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
-    )
+    bpe.train_from_iterator(["text"], trainers.BpeTrainer(special_tokens=["</s>"], initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
     return bpe
 
 
 def test_ours_has_no_default_persona_and_shows_everything(tiny_tokenizer):
     assert render(tiny_tokenizer, [{"role": "user", "content": "Hi"}], []) == "<|im_start|>user\nHi<|im_end|>\n"
     text = render(tiny_tokenizer, row(0)["messages"], row(0)["tools"])
-    assert '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo", "days": 1}}\n</tool_call><|im_end|>\n' in text
+    assert '<tool_call>\n{"name":"weather","arguments":{"city":"Oslo","days":1}}\n</tool_call><|im_end|>\n' in text
     assert '<|im_start|>tool\n<tool_response>\n{"city": "Oslo", "sun": true}\n</tool_response><|im_end|>\n' in text
     assert text.startswith("<|im_start|>system\nYou report the weather.\n\n# Tools\n")
     assert render(tiny_tokenizer, SENTINEL, [TOOL]).count("<|im_end|>") == len(SENTINEL)

@@ -20,9 +20,7 @@ TOOL = {
         },
     },
 }
-TRAINING = TrainingConfig(
-    epochs=4, learning_rate=4e-3, batch_size=4, gradient_accumulation=1, max_length=512, checkpoint_steps=4, lora_r=8
-)
+TRAINING = TrainingConfig(epochs=4, learning_rate=4e-3, batch_size=4, gradient_accumulation=1, max_length=512, checkpoint_steps=4, lora_r=8)
 
 
 def call(name: str, arguments: dict[str, Any], call_id: str = "call00001") -> dict[str, Any]:
@@ -67,9 +65,7 @@ def make_base(directory: Path) -> BaseModel:
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     corpus = [json.dumps(row(n)) for n in range(40)]
     bpe.train_from_iterator(corpus, trainers.BpeTrainer(vocab_size=600, special_tokens=specials, initial_alphabet=alphabet))
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=bpe, bos_token="<|im_start|>", eos_token="<|im_end|>", pad_token="<|endoftext|>"
-    )
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=bpe, bos_token="<|im_start|>", eos_token="<|im_end|>", pad_token="<|endoftext|>")
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=600, hidden_size=256, intermediate_size=768, num_hidden_layers=3, num_attention_heads=4,

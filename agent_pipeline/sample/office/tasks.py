@@ -91,9 +91,7 @@ def occupied(records: Records, day: date, hour: int, seats: int, fits: bool, rng
     large = [room for room, size in ROOMS.items() if size >= seats]
     small = [room for room in ROOMS if room not in large]
     count = rng.randint(*FREE_ROOMS)
-    free = (
-        {rng.choice(large), *rng.sample(tuple(ROOMS), count - 1)} if fits else set(rng.sample(small, min(count, len(small))))
-    )
+    free = {rng.choice(large), *rng.sample(tuple(ROOMS), count - 1)} if fits else set(rng.sample(small, min(count, len(small))))
     for room in ROOMS:
         if room not in free:
             records = with_booking(records, room, key(day), hour, by="other")

@@ -5,15 +5,15 @@ user's writing is from the canonical form of the arguments.
 """
 
 CASES = {
-    "refund all": 28,
-    "refund part": 8,
-    "refund late": 14,
-    "cancel open": 22,
-    "cancel shipped": 10,
-    "unwanted open": 6,
-    "unwanted delivered": 6,
-    "unwanted late": 3,
-    "unwanted shipped": 3,
+    "refund all": 24,
+    "refund part": 6,
+    "refund late": 20,
+    "cancel open": 20,
+    "cancel shipped": 18,
+    "unwanted open": 4,
+    "unwanted delivered": 4,
+    "unwanted late": 2,
+    "unwanted shipped": 2,
 }
 """What is wanted, and the state of the order that decides it (relative shares)."""
 

@@ -36,11 +36,7 @@ class Plot:
     @property
     def thing(self) -> str:
         """The thing that it is about, `the mugs` or `one of the two mugs`."""
-        return (
-            f"the {self.item}"
-            if self.units is None
-            else wording.part(self.order["item"], self.units, self.order["units"], self.rng)
-        )
+        return f"the {self.item}" if self.units is None else wording.part(self.order["item"], self.units, self.order["units"], self.rng)
 
     @property
     def by_name(self) -> Request:
