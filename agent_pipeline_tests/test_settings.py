@@ -121,7 +121,8 @@ def test_a_wrong_variable_is_a_sentence(monkeypatch, name, value, sentence):
 
 def test_an_agents_own_settings_beat_the_defaults_for_all(toml, tmp_path):
     toml(
-        'task_pattern = "all"\ntask_field = "case"\n[agents."tau/airline"]\ntask_pattern = "own"\nsystem_prompt = "p"\ntools = "tools.json"\n'
+        'task_pattern = "all"\ntask_field = "case"\n'
+        '[agents."tau/airline"]\ntask_pattern = "own"\nsystem_prompt = "p"\ntools = "tools.json"\n'
     )
     (tmp_path / "tools.json").write_text('[{"type": "function"}]', encoding="utf-8")
     settings = load_settings()

@@ -8,12 +8,12 @@ from msgspec.structs import asdict
 from pydantic import Field
 
 from agent_pipeline.defs.defaults import BASE_MODEL
-from agent_pipeline.defs.failures import user_errors
 from agent_pipeline.defs.metadata import counted, counts_table, histogram
 from agent_pipeline.defs.partitions import agent_key
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.specs import asset_options, version
 from agent_pipeline.defs.worker_client import run_worker
+from agent_pipeline.failures import user_errors
 from agent_pipeline.traces.tables import to_rows, to_table
 
 CORESET = pa.schema(

@@ -7,13 +7,13 @@ import pyarrow as pa
 from pydantic import Field
 
 from agent_pipeline.defs.defaults import BASE_MODEL
-from agent_pipeline.defs.failures import user_errors
 from agent_pipeline.defs.metadata import curve
 from agent_pipeline.defs.partitions import AGENTS, agent_key
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.specs import ARTIFACTS, asset_options, version
 from agent_pipeline.defs.worker_client import run_worker
 from agent_pipeline.errors import DataError
+from agent_pipeline.failures import user_errors
 from agent_pipeline.lake import Artifact
 from agent_pipeline.traces.tables import to_rows
 

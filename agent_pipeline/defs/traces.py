@@ -9,11 +9,11 @@ import dagster as dg
 import pyarrow as pa
 from pydantic import Field
 
-from agent_pipeline.defs.failures import user_errors
 from agent_pipeline.defs.metadata import bars, counted, counts_table, preview
 from agent_pipeline.defs.partitions import AGENTS, agent_key
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.specs import asset_options, version
+from agent_pipeline.failures import user_errors
 from agent_pipeline.traces.curation import Candidate, curate
 from agent_pipeline.traces.judging import MEASURES, judge
 from agent_pipeline.traces.partitions import parse_key
@@ -168,6 +168,7 @@ def _candidate(row: dict[str, Any]) -> Candidate:
         damage=row["damage"],
         verdict=row["verdict"],
         failed_measures=[name for name, result in row["measures"].items() if result["passed"] is False],
+        passed_measures=[name for name, result in row["measures"].items() if result["passed"] is True],
     )
 
 

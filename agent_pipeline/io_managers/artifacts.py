@@ -2,7 +2,7 @@
 
 import dagster as dg
 
-from agent_pipeline.defs.failures import user_errors
+from agent_pipeline.failures import user_errors
 from agent_pipeline.lake import Artifact, Lake
 from agent_pipeline.settings import load_settings
 from agent_pipeline.traces.partitions import parse_key

@@ -11,7 +11,7 @@ from typing import Any
 import dagster as dg
 import pyarrow as pa
 
-from agent_pipeline.defs.failures import user_errors
+from agent_pipeline.failures import user_errors
 from agent_pipeline.lake import Lake, StagedTable
 from agent_pipeline.settings import load_settings
 from agent_pipeline.traces.partitions import PartitionKey, parse_key

@@ -178,3 +178,26 @@ def test_observing_the_store_gives_a_new_data_version_only_when_something_change
     second = observed()
     assert second["shop/intern"] != first["shop/intern"]
     assert second["office/rooms"] == first["office/rooms"]
+
+
+def test_a_required_measure_that_was_not_taken_keeps_no_session(bench: Bench) -> None:
+    config = {"judged_sessions": {"measures": ["ended_with_answer"]}}
+    assert bench.run("shop/intern", *CHEAP[:3], config=config).success
+    reasons = _column(bench, "curated_sessions", "shop/intern", "drop_reason")
+    assert None not in reasons and "unmeasured:all_calls_answered" in reasons
+
+
+def test_two_sessions_that_differ_only_in_what_is_cut_off_may_not_stand_on_two_sides(bench: Bench) -> None:
+    with sqlite3.connect(bench.store / "sessions/shop/intern/sessions.db") as connection:
+        connection.execute("DELETE FROM history")
+        connection.execute("DELETE FROM sessions")
+        for number in range(30):
+            task, closing = f"task-{number}", f"Thanks {number}."
+            connection.execute("INSERT INTO sessions (session_id, context_json) VALUES (?, ?)", (task, json.dumps({"task_id": task})))
+            for role, text in (("user", "Hello?"), ("assistant", "Hello."), ("user", closing)):
+                item = json.dumps({"role": role, "content": text})
+                connection.execute("INSERT INTO history (session_id, msg_json) VALUES (?, ?)", (task, item))
+    config = {"judged_sessions": {"when_unjudged": "measures"}}
+    result = bench.run("shop/intern", *CHEAP, config=config)
+    failed = [each.check_name for each in result.get_asset_check_evaluations() if not each.passed]
+    assert failed == ["nothing_stands_on_two_sides_of_the_split"]
