@@ -1,5 +1,6 @@
 """The nightly schedule: a run for what is new, a reason for what is not."""
 
+import contextvars
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,11 +30,15 @@ def instance(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[dg.Dag
 
 
 def _tick(instance: dg.DagsterInstance) -> Any:
-    repository = defs.get_repository_def()
-    context = dg.build_schedule_context(
-        instance, scheduled_execution_time=NIGHT, repository_def=repository, resources={"workspace": Workspace()}
-    )
-    return repository.get_schedule_def("nightly").evaluate_tick(context)
+    def evaluate() -> Any:
+        repository = defs.get_repository_def()
+        context = dg.build_schedule_context(
+            instance, scheduled_execution_time=NIGHT, repository_def=repository, resources={"workspace": Workspace()}
+        )
+        return repository.get_schedule_def("nightly").evaluate_tick(context)
+
+    # The context enters the instance once more and never leaves it; in a copy, what it sets does not reach the next test.
+    return contextvars.copy_context().run(evaluate)
 
 
 def _trained(instance: dg.DagsterInstance, partition: str, status: dg.DagsterRunStatus) -> None:

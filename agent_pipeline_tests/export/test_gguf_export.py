@@ -36,14 +36,11 @@ def exported(tiny, tmp_path_factory):
 
 def test_the_exported_model_is_the_trained_model(exported):
     out, report, said = exported
-    assert report["ok"] and report["answers"]["f16"] == {
-        "prompts": 4,
-        "exact": 4,
-        "rate": 1.0,
-        "near_ties": 0,
-        "agreement": 1.0,
-        "mismatches": [],
-    }
+    # Random weights have near ties, and which way one falls differs between processors: it must then be counted as one.
+    answers = report["answers"]["f16"]
+    assert report["ok"] and answers["prompts"] == 4 and answers["agreement"] == 1.0
+    assert answers["exact"] + answers["near_ties"] == 4 and answers["rate"] == answers["exact"] / 4
+    assert len(answers["mismatches"]) == answers["near_ties"] and all(each["near_tie"] for each in answers["mismatches"])
     assert report["template"]["f16"]["texts"] == 2 * len(CONVERSATIONS) and report["template"]["q8_0"] == report["template"]["f16"]
     assert report["logits"]["merged_vs_adapter"] <= report["logits"]["tolerance"] < 0.1 < report["logits"]["merged_vs_base"]
     assert said[-1] == (6, 6) and [done for done, _ in said] == sorted(done for done, _ in said)
