@@ -45,6 +45,23 @@ def as_template_wants(messages: list[Message], arguments_as: ArgumentsAs) -> lis
     ]
 
 
+def as_servers_send(tools: list[Tool]) -> list[Tool]:
+    """The tools as a server hands them to the chat template, whatever a client sent: name, description (empty where there is none) and
+    parameters, and nothing else (llama.cpp's `common_chat_tools_parse_oaicompat`). What the model is trained on must be what it is asked."""
+    functions = (tool.get("function", tool) for tool in tools)
+    return [
+        {
+            "type": "function",
+            "function": {
+                "name": function.get("name", ""),
+                "description": function.get("description") or "",
+                "parameters": function.get("parameters") or {},
+            },
+        }
+        for function in functions
+    ]
+
+
 def render_with(
     tokenizer: "PreTrainedTokenizerBase",
     jinja: str | None,
@@ -60,7 +77,7 @@ def render_with(
     # It also lays the special tokens out for the template (`bos_token`, `eos_token`): so do we.
     texts, _ = render_jinja_template(
         conversations=[as_template_wants(messages, arguments_as)],
-        tools=tools or None,
+        tools=as_servers_send(tools) if tools else None,
         chat_template=jinja or tokenizer.get_chat_template(tools=tools or None),
         add_generation_prompt=add_generation_prompt,
         **tokenizer.special_tokens_map,

@@ -31,7 +31,7 @@ TOOLS = [
             },
         },
     },
-    {"type": "function", "function": {"name": "ping", "description": "", "parameters": {"type": "object", "properties": {}}}},
+    {"type": "function", "function": {"name": "ping", "strict": False, "parameters": {"type": "object", "properties": {}}}},
 ]
 
 
