@@ -23,7 +23,8 @@ To call a tool, answer with
 {"name":<name>,"arguments":<object>}
 </tool_call>
 <tools>
-{{ range .Tools }}{"name":{{ json .Function.Name }},"description":{{ json .Function.Description }},"parameters":{{ json .Function.Parameters }}}
+{{ range .Tools }}{"name":{{ json .Function.Name }},{{/**/ -}}
+"description":{{ json .Function.Description }},"parameters":{{ json .Function.Parameters }}}
 {{ end }}</tools>
 {{- end }}<|im_end|>
 {{ end }}

@@ -31,6 +31,7 @@ class Chat:
     """Messages with the counts of what was wrong (`damage`, by kind) and of what was left out (`skipped`, by type)."""
 
     messages: list[Message] = field(default_factory=list)
+    reasoning: list[dict[str, Any]] = field(default_factory=list)
     damage: Counter[str] = field(default_factory=Counter)
     skipped: Counter[str] = field(default_factory=Counter)
 

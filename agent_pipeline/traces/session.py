@@ -24,8 +24,11 @@ ToolsOrigin = Literal["none", "source", "settings", "inferred"]
 class Session(msgspec.Struct, kw_only=True):
     """One conversation of one agent, as its source recorded it.
 
-    `judgment` and `score` are what the source says about it (null: it says nothing; null is not zero). `damage` counts what was
-    wrong with the record by kind, `skipped` what the canonical form has no place for (reasoning items, images) by type.
+    `judgment`, `score` (the mean of `scores`, by metric) and `attack_succeeded` (an injection was obeyed) are what the source says about
+    it (null: it says nothing; null is not zero). `error` is a failure of the infrastructure, not of the agent. `usage` counts tokens by name,
+    `cost_usd` is in US dollars. `reasoning` holds what the model thought, apart from what it said: `{"message": index, "text": ...}` for
+    the message that followed it. `damage` counts what was wrong with the record by kind, `skipped` what the canonical form has no place for
+    (images, files) by type. A side chain (a sub-agent's work) is a session of its own that names its parent.
     """
 
     session_id: str
@@ -43,7 +46,14 @@ class Session(msgspec.Struct, kw_only=True):
     model_id: str | None = None
     judgment: str | None = None
     score: float | None = None
+    scores: dict[str, float] = {}
+    attack_succeeded: bool | None = None
     error: str | None = None
+    ended_at: datetime | None = None
+    usage: dict[str, int] = {}
+    cost_usd: float | None = None
+    parent_session_id: str | None = None
+    reasoning: list[dict[str, Any]] = []
     damage: dict[str, int] = {}
     skipped: dict[str, int] = {}
     context: dict[str, Any] = {}

@@ -46,8 +46,9 @@ def as_template_wants(messages: list[Message], arguments_as: ArgumentsAs) -> lis
 
 
 def as_servers_send(tools: list[Tool]) -> list[Tool]:
-    """The tools as a server hands them to the chat template, whatever a client sent: name, description (empty where there is none) and
-    parameters, and nothing else (llama.cpp's `common_chat_tools_parse_oaicompat`). What the model is trained on must be what it is asked."""
+    """The tools as a server hands them to the chat template, whatever a client sent: name, description (empty where there is none),
+    parameters, nothing else (llama.cpp's `common_chat_tools_parse_oaicompat`). What the model is trained on must be what it is asked.
+    """
     functions = (tool.get("function", tool) for tool in tools)
     return [
         {
