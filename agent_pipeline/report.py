@@ -66,11 +66,17 @@ def print_report(console: Console, lake: Lake, keys: list[PartitionKey]) -> None
                 console.print(f"  {line}")
         for asset in MODEL_ASSETS:
             if artifact := latest(lake, asset, key):
-                console.print(f"  {asset:<11}[dim]{artifact.path}[/dim]", soft_wrap=True, highlight=False)
+                console.print(f"  {asset:<12} [dim]{artifact.path}[/dim]", soft_wrap=True, highlight=False)
 
 
 def _training(report: dict[str, Any]) -> str:
-    return f"loss {report['loss_first']:.3f} → {report['loss_last']:.3f} over {report['steps']} steps, {report['rows']} rows"
+    return f"loss {report['loss_first']:.3f} → {report['loss_last']:.3f} over {report['steps']} steps, {_rows(report['rows'])}"
+
+
+def _rows(rows: dict[str, int]) -> str:
+    """How many rows were trained, and what was done to the others."""
+    others = [f"{count} {name.replace('_', ' ')}" for name, count in rows.items() if name not in ("in", "trained") and count]
+    return f"{rows['trained']} of {rows['in']} rows" + (f" ({', '.join(others)})" if others else "")
 
 
 def _comparison(report: dict[str, Any]) -> list[str]:

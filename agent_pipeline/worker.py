@@ -7,6 +7,7 @@ back as a sentence, not as a stack trace. The process ends when its parent does:
 import os
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +26,8 @@ def main() -> None:
     _end_with_parent()
     # Idle threads that spin take the cores from others: with a second torch process beside it, training was ten times slower.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # TRL still uses names that transformers renames: nothing that a user could mend, and on his screen with every training.
+    warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
     for variable in ("HF_HUB_DISABLE_PROGRESS_BARS", "HF_DATASETS_DISABLE_PROGRESS_BARS", "TOKENIZERS_PARALLELISM"):
         os.environ.setdefault(variable, "false" if variable.startswith("TOK") else "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
