@@ -1,21 +1,24 @@
-"""The command `agent-pipeline`: discover, materialize, status, demo, dev. Exit code 0 only on success."""
+"""The command `agent-pipeline`: discover, materialize, review, status, demo, dev. Exit code 0 only on success."""
 
-import json
 import os
 import sys
 import time
-from collections import Counter
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from agent_pipeline.errors import PipelineError, disk_sentence
 from agent_pipeline.progress import duration
 from agent_pipeline.traces.partitions import PartitionKey, parse_key
+
+if TYPE_CHECKING:
+    from agent_pipeline.traces.discovery import Discovery, PartitionReport
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
 console = Console()
@@ -37,37 +40,55 @@ def main() -> None:
 
 @app.command()
 def discover(
-    path: Annotated[Path | None, typer.Argument(help="A store; without it, the one that the settings name.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    path: Annotated[
+        str | None, typer.Argument(help="A store (a file, a folder, a URL), or a folder of several; without it, the settings'.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON; its fields are those of agent_pipeline.traces.discovery.")] = False,
 ) -> None:
-    """Say what a session store is and which partitions it has; those of the settings' store become known to Dagster."""
+    """Say what a session store is and what it holds; the agents of the settings' stores become known to Dagster.
+
+    Exit code 1 if a part of a store could not be read. What was left out of a store that could be (a line that is no JSON, say) is noted.
+    """
     from agent_pipeline.settings import load_settings
-    from agent_pipeline.traces.sources import open_source
+    from agent_pipeline.traces.discovery import discover as look
+    from agent_pipeline.traces.sources import parse_location, readers
 
     settings = load_settings()
-    source = open_source(path or settings.store_path)
-    found: list[dict[str, Any]] = []
-    for key in source.partitions():
-        judged: Counter[str] = Counter()
-        for session in source.sessions(key):
-            judged.update(["sessions", f"judged {session.judgment}" if session.judgment else "not judged"])
-        found.append({"partition": str(key), **judged})
+    found = look([parse_location(path)] if path else settings.stores, readers(settings.sources))
     if path is None:
-        _make_known([parse_key(each["partition"]) for each in found])
+        _make_known(sorted({parse_key(each.partition) for store in found.stores for each in store.partitions}))
     if as_json:
-        typer.echo(
-            json.dumps({"source": source.name, "path": str(path or settings.store_path), "partitions": found, "notes": source.notes})
-        )
-        return
-    table = Table(title=f"{path or settings.store_path}: {source.name}", title_justify="left")
-    names = ("partition", "sessions", "judged acceptable", "judged unacceptable", "not judged")
-    for name in names:
-        table.add_column(name, justify="left" if name == "partition" else "right")
-    for each in found:
-        table.add_row(*(str(each.get(name, 0)) for name in names))
-    console.print(table)
-    for note in source.notes:
-        console.print(f"note: {note}")
+        typer.echo(msgspec.json.encode(found).decode())
+    else:
+        _show(found)
+    if not found.readable:
+        raise typer.Exit(1)
+
+
+def _show(found: "Discovery") -> None:
+    for store in found.stores:
+        totals = f"{store.projects} projects, {store.agents} agents, {store.sessions} sessions"
+        table = Table(title=escape(f"{store.path}: {store.source or 'could not be read'}, {totals}"), title_justify="left")
+        rows = [(each.partition, _counted(each)) for each in store.partitions]
+        shown = dict.fromkeys(name for _, counts in rows for name, count in counts.items() if count)
+        table.add_column("partition", overflow="fold")
+        for name in shown:
+            table.add_column(escape(name), justify="right")
+        for partition, counts in rows:
+            table.add_row(partition, *(str(counts.get(name, 0)) for name in shown))
+        console.print(table)
+        for note in store.notes:
+            console.print(f"note: {note}", markup=False, soft_wrap=True)
+        for error in store.errors:
+            console.print(f"error: {error}", markup=False, soft_wrap=True)
+    if found.unknown:
+        console.print(f"No reader knows {len(found.unknown)} files: {', '.join(found.unknown[:20])}", markup=False, soft_wrap=True)
+
+
+def _counted(each: "PartitionReport") -> dict[str, int]:
+    judged = {f"judged {judgment}": count for judgment, count in each.judgments.items()}
+    others = {"not judged": each.unjudged, "scored": each.scored, "failed": each.failed, "side chains": each.side_chains}
+    return {"sessions": each.sessions, **judged, **others, "damaged": each.damaged}
 
 
 @app.command()
@@ -80,6 +101,30 @@ def materialize(
 ) -> None:
     """Materialize a partition's assets: the same graph, in the same Dagster instance, as from the UI."""
     _materialize(parse_key(partition), select, settings or [])
+
+
+@app.command()
+def review(
+    partition: Annotated[str, typer.Argument(help="project/agent")],
+    out: Annotated[Path, typer.Option(help="What to write: .csv or .jsonl to fill in, .html for a page with buttons.")] = Path(
+        "review.csv"
+    ),
+    sample: Annotated[int, typer.Option(min=1, help="How many sessions.")] = 50,
+    seed: Annotated[int, typer.Option(help="Another seed chooses others.")] = 0,
+    first: Annotated[str, typer.Option(help="unjudged, or disagreement (of people with another judge).")] = "unjudged",
+) -> None:
+    """Write a sample of judged sessions for a person to judge; the filled file joins the next run from where the setting labels points."""
+    from agent_pipeline.defs.resources import Workspace
+    from agent_pipeline.traces.judging.review import sample as choose
+    from agent_pipeline.traces.judging.review import write_review
+    from agent_pipeline.traces.tables import to_rows
+
+    key = parse_key(partition)
+    judged = Workspace().open_lake().open("judged_sessions", key)
+    rows, counts = choose(to_rows(judged.iter_batches()), sample, seed, first)
+    write_review(out, rows)
+    found = ", ".join(f"{name} {count}" for name, count in counts.most_common())
+    console.print(f"{len(rows)} sessions of {key} are in {out} (of {counts.total()}: {found}).", soft_wrap=True, highlight=False)
 
 
 @app.command()

@@ -28,6 +28,10 @@ class DataError(PipelineError):
     """The data at hand cannot give what was asked (no rows, no tasks, no held-out turns)."""
 
 
+class RedactionError(PipelineError):
+    """Private data cannot be looked for, so nothing may be written."""
+
+
 class ModelError(PipelineError):
     """A base model, its tokenizer or its chat template cannot be used."""
 

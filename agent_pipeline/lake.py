@@ -17,6 +17,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,14 +83,11 @@ class Lake:
         return self._folder("tables", asset, key) / "part-0.parquet"
 
     def stage(self, asset: str, key: PartitionKey | None, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> StagedTable:
-        """Write batches beside their place, one batch in memory at a time; `commit` then makes them visible."""
+        """Write batches beside their place, each as a row group, in a thread of its own while the next one is made (two are in memory at
+        a time); `commit` then makes them visible."""
         target = self.table(asset, key)
-        rows = 0
         with self._staging_file(target) as file:
-            with pq.ParquetWriter(file, schema, **_PARQUET, use_dictionary=_dictionary_columns(schema)) as writer:
-                for batch in batches:
-                    rows += batch.num_rows
-                    writer.write_batch(batch, row_group_size=2000)
+            rows = _write(file, batches, schema)
             sync(file)
             return StagedTable(file, target, schema, rows, sha256_file(file))
 
@@ -246,6 +244,25 @@ def _is_alive(pid: int) -> bool:
     return True
 
 
+def _write(file: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> int:
+    """Write batches; returns the number of rows. Compressing needs no interpreter lock, so it goes on beside whoever makes the batches."""
+    rows = 0
+    with (
+        pq.ParquetWriter(file, schema, **_PARQUET, use_dictionary=_dictionary_columns(schema)) as writer,
+        ThreadPoolExecutor(1, thread_name_prefix="parquet") as thread,
+    ):
+        writing: Future[None] | None = None
+        for batch in batches:
+            rows += batch.num_rows
+            if writing is not None:
+                writing.result()
+            writing = thread.submit(writer.write_batch, batch, row_group_size=MAX_ROW_GROUP)
+        if writing is not None:
+            writing.result()
+    return rows
+
+
+MAX_ROW_GROUP = 2000
 _PARQUET: dict[str, Any] = {"compression": "zstd", "compression_level": 3, "data_page_size": 8 << 20, "write_statistics": ["session_id"]}
 _REPEATING = {
     "project",

@@ -10,20 +10,28 @@ import dagster as dg
 from pydantic import TypeAdapter, ValidationError
 
 from agent_pipeline.defs.coresets import CoresetConfig
+from agent_pipeline.defs.datasets import KtoConfig, PreferenceConfig, SftConfig, ShareGptConfig
 from agent_pipeline.defs.exports import GgufConfig, OllamaConfig
 from agent_pipeline.defs.jobs import RETRAIN
 from agent_pipeline.defs.models import AdapterConfig, EvaluationConfig
 from agent_pipeline.defs.partitions import AGENTS
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.runs import store_version_tags
-from agent_pipeline.defs.traces import CurationConfig, JudgingConfig
+from agent_pipeline.defs.traces import CurationConfig, JudgingConfig, SessionsConfig
 from agent_pipeline.errors import PartitionError, SettingsError
 from agent_pipeline.traces.partitions import PartitionKey
-from agent_pipeline.traces.reading import fingerprint
+
+# A comma between the parameters of a measure separates no list.
+_COMMA = re.compile(r",(?![^(]*\))")
 
 CONFIGS: dict[str, type[dg.Config]] = {
+    "sessions": SessionsConfig,
     "judged_sessions": JudgingConfig,
     "curated_sessions": CurationConfig,
+    "sft_dataset": SftConfig,
+    "preference_dataset": PreferenceConfig,
+    "kto_dataset": KtoConfig,
+    "sharegpt_dataset": ShareGptConfig,
     "sft_coreset": CoresetConfig,
     "sft_adapter": AdapterConfig,
     "evaluation": EvaluationConfig,
@@ -47,7 +55,8 @@ def materialize(
     source = workspace.open_store()
     if key not in source.partitions():
         known = ", ".join(map(str, source.partitions())) or "none"
-        raise PartitionError(f"The store {workspace.settings().store_path} has no partition {key}: it has {known}.")
+        where = ", ".join(map(str, workspace.settings().stores))
+        raise PartitionError(f"The store {where} has no partition {key}: it has {known}.")
     instance.add_dynamic_partitions(AGENTS.name or "", [str(key)])
     job = defs.resolve_job_def(RETRAIN)
     selected = _selected(defs, job, select)
@@ -57,7 +66,7 @@ def materialize(
         partition_key=str(key),
         asset_selection=[dg.AssetKey(name) for name in sorted(selected)],
         run_config={"loggers": {"console": {}}, "ops": _ops(settings, selected)},
-        tags=store_version_tags(fingerprint(source.sessions(key))[0]) if whole else {},
+        tags=store_version_tags(workspace.fingerprint(source, key)[0]) if whole else {},
         raise_on_error=False,
     )
 
@@ -105,7 +114,7 @@ def _value(config: type[dg.Config], field: str, value: str, text: str) -> Any:
     try:
         candidates.insert(0, json.loads(value))
     except ValueError:
-        candidates.append([part.strip() for part in value.split(",")])
+        candidates.append([part.strip() for part in _COMMA.split(value)])
     for candidate in candidates:
         try:
             TypeAdapter(kind).validate_python(candidate, strict=isinstance(candidate, str))

@@ -10,19 +10,22 @@ import json
 import os
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from agent_pipeline.errors import PartitionError, SettingsError
 from agent_pipeline.traces.partitions import PartitionKey, parse_key
 from agent_pipeline.traces.reading import ReadingOptions
+from agent_pipeline.traces.redaction import DEFAULT_TYPES, RedactionOptions
+from agent_pipeline.traces.redaction.detectors import KINDS
+from agent_pipeline.traces.sources import Location, parse_location
 
 PREFIX = "AGENT_PIPELINE_"
 EMBEDDED_BASE_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 _NOT_SETTINGS = {"CONFIG", "REAL_TRACES"}
-_NESTED = {"SPLIT", "AGENTS"}
+_NESTED = {"SPLIT", "AGENTS", "REDACTION", "JUDGE"}
 
 
 class AgentSettings(BaseModel):
@@ -34,6 +37,36 @@ class AgentSettings(BaseModel):
     tools: str = Field(default="", description="A JSON file of OpenAI function schemas, for a source that records none.")
     task_pattern: str = Field(default="", description="Regular expression on the session id whose groups name the task.")
     task_field: str = Field(default="", description="Key of the session's context that names the task.")
+    labels: str = Field(default="", description="People's judgments of this agent's sessions, instead of the general labels.")
+
+
+class JudgeSettings(BaseModel):
+    """The language model that may judge (`[judge]`); without an endpoint there is none."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    endpoint: str = Field(default="", description="Base URL of an OpenAI-compatible server, https://host/v1.")
+    model: str = Field(default="", description="The model's name there.")
+    api_key_variable: str = Field(default="OPENAI_API_KEY", description="The environment variable that holds the key.")
+    rubric: str = Field(default="", description="A Jinja template of the question, instead of the one that comes with the pipeline.")
+    parameters: dict[str, Any] = Field(default={"temperature": 0, "max_tokens": 512}, description="Sent with every request.")
+    input_price: float = Field(default=0.0, ge=0, description="US dollars a million tokens asked.")
+    output_price: float = Field(default=0.0, ge=0, description="US dollars a million tokens answered.")
+    concurrency: int = Field(default=4, ge=1, le=64, description="Requests at a time.")
+    retries: int = Field(default=4, ge=0, description="How often a request that failed for a passing reason is made again.")
+    seconds: float = Field(default=120.0, gt=0, description="How long an answer may take.")
+    max_characters: int = Field(default=200_000, ge=1000, description="Longer questions are not asked.")
+
+
+class RedactionSettings(BaseModel):
+    """Private data that becomes pseudonyms before anything is written (`[redaction]`)."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    enabled: bool = Field(default=True, description="Look for private data at all.")
+    allow: list[str] = Field(default=[], description="Values that stay: exact ones, or regular expressions between slashes.")
+    types: list[str] = Field(default=list(DEFAULT_TYPES), description=f"Kinds to look for: {', '.join(KINDS)}.")
+    phone_regions: list[str] = Field(default=["US"], description="Countries whose telephone numbers are known without + and prefix.")
 
 
 class SplitSettings(BaseModel):
@@ -50,7 +83,11 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, env_nested_delimiter="__", env_ignore_empty=True, extra="forbid")
 
-    store: str = Field(default="~/.omniagents", description="Session store: an omniagents home, or an OpenAI Agents SDK SQLite file.")
+    store: Annotated[str | list[str], NoDecode] = Field(
+        default_factory=lambda: omniagents_store(),
+        description="Session store, or a list of them: paths, URLs, or name:path to name a reader.",
+    )
+    sources: list[str] = Field(default=[], description="Readers of your own, each package.module:Class.")
     lake: str = Field(default="lake", description="Where tables and models go: a folder, or an fsspec URL such as s3://bucket/lake.")
     cache: str = Field(default="~/.cache/agent-pipeline", description="Local folder for base models and copies of remote ones.")
     base_model: str = Field(default=EMBEDDED_BASE_MODEL, description="Hugging Face id or local path of the model to train.")
@@ -58,11 +95,28 @@ class Settings(BaseSettings):
     llama_cpp: str = Field(default="", description="A llama.cpp checkout to convert with, instead of the installed converter.")
     task_pattern: str = Field(default="", description="Default of agents.*.task_pattern.")
     task_field: str = Field(default="", description="Default of agents.*.task_field.")
+    labels: str = Field(default="", description="People's judgments: a CSV or JSONL file, or a folder of them.")
+    redaction: RedactionSettings = RedactionSettings()
+    judge: JudgeSettings = JudgeSettings()
     split: SplitSettings = SplitSettings()
     agents: dict[str, AgentSettings] = {}
 
     _home: Path = PrivateAttr(default_factory=Path.cwd)
     """Folder that relative paths start from; set by load_settings."""
+
+    @field_validator("store", mode="before")
+    @classmethod
+    def _one_or_several(cls, store: Any) -> Any:
+        """One store as it is written; several from a list, which is JSON in a variable."""
+        if isinstance(store, str) and store.lstrip().startswith("["):
+            try:
+                store = json.loads(store)
+            except ValueError as error:
+                raise ValueError(f"it is no JSON list: {error}") from error
+        several = isinstance(store, list) and bool(store) and all(isinstance(each, str) and each for each in store)
+        if not several and not (isinstance(store, str) and store):
+            raise ValueError("it is neither a path nor a list of paths")
+        return store
 
     @field_validator("agents")
     @classmethod
@@ -83,8 +137,10 @@ class Settings(BaseSettings):
         return (init_settings, env_settings, *([TomlConfigSettingsSource(settings_cls, file)] if file else []))
 
     @property
-    def store_path(self) -> Path:
-        return self._absolute(self.store)
+    def stores(self) -> list[Location]:
+        """The stores to read, their paths absolute; a store that is named twice counts once."""
+        named = [self.store] if isinstance(self.store, str) else self.store
+        return list(dict.fromkeys(parse_location(each, self._home) for each in named))
 
     @property
     def cache_path(self) -> Path:
@@ -93,6 +149,28 @@ class Settings(BaseSettings):
     @property
     def lake_url(self) -> str:
         return self.lake if "://" in self.lake else str(self._absolute(self.lake))
+
+    def labels_path(self, key: PartitionKey) -> Path | None:
+        """Where people's judgments of an agent's sessions are; null where the settings name no place."""
+        labels = self.agents.get(str(key), AgentSettings()).labels or self.labels
+        return self._absolute(labels) if labels else None
+
+    @property
+    def labels_paths(self) -> list[Path]:
+        """Every place that may hold judgments."""
+        named = [self.labels, *(agent.labels for agent in self.agents.values())]
+        return sorted({self._absolute(labels) for labels in named if labels})
+
+    @property
+    def rubric_path(self) -> Path | None:
+        """The user's rubric; null for the one that comes with the pipeline."""
+        return self._absolute(self.judge.rubric) if self.judge.rubric else None
+
+    @property
+    def redaction_options(self) -> RedactionOptions:
+        """What is redacted."""
+        of = self.redaction
+        return RedactionOptions(of.enabled, tuple(of.allow), tuple(of.types), tuple(of.phone_regions))
 
     def reading(self, key: PartitionKey) -> ReadingOptions:
         """How the sessions of an agent are read.
@@ -106,10 +184,19 @@ class Settings(BaseSettings):
             tools=tuple(_tools(self._absolute(agent.tools))) if agent.tools else (),
             task_pattern=agent.task_pattern or self.task_pattern,
             task_field=agent.task_field or self.task_field,
+            redaction=self.redaction_options,
         )
 
     def _absolute(self, path: str) -> Path:
         return (self._home / Path(path).expanduser()).resolve()
+
+
+def omniagents_store() -> str:
+    """Where omniagents keeps its sessions by its own variables: the store of whoever sets none."""
+    named = {name: os.environ.get(f"OMNIAGENTS_{name}", "") for name in ("HISTORY_BACKEND", "HISTORY_URL", "HISTORY_DB", "HOME")}
+    if named["HISTORY_BACKEND"].lower() in ("postgres", "postgresql") and named["HISTORY_URL"]:
+        return named["HISTORY_URL"]
+    return named["HISTORY_DB"] or named["HOME"] or "~/.omniagents"
 
 
 def load_settings(**overrides: Any) -> Settings:
@@ -163,8 +250,13 @@ def _sentence(error: ValidationError, file: Path | None) -> str:
     name = ".".join(str(part) for part in first["loc"])
     where = f"{file} or the environment" if file else "the environment"
     if first["type"] == "extra_forbidden":
-        inner = SplitSettings if first["loc"][0] == "split" else AgentSettings
-        known = set((Settings if len(first["loc"]) == 1 else inner).model_fields)
+        inner: dict[Any, type[BaseModel]] = {
+            "split": SplitSettings,
+            "redaction": RedactionSettings,
+            "judge": JudgeSettings,
+            "agents": AgentSettings,
+        }
+        known = set((Settings if len(first["loc"]) == 1 else inner.get(first["loc"][0], Settings)).model_fields)
         return f"The setting {name!r} (in {where}) does not exist{_nearest(str(first['loc'][-1]), known)}."
     return f"The setting {name!r} is wrong ({first['msg']}; got {first['input']!r}): correct it in {where}."
 

@@ -66,13 +66,17 @@ def build(
 
 @task
 def losses(params: Params, progress: Progress = silent) -> Made:
-    """The base model's mean loss on each row's assistant tokens (null: no such token)."""
+    """The base model's mean loss on each row's assistant tokens (null: no such token), and how many tokens those are."""
     from agent_pipeline.training.base_model import resolve_base_model
     from agent_pipeline.training.losses import row_losses
 
     base = resolve_base_model(params["base_model"], Path(params["cache"]), params["trust_remote_code"])
     rows = read_rows(params["rows"])
-    return {"losses": {row["row_id"]: each.loss for row, each in zip(rows, row_losses(rows, base, progress=progress), strict=True)}}
+    found = dict(zip((row["row_id"] for row in rows), row_losses(rows, base, progress=progress), strict=True))
+    return {
+        "losses": {row_id: each.loss for row_id, each in found.items()},
+        "tokens": {row_id: each.trained_tokens for row_id, each in found.items()},
+    }
 
 
 @task

@@ -20,8 +20,8 @@ REAL_TRACES = Path(os.environ.get("AGENT_PIPELINE_REAL_TRACES") or REPOSITORY.pa
 
 @pytest.fixture(autouse=True)
 def independent_of_the_checkout(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """No `AGENT_PIPELINE_*` variable and no `pipeline.toml` reaches a test that sets none itself; it runs in an empty folder."""
-    for name in [name for name in os.environ if name.upper().startswith("AGENT_PIPELINE_")]:
+    """No variable of ours or of omniagents and no `pipeline.toml` reaches a test that sets none itself; it runs in an empty folder."""
+    for name in [name for name in os.environ if name.upper().startswith(("AGENT_PIPELINE_", "OMNIAGENTS_"))]:
         monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path_factory.mktemp("empty"))
 

@@ -11,6 +11,7 @@ from agent_pipeline.instance import dagster_home
 from agent_pipeline.progress import duration, throttled
 from agent_pipeline.settings import config_file, load_settings
 from agent_pipeline.traces.partitions import PartitionKey
+from agent_pipeline.traces.sources import Location
 
 AIRLINE = PartitionKey("tau", "airline")
 
@@ -40,14 +41,14 @@ def test_without_a_file_the_defaults_hold_and_paths_start_here():
     settings = load_settings()
     assert config_file() is None
     assert settings.lake_url == str(Path.cwd() / "lake")
-    assert settings.store_path == Path("~/.omniagents").expanduser()
+    assert settings.stores == [Location(str(Path("~/.omniagents").expanduser()))]
     assert not settings.trust_remote_code
 
 
 def test_the_file_is_found_above_and_its_paths_are_relative_to_it(toml, tmp_path):
     toml('store = "stores/mine"\nlake = "s3://bucket/lake"\ncache = "/tmp/c"\n')
     settings = load_settings()
-    assert settings.store_path == tmp_path / "stores" / "mine"
+    assert settings.stores == [Location(str(tmp_path / "stores" / "mine"))]
     assert settings.lake_url == "s3://bucket/lake"
     assert settings.cache_path == Path("/tmp/c")
 
@@ -60,6 +61,41 @@ def test_what_is_given_beats_the_environment_which_beats_the_file(toml, monkeypa
     settings = load_settings(lake="given")
     assert (settings.store, settings.base_model, settings.lake) == ("file", "variable", "given")
     assert (settings.split.test, settings.split.select) == (0.3, 0.05)
+
+
+def test_several_stores_are_a_list_and_a_variable_holds_it_as_json(toml, tmp_path, monkeypatch):
+    toml('store = ["a", "langfuse:b", "postgresql://u:secret@host/db?x=1", "./a"]\nsources = ["mine:Reader"]\n')
+    settings = load_settings()
+    assert settings.stores == [
+        Location(str(tmp_path / "a")),
+        Location(str(tmp_path / "b"), "langfuse"),
+        Location("postgresql://u:secret@host/db?x=1"),
+    ]
+    assert [str(each) for each in settings.stores][1:] == [f"langfuse:{tmp_path / 'b'}", "postgresql://host/db"]
+    assert settings.sources == ["mine:Reader"]
+    monkeypatch.setenv("AGENT_PIPELINE_STORE", '["c", "d"]')
+    monkeypatch.setenv("AGENT_PIPELINE_SOURCES", '["other:Reader"]')
+    assert [Path(each.where).name for each in load_settings().stores] == ["c", "d"]
+    assert load_settings().sources == ["other:Reader"]
+
+
+@pytest.mark.parametrize("store", ["[]", '["a", 5]', '["a", ""]', "[a"])
+def test_a_list_of_stores_that_is_none_is_a_sentence(monkeypatch, store):
+    monkeypatch.setenv("AGENT_PIPELINE_STORE", store)
+    assert "'store' is wrong" in refused()
+
+
+def test_who_sets_no_store_has_the_one_of_omniagents_own_variables(monkeypatch):
+    variables = [
+        ("OMNIAGENTS_HOME", "/home", "/home"),
+        ("OMNIAGENTS_HISTORY_DB", "/one/sessions.db", "/one/sessions.db"),
+        ("OMNIAGENTS_HISTORY_URL", "postgresql://host/db", "/one/sessions.db"),
+        ("OMNIAGENTS_HISTORY_BACKEND", "postgres", "postgresql://host/db"),
+        ("AGENT_PIPELINE_STORE", "/mine", "/mine"),
+    ]
+    for name, value, expected in variables:
+        monkeypatch.setenv(name, value)
+        assert [each.where for each in load_settings().stores] == [expected]
 
 
 def test_an_empty_variable_is_none(toml, monkeypatch):

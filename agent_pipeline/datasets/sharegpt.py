@@ -1,16 +1,25 @@
 """ShareGPT conversations: `{"from", "value"}` turns of `system`, `human`, `gpt`, `function_call` and `observation`.
 
-The form that LLaMA-Factory and Axolotl document for tool use: a call's value is the JSON of `{"name", "arguments"}` with the arguments as
-an object; `tools` is the JSON text of the function schemas. Several calls in one message, and their results, are one turn each whose
-value is a JSON list.
+The form that LLaMA-Factory documents for tool use: a call's value is the JSON of `{"name", "arguments"}` with the arguments as an object,
+several calls in one message (and their results) are one turn whose value is a JSON list, `tools` is the JSON text of the function schemas;
+after the system turn, human or observation and gpt or function_call take turns, else the loader throws the conversation away. Axolotl
+reads the same turns with its mappings of `from` and `value` and its `roles`, and the schemas as a list from `tool_schemas`.
+
+What that form has no place for stands beside it in keys that loaders leave alone, so that `messages_of` gives the chat back as it was:
+`ids` of calls and results, `words` that were said along with calls, `lengths` of messages that had to be joined into one turn, and
+`train: false` (Axolotl's `message_field_training: train`) on a turn that is not to be learnt.
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import groupby
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 
+from agent_pipeline.datasets.sft import is_learnt
 from agent_pipeline.traces.session import Message
 
 SHAREGPT = pa.schema(
@@ -22,44 +31,127 @@ SHAREGPT = pa.schema(
         pa.field("split", pa.string(), nullable=False),
         pa.field("conversations", pa.json_(), nullable=False),
         pa.field("tools", pa.string(), nullable=False),
+        pa.field("tool_schemas", pa.json_(), nullable=False),
     ]
 )
 
+Turn = dict[str, Any]
+
 _FROM = {"system": "system", "user": "human", "assistant": "gpt"}
+_ROLE = {name: role for role, name in _FROM.items()}
+_BETWEEN = "\n\n"
+"""Stands between messages of one role that are joined into one turn."""
 
 
-def sharegpt_rows(sft_rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Rows of `SHAREGPT`, one for each SFT row, in its order."""
+class _Call(msgspec.Struct):
+    """A call as a turn's value says it; the arguments keep the text that they had."""
+
+    name: str
+    arguments: msgspec.Raw
+
+
+def sharegpt_rows(
+    sft_rows: Iterable[dict[str, Any]], counts: Counter[str] | None = None, alternating: bool = True
+) -> Iterator[dict[str, Any]]:
+    """Rows of `SHAREGPT`, one for each SFT row, in its order.
+
+    Rows whose turns do not alternate, which loaders that want them to throw away, are left out with `alternating`. `counts` gets `rows`,
+    `turns_do_not_alternate`, and `words_beside_calls`, the turns of which such loaders see the call and not the words.
+    """
+    counts = Counter() if counts is None else counts
     for row in sft_rows:
+        turns = conversations(row["messages"])
+        if alternating and not alternates(turns):
+            counts["turns_do_not_alternate"] += 1
+            continue
+        counts["rows"] += 1
+        counts["words_beside_calls"] += sum("words" in turn for turn in turns)
         kept = {name: row[name] for name in SHAREGPT.names if name in row and name != "tools"}
         functions = [tool.get("function", tool) for tool in row["tools"]]
         tools = json.dumps(functions, ensure_ascii=False) if functions else ""
-        yield kept | {"conversations": conversations(row["messages"]), "tools": tools}
+        yield kept | {"conversations": turns, "tools": tools, "tool_schemas": row["tools"]}
 
 
-def conversations(messages: list[Message]) -> list[dict[str, str]]:
-    """A chat as ShareGPT turns; an assistant message with words and calls is a `gpt` turn and a `function_call` turn."""
-    turns: list[dict[str, str]] = []
-    results: list[str] = []
-    for message in messages:
-        if message["role"] == "tool":
-            results.append(message["content"])
-            continue
-        _flush(turns, results)
-        calls = [_call(call["function"]) for call in message.get("tool_calls", ())]
-        if message["content"] or not calls:
-            turns.append({"from": _FROM[message["role"]], "value": message["content"]})
-        if calls:
-            turns.append({"from": "function_call", "value": json.dumps(calls[0] if len(calls) == 1 else calls, ensure_ascii=False)})
-    _flush(turns, results)
+def conversations(messages: list[Message]) -> list[Turn]:
+    """A chat as ShareGPT turns; `messages_of` is the way back."""
+    turns: list[Turn] = []
+    for role, members in groupby(messages, key=lambda message: message["role"]):
+        if role == "assistant":
+            turns += [_spoken(message) for message in members]
+        elif role == "tool":
+            turns.append(_results(list(members)))
+        else:
+            texts = [message["content"] for message in members]
+            joined = {"lengths": [len(text) for text in texts]} if len(texts) > 1 else {}
+            turns.append({"from": _FROM[role], "value": _BETWEEN.join(texts)} | joined)
     return turns
 
 
-def _flush(turns: list[dict[str, str]], results: list[str]) -> None:
-    if results:
-        turns.append({"from": "observation", "value": results[0] if len(results) == 1 else json.dumps(results, ensure_ascii=False)})
-        results.clear()
+def messages_of(turns: list[Turn]) -> list[Message]:
+    """The chat that `conversations` made the turns of."""
+    messages: list[Message] = []
+    for turn in turns:
+        kind, value = turn["from"], turn["value"]
+        if kind == "observation":
+            texts = json.loads(value) if len(turn["ids"]) > 1 else [value]
+            messages += [{"role": "tool", "tool_call_id": id_, "content": text} for id_, text in zip(turn["ids"], texts, strict=True)]
+        elif kind == "function_call":
+            made = msgspec.json.decode(value, type=_Call | list[_Call])
+            calls = [_openai_call(id_, call) for id_, call in zip(turn["ids"], made if isinstance(made, list) else [made], strict=True)]
+            messages.append({"role": "assistant", "content": turn.get("words", ""), "tool_calls": calls})
+        else:
+            start = 0
+            for length in turn.get("lengths", [len(value)]):
+                messages.append({"role": _ROLE[kind], "content": value[start : start + length]})
+                start += length + len(_BETWEEN)
+        if turn.get("train") is False:
+            messages[-1]["weight"] = 0
+    return messages
 
 
-def _call(function: dict[str, str]) -> dict[str, Any]:
-    return {"name": function["name"], "arguments": json.loads(function["arguments"])}
+def alternates(turns: list[Turn]) -> bool:
+    """Whether, after a system turn at the start, what the agent is told and what it says take turns, and it has the last word."""
+    told = [turn["from"] in ("human", "observation") for turn in turns if turn is not turns[0] or turn["from"] != "system"]
+    kinds = {turn["from"] for turn in turns[1:]}
+    return "system" not in kinds and len(told) % 2 == 0 and told == [at % 2 == 0 for at in range(len(told))]
+
+
+def _spoken(message: Message) -> Turn:
+    untrained = {} if is_learnt(message) else {"train": False}
+    calls = message.get("tool_calls") or ()
+    if not calls:
+        return {"from": "gpt", "value": message["content"]} | untrained
+    said = [_said(call["function"]) for call in calls]
+    words = {"words": message["content"]} if message["content"] else {}
+    value = said[0] if len(said) == 1 else f"[{', '.join(said)}]"
+    return {"from": "function_call", "value": value, "ids": [call["id"] for call in calls]} | words | untrained
+
+
+def _results(messages: list[Message]) -> Turn:
+    texts = [message["content"] for message in messages]
+    value = texts[0] if len(texts) == 1 else json.dumps(texts, ensure_ascii=False)
+    return {"from": "observation", "value": value, "ids": [message["tool_call_id"] for message in messages]}
+
+
+def _said(function: dict[str, str]) -> str:
+    """A call's JSON. Arguments are the object that they are the text of, letter by letter; what is no object is a JSON string."""
+    text = function["arguments"]
+    arguments = text if _is_object(text) else json.dumps(text, ensure_ascii=False)
+    return f'{{"name": {json.dumps(function["name"], ensure_ascii=False)}, "arguments": {arguments}}}'
+
+
+def _is_object(text: str) -> bool:
+    if text[:1] != "{" or text[-1:] != "}":  # blanks around it would be lost
+        return False
+    try:
+        msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+        json.loads(text)
+    except (ValueError, RecursionError, msgspec.MsgspecError):
+        return False
+    return True
+
+
+def _openai_call(id_: str, call: _Call) -> dict[str, Any]:
+    raw = bytes(call.arguments).decode("utf-8")
+    arguments = raw if raw.startswith("{") else json.loads(raw)
+    return {"id": id_, "type": "function", "function": {"name": call.name, "arguments": arguments}}

@@ -1,18 +1,27 @@
 """The permanent split: `train`, `select` and `test` belong to the task, forever.
 
 A task's place is a hash of its key alone. Adding sessions, re-running, or moving the store never moves a task, so tonight's test task
-was in no earlier night's training set; all trials of a task are on one side.
+was in no earlier night's training set; all trials of a task are on one side. `ledger` keeps it so when the sizes change.
 """
 
 import hashlib
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 from agent_pipeline.errors import SettingsError
 
 Split = Literal["train", "select", "test"]
 SPLITS: tuple[Split, ...] = ("train", "select", "test")
+
+
+class TaskSplit(Protocol):
+    """Whatever knows the side of a task: sizes alone, or a ledger."""
+
+    def of(self, task_key: str) -> Split:
+        """The side of a task."""
+        ...
 
 
 class SplitSizes(NamedTuple):
@@ -31,6 +40,14 @@ class SplitSizes(NamedTuple):
             raise SettingsError(f"The split sizes test={self.test} and select={self.select} must be shares whose sum is below 1.")
         return self
 
+    def of(self, task_key: str) -> Split:
+        """The side of a task by its hash."""
+        return split_of(task_key, self)
+
+    def share(self, split: Split) -> float:
+        """The expected share of a side."""
+        return {"test": self.test, "select": self.select, "train": 1 - sum(self)}[split]
+
 
 def split_of(task_key: str, sizes: SplitSizes) -> Split:
     """The side of a task: uniform in [0, 1) by sha256 of its key; the lowest part tests, the next selects, the rest trains."""
@@ -38,6 +55,42 @@ def split_of(task_key: str, sizes: SplitSizes) -> Split:
     if place < sizes.test:
         return "test"
     return "select" if place < sizes.test + sizes.select else "train"
+
+
+def tasks_needed(share: float, certainty: float = 0.95) -> int:
+    """How many tasks it takes for at least one to fall on a side of this share, with this certainty."""
+    return math.ceil(math.log(1 - certainty) / math.log(1 - share))
+
+
+def empty_sides(rows: Iterable[Mapping[str, Any]], sizes: SplitSizes) -> list[str]:
+    """A sentence for each side that should have rows and has none, with the number of tasks that would do; no other side's rows fill it."""
+    tasks: dict[str, set[str]] = defaultdict(set)
+    for row in rows:
+        tasks[row["split"]].add(row["task_key"])
+    number = sum(len(each) for each in tasks.values())
+    return [
+        f"{split} has no rows: none of the {number} tasks fell on it; of {tasks_needed(sizes.share(split))} tasks one does, 19 times of 20."
+        for split in SPLITS
+        if sizes.share(split) > 0 and not tasks[split]
+    ]
+
+
+def root_tasks(rows: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """The task of every session that has a parent among the rows (a fork, a sub-agent's work): its root's, by session id.
+
+    A row has `session_id`, `parent_session_id` (or null) and `task_key`. What goes round in a circle keeps its own task.
+    """
+    known = {row["session_id"]: (row["parent_session_id"], row["task_key"]) for row in rows}
+    found = {}
+    for session_id, (parent, _) in known.items():
+        seen = {session_id}
+        while parent in known and parent not in seen:
+            seen.add(parent)
+            found[session_id] = known[parent][1]
+            parent = known[parent][0]
+        if parent in seen:
+            found.pop(session_id, None)
+    return found
 
 
 def overlaps(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:

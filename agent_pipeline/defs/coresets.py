@@ -1,6 +1,7 @@
 """Assets of the stage `coresets`: which rows to train on, as an index of row ids, never as copies of rows."""
 
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import dagster as dg
 import pyarrow as pa
@@ -8,7 +9,7 @@ from msgspec.structs import asdict
 from pydantic import Field
 
 from agent_pipeline.defs.defaults import BASE_MODEL
-from agent_pipeline.defs.metadata import counted, counts_table, histogram
+from agent_pipeline.defs.metadata import counted, counts_table, histogram, scatter
 from agent_pipeline.defs.partitions import agent_key
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.specs import asset_options, version
@@ -29,23 +30,37 @@ CORESET = pa.schema(
     ]
 )
 
-NEEDS_LOSSES = ("loss_topk", "hybrid")
-
 
 class CoresetConfig(dg.Config):
     """Which rows are chosen, and how many."""
 
-    strategy: Literal["random", "diversity", "loss_topk", "hybrid"] = Field(
+    strategy: str = Field(
         default="hybrid",
-        description="random: by a seeded hash. diversity: the row nearest the middle of each cluster. loss_topk: the highest losses "
-        "of the base model. hybrid: loss_ratio of the picks by loss within clusters, the others nearest the middle.",
+        description="random, diversity, hybrid, longest, facility_location, deita, targeted, loss_band, loss_topk, k_center, "
+        "hybrid_classic (docs/selection.md says when), a name that an installed package registers, or package.module:function.",
     )
     target_size: int = Field(
         default=1000, ge=1, description="Rows to choose; with as many or fewer rows all are taken, and no losses computed."
     )
-    loss_ratio: float = Field(default=0.6, ge=0, le=1, description="hybrid: the share of picks by loss.")
+    loss_ratio: float = Field(default=0.6, ge=0, le=1, description="hybrid, hybrid_classic: the share of picks by loss.")
+    loss_band_low: float = Field(default=0.25, ge=0, le=1, description="loss_band: losses below this share of all are known already.")
+    loss_band_high: float = Field(default=0.75, ge=0, le=1, description="loss_band: losses above this share of all are hopeless.")
+    min_score: float = Field(default=0.5, ge=0, le=1, description="diversity, hybrid: rows that were judged worse are set aside.")
+    near_duplicates: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="Rows whose words are at least so alike (Jaccard similarity; 0.8 is a good one) are left out but for the best judged, "
+        "then the earliest; 0 leaves out identical rows only, where not all rows are taken.",
+    )
+    semantic_duplicates: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="Rows whose embeddings are at least so alike (cosine) are reported, never left out; 0: don't look.",
+    )
     seed: int = Field(default=0, description="Seed of every random choice.")
-    base_model: str = Field(default=BASE_MODEL, description="Model whose losses are computed (loss_topk, hybrid).")
+    base_model: str = Field(default=BASE_MODEL, description="Model whose losses are computed, for strategies that look at them.")
 
 
 @dg.asset(**asset_options("coresets", {"parquet"}))
@@ -57,31 +72,108 @@ def sft_coreset(
     pipes: dg.ResourceParam[dg.PipesSubprocessClient],
 ) -> dg.MaterializeResult:
     """The training rows that were chosen, and those that were not, each with its score and reason."""
-    from agent_pipeline.selection.coresets import select
-    from agent_pipeline.selection.coverage import coverage
+    from agent_pipeline.selection.coresets import Options, check_settings, select
+    from agent_pipeline.selection.vectors import KeptEmbeddings
 
     with user_errors():
-        rows = [row for row in to_rows(sft_dataset) if row["split"] == "train"]
-        losses = None
-        if config.strategy in NEEDS_LOSSES and len(rows) > config.target_size:
-            losses = run_worker(context, pipes, workspace, "losses", rows, {"base_model": config.base_model})["losses"]
-        choices = select(rows, config.strategy, config.target_size, seed=config.seed, losses=losses, loss_ratio=config.loss_ratio)
+        strategy = check_settings(config.strategy, config.target_size)
+        everything = list(to_rows(sft_dataset))
+        rows = [row for row in everything if row["split"] == "train"]
+        lake, key = workspace.open_lake(), agent_key(context)
+        embeddings = KeptEmbeddings(lake, key, config.seed)
+        losses = lengths = None
+        if strategy.needs_losses and len(rows) > config.target_size:
+            made = run_worker(context, pipes, workspace, "losses", rows, {"base_model": config.base_model})
+            losses, lengths = made["losses"], made["tokens"]
+        if strategy.warning and len(rows) > config.target_size:
+            context.log.warning(f"The coreset strategy '{config.strategy}': {strategy.warning}.")
+        options = Options(
+            losses=losses,
+            lengths=lengths,
+            loss_ratio=config.loss_ratio,
+            loss_band=(config.loss_band_low, config.loss_band_high),
+            min_score=config.min_score,
+            near=config.near_duplicates or None,
+            wanted=[row for row in everything if row["split"] == "select"] if strategy.needs_wanted else (),
+            embed=embeddings,
+        )
+        choices = select(rows, config.strategy, config.target_size, config.seed, options=options)
         by_id = {row["row_id"]: row for row in rows}
         index = [asdict(choice) | _origin(by_id[choice.row_id]) for choice in choices]
-        staged = workspace.open_lake().stage("sft_coreset", agent_key(context), to_table(index, CORESET).to_batches(), CORESET)
-        chosen = sum(choice.chosen for choice in choices)
+        staged = lake.stage("sft_coreset", key, to_table(index, CORESET).to_batches(), CORESET)
         metadata: dict[str, Any] = {
             "training_rows": len(rows),
-            "chosen": chosen,
+            "chosen": sum(choice.chosen for choice in choices),
             "strategy": config.strategy,
-            "reasons": counts_table(counted(choice.reason for choice in choices)),
+            "reasons": counts_table(counted(_kind(choice.reason) for choice in choices)),
         }
-        if 0 < chosen < len(rows):
-            metadata["coverage"] = dg.MetadataValue.json(coverage(rows, choices, config.seed))
-        if losses:
-            known = [loss for loss in losses.values() if loss is not None]
-            metadata["losses"] = histogram(known, "base model's loss on the training rows", "mean loss of a row's assistant tokens")
+        if strategy.warning:
+            metadata["warning"] = strategy.warning
+        if 0 < metadata["chosen"] < len(rows):
+            metadata |= _described(rows, choices, config, embeddings, losses, lengths)
+        if config.near_duplicates or config.semantic_duplicates:
+            metadata |= _duplicates(rows, config, embeddings)
         return dg.MaterializeResult(value=staged, data_version=version(staged.sha256), metadata=metadata)
+
+
+def _described(
+    rows: Sequence[dict[str, Any]],
+    choices: Sequence[Any],
+    config: CoresetConfig,
+    embeddings: Any,
+    losses: Mapping[str, float | None] | None,
+    lengths: Mapping[str, int] | None,
+) -> dict[str, Any]:
+    """What a person would look at: how well the chosen rows stand for all, what they hold, and where they lie."""
+    from agent_pipeline.selection.coresets import assistant_words
+    from agent_pipeline.selection.coverage import coverage_of, covered, flat, quantiles
+    from agent_pipeline.selection.embeddings import conversation_text
+
+    rows = sorted(rows, key=lambda row: row["row_id"])  # as choices are
+    chosen = [place for place, choice in enumerate(choices) if choice.chosen]
+    vectors = embeddings([conversation_text(row["messages"]) for row in rows])
+    found = covered(rows, choices)
+    values: dict[str, list[Any]] = {
+        "tokens of the assistant": [lengths[row["row_id"]] if lengths else assistant_words(row["messages"]) for row in rows],
+        "loss": [losses.get(row["row_id"]) for row in rows] if losses else [],
+    }
+    lines = ["| | rows | p10 | p50 | p90 | p99 |", "|---|---|---:|---:|---:|---:|"]
+    for name, all_values in values.items():
+        for who, part in (("chosen", [all_values[place] for place in chosen]), ("all", all_values)) if all_values else ():
+            shown = ("–" if value is None else f"{value:.3g}" if name == "loss" else f"{value:,.0f}" for value in quantiles(part).values())
+            lines.append(f"| {name} | {who} | {' | '.join(shown)} |")
+    made: dict[str, Any] = {
+        "coverage": dg.MetadataValue.json(coverage_of(vectors, chosen, config.seed)),
+        "tools_covered": f"{found['tools'][0]} of {found['tools'][1]}",
+        "tasks_covered": f"{found['tasks'][0]} of {found['tasks'][1]}",
+        "distributions": dg.MetadataValue.md("\n".join(lines)),
+        "map": scatter(flat(vectors, config.seed), chosen, f"{config.strategy}: {len(chosen):,} chosen of {len(rows):,} rows"),
+        "embeddings": dg.MetadataValue.json({name: embeddings.counts[name] for name in ("computed", "kept", "fitted")}),
+    }
+    if losses:
+        known = [loss for loss in losses.values() if loss is not None]
+        made["losses"] = histogram(known, "base model's loss on the training rows", "mean loss of a row's assistant tokens")
+    return made
+
+
+def _duplicates(rows: Sequence[dict[str, Any]], config: CoresetConfig, embeddings: Any) -> dict[str, Any]:
+    """Duplicates by kind, and how alike rows are: what a threshold is chosen by."""
+    from agent_pipeline.selection.dedup import duplicates
+
+    found = duplicates(rows, config.near_duplicates or None, config.semantic_duplicates or None, embeddings, config.seed)
+    made: dict[str, Any] = {"duplicates": counts_table(counted(each.kind for each in (*found.found, *found.semantic)), "kind")}
+    kind = "semantic" if config.semantic_duplicates else "near"
+    label = {"semantic": "cosine to the nearest other row", "near": "Jaccard similarity to the nearest row before"}[kind]
+    made["similarities"] = histogram(found.similarities[kind], f"{kind} similarity of rows", label)
+    return made
+
+
+def _kind(reason: str) -> str:
+    """A reason without what differs from row to row, so that reasons can be counted."""
+    for start in ("identical to row", "near-duplicate of row"):
+        if reason.startswith(start):
+            return f"{start.removesuffix(' row')} another row"
+    return reason
 
 
 def _origin(row: dict[str, Any]) -> dict[str, str]:

@@ -2,15 +2,21 @@
 
 import base64
 import io
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
 from agent_pipeline.traces.session import Message
 
+if TYPE_CHECKING:
+    import numpy as np
+
 PREVIEW_ROWS = 5
+SHOWN_WEEKS = 26
+SHOWN_POINTS = 2000
 
 
 def counts_table(counts: Mapping[str, int], label: str = "reason") -> dg.MetadataValue:
@@ -58,6 +64,30 @@ def bars(counts: Mapping[str, int], title: str) -> dg.MetadataValue:
     return _picture(figure, title)
 
 
+def weeks(found: Iterable[tuple[datetime | None, str]], title: str) -> dg.MetadataValue:
+    """A small chart of stacked bars, one a week (of the last 26 that have any; what is older or has no time is one bar at the left)."""
+    by_week: dict[str, Counter[str]] = defaultdict(Counter)
+    for time, name in found:
+        by_week["no time" if time is None else f"{time:%G-W%V}"][name] += 1
+    timed = sorted(week for week in by_week if week != "no time")
+    older = timed[:-SHOWN_WEEKS]
+    shown = {"earlier": sum((by_week[week] for week in older), Counter())} | {week: by_week[week] for week in timed[len(older) :]}
+    if "no time" in by_week:
+        shown = {"no time": by_week["no time"]} | shown
+    shown = {week: counts for week, counts in shown.items() if counts}
+    total = sum(shown.values(), Counter[str]())
+    figure, axes = _figure(title)
+    bottom = [0] * len(shown)
+    for name in sorted(total, key=lambda each: (each != "kept", -total[each], each)):
+        heights = [counts[name] for counts in shown.values()]
+        axes.bar(list(shown), heights, bottom=bottom, label=name)
+        bottom = [under + height for under, height in zip(bottom, heights, strict=True)]
+    axes.tick_params(axis="x", labelrotation=90, labelsize=6)
+    if total:
+        axes.legend(fontsize=6, frameon=False)
+    return _picture(figure, title)
+
+
 def curve(points: Sequence[tuple[float, float]], title: str, x: str, y: str) -> dg.MetadataValue:
     """A small line chart."""
     figure, axes = _figure(title)
@@ -65,6 +95,19 @@ def curve(points: Sequence[tuple[float, float]], title: str, x: str, y: str) -> 
     axes.set_xlabel(x)
     axes.set_ylabel(y)
     axes.set_ylim(bottom=0)
+    return _picture(figure, title)
+
+
+def scatter(points: "np.ndarray", marked: Sequence[int], title: str) -> dg.MetadataValue:
+    """A small map of `points` (n, 2), those `marked` by index on top; of very many, two thousand of each kind, evenly taken."""
+    figure, axes = _figure(title)
+    others = sorted(set(range(len(points))) - set(marked))
+    for indices, colour, size, label in ((others, "#c9c9d4", 3, "not chosen"), (sorted(marked), "#4f43dd", 6, "chosen")):
+        shown = indices[:: max(1, -(-len(indices) // SHOWN_POINTS))]
+        axes.scatter(points[shown, 0], points[shown, 1], s=size, c=colour, linewidths=0, label=label)
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.legend(fontsize=6, frameon=False, loc="best", markerscale=2)
     return _picture(figure, title)
 
 

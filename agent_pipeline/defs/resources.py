@@ -1,10 +1,20 @@
 """What assets are given: the store to read, the lake to write, the settings in force."""
 
+import os
+from collections.abc import Iterator
+
 import dagster as dg
 
+from agent_pipeline.errors import SettingsError
 from agent_pipeline.lake import Lake
 from agent_pipeline.settings import Settings, load_settings
-from agent_pipeline.traces.sources import TraceSource, open_source
+from agent_pipeline.traces.judging import Labels, labels_signature, read_labels
+from agent_pipeline.traces.judging.client import Endpoint, Limits, LlmClient
+from agent_pipeline.traces.judging.llm import LlmJudge, read_rubric
+from agent_pipeline.traces.partitions import PartitionKey
+from agent_pipeline.traces.reading import fingerprint
+from agent_pipeline.traces.session import Session
+from agent_pipeline.traces.sources import TraceSource, open_sources, readers
 
 
 class Workspace(dg.ConfigurableResource):
@@ -19,9 +29,51 @@ class Workspace(dg.ConfigurableResource):
         return load_settings(**given)
 
     def open_store(self) -> TraceSource:
-        """The session store's reader; raises StoreError."""
-        return open_source(self.settings().store_path)
+        """The reader of the session store, or of all of them as one; raises StoreError, SettingsError."""
+        settings = self.settings()
+        return open_sources(settings.stores, readers(settings.sources))
 
     def open_lake(self) -> Lake:
         settings = self.settings()
         return Lake(settings.lake_url, settings.cache_path)
+
+    def labels(self, key: PartitionKey) -> Labels:
+        """People's judgments of an agent's sessions; raises SettingsError."""
+        path = self.settings().labels_path(key)
+        return read_labels(path, key) if path else Labels()
+
+    def signature(self, source: TraceSource) -> str:
+        """A cheap text that changes whenever the store or the labels may have changed."""
+        return "|".join([source.signature(), *map(labels_signature, self.settings().labels_paths)])
+
+    def fingerprint(self, source: TraceSource, key: PartitionKey) -> tuple[str, int]:
+        """The data version of an agent's sessions and of what people say of them, and how many sessions there are."""
+        labels, ids = self.labels(key), list[str]()
+
+        def seen() -> Iterator[Session]:
+            for session in source.sessions(key):
+                ids.append(session.session_id)
+                yield session
+
+        version, count = fingerprint(seen())
+        return labels.version_with(version, ids), count
+
+    def open_judge(self, limits: Limits) -> LlmJudge:
+        """The language model that judges, to be entered as a context; raises SettingsError."""
+        settings = self.settings()
+        judge = settings.judge
+        if not (judge.endpoint and judge.model):
+            raise SettingsError("decided_by names llm, but there is none to ask: set judge.endpoint and judge.model in pipeline.toml.")
+        endpoint = Endpoint(
+            url=judge.endpoint,
+            model=judge.model,
+            api_key=os.environ.get(judge.api_key_variable, ""),
+            parameters=judge.parameters,
+            input_price=judge.input_price,
+            output_price=judge.output_price,
+            concurrency=judge.concurrency,
+            retries=judge.retries,
+            seconds=judge.seconds,
+        )
+        rubric = read_rubric(settings.rubric_path) if settings.rubric_path else ""
+        return LlmJudge(LlmClient(endpoint, limits, settings.cache_path / "judge.sqlite"), rubric, max_characters=judge.max_characters)

@@ -10,7 +10,6 @@ from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.runs import store_version_tags, trained_on
 from agent_pipeline.errors import PipelineError
 from agent_pipeline.traces.partitions import parse_key
-from agent_pipeline.traces.reading import fingerprint
 
 
 @dg.schedule(job=retrain, cron_schedule="0 2 * * *", execution_timezone="UTC")
@@ -21,7 +20,7 @@ def nightly(context: dg.ScheduleEvaluationContext, workspace: dg.ResourceParam[W
     requested = 0
     for key in known:
         try:
-            version, sessions = fingerprint(workspace.open_store().sessions(parse_key(key)))
+            version, sessions = workspace.fingerprint(workspace.open_store(), parse_key(key))
         except PipelineError as error:
             reasons.append(f"{key}: {error}")
             continue

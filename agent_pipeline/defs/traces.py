@@ -2,30 +2,36 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any, Literal
 
 import dagster as dg
 import pyarrow as pa
 from pydantic import Field
 
-from agent_pipeline.defs.metadata import bars, counted, counts_table, preview
+from agent_pipeline.defs.metadata import bars, counted, counts_table, preview, weeks
 from agent_pipeline.defs.partitions import AGENTS, agent_key
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.specs import asset_options, version
 from agent_pipeline.failures import user_errors
-from agent_pipeline.traces.curation import Candidate, curate
-from agent_pipeline.traces.judging import MEASURES, judge
+from agent_pipeline.traces.curation import LEAKS, Bounds, Candidate, characters, curate, leak_patterns, without_leaks
+from agent_pipeline.traces.ingestion import ingest
+from agent_pipeline.traces.judging import JUDGES, MEASURES, Judged, Panel, Policy, parse_measures
+from agent_pipeline.traces.judging.agreement import Agreement
+from agent_pipeline.traces.judging.client import Limits, LlmClient
 from agent_pipeline.traces.partitions import parse_key
-from agent_pipeline.traces.reading import fingerprint, read_sessions
-from agent_pipeline.traces.tables import CURATED, JUDGED, SESSIONS, row_session, session_row, to_batches, to_rows
+from agent_pipeline.traces.redaction import Redactor
+from agent_pipeline.traces.repair import DEFAULT_POLICY, KINDS, repair_policy
+from agent_pipeline.traces.tables import CURATED, JUDGED, row_session, to_batches, to_rows
 
 
 @dg.observable_source_asset(
     partitions_def=AGENTS,
     group_name="traces",
     description="The agents' own session store. External: it is observed, never written. Its data version is the fingerprint of a "
-    "partition's sessions, items and verdicts.",
+    "partition's sessions, items and verdicts, and of the labels that people gave them.",
     tags={"stage": "traces"},
 )
 def session_store(context: dg.OpExecutionContext, workspace: dg.ResourceParam[Workspace]) -> dg.DataVersionsByPartition:
@@ -33,48 +39,76 @@ def session_store(context: dg.OpExecutionContext, workspace: dg.ResourceParam[Wo
         source = workspace.open_store()
         known = context.instance.get_dynamic_partitions(AGENTS.name or "")
         keys = [key for key in source.partitions() if str(key) in known]
-        return dg.DataVersionsByPartition({str(key): fingerprint(source.sessions(key))[0] for key in keys})
+        return dg.DataVersionsByPartition({str(key): workspace.fingerprint(source, key)[0] for key in keys})
+
+
+class SessionsConfig(dg.Config):
+    """How damaged records are mended."""
+
+    repair: dict[str, str] = Field(
+        default=dict(DEFAULT_POLICY),
+        description="What is done about each kind of damage (drop_session, drop_turn, repair, keep): "
+        + "; ".join(f"{kind}: {each.meaning} ({', '.join(each.allowed)})" for kind, each in KINDS.items()),
+    )
 
 
 @dg.asset(**asset_options("traces", {"parquet", "bronze"}), deps=[session_store])
-def sessions(context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace]) -> dg.MaterializeResult:
+def sessions(context: dg.AssetExecutionContext, config: SessionsConfig, workspace: dg.ResourceParam[Workspace]) -> dg.MaterializeResult:
     """Every session of the agent in one canonical form, one row each: archived, empty and damaged ones too.
 
-    Calls are paired with their results by position; damage is counted by kind; missing tool schemas are inferred from the calls.
+    Calls are paired with their results by position; damage is counted by kind; missing tool schemas are inferred from the calls. Secrets
+    and personal data are pseudonyms.
     """
     with user_errors():
         key = agent_key(context)
         source = workspace.open_store()
-        options = workspace.settings().reading(key)
-        seen: dict[str, Counter[str]] = {name: Counter() for name in ("damage", "skipped", "judgment", "tools")}
-        shown: list[dict[str, Any]] = []
-
-        def rows() -> Iterator[dict[str, Any]]:
-            for session in read_sessions(source, key, options):
-                seen["damage"].update(session.damage)
-                seen["skipped"].update(session.skipped)
-                seen["judgment"].update(counted([session.judgment]))
-                seen["tools"].update([session.tools_origin])
-                shown.extend([] if len(shown) >= 5 else [{"session_id": session.session_id, "messages": session.messages}])
-                yield session_row(session)
-
-        staged = workspace.open_lake().stage("sessions", key, to_batches(rows(), SESSIONS), SESSIONS)
+        policy = repair_policy(config.repair)
+        options = replace(workspace.settings().reading(key), repair=policy)
+        found = ingest(source, key, options, workspace.open_lake())
         for note in dict.fromkeys(source.notes):
             context.log.warning(note)
         return dg.MaterializeResult(
-            value=staged,
-            data_version=version(staged.sha256),
+            value=found.table,
+            data_version=version(found.table.sha256),
             metadata={
-                "sessions": staged.rows,
+                "sessions": found.table.rows,
+                "copied_from_the_last_table": found.copied,
                 "source": source.name,
-                "judgments": counts_table(seen["judgment"], "judgment"),
-                "damage": counts_table(seen["damage"], "kind of damage"),
-                "left_out": counts_table(seen["skipped"], "item type without a place in a chat"),
-                "tools_from": counts_table(seen["tools"], "origin of tool schemas"),
+                "judgments": counts_table(found.counts["judgment"], "judgment"),
+                "damage": counts_table(_treated(found.counts["damage"], policy), "kind of damage, and what was done"),
+                "left_out": counts_table(found.counts["skipped"], "item type without a place in a chat"),
+                "redacted": counts_table(found.redacted, "kind of private data"),
+                "tools_from": counts_table(found.counts["tools"], "origin of tool schemas"),
                 "notes": "\n".join(dict.fromkeys(source.notes)) or "none",
-                "preview": preview(shown),
+                "preview": preview(found.first),
             },
         )
+
+
+@dg.asset_check(asset=sessions, partitions_def=AGENTS, blocking=True)
+def nothing_private_was_written(context: dg.AssetCheckExecutionContext, workspace: dg.ResourceParam[Workspace]) -> dg.AssetCheckResult:
+    """What was written, looked through once more with the same detectors: they find nothing. A find is shown by its kind, never itself."""
+    with user_errors():
+        options = workspace.settings().redaction_options
+        redactor = Redactor(options)
+        found: Counter[str] = Counter()
+        where: list[str] = []
+        rows = 0
+        for row in to_rows(workspace.open_lake().open("sessions", agent_key(context)).iter_batches()):
+            rows += 1
+            if kinds := redactor.finds(row_session(row)).values():
+                found.update(kinds)
+                where.append(row["session_id"])
+    return dg.AssetCheckResult(
+        passed=not found,
+        description="Redaction is switched off: nothing was looked for." if not options.enabled else None,
+        metadata={"sessions": rows, "found": counts_table(found, "kind of private data"), "in_sessions": json.dumps(where[:20])},
+    )
+
+
+def _treated(damage: Counter[str], policy: Mapping[str, str]) -> Counter[str]:
+    """Counts of damage with what the policy did about each kind; kinds of a source's own are only counted."""
+    return Counter({f"{kind}: {policy.get(kind, 'keep')}": count for kind, count in damage.items()})
 
 
 class JudgingConfig(dg.Config):
@@ -82,43 +116,93 @@ class JudgingConfig(dg.Config):
 
     measures: list[str] = Field(
         default=["ended_with_answer", "no_tool_error_at_end", "all_calls_answered"],
-        description=f"Measures to take of every session; registered: {', '.join(sorted(MEASURES))}.",
+        description="Measures to take of every session, as at_most_steps(12), tool_success_rate >= 0.8 or my_package.measures.polite; "
+        f"registered: {', '.join(sorted(MEASURES))}.",
     )
-    when_unjudged: Literal["exclude", "measures"] = Field(
+    decided_by: list[str] = Field(
+        default=list(Policy().decided_by),
+        description=f"Who decides, the first with an opinion first: {', '.join(JUDGES)}; measures+llm is both together.",
+    )
+    when_unjudged: Literal["exclude", "measures", "acceptable", "unacceptable"] = Field(
         default="exclude",
-        description="What a session without a judgment is: without a verdict (exclude), or judged by whether all measures pass (measures).",
+        description="What a session is of which none of them has an opinion: without a verdict (exclude), judged by whether all measures "
+        "pass (measures), or one of the two verdicts.",
     )
+    score_acceptable: float = Field(default=1.0, description="A score from here up is acceptable.")
+    score_unacceptable: float = Field(default=0.0, description="A score from here down is unacceptable; between the two it says nothing.")
+    ask_llm: Literal["undecided", "all"] = Field(
+        default="undecided",
+        description="With llm in decided_by: ask it where its opinion can still change the verdict, or of all (to compare it with people).",
+    )
+    llm_max_requests: int = Field(default=1000, ge=0, description="Requests to the language model in one run; 0 is no limit.")
+    llm_max_tokens: int = Field(default=5_000_000, ge=0, description="Tokens in one run, asked and answered; 0 is no limit.")
+    llm_max_usd: float = Field(default=0.0, ge=0, description="US dollars in one run, by the prices of the settings; 0 is no limit.")
 
 
-@dg.asset(**asset_options("traces", {"parquet", "silver"}))
+# The labels are observed with the store: what changes in them is judged again.
+@dg.asset(**asset_options("traces", {"parquet", "silver"}), deps=[session_store])
 def judged_sessions(
     context: dg.AssetExecutionContext, sessions: pa.RecordBatchReader, config: JudgingConfig, workspace: dg.ResourceParam[Workspace]
 ) -> dg.MaterializeResult:
-    """The sessions with one verdict each, who gave it, and what every measure found. Null is no verdict, never a bad one."""
+    """The sessions with one verdict each, who gave it and why, what every measure found and every judge said.
+
+    Null is no verdict, never a bad one.
+    """
     with user_errors():
-        verdicts: Counter[str] = Counter()
-        failed: Counter[str] = Counter()
-        untaken: Counter[str] = Counter()
-
-        def rows() -> Iterator[dict[str, Any]]:
-            for row in to_rows(sessions):
-                judged = judge(row_session(row), config.measures, config.when_unjudged)
-                verdicts.update(counted([judged.verdict]))
-                failed.update(name for name, result in judged.measures.items() if result.passed is False)
-                untaken.update(f"{name} {result.reason}" for name, result in judged.measures.items() if result.passed is None)
-                measures = {name: result._asdict() for name, result in judged.measures.items()}
-                yield row | {"verdict": judged.verdict, "verdict_by": judged.verdict_by, "measures": measures}
-
-        staged = workspace.open_lake().stage("judged_sessions", agent_key(context), to_batches(rows(), JUDGED), JUDGED)
+        key = agent_key(context)
+        policy = Policy(config.decided_by, config.when_unjudged, config.score_acceptable, config.score_unacceptable)
+        panel = Panel(parse_measures(config.measures), policy, workspace.labels(key), ask_llm=config.ask_llm)
+        panel.labels.redact(Redactor(workspace.settings().redaction_options))
+        limits = Limits(config.llm_max_requests, config.llm_max_tokens, config.llm_max_usd)
+        asked = any("llm" in group for group in policy.groups)
+        with workspace.open_judge(limits) if asked else nullcontext() as panel.llm:
+            judged = panel.judge((row, row_session(row)) for row in to_rows(sessions))
+            rows = (row | _verdict_columns(each) for row, each in judged)
+            staged = workspace.open_lake().stage("judged_sessions", key, to_batches(rows, JUDGED), JUDGED)
+        for note in panel.labels.notes:
+            context.log.warning(note)
         return dg.MaterializeResult(
             value=staged,
             data_version=version(staged.sha256),
             metadata={
-                "verdicts": counts_table(verdicts, "verdict"),
-                "measures_failed": counts_table(failed, "measure"),
-                "measures_not_taken": counts_table(untaken, "measure and why"),
+                "verdicts": counts_table(panel.verdicts, "verdict"),
+                "measures_failed": counts_table(panel.failed, "measure"),
+                "measures_not_taken": counts_table(panel.not_taken, "measure and why"),
+                "agreement_with_people": _agreement_table(panel.agreement),
+                "labels": "\n".join(panel.labels.notes) or f"{len(panel.labels.by_id)} read",
+                **(_llm_spend(panel.llm.client) if panel.llm else {}),
             },
         )
+
+
+def _verdict_columns(judged: Judged) -> dict[str, Any]:
+    return {
+        "verdict": judged.verdict,
+        "verdict_by": judged.verdict_by,
+        "verdict_reasons": judged.verdict_reasons,
+        "measures": {name: result._asdict() for name, result in judged.measures.items()},
+        "opinions": {name: opinion._asdict() for name, opinion in judged.opinions.items()},
+    }
+
+
+def _agreement_table(agreement: Agreement) -> dg.MetadataValue:
+    """A line a judge: the sessions that people judged too, the confusion of the two, and Cohen's kappa."""
+    lines = ["| beside people | sessions | agree | both good | both bad | too kind | too strict | kappa |", "|---|" + "---:|" * 7]
+    for row in agreement.rows():
+        kappa = "–" if row.kappa is None else f"{row.kappa:.2f}"
+        counts = (row.both_acceptable, row.both_unacceptable, row.too_kind, row.too_strict)
+        lines.append("| " + " | ".join(map(str, (row.name, row.sessions, f"{row.share:.0%}", *counts, kappa))) + " |")
+    return dg.MetadataValue.md("\n".join(lines))
+
+
+def _llm_spend(client: LlmClient) -> dict[str, Any]:
+    spend = client.spend
+    return {
+        "llm": counts_table(client.counts, "questions"),
+        "llm_requests": spend.requests,
+        "llm_tokens": spend.input_tokens + spend.output_tokens,
+        "llm_usd": spend.usd,
+    }
 
 
 class CurationConfig(dg.Config):
@@ -128,6 +212,14 @@ class CurationConfig(dg.Config):
         default=["ended_with_answer", "all_calls_answered"], description="Measures that a session must pass beside its verdict."
     )
     max_sessions: int = Field(default=0, ge=0, description="Keep at most so many sessions, the earliest; 0 is no limit.")
+    max_characters: int = Field(
+        default=0, ge=0, description="Drop longer sessions: what is said, called and answered, about 4 characters a token; 0 is no limit."
+    )
+    verdict_leaks: list[str] = Field(
+        default=list(LEAKS),
+        description="What a verdict in the text looks like (regular expressions on lines in lower case): taken out where it is the last "
+        "line of what the agent was told, else the session is dropped.",
+    )
 
 
 @dg.asset(**asset_options("traces", {"parquet", "silver"}))
@@ -136,14 +228,27 @@ def curated_sessions(
 ) -> dg.MaterializeResult:
     """Every judged session with `kept`, and for a dropped one the first reason why. Only rows with `kept` are for training on."""
     with user_errors():
-        rows = list(to_rows(judged_sessions))
-        decisions = curate((_candidate(row) for row in rows), config.required_measures, config.max_sessions)
+        patterns = leak_patterns(config.verdict_leaks)
+        rows: list[dict[str, Any]] = []
+        candidates: list[Candidate] = []
+        stripped = 0
+        for row in to_rows(judged_sessions):
+            messages, lines, leak = without_leaks(row["messages"], patterns)
+            if lines:
+                stripped += 1
+                row["messages"] = messages
+                row["content_sha256"] = row_session(row).content_sha256()
+            rows.append(row)
+            candidates.append(_candidate(row, leak))
+        required = [each.name for each in parse_measures(config.required_measures)]  # in the spelling of the tables
+        decisions = curate(candidates, required, Bounds(config.max_sessions, config.max_characters))
         decided = (
             row | {"kept": decision.reason is None, "drop_reason": decision.reason, "drop_detail": decision.detail}
             for row, decision in zip(rows, decisions, strict=True)
         )
         staged = workspace.open_lake().stage("curated_sessions", agent_key(context), to_batches(decided, CURATED), CURATED)
         where = counted(decision.reason or "kept" for decision in decisions)
+        key = parse_key(context.partition_key)
         return dg.MaterializeResult(
             value=staged,
             data_version=version(staged.sha256),
@@ -152,12 +257,17 @@ def curated_sessions(
                 "kept": where["kept"],
                 "dropped": len(rows) - where["kept"],
                 "reasons": counts_table(where),
-                "where_sessions_went": bars(where, f"{parse_key(context.partition_key)}: where {len(rows)} sessions went"),
+                "verdicts_taken_out_of_the_text": stripped,
+                "where_sessions_went": bars(where, f"{key}: where {len(rows)} sessions went"),
+                "by_week": weeks(
+                    ((row["created_at"], decision.reason or "kept") for row, decision in zip(rows, decisions, strict=True)),
+                    f"{key}: where they went, by week",
+                ),
             },
         )
 
 
-def _candidate(row: dict[str, Any]) -> Candidate:
+def _candidate(row: dict[str, Any], leak: str | None) -> Candidate:
     return Candidate(
         session_id=row["session_id"],
         content_sha256=row["content_sha256"],
@@ -165,10 +275,13 @@ def _candidate(row: dict[str, Any]) -> Candidate:
         archived=row["archived"],
         messages=sum(message["role"] != "system" for message in row["messages"]),
         error=row["error"],
-        damage=row["damage"],
         verdict=row["verdict"],
         failed_measures=[name for name, result in row["measures"].items() if result["passed"] is False],
         passed_measures=[name for name, result in row["measures"].items() if result["passed"] is True],
+        broken=row["broken"],
+        attack_succeeded=row["attack_succeeded"],
+        leak=leak,
+        characters=characters(row["messages"]),
     )
 
 

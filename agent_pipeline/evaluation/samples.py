@@ -58,7 +58,7 @@ def turn_samples(
         if row["split"] != split:
             continue
         for index, message in enumerate(row["messages"]):
-            if message["role"] != "assistant":
+            if message["role"] != "assistant" or message.get("weight") == 0:  # what should not be learnt is no reference either
                 continue
             turns += 1
             sample = TurnSample(

@@ -1,19 +1,46 @@
-"""Structure in a cloud of embedded rows: which rows are alone, which belong together, and how a quota is shared out."""
+"""Structure in a cloud of embedded rows: which rows are alone, which belong together, how a quota is shared out. Linear in the rows."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+
+from agent_pipeline.selection.blocks import each_block
+from agent_pipeline.selection.kcenter import update
 
 if TYPE_CHECKING:
     import numpy as np
 
-LANDMARKS = 1000
+LANDMARKS = 4096
 NEIGHBOURS = 5
 SPARSEST = 0.03
 SMALL = 1_000_000
 """Rows times clusters; up to here exact k-means takes a second, beyond it mini-batches do nearly as well."""
 
+ROWS_A_CLUSTER = 64
+"""Mini-batches see a seeded sample of so many rows for each cluster: more move no centre that matters."""
+
+MANY = 2048
+
 ENOUGH_ROWS = 100
 """Below this, three per cent are a row or two, and "alone" says nothing."""
+
+
+class Clusters(NamedTuple):
+    """`labels` (n,) int and `distances` (n,) float32 to the own centre; `members` are the rows of each cluster that has any.
+
+    `members` are arrays of row indices, nearest to the centre first (ties: the lowest index), the clusters in the order of their lowest
+    rows, so that k-means's own numbering does not matter.
+    """
+
+    labels: "np.ndarray"
+    distances: "np.ndarray"
+    members: "list[np.ndarray]"
+
+
+def sample(n: int, size: int, seed: int) -> "np.ndarray":
+    """Sorted indices of a seeded sample of 0..n-1; all of them where `size` is as large."""
+    import numpy as np
+
+    return np.arange(n) if n <= size else np.sort(np.random.default_rng(seed).choice(n, size, replace=False))
 
 
 def neighbourhood(vectors: "np.ndarray", seed: int) -> "np.ndarray":
@@ -24,14 +51,40 @@ def neighbourhood(vectors: "np.ndarray", seed: int) -> "np.ndarray":
     import numpy as np
 
     n = len(vectors)
-    landmarks = np.arange(n) if n <= LANDMARKS else np.sort(np.random.default_rng(seed).choice(n, LANDMARKS, replace=False))
+    landmarks = sample(n, LANDMARKS, seed)
+    places = np.full(n, -1)
+    places[landmarks] = np.arange(len(landmarks))
+    columns = np.ascontiguousarray(vectors[landmarks].T)
+    k = min(NEIGHBOURS, len(landmarks) - 1)
     found = np.zeros(n, dtype=np.float32)
-    for start in range(0, n, 2048):
-        similar = vectors[start : start + 2048] @ vectors[landmarks].T
-        similar[np.arange(start, start + len(similar))[:, None] == landmarks[None, :]] = -np.inf
-        k = min(NEIGHBOURS, len(landmarks) - 1)
-        found[start : start + len(similar)] = np.partition(similar, -k, axis=1)[:, -k:].mean(axis=1) if k > 0 else 0.0
+
+    def work(part: slice) -> None:
+        similar = vectors[part] @ columns
+        own = places[part]
+        similar[np.flatnonzero(own >= 0), own[own >= 0]] = -np.inf
+        found[part] = largest(similar, k).mean(axis=1)
+
+    if k > 0:
+        each_block(n, work, rows=512)
     return found
+
+
+def largest(values: "np.ndarray", k: int) -> "np.ndarray":
+    """(n, k): the `k` largest of each line of `values` (n, m), in no order."""
+    import numpy as np
+
+    n, m = values.shape
+    part = m // 32
+    if part < 4 * k:
+        return np.partition(values, m - k, axis=1)[:, m - k :]
+    # The k largest are in the k of 32 × `part` columns whose maxima are largest: looking at maxima first is several times as fast.
+    folded = values[:, : 32 * part].reshape(n, 32, part)
+    tops = folded.max(axis=1)
+    columns = np.argpartition(tops, part - k, axis=1)[:, part - k :]
+    candidates = np.take_along_axis(folded, columns[:, None, :], axis=2).reshape(n, 32 * k)
+    rest = values[:, 32 * part :]
+    candidates = np.concatenate([candidates, rest], axis=1) if rest.shape[1] else candidates
+    return np.partition(candidates, candidates.shape[1] - k, axis=1)[:, candidates.shape[1] - k :]
 
 
 def outliers(vectors: "np.ndarray", seed: int, keep: int) -> "np.ndarray":
@@ -40,14 +93,36 @@ def outliers(vectors: "np.ndarray", seed: int, keep: int) -> "np.ndarray":
 
     n = len(vectors)
     count = min(int(n * SPARSEST), n - keep) if n >= ENOUGH_ROWS else 0
-    return np.sort(np.argsort(neighbourhood(vectors, seed), kind="stable")[: max(count, 0)])
+    if count <= 0:
+        return np.zeros(0, dtype=int)
+    return np.sort(np.argsort(neighbourhood(vectors, seed).round(5), kind="stable")[:count])
 
 
-def cluster(vectors: "np.ndarray", k: int, seed: int) -> tuple["np.ndarray", "np.ndarray"]:
-    """k-means: (n,) int labels, (n,) float distances to the own centroid. Some of the k clusters may stay empty."""
+def cluster(vectors: "np.ndarray", k: int, seed: int) -> Clusters:
+    """k-means; some of the `k` clusters may stay empty (fewer distinct rows than clusters)."""
+    import numpy as np
+
+    centres = np.ascontiguousarray(_centres(vectors, k, seed), dtype=np.float32)
+    half = np.einsum("ij,ij->i", centres, centres) / 2
+    n = len(vectors)
+    labels = np.zeros(n, dtype=np.int64)
+    distances = np.zeros(n, dtype=np.float32)
+
+    def work(part: slice) -> None:
+        labels[part] = (vectors[part] @ centres.T - half).argmax(axis=1)
+        distances[part] = np.linalg.norm(vectors[part] - centres[labels[part]], axis=1)
+
+    each_block(n, work, rows=max(64, 2**20 // k))
+    distances = distances.round(5)
+    order = np.lexsort((np.arange(n), distances, labels))
+    groups = np.split(order, np.flatnonzero(np.diff(labels[order])) + 1) if n else []
+    return Clusters(labels, distances, sorted(groups, key=lambda members: int(members.min())))
+
+
+def _centres(vectors: "np.ndarray", k: int, seed: int) -> "np.ndarray":
+    """(k, d) centres."""
     import warnings
 
-    import numpy as np
     from sklearn.cluster import KMeans, MiniBatchKMeans
     from sklearn.exceptions import ConvergenceWarning
     from threadpoolctl import threadpool_limits
@@ -55,41 +130,35 @@ def cluster(vectors: "np.ndarray", k: int, seed: int) -> tuple["np.ndarray", "np
     with threadpool_limits(1), warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct vectors than clusters: the caller fills up
         if len(vectors) * k <= SMALL:
-            fitted = KMeans(k, random_state=seed, n_init=3).fit(vectors)
-        else:
-            fitted = MiniBatchKMeans(k, random_state=seed, batch_size=2048, n_init=1).fit(vectors)
-        labels = fitted.predict(vectors)
-    return labels, np.linalg.norm(vectors - fitted.cluster_centers_[labels], axis=1).round(5)
-
-
-def farthest(vectors: "np.ndarray", chosen: Sequence[int], allowed: Sequence[int], count: int) -> list[int]:
-    """`count` of `allowed`, one after the other the one farthest from everything chosen so far (ties: the lowest index)."""
-    import numpy as np
-
-    candidates = np.array(sorted(set(allowed) - set(chosen)), dtype=int)
-    if not len(candidates) or count <= 0:
-        return []
-    near = nearest_distance(vectors[candidates], vectors[list(chosen)]) if len(chosen) else np.full(len(candidates), np.inf)
-    found: list[int] = []
-    for _ in range(min(count, len(candidates))):
-        best = int(near.argmax())
-        found.append(int(candidates[best]))
-        near = np.minimum(near, np.linalg.norm(vectors[candidates] - vectors[candidates[best]], axis=1))
-        near[best] = -1.0
-    return found
+            return KMeans(k, random_state=seed, n_init=3).fit(vectors).cluster_centers_
+        seen = vectors[sample(len(vectors), ROWS_A_CLUSTER * k, seed)]
+        many = k > MANY  # k-means++ takes k passes over its rows: with many centres a random start does as well
+        model = MiniBatchKMeans(
+            k,
+            init="random" if many else "k-means++",
+            random_state=seed,
+            batch_size=max(2048, 2 * k),
+            n_init=1,
+            max_iter=3 if many else 10,
+            compute_labels=False,
+        )
+        return model.fit(seen).cluster_centers_
 
 
 def nearest_distance(vectors: "np.ndarray", to: "np.ndarray") -> "np.ndarray":
     """(n,) Euclidean distance of each row to the nearest of `to` (m, d), m ≥ 1."""
-    from sklearn.metrics import pairwise_distances_argmin_min
+    import numpy as np
 
-    return pairwise_distances_argmin_min(vectors, to)[1]
+    near = np.full(len(vectors), np.inf, dtype=np.float32)
+    for start in range(0, len(to), 4096):
+        update(near, vectors, to[start : start + 4096])
+    return np.sqrt(near)
 
 
 def apportion(total: int, sizes: Sequence[int], room: Sequence[int]) -> list[int]:
     """Shares `total` out in proportion to `sizes`, none above its `room`; sums to min(total, sum of room).
 
-    Whole parts first, then one each to the largest remainders; what did not fit goes round again.
+    Whole parts first, then one each to the largest remainders (ties: the first); what did not fit goes round again.
     """
     shares = [0] * len(sizes)
     while (left := min(total, sum(room)) - sum(shares)) > 0:

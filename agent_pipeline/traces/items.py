@@ -1,22 +1,24 @@
-"""OpenAI Responses / Agents SDK items → chat messages, with every call beside its own result.
+"""OpenAI Responses / Agents SDK items → chat messages in the order of the record, with the ids that it has.
 
-Calls are paired **by position**, not by a dictionary of ids: real logs reuse ids, leave them empty, and reorder results. A result
-answers the open call that carries its id, else the oldest open call. What cannot be mended is counted by kind in `damage`, what
-has no place in a chat is counted in `skipped`; nothing vanishes without a number.
+Nothing is mended here: results stand where the record has them and calls keep their ids, reused or empty; `repair` does the rest, for
+all readers. What cannot be an item is counted in `damage`, what has no place in a chat in `skipped`; nothing vanishes without a number.
 """
 
 import json
 import re
-from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Hashable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from agent_pipeline.traces.session import Message
 
 Item = dict[str, Any]
 
 _TEXT_PARTS = {"text", "input_text", "output_text"}
+_TEXT_KINDS = tuple(_TEXT_PARTS)  # a tuple asks for no hash, and a type may be a list
 _OTHER_PARTS = {"refusal", "resource", "computer_screenshot"} | {
     f"{side}{kind}" for side in ("", "input_", "output_") for kind in ("image", "image_url", "file", "audio", "video")
 }
@@ -24,11 +26,13 @@ MAX_DEPTH = 100
 """How deep an item may be nested."""
 
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
+_SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 @dataclass
 class Chat:
-    """Messages with the counts of what was wrong (`damage`, by kind) and of what was left out (`skipped`, by type)."""
+    """Messages with what the model thought before each, the counts of what was wrong (`damage`, by kind) and of what was left out
+    (`skipped`, by type)."""
 
     messages: list[Message] = field(default_factory=list)
     reasoning: list[dict[str, Any]] = field(default_factory=list)
@@ -36,69 +40,189 @@ class Chat:
     skipped: Counter[str] = field(default_factory=Counter)
 
 
-@dataclass
-class _Call:
-    message: Message
-    id: str
-    turn: int
-    position: int
-    output: str | None = None
-
-
-@dataclass
-class _Output:
-    id: str
-    turn: int
-    preceding: int
-    content: str
-    call: _Call | None = None
-
-
-@dataclass
-class _Walk:
-    """What is gathered on the way through the items.
-
-    A turn begins with each user message, and a call can be answered in its own turn only.
-    """
-
-    chat: Chat = field(default_factory=Chat)
-    calls: list[_Call] = field(default_factory=list)
-    outputs: list[_Output] = field(default_factory=list)
-    uses: Counter[str] = field(default_factory=Counter)
-    made_ids: set[str] = field(default_factory=set)
-    turn: int = 0
-    open_message: Message | None = None
-
-
 def to_messages(items: Iterable[Item | None]) -> Chat:
     """Convert one history. `None` stands for an item that could not be parsed.
 
-    Damage kinds: `invalid_item`, `invalid_arguments` (not a JSON object), `unanswered_call`, `orphan_output`; `mismatched_call_id`
-    (a result that names no open call was put to the oldest one, a guess); and, mended with certainty, `empty_call_id`,
-    `reused_call_id`, `double_encoded_arguments`, `invalid_unicode`.
+    Calls that follow one another, or the assistant's own words, are one assistant message, until a result or another's words close it.
+    A call's `id` and a result's `tool_call_id` are those of the record, empty where it has none; arguments are a string, decoded by nobody.
+    Reasoning goes to the assistant message that follows it. The one kind of damage is `invalid_item`.
     """
-    walk = _Walk()
-    chat = walk.chat
+    chat = Chat()
+    messages, damage, skipped = chat.messages, chat.damage, chat.skipped
+    thought: list[str] = []
+    opened: Message | None = None  # the assistant message that the next call joins
     for item in items:
-        try:
-            item = mended_unicode(item, chat.damage)
-        except ValueError:
-            item = None
         kind = _kind(item)
         if item is None or kind is None:
-            chat.damage["invalid_item"] += 1
+            damage["invalid_item"] += 1
         elif kind == "message":
-            _add_message(walk, item)
+            role = _ROLES[item["role"]]
+            content = item.get("content")
+            if type(content) is not str:
+                content = text_of(content, skipped)
+            message = {"role": role, "content": content}
+            messages.append(message)
+            if role != "assistant":
+                opened = None
+            elif opened is None or (content and not content.isspace()):
+                opened = message
+                if thought:
+                    thought = _think(chat, thought, len(messages) - 1)
         elif kind == "function_call":
-            _add_call(walk, item)
+            text = item.get("arguments")
+            if type(text) is not str and (text := "" if text is None else _json(text)) is None:
+                damage["invalid_item"] += 1
+                continue
+            call_id = _id(item.get("call_id")) or _id(item.get("id"))
+            call = {"id": call_id, "type": "function", "function": {"name": item["name"], "arguments": text}}
+            if opened is None:
+                opened = {"role": "assistant", "content": "", "tool_calls": [call]}
+                messages.append(opened)
+            else:
+                opened.setdefault("tool_calls", []).append(call)
+            if thought:
+                thought = _think(chat, thought, next(at for at in range(len(messages) - 1, -1, -1) if messages[at] is opened))
         elif kind == "function_call_output":
-            _add_output(walk, item)
+            text = item.get("output")
+            if type(text) is not str and (text := _output_text(text, skipped)) is None:
+                damage["invalid_item"] += 1
+                continue
+            messages.append({"role": "tool", "tool_call_id": _id(item.get("call_id")), "content": text})
+            opened = None
+        elif kind == "reasoning" and (words := _reasoning(item)):
+            thought.append(words)
         else:
-            chat.skipped[kind] += 1
-    _pair(walk)
-    chat.messages = _with_results(chat.messages, walk.calls)
-    chat.damage, chat.skipped = +chat.damage, +chat.skipped
+            skipped[_SURROGATES.sub("\ufffd", kind)] += 1
+    if thought:  # nothing was said after it
+        skipped["reasoning"] += len(thought)
     return chat
+
+
+class _Part(msgspec.Struct):
+    type: str | None = None
+    text: str | None = None
+
+
+class _Plain(msgspec.Struct):
+    """An item with the types that nearly every item has; the fields that nobody reads are passed over."""
+
+    type: str | None = None
+    role: str | None = None
+    content: str | list[_Part] | None = None
+    name: str | None = None
+    arguments: str | None = None
+    call_id: str | None = None
+    id: str | None = None
+    output: str | None = None
+    tool_calls: Any = None
+
+
+_PLAIN = msgspec.json.Decoder(list[_Plain])
+
+
+def texts_to_messages(texts: Sequence[bytes | None], parse: Callable[[bytes | None], Item | None]) -> Chat:
+    """Convert one history of JSON texts, an item each: all at once where every item is of the common kinds, else each by itself."""
+    messages = _plain_messages(texts)
+    return Chat(messages) if messages is not None else to_messages(map(parse, texts))
+
+
+def _plain_messages(texts: Sequence[bytes | None]) -> list[Message] | None:
+    """What `to_messages` makes of items that need no second look; null where one does."""
+    try:
+        items = _PLAIN.decode(b"[" + b",".join(texts) + b"]")  # type: ignore[arg-type]
+    except (msgspec.DecodeError, UnicodeError, RecursionError, TypeError):
+        return None
+    if len(items) != len(texts):
+        return None
+    messages: list[Message] = []
+    opened: Message | None = None
+    for item in items:
+        kind = item.type
+        if kind == "message" or not kind:
+            role, content = _ROLES.get(item.role or ""), item.content
+            if type(content) is list and len(content) == 1 and content[0].type in _TEXT_PARTS:
+                content = content[0].text
+            if role is None or type(content) is not str or item.tool_calls is not None:
+                return None
+            message = {"role": role, "content": content}
+            messages.append(message)
+            if role != "assistant":
+                opened = None
+            elif opened is None or (content and not content.isspace()):
+                opened = message
+        elif kind == "function_call":
+            name = item.name
+            if not name or name.isspace():
+                return None
+            call = {"id": item.call_id or item.id or "", "type": "function", "function": {"name": name, "arguments": item.arguments or ""}}
+            if opened is None:
+                opened = {"role": "assistant", "content": "", "tool_calls": [call]}
+                messages.append(opened)
+            elif "tool_calls" in opened:
+                opened["tool_calls"].append(call)
+            else:
+                opened["tool_calls"] = [call]
+        elif kind == "function_call_output":
+            messages.append({"role": "tool", "tool_call_id": item.call_id or "", "content": item.output or ""})
+            opened = None
+        else:
+            return None
+    return messages
+
+
+_CHAT_KEYS = {
+    "system": {"role", "content"},
+    "user": {"role", "content"},
+    "assistant": {"role", "content", "tool_calls"},
+    "tool": {"role", "content", "tool_call_id", "name"},
+}
+_CALL_KEYS = {"id", "type", "function"}
+
+
+def plain_chat(messages: list[Any]) -> list[Message] | None:
+    """A chat in OpenAI's own form as `to_messages` makes it of its items; null for one that has anything else in it."""
+    made: list[Message] = []
+    opened: Message | None = None
+    for message in messages:
+        role = message.get("role") if type(message) is dict else None
+        if type(role) is not str or not message.keys() <= _CHAT_KEYS.get(role, set()):
+            return None
+        content = message.get("content")
+        if type(content) is not str:
+            if content is not None or role in ("system", "user"):
+                return None
+            content = ""
+        if role == "tool":
+            call_id = message.get("tool_call_id")
+            if type(call_id) is not str:
+                return None
+            made.append({"role": "tool", "tool_call_id": call_id, "content": content})
+            opened = None
+            continue
+        calls = message.get("tool_calls")
+        if calls and type(calls) is not list:
+            return None
+        if content or not calls:
+            told = {"role": role, "content": content}
+            made.append(told)
+            if role != "assistant":
+                opened = None
+            elif opened is None or (content and not content.isspace()):
+                opened = told
+        for call in calls or ():
+            function = call.get("function") if type(call) is dict and call.keys() <= _CALL_KEYS else None
+            if type(function) is not dict or function.keys() != {"name", "arguments"}:
+                return None
+            name, arguments, call_id = function["name"], function["arguments"], call.get("id")
+            if type(name) is not str or not name or name.isspace() or type(arguments) is not str or type(call_id) is not str:
+                return None
+            copied = {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+            if opened is None:
+                opened = {"role": "assistant", "content": "", "tool_calls": [copied]}
+                made.append(opened)
+            else:
+                opened.setdefault("tool_calls", []).append(copied)
+    return made
 
 
 def text_of(content: Any, skipped: Counter[str]) -> str:
@@ -107,6 +231,10 @@ def text_of(content: Any, skipped: Counter[str]) -> str:
         return ""
     if isinstance(content, str):
         return content
+    if type(content) is list and len(content) == 1 and type(part := content[0]) is dict:  # what nearly all of them are
+        text = part.get("text")
+        if type(text) is str and part.get("type") in _TEXT_KINDS:
+            return text
     texts = []
     for part in content if isinstance(content, list) else [content]:
         kind = _part_kind(part)
@@ -116,29 +244,7 @@ def text_of(content: Any, skipped: Counter[str]) -> str:
             texts.append(part["text"])
         else:
             skipped[f"part:{kind}" if kind else "part"] += 1
-    return "".join(texts)
-
-
-def arguments_json(raw: Any, damage: Counter[str]) -> str:
-    """A call's arguments as the JSON text of one object; other forms are mended where that is certain, else counted.
-
-    NaN and infinity are no JSON; half an emoji may hide behind an escape that only decoding brings to light.
-    """
-    if raw is None or (isinstance(raw, str) and not raw.strip()):
-        return "{}"
-    value, decoded = raw, 0
-    try:
-        while isinstance(value, str) and decoded < 3:
-            value, decoded = json.loads(value), decoded + 1
-        if isinstance(value, dict):
-            mended = mended_unicode(value, damage)
-            text = json.dumps(mended, ensure_ascii=False, allow_nan=False)
-            damage["double_encoded_arguments"] += decoded > 1
-            return raw if isinstance(raw, str) and decoded == 1 and mended == value else text
-    except (ValueError, RecursionError):
-        pass
-    damage["invalid_arguments"] += 1
-    return raw if isinstance(raw, str) else json.dumps(raw, ensure_ascii=False)
+    return texts[0] if len(texts) == 1 else "".join(texts)
 
 
 def mended_unicode(value: Any, damage: Counter[str], depth: int = MAX_DEPTH) -> Any:
@@ -150,11 +256,9 @@ def mended_unicode(value: Any, damage: Counter[str], depth: int = MAX_DEPTH) -> 
     if depth < 0:
         raise ValueError("nested too deeply")
     if isinstance(value, str):
-        try:
-            value.encode("utf-8")
-        except UnicodeEncodeError:
+        if not storable(value):
             damage["invalid_unicode"] += 1
-            return re.sub("[\ud800-\udfff]", "\ufffd", value)
+            return _SURROGATES.sub("\ufffd", value)
     elif isinstance(value, dict):
         return {mended_unicode(key, damage): mended_unicode(each, damage, depth - 1) for key, each in value.items()}
     elif isinstance(value, list):
@@ -162,125 +266,81 @@ def mended_unicode(value: Any, damage: Counter[str], depth: int = MAX_DEPTH) -> 
     return value
 
 
+def storable(text: str) -> bool:
+    """Whether a text can be written as UTF-8."""
+    if text.isascii():
+        return True
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _kind(item: Any) -> str | None:
     """An item's type; null for one that cannot be what it says it is."""
-    if not isinstance(item, dict):
+    if type(item) is not dict:
         return None
-    kind = item.get("type") or ("message" if "role" in item else None)
-    if not isinstance(kind, str):
-        return None
-    # A chat message with `tool_calls` inside is no item: taking its words alone would lose its calls.
-    if kind == "message" and (not isinstance(item.get("role"), str) or item["role"] not in _ROLES or item.get("tool_calls")):
-        return None
-    if kind == "function_call" and not (isinstance(item.get("name"), str) and item["name"].strip()):
-        return None
-    return kind
+    kind = item.get("type")
+    if not kind:
+        kind = "message" if "role" in item else None
+    if kind == "message":
+        # A chat message with `tool_calls` inside is no item: taking its words alone would lose its calls.
+        role = item.get("role")
+        return "message" if type(role) is str and role in _ROLES and not item.get("tool_calls") else None
+    if kind == "function_call":
+        name = item.get("name")
+        return "function_call" if type(name) is str and name and not name.isspace() else None
+    return kind if isinstance(kind, str) else None
 
 
 def _part_kind(part: Any) -> str | None:
     kind = part.get("type") if isinstance(part, dict) else None
-    return kind if isinstance(kind, str) else None
+    return _SURROGATES.sub("\ufffd", kind) if isinstance(kind, str) else None
 
 
 def _id(value: Any) -> str:
     """A call id as text; empty where there is none (some stores number their calls)."""
+    if type(value) is str:
+        return value
     return str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
 
 
-def _add_message(walk: _Walk, item: Item) -> None:
-    role = _ROLES[item["role"]]
-    walk.turn += role == "user"
-    content = text_of(item.get("content"), walk.chat.skipped)
-    if role != "assistant":
-        walk.open_message = None
-    if not content.strip():
-        walk.chat.skipped["empty_message"] += 1
-        return
-    message: Message = {"role": role, "content": content}
-    walk.chat.messages.append(message)
-    if role == "assistant":
-        walk.open_message = message
+def _think(chat: Chat, thought: list[str], index: int) -> list[str]:
+    chat.reasoning += [{"message": index, "text": text} for text in thought]
+    return []
 
 
-def _add_call(walk: _Walk, item: Item) -> None:
-    damage = walk.chat.damage
-    call_id = _id(item.get("call_id")) or _id(item.get("id"))
-    if not call_id:
-        damage["empty_call_id"] += 1
-    elif walk.uses[call_id]:
-        damage["reused_call_id"] += 1
-    walk.uses[call_id] += 1
-    made_id = _free_id(walk, call_id)
-    # Calls that follow one another, or the assistant's own words, are one assistant message, until a result closes it.
-    if walk.open_message is None:
-        walk.open_message = {"role": "assistant", "content": ""}
-        walk.chat.messages.append(walk.open_message)
-    arguments = arguments_json(item.get("arguments"), damage)
-    call = {"id": made_id, "type": "function", "function": {"name": item["name"], "arguments": arguments}}
-    walk.open_message.setdefault("tool_calls", []).append(call)
-    walk.calls.append(_Call(walk.open_message, call_id, walk.turn, len(walk.calls)))
+def _reasoning(item: Item) -> str:
+    """What a reasoning item says: its own text, else the whole of it, else its summary; empty where it is encrypted."""
+    for name in ("text", "content", "summary"):
+        raw = item.get(name)
+        parts = raw if isinstance(raw, list) else [raw]
+        texts = [part.get("text") if isinstance(part, dict) else part for part in parts]
+        if words := "\n\n".join(text for text in texts if isinstance(text, str) and text.strip()):
+            return words
+    return ""
 
 
-def _free_id(walk: _Walk, call_id: str) -> str:
-    """The call's own id, or one like it that no call of the conversation has yet."""
-    made_id = wanted = call_id or f"call_{len(walk.calls) + 1}"
-    number = walk.uses[call_id]
-    while made_id in walk.made_ids:
-        made_id, number = f"{wanted}_{number}", number + 1
-    walk.made_ids.add(made_id)
-    return made_id
+def _output_text(output: Any, skipped: Counter[str]) -> str | None:
+    """A result's text: a string or a list of parts as in a message; what is a value of the tool's (an object, a list of them) as JSON.
 
-
-def _add_output(walk: _Walk, item: Item) -> None:
-    content = _output_text(item.get("output"), walk.chat.skipped)
-    walk.outputs.append(_Output(_id(item.get("call_id")), walk.turn, len(walk.calls), content))
-    walk.open_message = None
-
-
-def _output_text(output: Any, skipped: Counter[str]) -> str:
-    """A result's text: a string or a list of parts as in a message; what is a value of the tool's (an object, a list of them) as JSON."""
+    Null for a value that nobody could walk.
+    """
+    if output is None or isinstance(output, str):
+        return output or ""
     known = _TEXT_PARTS | _OTHER_PARTS
-    parts = isinstance(output, list) and output and all(isinstance(part, str) or _part_kind(part) in known for part in output)
-    return text_of(output, skipped) if output is None or isinstance(output, str) or parts else json.dumps(output, ensure_ascii=False)
+    if isinstance(output, list) and output and all(isinstance(part, str) or _part_kind(part) in known for part in output):
+        return text_of(output, skipped)
+    return _json(output)
 
 
-def _pair(walk: _Walk) -> None:
-    """First every result that names an open call of its turn, then the others by position, oldest first."""
-    _answer(walk, lambda each: (each.turn, each.id) if each.id else None)
-    _answer(walk, lambda each: each.turn)
-    damage = walk.chat.damage
-    for output in walk.outputs:
-        if output.call is None:
-            damage["orphan_output"] += 1
-        elif not (output.id and output.call.id):
-            damage["empty_call_id"] += 1
-        elif output.id != output.call.id:
-            damage["mismatched_call_id"] += 1
-    damage["unanswered_call"] += sum(call.output is None for call in walk.calls)
-
-
-def _answer(walk: _Walk, place: Callable[[_Call | _Output], Hashable]) -> None:
-    """Put each result that has no call yet to the oldest open call in the same place (null: none) that was made before it."""
-    waiting: dict[Hashable, deque[_Call]] = defaultdict(deque)
-    for call in walk.calls:
-        if call.output is None:
-            waiting[place(call)].append(call)
-    for output in walk.outputs:
-        calls = waiting[place(output)] if place(output) is not None else None
-        if output.call is None and calls and calls[0].position < output.preceding:
-            output.call = calls.popleft()
-            output.call.output = output.content
-
-
-def _with_results(messages: list[Message], calls: list[_Call]) -> list[Message]:
-    """Each result directly after the message that made its call, in the order of the calls."""
-    results: dict[int, list[_Call]] = {}
-    for call in calls:
-        results.setdefault(id(call.message), []).append(call)
-    ordered: list[Message] = []
-    for message in messages:
-        ordered.append(message)
-        for call, made in zip(results.get(id(message), ()), message.get("tool_calls", ()), strict=True):
-            if call.output is not None:
-                ordered.append({"role": "tool", "tool_call_id": made["id"], "content": call.output})
-    return ordered
+def _json(value: Any) -> str | None:
+    """A value as JSON text (NaN as it is: whoever needs strict JSON decides); null where it is nested too deeply."""
+    if value == "":
+        return ""
+    try:
+        mended_unicode(value, Counter())  # for its depth
+        return json.dumps(value, ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return None

@@ -1,18 +1,21 @@
-"""A partition of a store as canonical sessions: what every source needs after its reader, in one pass each.
+"""A partition of a store as canonical sessions: what every source needs after its reader.
 
-System prompt and tools from the settings where the source has none, tool schemas inferred from the calls where nobody has any, the
-task key. Two passes over the store when schemas must be inferred: the first sees only calls.
+Repair, system prompt and tools from the settings where the source has none, the task key, redaction; then tool schemas inferred from the
+calls where nobody has any.
 """
 
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.traces.partitions import PartitionKey
-from agent_pipeline.traces.session import Session, Tool, ToolsOrigin, canonical_json, sha256_of
+from agent_pipeline.traces.redaction import RedactionOptions, Redactor
+from agent_pipeline.traces.repair import DEFAULT_POLICY, Policy, broken_by, repaired
+from agent_pipeline.traces.session import Session, Tool, canonical_json, sha256_of
 from agent_pipeline.traces.sources.base import TraceSource
-from agent_pipeline.traces.tools import ToolSchemas
+from agent_pipeline.traces.tools import ToolSchemas, call_shapes
 
 
 @dataclass(frozen=True)
@@ -20,33 +23,104 @@ class ReadingOptions:
     """What the settings say about one agent's sessions.
 
     `task_pattern` is a regular expression searched in the session id; its groups (or the whole match) name the task. `task_field` is a key
-    of the session's context. Without either, and without a task id from the source, the first user message is the task.
+    of the session's context. Without either, and without a task id from the source, the first user message is the task. `repair` says
+    what is done about each kind of damage.
     """
 
     system_prompt: str = ""
     tools: tuple[Tool, ...] = field(default=())
     task_pattern: str = ""
     task_field: str = ""
+    repair: Policy = field(default_factory=lambda: DEFAULT_POLICY)
+    redaction: RedactionOptions = field(default_factory=RedactionOptions)
 
 
-def read_sessions(source: TraceSource, key: PartitionKey, options: ReadingOptions) -> Iterator[Session]:
-    """Every session of the partition, complete; raises what `TraceSource.sessions` raises."""
-    pattern = _compiled(options.task_pattern)
-    tools, origin = list(options.tools), "settings"
-    if not tools:
-        tools, origin = _inferred(source, key), "inferred"
-    unmatched = count = 0
-    for session in source.sessions(key):
-        count += 1
-        unmatched += pattern is not None and not _named(pattern, session.session_id)
-        if not session.tools and tools:
-            session.tools, session.tools_origin = tools, _origin(origin)
+class Preparation:
+    """Makes sessions, as a source gives them, ready to be written; counts what was redacted by kind, and what a person should be told.
+
+    Raises:
+        SettingsError: an option has a value that it cannot have.
+        RedactionError: private data cannot be looked for.
+    """
+
+    def __init__(self, options: ReadingOptions) -> None:
+        self.options = options
+        self.redacted: Counter[str] = Counter()
+        self.private_ids = 0
+        self._redactor = Redactor(options.redaction)
+        self._pattern = _compiled(options.task_pattern)
+        self._count = self._unmatched = 0
+
+    def prepare(self, session: Session) -> Counter[str]:
+        """Make one session ready, all but the tools that are inferred; answers what was redacted of it."""
+        options = self.options
+        mend(session, options.repair)
+        if not session.tools and options.tools:
+            session.tools, session.tools_origin = list(options.tools), "settings"
         if options.system_prompt and not any(message["role"] == "system" for message in session.messages):
             session.messages = [{"role": "system", "content": options.system_prompt}, *session.messages]
-        session.task_key = task_key(session, pattern, options.task_field)
+            session.reasoning = [each | {"message": each["message"] + 1} for each in session.reasoning]
+        session.task_key = task_key(session, self._pattern, options.task_field)
+        # Last: the task belongs to what was said, whatever is redacted of it.
+        return self._redactor.redact(session)
+
+    def note(self, session_id: str, redacted: Mapping[str, int], private_id: bool) -> None:
+        """Count a session that was prepared, now or by an earlier run."""
+        self._count += 1
+        self._unmatched += self._pattern is not None and not _named(self._pattern, session_id)
+        if redacted:
+            self.redacted.update(redacted)
+        self.private_ids += private_id
+
+    def took_private_id(self) -> bool:
+        """Whether the id of the session that was prepared last holds something private."""
+        found, self._redactor.private_ids = bool(self._redactor.private_ids), 0
+        return found
+
+    def notes(self, key: PartitionKey) -> Iterator[str]:
+        """What a person should be told about all of them, in sentences."""
+        if self._unmatched:
+            pattern = self.options.task_pattern
+            yield f"task_pattern {pattern!r} names no task in {self._unmatched} of the {self._count} session ids of {key}."
+        if self.private_ids:
+            yield f"{self.private_ids} session ids of {key} hold what looks private; ids are names and stay: give other ones in the store."
+
+
+def read_sessions(
+    source: TraceSource, key: PartitionKey, options: ReadingOptions, redacted: Counter[str] | None = None
+) -> Iterator[Session]:
+    """Every session of the partition, complete and redacted; `redacted` counts the places where, by kind.
+
+    All of them are held in memory, since the last one may teach the first one's tools: `ingestion` writes a table without that.
+    Raises what `TraceSource.sessions` and `Preparation` raise.
+    """
+    preparation, schemas, found = Preparation(options), ToolSchemas(), []
+    for session in source.sessions(key):
+        counted = preparation.prepare(session)
+        preparation.note(session.session_id, counted, preparation.took_private_id())
+        if not session.tools:
+            schemas.add(call_shapes(session.messages))
+        found.append(session)
+    source.notes.extend(preparation.notes(key))
+    if redacted is not None:
+        redacted.update(preparation.redacted)
+    tools = schemas.tools()
+    for session in found:
+        if tools and not session.tools:
+            session.tools, session.tools_origin = tools, "inferred"
         yield session
-    if unmatched:
-        source.notes.append(f"task_pattern {options.task_pattern!r} names no task in {unmatched} of the {count} session ids of {key}.")
+
+
+def mend(session: Session, policy: Policy) -> None:
+    """Repair a session as its source gave it, and say whether its damage drops it."""
+    found = repaired(session.messages, session.reasoning, policy)
+    session.messages, session.reasoning = found.messages, found.reasoning
+    if found.damage:
+        session.damage = dict(Counter(session.damage) + found.damage)
+    if found.skipped:
+        session.skipped = dict(Counter(session.skipped) + found.skipped)
+    if session.damage:
+        session.broken = broken_by(session.damage, policy)
 
 
 def task_key(session: Session, pattern: re.Pattern[str] | None, context_field: str) -> str:
@@ -89,18 +163,6 @@ def _named(pattern: re.Pattern[str], session_id: str) -> str:
     if match is None:
         return ""
     return "-".join(group for group in match.groups() if group) if match.re.groups else match.group()
-
-
-def _inferred(source: TraceSource, key: PartitionKey) -> list[Tool]:
-    schemas = ToolSchemas()
-    for session in source.sessions(key):
-        if not session.tools:
-            schemas.add(session.messages)
-    return schemas.tools()
-
-
-def _origin(text: str) -> ToolsOrigin:
-    return "settings" if text == "settings" else "inferred"
 
 
 def _compiled(pattern: str) -> re.Pattern[str] | None:

@@ -25,10 +25,11 @@ class Session(msgspec.Struct, kw_only=True):
     """One conversation of one agent, as its source recorded it.
 
     `judgment`, `score` (the mean of `scores`, by metric) and `attack_succeeded` (an injection was obeyed) are what the source says about
-    it (null: it says nothing; null is not zero). `error` is a failure of the infrastructure, not of the agent. `usage` counts tokens by name,
-    `cost_usd` is in US dollars. `reasoning` holds what the model thought, apart from what it said: `{"message": index, "text": ...}` for
-    the message that followed it. `damage` counts what was wrong with the record by kind, `skipped` what the canonical form has no place for
-    (images, files) by type. A side chain (a sub-agent's work) is a session of its own that names its parent.
+    it (null: it says nothing; null is not zero). `error` is a failure of the infrastructure, not of the agent. `usage` counts tokens by
+    name, `cost_usd` is in US dollars. `reasoning` holds what the model thought, apart from what it said: `{"message": index, "text":
+    ...}` for the message that followed it. `damage` counts what was wrong with the record by kind, `broken` is the kind for which the
+    repair policy drops the session (null: none), `skipped` counts what the canonical form has no place for (images, files) by type. A
+    side chain (a sub-agent's work) is a session of its own that names its parent.
     """
 
     session_id: str
@@ -55,12 +56,32 @@ class Session(msgspec.Struct, kw_only=True):
     parent_session_id: str | None = None
     reasoning: list[dict[str, Any]] = []
     damage: dict[str, int] = {}
+    broken: str | None = None
     skipped: dict[str, int] = {}
     context: dict[str, Any] = {}
 
     def content_sha256(self) -> str:
-        """Identity of the content: sha256 (hex) of the canonical JSON of messages and tools."""
-        return sha256_of({"messages": self.messages, "tools": self.tools})
+        """Identity of the content; see `content_sha256`."""
+        return content_sha256(json_bytes(self.messages), json_bytes(self.tools))
+
+
+_SORTED = msgspec.json.Encoder(order="sorted", enc_hook=str)
+
+
+def json_bytes(value: Any) -> bytes:
+    """The JSON of a value as the lake's columns hold it: sorted keys, no spaces, UTF-8; NaN and infinity are not known, so null."""
+    try:
+        return _SORTED.encode(value)
+    except UnicodeEncodeError:  # half a character, in what is not repaired yet
+        return canonical_json(msgspec.to_builtins(value, enc_hook=str)).encode("utf-8")
+
+
+def content_sha256(messages: bytes, tools: bytes) -> str:
+    """sha256 (hex) of the JSON of a session's messages, a line feed, and the JSON of its tools, both as `json_bytes` gives them."""
+    found = hashlib.sha256(messages)
+    found.update(b"\n")
+    found.update(tools)
+    return found.hexdigest()
 
 
 def canonical_json(value: Any) -> str:

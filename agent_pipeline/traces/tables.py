@@ -4,20 +4,23 @@
 `tool_calls: null` to every message, which some chat templates render as a tool call.
 """
 
-import json
-import math
 from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
+import numpy as np
 import pyarrow as pa
 
-from agent_pipeline.traces.session import Session
+from agent_pipeline.errors import DataError
+from agent_pipeline.traces.session import Session, json_bytes
 
 ROWS_PER_BATCH = 1000
 CHARACTERS_PER_BATCH = 64 << 20
 """A batch with more text than this ends early: a thousand sessions with outputs of a megabyte are no batch to hold in memory."""
 
 _UTC = pa.timestamp("us", tz="UTC")
+_EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
 
 SESSIONS = pa.schema(
     [
@@ -46,13 +49,18 @@ SESSIONS = pa.schema(
         pa.field("parent_session_id", pa.string()),
         pa.field("reasoning", pa.json_(), nullable=False),
         pa.field("damage", pa.json_(), nullable=False),
+        pa.field("broken", pa.string()),
         pa.field("skipped", pa.json_(), nullable=False),
         pa.field("context", pa.json_(), nullable=False),
     ]
 )
 
 JUDGED = (
-    SESSIONS.append(pa.field("verdict", pa.string())).append(pa.field("verdict_by", pa.string())).append(pa.field("measures", pa.json_()))
+    SESSIONS.append(pa.field("verdict", pa.string()))
+    .append(pa.field("verdict_by", pa.string()))
+    .append(pa.field("verdict_reasons", pa.string()))
+    .append(pa.field("measures", pa.json_()))
+    .append(pa.field("opinions", pa.json_()))
 )
 
 CURATED = (
@@ -62,25 +70,41 @@ CURATED = (
 )
 
 
+def is_json(data_type: pa.DataType) -> bool:
+    """Whether a column's values are JSON texts."""
+    return isinstance(data_type, pa.BaseExtensionType) and data_type.extension_name == "arrow.json"
+
+
+_JSON_FIELDS = [field.name for field in SESSIONS if is_json(field.type)]
+_FIELDS = [name for name in SESSIONS.names if name != "content_sha256"]
+
+
 def session_row(session: Session) -> dict[str, Any]:
     """A session as a row of `SESSIONS`."""
-    row = {name: getattr(session, name) for name in SESSIONS.names if name != "content_sha256"}
-    row["content_sha256"] = session.content_sha256()
+    return {name: getattr(session, name) for name in _FIELDS} | {"content_sha256": session.content_sha256()}
+
+
+def encoded_row(session: Session) -> dict[str, Any]:
+    """A session's row with its JSON columns encoded, as `encoded_batch` takes it; the content's hash is still to be put in."""
+    row = {name: getattr(session, name) for name in _FIELDS}
+    for name in _JSON_FIELDS:
+        row[name] = json_bytes(row[name])
     return row
 
 
 def row_session(row: dict[str, Any]) -> Session:
     """A row (of any table that has the columns of `SESSIONS`) as a session."""
-    return Session(**{name: row[name] for name in SESSIONS.names if name != "content_sha256"})
+    return Session(**{name: row[name] for name in _FIELDS})
 
 
 def to_batches(rows: Iterable[dict[str, Any]], schema: pa.Schema, size: int = ROWS_PER_BATCH) -> Iterator[pa.RecordBatch]:
     """Rows as record batches of at most `size`, JSON columns encoded; memory holds one batch at a time."""
+    names = [(field.name, is_json(field.type)) for field in schema]
     chunk: list[list[Any]] = []
     characters = 0
     for row in rows:
-        chunk.append([_encoded(row[field.name], field) for field in schema])
-        characters += sum(len(value) for value in chunk[-1] if isinstance(value, str))
+        chunk.append([json_bytes(row[name]) if json and row[name] is not None else row[name] for name, json in names])
+        characters += sum(len(value) for value in chunk[-1] if isinstance(value, str | bytes))
         if len(chunk) == size or characters >= CHARACTERS_PER_BATCH:
             yield _batch(chunk, schema)
             chunk, characters = [], 0
@@ -101,45 +125,55 @@ def to_rows(batches: pa.Table | Iterable[pa.RecordBatch]) -> Iterator[dict[str, 
         json_columns = [field.name for field in batch.schema if is_json(field.type)]
         for row in batch.to_pylist():
             for name in json_columns:
-                row[name] = json.loads(row[name]) if isinstance(row[name], str) else row[name]
+                row[name] = msgspec.json.decode(row[name]) if isinstance(row[name], str) else row[name]
             yield row
 
 
-def is_json(data_type: pa.DataType) -> bool:
-    """Whether a column's values are JSON texts."""
-    return isinstance(data_type, pa.BaseExtensionType) and data_type.extension_name == "arrow.json"
-
-
-def _encoded(value: Any, field: pa.Field) -> Any:
-    """A value as it is stored: that of a JSON column as JSON text."""
-    if value is None or not is_json(field.type):
-        return value
-    try:
-        return _json_text(value)
-    except ValueError:
-        return _json_text(_without_nan(value))
-
-
-def _json_text(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str, allow_nan=False)
-
-
-def _without_nan(value: Any) -> Any:
-    """NaN and infinity are no JSON, and other readers of the lake refuse them: they are not known, so null."""
-    if isinstance(value, dict):
-        return {key: _without_nan(each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_without_nan(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def encoded_batch(rows: list[dict[str, Any]]) -> pa.RecordBatch:
+    """Rows of `SESSIONS`, their JSON columns encoded, as one batch."""
+    return pa.RecordBatch.from_arrays([column([row[field.name] for row in rows], field) for field in SESSIONS], schema=SESSIONS)
 
 
 def _batch(rows: list[list[Any]], schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(
-        [_array(list(values), field) for values, field in zip(zip(*rows, strict=True), schema, strict=True)], schema=schema
+        [column(list(values), field) for values, field in zip(zip(*rows, strict=True), schema, strict=True)], schema=schema
     )
 
 
-def _array(values: list[Any], field: pa.Field) -> pa.Array:
-    if not is_json(field.type):
-        return pa.array(values, type=field.type)
-    return pa.ExtensionArray.from_storage(field.type, pa.array(values, type=pa.string()))
+def column(values: list[Any], field: pa.Field) -> pa.Array:
+    """Values as a column; those of a JSON column are encoded already.
+
+    The buffers are put together here: `pyarrow.array` imports pandas when it is given a list, a fifth of a second and 60 MB.
+    """
+    if is_json(field.type):
+        return pa.ExtensionArray.from_storage(field.type, _buffers(values, pa.string()))
+    known = pa.types.is_string(field.type) or pa.types.is_binary(field.type) or pa.types.is_boolean(field.type)
+    if known or field.type in (pa.float64(), pa.int64(), _UTC):
+        return _buffers(values, field.type)
+    return pa.array(values, type=field.type)
+
+
+def _buffers(values: list[Any], kind: pa.DataType) -> pa.Array:
+    missing = values.count(None)
+    validity = pa.py_buffer(_bits([value is not None for value in values])) if missing else None
+    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+        texts = [value if type(value) is bytes else b"" if value is None else value.encode("utf-8") for value in values]
+        ends = np.cumsum([0, *map(len, texts)], dtype=np.int64)
+        if ends[-1] >= 2**31:
+            raise DataError(
+                f"{len(values)} values have {ends[-1]} bytes together, and a batch can hold 2 GB: cut the sessions that are so long."
+            )
+        return pa.Array.from_buffers(
+            kind, len(texts), [validity, pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(b"".join(texts))], missing
+        )
+    if pa.types.is_boolean(kind):
+        data: Any = _bits([bool(value) for value in values])
+    elif kind == _UTC:
+        data = np.array([0 if value is None else (value - _EPOCH) // _MICROSECOND for value in values], dtype=np.int64)
+    else:
+        data = np.array([0 if value is None else value for value in values], dtype=np.float64 if kind == pa.float64() else np.int64)
+    return pa.Array.from_buffers(kind, len(values), [validity, pa.py_buffer(data)], missing)
+
+
+def _bits(flags: list[bool]) -> Any:
+    return np.packbits(np.array(flags, dtype=bool), bitorder="little")

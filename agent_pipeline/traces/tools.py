@@ -5,12 +5,18 @@ told of. What is inferred is marked so (`tools_origin = "inferred"`): names, arg
 call had.
 """
 
-import json
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any
 
-from agent_pipeline.traces.session import Message, Tool, tool_calls
+import msgspec
 
+from agent_pipeline.traces.session import Message, Tool
+
+CallShape = tuple[str, tuple[tuple[str, str], ...]]
+"""A tool's name and, by argument name, the JSON types of one call."""
+
+_ARGUMENTS = msgspec.json.Decoder(dict[str, Any])
 _JSON_TYPES: dict[type, str] = {
     bool: "boolean",
     int: "integer",
@@ -22,46 +28,52 @@ _JSON_TYPES: dict[type, str] = {
 }
 
 
+def call_shapes(messages: Iterable[Message]) -> list[CallShape]:
+    """The different calls of a session, in order; one whose arguments are no JSON object is passed over (damage, counted elsewhere)."""
+    found = set()
+    for message in messages:
+        for call in message.get("tool_calls") or ():
+            try:
+                values = _ARGUMENTS.decode(call["function"]["arguments"])
+            except (msgspec.DecodeError, UnicodeError, RecursionError):
+                continue
+            found.add(_shape(call["function"]["name"], tuple(values), tuple(map(type, values.values()))))
+    return sorted(found)
+
+
+@lru_cache(maxsize=4096)
+def _shape(tool: str, names: tuple[str, ...], types: tuple[type, ...]) -> CallShape:
+    return tool, tuple(sorted((name, _JSON_TYPES[each]) for name, each in zip(names, types, strict=True)))
+
+
 class ToolSchemas:
-    """Gathers calls over the sessions of a partition; holds one small record a tool, not the calls."""
+    """Gathers calls over the sessions of a partition; holds what differs, not the calls."""
 
     def __init__(self) -> None:
-        self._calls: dict[str, int] = {}
-        self._types: dict[str, dict[str, set[str]]] = {}
-        self._present: dict[str, dict[str, int]] = {}
+        self._shapes: set[CallShape] = set()
 
-    def add(self, messages: Iterable[Message]) -> None:
-        """Take in one session's calls; a call whose arguments are no JSON object is passed over (it is counted as damage elsewhere)."""
-        for name, arguments in tool_calls(list(messages)):
-            try:
-                values = json.loads(arguments)
-            except (ValueError, RecursionError):
-                continue
-            if not isinstance(values, dict):
-                continue
-            self._calls[name] = self._calls.get(name, 0) + 1
-            for argument, value in values.items():
-                self._types.setdefault(name, {}).setdefault(argument, set()).add(_JSON_TYPES[type(value)])
-                present = self._present.setdefault(name, {})
-                present[argument] = present.get(argument, 0) + 1
+    def add(self, shapes: Iterable[CallShape]) -> None:
+        """Take in one session's calls."""
+        self._shapes.update(shapes)
 
     def tools(self) -> list[Tool]:
         """OpenAI function schemas, by name; an argument is required if every call had it."""
+        calls: dict[str, list[dict[str, str]]] = {}
+        for name, arguments in self._shapes:
+            calls.setdefault(name, []).append(dict(arguments))
         return [
-            {
-                "type": "function",
-                "function": {"name": name, "description": "", "parameters": self._parameters(name)},
-            }
-            for name in sorted(self._calls)
+            {"type": "function", "function": {"name": name, "description": "", "parameters": _parameters(calls[name])}}
+            for name in sorted(calls)
         ]
 
-    def _parameters(self, name: str) -> dict[str, Any]:
-        types, present = self._types.get(name, {}), self._present.get(name, {})
-        return {
-            "type": "object",
-            "properties": {argument: {"type": _type(types[argument])} for argument in sorted(types)},
-            "required": sorted(argument for argument, count in present.items() if count == self._calls[name]),
-        }
+
+def _parameters(calls: list[dict[str, str]]) -> dict[str, Any]:
+    names = sorted({name for call in calls for name in call})
+    return {
+        "type": "object",
+        "properties": {name: {"type": _type({call[name] for call in calls if name in call})} for name in names},
+        "required": [name for name in names if all(name in call for call in calls)],
+    }
 
 
 def _type(seen: set[str]) -> str | list[str]:

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 class Encoded:
     """A conversation as tokens: `trained[i]` says whether the loss counts `input_ids[i]`.
 
-    `turns` are the token ranges [start, end) of the assistant's turns in order, `trained` their union.
+    `turns` are the token ranges [start, end) of the assistant's turns in order, `trained` the union of those that are to be learnt: all but
+    the messages with OpenAI's `weight: 0`.
     """
 
     input_ids: list[int]
@@ -69,16 +70,21 @@ def encode(tokenizer: "PreTrainedTokenizerBase", messages: list[Message], tools:
     encoding = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
     trained, turns, position = [False] * len(encoding.input_ids), [], 0
     offsets = encoding.offset_mapping
-    for start, end in spans:
+    learnt = [_is_learnt(message) for message in messages if message["role"] == "assistant"]
+    for (start, end), trains in zip(spans, learnt, strict=True):
         # A token belongs to the turn it begins in: of one that straddles the border, the model has already seen a part.
         while position < len(offsets) and offsets[position][0] < start:
             position += 1
         first = position
         while position < len(offsets) and offsets[position][0] < end:
-            trained[position] = True
+            trained[position] = trains
             position += 1
         turns.append((first, position))
     return Encoded(encoding.input_ids, trained, turns)
+
+
+def _is_learnt(message: Message) -> bool:
+    return bool(message.get("weight", 1))
 
 
 def _bare(text: str) -> str:
@@ -110,8 +116,8 @@ def _holds(haystack: str, text: str) -> bool:
 def check(encoded: Encoded, tokenizer: "PreTrainedTokenizerBase", messages: list[Message], row: str = "this row") -> None:
     """The four assertions of 03 §5.2, on the tokens and not on how they were made; the first broken one raises DataError.
 
-    At least one token is trained; each turn ends with the trained stop token; no token of a tool result is trained; each
-    trained span decodes to what the assistant said.
+    At least one token is trained; each turn ends with the stop token, trained where the turn is; no token of a tool result, nor of a turn
+    with `weight: 0`, is trained; each span decodes to what the assistant said.
     """
 
     def broken(what: str) -> DataError:
@@ -130,7 +136,7 @@ def check(encoded: Encoded, tokenizer: "PreTrainedTokenizerBase", messages: list
         if message["role"] != "assistant":
             continue
         start, end = next(turns, (0, 0))
-        if not all(encoded.trained[start:end]) or any(encoded.trained[gap:start]):
+        if any(trained != _is_learnt(message) for trained in encoded.trained[start:end]) or any(encoded.trained[gap:start]):
             raise broken(f"the mask does not match the turn of message {index}")
         said, between = text(start, end), _bare(text(gap, start))
         if not (stop_token(tokenizer, said) and tokenizer.convert_ids_to_tokens(encoded.input_ids[end - 1]) in specials):

@@ -6,6 +6,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from agent_pipeline.traces.items import to_messages
+from agent_pipeline.traces.repair import repaired
 from agent_pipeline.traces.session import Message, Session
 
 WORDS = st.sampled_from(["a", "b", "ü\n"])
@@ -53,4 +54,4 @@ def chats(draw: st.DrawFn) -> list[Message]:
             {"type": "function_call", "call_id": each, "name": draw(st.sampled_from("fg")), "arguments": draw(ARGUMENTS)} for each in made
         ]
         items += [{"type": "function_call_output", "call_id": each, "output": draw(WORDS)} for each in reversed(made)]
-    return to_messages(items).messages
+    return repaired(to_messages(items).messages).messages

@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent_pipeline.datasets.preferences import PREFERENCES, comparable, preference_rows, split_pair
+from agent_pipeline.datasets.preferences import PREFERENCES, Pairing, comparable, length_ratios, preference_rows, split_pair
 from agent_pipeline.datasets.sft import to_last_assistant
 from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.traces.partitions import parse_key
 from agent_pipeline.traces.reading import ReadingOptions, read_sessions
+from agent_pipeline.traces.redaction import RedactionOptions
 from agent_pipeline.traces.sources import open_source
 from agent_pipeline.traces.tables import to_rows, to_table
 from agent_pipeline_tests.datasets.chats import answers, calls, chats, says, session, user
@@ -100,8 +101,7 @@ def test_every_pair_is_two_real_sessions_that_part_at_what_the_agent_did(good, b
     rows = list(preference_rows(good, bad, SplitSizes(), counts))
     assert list(to_rows(to_table(rows, PREFERENCES))) == rows
     assert rows == list(preference_rows(reversed(good), reversed(bad), SplitSizes())), "the order of sessions does not matter"
-    made_none = sum(counts[name] for name in ("equal_answers", "one_is_a_beginning_of_the_other", "different_prompts"))
-    assert 2 * (len(rows) + made_none) + counts["sessions_without_a_partner"] == len(good) + len(bad)
+    assert 2 * len(rows) + counts["sessions_without_a_partner"] == len(good) + len(bad)
     by_id = {each.session_id: each.messages for each in good + bad}
     for row in rows:
         for side, owner in (("chosen", "session_id"), ("rejected", "rejected_session_id")):
@@ -110,6 +110,96 @@ def test_every_pair_is_two_real_sessions_that_part_at_what_the_agent_did(good, b
         chosen, rejected = of_agent(row["chosen"]), of_agent(row["rejected"])
         assert chosen[: len(rejected)] != rejected and rejected[: len(chosen)] != chosen
         assert any(message["role"] == "user" for message in row["prompt"])
+
+
+def trials(side, *scored, **fields):
+    """Sessions of one start that answer differently, each (answer, score)."""
+    return [session(f"{side}{number}", [user("x"), says(answer)], score=score, **fields) for number, (answer, score) in enumerate(scored)]
+
+
+def pairs(good, bad, **pairing):
+    counts: Counter[str] = Counter()
+    rows = list(preference_rows(good, bad, SplitSizes(), counts, Pairing(**pairing)))
+    return [(row["session_id"], row["rejected_session_id"], row["margin"]) for row in rows], counts
+
+
+def test_each_strategy_pairs_in_its_own_way():
+    good = trials("g", ("a" * 10, 0.7), ("b" * 50, 1.0))
+    bad = trials("b", ("c" * 12, 0.5), ("d" * 49, 0.25), ("e" * 100, 0.25))
+    assert pairs(good, bad)[0] == [("g1", "b1", 0.75), ("g0", "b2", pytest.approx(0.45))]
+    assert pairs(good, bad, strategy="best_worst")[0] == [("g1", "b1", 0.75)]
+    assert pairs(good, bad, strategy="nearest_length")[0] == [("g1", "b1", 0.75), ("g0", "b0", pytest.approx(0.2))]
+    everything, counts = pairs(good, bad, strategy="all_pairs")
+    assert {pair[:2] for pair in everything[:2]} == {("g1", "b1"), ("g1", "b2")}
+    assert {pair[:2] for pair in everything} == {(f"g{one}", f"b{other}") for one in range(2) for other in range(3)}
+    assert [pair[2] for pair in everything] == sorted((pair[2] for pair in everything), reverse=True)
+    assert counts["pairs"] == 6 and counts["sessions_without_a_partner"] == 0
+    some, counts = pairs(good, bad, strategy="all_pairs", max_per_case=4)
+    assert some == everything[:4] and counts["pairings_over_the_limit"] == 2
+
+
+def test_a_limit_spreads_over_sessions_that_are_as_good():
+    good, bad = (trials(side, *((f"{side}{number}", score) for number in range(10))) for side, score in (("g", 1.0), ("b", 0.0)))
+    made, _ = pairs(good, bad, strategy="all_pairs", max_per_case=8)
+    assert len({pair[0] for pair in made}) > 3 and len({pair[1] for pair in made}) > 3
+
+
+def test_scores_that_are_equal_or_too_near_or_say_the_opposite_make_no_pair():
+    good, bad = trials("g", ("a", 0.5)), trials("b", ("b", 0.5), ("c", 0.9), ("d", 0.4))
+    made, counts = pairs(good, bad, strategy="all_pairs")
+    assert made == [("g0", "b2", pytest.approx(0.1))] and counts["not_better_by_the_margin"] == 2
+    assert pairs(good, bad, min_margin=0.2)[0] == []
+
+
+def test_without_scores_the_verdicts_alone_decide_and_the_margin_is_not_known():
+    assert pairs(trials("g", ("a", None)), trials("b", ("b", 0.9)), min_margin=0.5)[0] == [("g0", "b0", None)]
+
+
+def test_a_pairing_that_fails_leaves_the_next_best_to_be_tried():
+    good, bad = trials("g", ("same", 1.0)), trials("b", ("same", 0.0), ("other", 0.5))
+    made, counts = pairs(good, bad, strategy="best_worst")
+    assert made == [("g0", "b1", 0.5)] and counts["equal_answers"] == 1
+
+
+@pytest.mark.parametrize("unfit", [{"error": "timeout"}, {"attack_succeeded": True}])
+def test_infrastructure_errors_and_obeyed_injections_stand_on_neither_side(unfit):
+    sound, sick = trials("s", ("a", None)), trials("u", ("b", None), **unfit)
+    for good, bad in ((sound, sick), (sick, sound)):
+        made, counts = pairs(good, bad)
+        assert made == [] and counts["sessions_without_a_partner"] == 1
+        assert sum(count for name, count in counts.items() if name.startswith("left_out_as_")) == 1
+
+
+def test_the_ratio_of_lengths_counts_what_the_agent_said_and_called():
+    rows = [{"chosen": [calls(("1", "f", {"a": 1}), text="ab"), answers("1", "long " * 9)], "rejected": [says("12345")]}]
+    assert length_ratios(rows) == [2.0]
+
+
+def test_every_case_of_agentdojo_with_both_verdicts_gives_a_pair_and_no_pair_is_a_trap(real_traces):
+    source = open_source(real_traces / "agentdojo")
+    sessions = []
+    for key in source.partitions():
+        for each in read_sessions(source, key, ReadingOptions(redaction=RedactionOptions(enabled=False))):
+            each.session_id, each.tools = f"{key}/{each.session_id}", []  # inferred tools are those that a pipeline happened to call
+            sessions.append(each)
+    # Broken ones too: of one case the only good run ends within a call.
+    good = [each for each in sessions if each.judgment == "acceptable"]
+    bad = [each for each in sessions if each.judgment == "unacceptable" or each.error]  # as if somebody had called those bad
+    counts: Counter[str] = Counter()
+    rows = list(preference_rows(good, bad, SplitSizes(), counts, Pairing(max_per_case=0)))
+    fit = [each for each in good + bad if each.error is None and not each.attack_succeeded]
+    assert counts["left_out_as_infrastructure_error"] == 12 and counts["left_out_as_attack_succeeded"] == 155
+    sides = {side: {each.task_key for each in fit if each.judgment == side} for side in ("acceptable", "unacceptable")}
+    both = sides["acceptable"] & sides["unacceptable"]
+    unattacked = {each.task_key for each in sessions if each.context.get("attack_type") in (None, "none")}
+    assert len(unattacked) == 105 and len(both & unattacked) == 97
+    assert {row["task_key"] for row in rows} == both
+    by_id = {each.session_id: each for each in fit}
+    for row in rows:
+        chosen, rejected = by_id[row["session_id"]], by_id[row["rejected_session_id"]]
+        assert row["margin"] > 0 and chosen.score > rejected.score
+        own, others = of_agent(row["chosen"]), of_agent(row["rejected"])
+        assert own[: len(others)] != others and others[: len(own)] != own
 
 
 def test_the_samples_pairs_share_calls_with_their_results(sample_store):

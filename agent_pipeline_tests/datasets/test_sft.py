@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from agent_pipeline.datasets.sft import SFT, sft_rows, to_last_assistant
 from agent_pipeline.datasets.splits import SplitSizes, split_of
+from agent_pipeline.traces.judging import parse_measures
 from agent_pipeline.traces.tables import to_rows, to_table
 from agent_pipeline_tests.datasets.chats import answers, calls, chats, says, session, user
 
@@ -20,6 +21,36 @@ def test_a_row_ends_with_the_agents_last_message_and_what_is_cut_is_counted():
         ("b", "assistant", 2),
     ]
     assert counts == {"sessions": 4, "rows": 2, "trailing_messages_cut": 2, "no_assistant_message": 2}
+
+
+def test_only_turns_that_a_measure_found_good_are_learnt_and_the_others_stay_as_context():
+    chat = [
+        user("x"),
+        calls(("1", "f", {})),
+        answers("1", "Error: no such order"),
+        calls(("2", "f", {"a": 1})),
+        answers("2", "fine"),
+        says("Done."),
+        user("y"),
+        calls(("3", "f", {})),
+        answers("3", "Error: no such order"),
+    ]
+    counts: Counter[str] = Counter()
+    [row] = sft_rows([session("a", chat)], SplitSizes(), counts, parse_measures(["no_tool_errors"]))
+    assert row["messages"] == [chat[0], chat[1] | {"weight": 0}, *chat[2:6]], "what follows the last learnt turn teaches nothing"
+    assert row["row_id"] == "a#1,7" and row["content_sha256"] == session("a", chat).content_sha256()
+    assert (counts["turns"], counts["turns_not_learnt"], counts["rows"]) == (4, 2, 1)
+
+
+def test_a_session_of_bad_turns_alone_is_no_row_and_a_measure_that_raises_found_nothing_good():
+    for name, not_measured in (("answer_mentions('z')", 0), ("agent_pipeline_tests.datasets.test_sft.raises", 1)):
+        counts: Counter[str] = Counter()
+        assert list(sft_rows([session("a", [user("x"), says("y")])], SplitSizes(), counts, parse_measures([name]))) == []
+        assert counts["no_turn_to_learn"] == 1 and counts["turns_not_measured"] == not_measured
+
+
+def raises(context):
+    raise ZeroDivisionError
 
 
 @given(st.lists(chats(), max_size=4))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_pipeline.datasets.splits import SPLITS, SplitSizes, overlaps, split_of
+from agent_pipeline.datasets.splits import SPLITS, SplitSizes, empty_sides, overlaps, root_tasks, split_of, tasks_needed
 from agent_pipeline.errors import SettingsError
 
 SIZES = st.tuples(st.floats(0, 0.6), st.floats(0, 0.39)).map(lambda pair: SplitSizes(*pair))
@@ -51,3 +51,25 @@ def test_what_stands_on_two_sides_is_found_by_kind():
     others = [row | {"session_id": "b", "split": "test"}, row | {"session_id": "c", "task_key": "u", "content_sha256": "y"}]
     assert overlaps([row, *others]) == {"session_id": [], "task_key": ["t"], "content_sha256": ["x"]}
     assert overlaps([row, row]) == {"session_id": [], "task_key": [], "content_sha256": []}
+
+
+def test_too_few_tasks_is_a_sentence_that_says_how_many_are_needed():
+    rows = [{"task_key": f"t{number}", "split": "train"} for number in range(3)]
+    said = empty_sides(rows, SplitSizes(test=0.2, select=0))
+    assert said == ["test has no rows: none of the 3 tasks fell on it; of 14 tasks one does, 19 times of 20."]
+    assert empty_sides([*rows, {"task_key": "u", "split": "test"}], SplitSizes(0.2, 0)) == []
+
+
+@pytest.mark.parametrize("share", [0.05, 0.1, 0.2, 0.5])
+def test_so_many_tasks_as_are_needed_do_19_times_of_20(share):
+    number = tasks_needed(share)
+    worlds = [[split_of(f"{world}/{task}", SplitSizes(share, 0)) for task in range(number)] for world in range(400)]
+    assert 0.91 < sum("test" in world for world in worlds) / 400 <= 1
+
+
+def test_forks_and_sub_agents_are_their_roots_task():
+    family = [("a", None, "A"), ("b", "a", "B"), ("c", "b", "C"), ("d", "gone", "D"), ("e", "f", "E"), ("f", "e", "F"), ("g", "e", "G")]
+    rows = [dict(zip(("session_id", "parent_session_id", "task_key"), each, strict=True)) for each in family]
+    roots = root_tasks(rows)
+    assert {name: roots[name] for name in "bc"} == {"b": "A", "c": "A"}
+    assert not {"a", "d", "e", "f"} & set(roots), "no parent, one that is not here, or a circle"

@@ -13,7 +13,16 @@ from agent_pipeline.defs.partitions import AGENTS
 from agent_pipeline.lake import Lake
 
 SAMPLE = Path(__file__).parents[2] / "data" / "sample"
-DATA_ASSETS = ("sessions", "judged_sessions", "curated_sessions", "sft_dataset", "preference_dataset", "sharegpt_dataset", "sft_coreset")
+DATA_ASSETS = (
+    "sessions",
+    "judged_sessions",
+    "curated_sessions",
+    "sft_dataset",
+    "preference_dataset",
+    "kto_dataset",
+    "sharegpt_dataset",
+    "sft_coreset",
+)
 
 
 @dataclass

@@ -11,7 +11,7 @@ from agent_pipeline.runs import CONFIGS
 
 STAGES = {
     "traces": ["session_store", "sessions", "judged_sessions", "curated_sessions"],
-    "datasets": ["sft_dataset", "preference_dataset", "sharegpt_dataset"],
+    "datasets": ["sft_dataset", "preference_dataset", "kto_dataset", "sharegpt_dataset"],
     "coresets": ["sft_coreset"],
     "models": ["sft_adapter", "evaluation"],
     "exports": ["gguf_export", "ollama_model"],

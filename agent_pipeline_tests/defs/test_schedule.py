@@ -68,6 +68,15 @@ def test_an_agent_with_nothing_new_since_its_last_success_is_skipped_with_a_reas
     assert not tick.run_requests and "shop/intern: nothing new in its 70 sessions" in (tick.skip_message or "")
 
 
+def test_a_persons_judgment_makes_an_agent_new(instance: dg.DagsterInstance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    instance.add_dynamic_partitions("agent_pipeline_project_agent", ["shop/intern"])
+    _trained(instance, "shop/intern", dg.DagsterRunStatus.SUCCESS)
+    session_id = next(open_source(SAMPLE).sessions(parse_key("shop/intern"))).session_id
+    (tmp_path / "labels.csv").write_text(f"session_id,judgment\n{session_id},unacceptable\n", encoding="utf-8")
+    monkeypatch.setenv("AGENT_PIPELINE_LABELS", str(tmp_path / "labels.csv"))
+    assert [each.partition_key for each in _tick(instance).run_requests] == ["shop/intern"]
+
+
 def test_a_night_that_failed_is_tried_again(instance: dg.DagsterInstance) -> None:
     instance.add_dynamic_partitions("agent_pipeline_project_agent", ["shop/intern"])
     _trained(instance, "shop/intern", dg.DagsterRunStatus.FAILURE)

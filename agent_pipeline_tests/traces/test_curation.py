@@ -8,14 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent_pipeline.traces.curation import BREAKING, Candidate, curate, is_bad_answer
+from agent_pipeline.errors import SettingsError
+from agent_pipeline.traces.curation import LEAKS, Bounds, Candidate, Reason, characters, curate, is_bad_answer, leak_patterns, without_leaks
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 def candidate(session_id: str = "s", **fields: Any) -> Candidate:
     given_fields = {"content_sha256": f"content of {session_id}", "created_at": NOON, "archived": False, "messages": 2, "error": None,
-                    "damage": {}, "verdict": "acceptable", "failed_measures": []} | fields  # fmt: skip
+                    "verdict": "acceptable", "failed_measures": []} | fields  # fmt: skip
     return Candidate(session_id=session_id, **given_fields)
 
 
@@ -31,9 +32,12 @@ def test_a_good_session_is_kept():
     ("fields", "reason"),
     [
         ({"archived": True, "messages": 0}, "archived"),
-        ({"messages": 0, "damage": {"orphan_output": 1}}, "empty"),
-        ({"damage": {"orphan_output": 2, "invalid_item": 1}, "error": "x"}, "broken:invalid_item"),
-        ({"error": "timeout", "verdict": "unacceptable"}, "infrastructure_error"),
+        ({"messages": 0, "broken": "orphan_output"}, "empty"),
+        ({"broken": "invalid_item", "error": "x"}, "broken:invalid_item"),
+        ({"error": "timeout", "verdict": "unacceptable", "attack_succeeded": True}, "infrastructure_error"),
+        ({"attack_succeeded": True, "leak": "reward = 1"}, "attack_succeeded"),
+        ({"attack_succeeded": False}, None),
+        ({"leak": "reward = 1", "verdict": None}, "verdict_leak"),
         ({"verdict": None, "failed_measures": ["m"]}, "unjudged"),
         ({"verdict": "unacceptable", "failed_measures": ["m"]}, "unacceptable"),
         ({"failed_measures": ["other", "m"]}, "measure:m"),
@@ -41,21 +45,6 @@ def test_a_good_session_is_kept():
 )
 def test_the_first_reason_is_the_one_that_is_given(fields, reason):
     assert reasons([candidate(**fields)], ["m"]) == {"s": reason}
-
-
-@pytest.mark.parametrize("kind", BREAKING)
-def test_damage_that_cannot_be_mended_with_certainty_drops_a_session(kind):
-    assert reasons([candidate(damage={kind: 1})]) == {"s": f"broken:{kind}"}
-
-
-def test_damage_that_was_mended_drops_nothing():
-    assert reasons([candidate(damage={"reused_call_id": 3, "empty_call_id": 1, "double_encoded_arguments": 1, "invalid_unicode": 1})]) == {
-        "s": None
-    }
-
-
-def test_a_result_that_may_be_another_calls_and_a_lost_task_drop_a_session():
-    assert {"mismatched_call_id", "invalid_context"} <= set(BREAKING)
 
 
 def test_a_required_measure_that_was_not_taken_is_not_a_passed_one():
@@ -98,7 +87,86 @@ def test_a_session_that_is_archived_or_unjudged_pushes_nobody_out():
 
 def test_the_limit_keeps_the_earliest_and_those_without_a_time_come_last():
     everyone = [candidate("timeless", created_at=None), candidate("late", created_at=NOON + timedelta(days=1)), candidate("early")]
-    assert reasons(everyone, (), 2) == {"timeless": "max_sessions", "late": None, "early": None}
+    assert reasons(everyone, (), Bounds(2)) == {"timeless": "max_sessions", "late": None, "early": None}
+
+
+def test_a_session_that_is_longer_than_the_limit_is_dropped_and_says_how_long_it_is():
+    (decision,) = curate([candidate(characters=101)], (), Bounds(max_characters=100))
+    assert (decision.reason, decision.detail) == ("too_long", "101 characters, limit 100")
+    assert reasons([candidate(characters=100)], (), Bounds(max_characters=100)) == {"s": None}
+    assert reasons([candidate(characters=10**9)]) == {"s": None}
+
+
+def test_the_length_of_a_conversation_is_what_is_said_called_and_answered():
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    assert characters([{"role": "user", "content": "abc"}, {"role": "assistant", "content": "", "tool_calls": [call]}]) == 5
+
+
+# Verdicts in the text
+
+PATTERNS = leak_patterns(LEAKS)
+
+
+def told(role: str, text: str) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "Done."}, {"role": role, "content": text}]
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("Bye.\nEpisode finished, reward = True", "Bye."),
+        ("Bye.\n\nReward: 1.0\n", "Bye."),
+        ("Bye.\nevaluation result: PASSED.\nreward=0", "Bye."),
+        ("Task success: false", None),
+    ],
+)
+def test_a_verdict_on_the_last_lines_of_what_the_agent_was_told_is_taken_out(text, left):
+    messages, lines, leak = without_leaks(told("user", text), PATTERNS)
+    assert [message["content"] for message in messages[2:]] == ([left] if left else [])
+    assert lines > 0 and leak is None
+    assert messages[:2] == told("user", text)[:2]
+
+
+def test_a_result_that_is_all_verdict_stays_empty_beside_its_call():
+    messages, lines, leak = without_leaks(told("tool", "Episode finished, reward = True"), PATTERNS)
+    assert (messages[2], lines, leak) == ({"role": "tool", "content": ""}, 1, None)
+
+
+@pytest.mark.parametrize(
+    ("role", "text"),
+    [("user", "You got reward: 1.0\nThanks, anything else?"), ("user", "That makes reward = 1"), ("assistant", "Reward: 1.0")],
+)
+def test_a_verdict_that_is_part_of_a_message_or_the_agents_own_drops_the_session(role, text):
+    given = told(role, text)
+    messages, lines, leak = without_leaks(given, PATTERNS)
+    assert messages is given and lines == 0
+    assert leak is not None and leak.startswith("reward")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["###STOP###", "Reward: 1 free coffee", "rewards: 12", "Your reward is 500 points.", '{"reward": 1}', "episode finished", "passed: 3"],
+)
+def test_what_is_no_verdict_is_no_leak(text):
+    given = told("user", text)
+    assert without_leaks(given, PATTERNS) == (given, 0, None)
+
+
+def test_a_verdict_in_the_arguments_of_a_call_drops_the_session():
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "reward=1"}}
+    assert without_leaks([{"role": "assistant", "content": "", "tool_calls": [call]}], PATTERNS)[2] == "reward=1"
+
+
+def test_a_pattern_that_is_no_regular_expression_is_a_sentence():
+    with pytest.raises(SettingsError, match="is no regular expression"):
+        leak_patterns(["("])
+
+
+def test_every_reason_is_one_of_the_enumeration():
+    assert {reason.value for reason in Reason} == {
+        "archived", "empty", "broken:", "infrastructure_error", "attack_succeeded", "verdict_leak", "too_long", "unjudged", "unacceptable",
+        "measure:", "unmeasured:", "duplicate_of", "max_sessions",
+    }  # fmt: skip
 
 
 CANDIDATES = st.lists(
@@ -110,7 +178,8 @@ CANDIDATES = st.lists(
         archived=st.sampled_from([False, False, True]),
         messages=st.sampled_from([0, 2, 2]),
         error=st.sampled_from([None, None, "timeout"]),
-        damage=st.sampled_from([{}, {}, {"orphan_output": 1}, {"reused_call_id": 1}]),
+        broken=st.sampled_from([None, None, "orphan_output"]),
+        attack_succeeded=st.sampled_from([None, False, True]),
         verdict=st.sampled_from(["acceptable", "acceptable", "unacceptable", None]),
         failed_measures=st.sampled_from([[], ["m"]]),
         passed_measures=st.sampled_from([None, [], ["m"]]),
@@ -123,13 +192,14 @@ CANDIDATES = st.lists(
 @given(CANDIDATES, st.randoms(use_true_random=False), st.integers(0, 4))
 @settings(max_examples=300)
 def test_every_session_is_decided_the_same_whatever_the_order(candidates, random, limit):
-    decisions = curate(candidates, ["m"], limit)
+    decisions = curate(candidates, ["m"], Bounds(limit))
     assert [decision.session_id for decision in decisions] == [each.session_id for each in candidates]
     kept = [decision for decision in decisions if decision.reason is None]
     assert len(decisions) == len(kept) + sum(Counter(decision.reason for decision in decisions if decision.reason).values())
     shuffled = list(candidates)
     random.shuffle(shuffled)
-    assert set(curate(shuffled, ["m"], limit)) == set(decisions)
+    assert {decision.reason.partition(":")[0] for decision in decisions if decision.reason} <= {each.value.rstrip(":") for each in Reason}
+    assert set(curate(shuffled, ["m"], Bounds(limit))) == set(decisions)
     content = {each.session_id: each.content_sha256 for each in candidates}
     assert len({content[decision.session_id] for decision in kept}) == len(kept), "no content is kept twice"
     if not limit:

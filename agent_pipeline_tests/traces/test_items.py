@@ -1,4 +1,4 @@
-"""Items to messages: the words, the calls, and which result belongs to which call."""
+"""Items to messages: the words, the calls and the results in the order of the record."""
 
 import json
 from collections import Counter
@@ -8,43 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent_pipeline.traces.items import MAX_DEPTH, arguments_json, text_of, to_messages
+from agent_pipeline.traces.chat import chat_items
+from agent_pipeline.traces.items import Chat, plain_chat, text_of, texts_to_messages, to_messages
 from agent_pipeline.traces.session import Message
+from agent_pipeline.traces.sources.base import parsed_object
 from agent_pipeline_tests.traces.stores import call, result, says, user
-
-UNPAIRED = ("orphan_output", "unanswered_call")
 
 
 def roles(messages: list[Message]) -> str:
     return " ".join(message["role"] for message in messages)
-
-
-def pairs(messages: list[Message]) -> list[tuple[str, str | None]]:
-    """(name, result) of every call in order; asserts that each result follows the one message that made its call."""
-    found = []
-    expected: dict[str, str] = {}
-    for message in messages:
-        if message["role"] == "tool":
-            assert message["tool_call_id"] in expected, "a result before its call, or a second one for the same call"
-            found.append((expected.pop(message["tool_call_id"]), message["content"]))
-            continue
-        found += [(name, None) for name in expected.values()]
-        expected = {each["id"]: each["function"]["name"] for each in message.get("tool_calls", ())}
-    return found + [(name, None) for name in expected.values()]
-
-
-def items_of(messages: list[Message]) -> list[dict[str, Any]]:
-    """A chat back in the form of items."""
-    items: list[dict[str, Any]] = []
-    for message in messages:
-        if message["role"] == "tool":
-            items.append(result(message["content"], message["tool_call_id"]))
-            continue
-        if message["content"]:
-            items.append({"role": message["role"], "content": message["content"]})
-        for each in message.get("tool_calls", ()):
-            items.append(call(each["function"]["name"], each["id"], each["function"]["arguments"]))
-    return items
 
 
 # Words
@@ -67,10 +39,12 @@ def test_a_single_part_without_its_list_is_its_text_and_not_its_json():
     assert to_messages([{"role": "user", "content": {"type": "input_text", "text": "hi"}}]).messages == [user("hi")]
 
 
-def test_developer_messages_are_system_messages_and_empty_messages_are_counted():
+def test_developer_messages_are_system_messages_and_empty_ones_stay_for_repair_to_count():
     chat = to_messages([{"role": "developer", "content": "be kind"}, user(" \n"), user("hi"), {"role": "assistant", "content": None}])
-    assert roles(chat.messages) == "system user"
-    assert chat.skipped == {"empty_message": 2}
+    assert [(message["role"], message["content"]) for message in chat.messages] == [
+        ("system", "be kind"), ("user", " \n"), ("user", "hi"), ("assistant", "")
+    ]  # fmt: skip
+    assert not chat.skipped
 
 
 @pytest.mark.parametrize(
@@ -90,12 +64,6 @@ def test_other_items_are_skipped_and_counted_by_type():
     assert not chat.damage
 
 
-def test_half_an_emoji_becomes_a_replacement_character_and_is_counted():
-    chat = to_messages([user("a\ud83d"), {"role": "assistant", "content": [{"type": "text", "text": "\udc00"}]}])
-    assert [message["content"] for message in chat.messages] == ["a\ufffd", "\ufffd"]
-    assert chat.damage == {"invalid_unicode": 2}
-
-
 def test_nul_and_a_megabyte_pass_unchanged():
     text = "\0" + "x" * (1 << 20)
     chat = to_messages([user("a"), call("f", "1"), result(text, "1")])
@@ -108,51 +76,8 @@ def test_an_item_nested_deeper_than_anybody_can_walk_is_invalid_and_costs_only_i
     for _ in range(600):
         deep = [deep]
     chat = to_messages([user("a"), call("f", "1"), result({"x": deep}, "1")])
-    assert chat.damage == {"invalid_item": 1, "unanswered_call": 1}
-
-
-@pytest.mark.parametrize("depth", [MAX_DEPTH + 1, 5_000, 100_000])
-def test_arguments_nested_too_deeply_are_invalid(depth):
-    damage: Counter[str] = Counter()
-    raw = '{"x":' + "[" * depth + "]" * depth + "}"
-    assert arguments_json(raw, damage) == raw
-    assert damage == {"invalid_arguments": 1}
-
-
-# Arguments
-
-
-@pytest.mark.parametrize(
-    ("raw", "expected", "damage"),
-    [
-        ({"a": "ü"}, '{"a": "ü"}', {}),
-        ('{ "a":1 }', '{ "a":1 }', {}),
-        (None, "{}", {}),
-        ("", "{}", {}),
-        (json.dumps('{"a": 1}'), '{"a": 1}', {"double_encoded_arguments": 1}),
-        (json.dumps(json.dumps({"a": 1})), '{"a": 1}', {"double_encoded_arguments": 1}),
-        ("[1]", "[1]", {"invalid_arguments": 1}),
-        ([1], "[1]", {"invalid_arguments": 1}),
-        ('{"a": 1', '{"a": 1', {"invalid_arguments": 1}),
-        ('{"a": NaN}', '{"a": NaN}', {"invalid_arguments": 1}),
-        ('{"a": 1e999}', '{"a": 1e999}', {"invalid_arguments": 1}),
-        ({"a": float("inf")}, '{"a": Infinity}', {"invalid_arguments": 1}),
-        (r'{"a": "\ud83d"}', '{"a": "\ufffd"}', {"invalid_unicode": 1}),
-        ("1" * 5000, "1" * 5000, {"invalid_arguments": 1}),
-    ],
-)
-def test_arguments_become_the_json_of_one_object_or_are_counted(raw, expected, damage):
-    counted: Counter[str] = Counter()
-    assert arguments_json(raw, counted) == expected
-    assert +counted == damage
-
-
-@given(st.dictionaries(st.text(st.characters(codec="utf-8")), st.one_of(st.integers(), st.text(st.characters(codec="utf-8")), st.none())))
-def test_arguments_that_are_well_keep_their_value_in_any_form(value):
-    for raw in (value, json.dumps(value), json.dumps(json.dumps(value))):
-        damage: Counter[str] = Counter()
-        assert json.loads(arguments_json(raw, damage)) == value
-        assert not damage["invalid_arguments"]
+    assert chat.damage == {"invalid_item": 1}
+    assert roles(chat.messages) == "user assistant"
 
 
 # Outputs
@@ -194,7 +119,7 @@ def test_calls_join_the_words_before_them_and_one_another():
     )
     assert roles(chat.messages) == "user assistant tool tool"
     assert chat.messages[1]["content"] == "Let me see."
-    assert pairs(chat.messages) == [("f", "x"), ("g", "y")]
+    assert [each["function"]["name"] for each in chat.messages[1]["tool_calls"]] == ["f", "g"]
 
 
 def test_a_call_after_a_result_is_a_message_of_its_own():
@@ -205,142 +130,125 @@ def test_a_call_after_a_result_is_a_message_of_its_own():
 def test_a_call_does_not_join_words_from_before_a_message_that_was_only_an_image():
     picture = {"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}
     chat = to_messages([user("a"), says("Show me."), picture, call("look", "1"), result("a cat", "1")])
-    assert roles(chat.messages) == "user assistant assistant tool"
+    assert roles(chat.messages) == "user assistant user assistant tool"
     assert "tool_calls" not in chat.messages[1]
 
 
-def test_a_result_moves_to_its_call_past_what_was_said_meanwhile():
-    chat = to_messages([user("a"), call("f", "1"), says("Wait."), result("x", "1"), says("Done.")])
-    assert roles(chat.messages) == "user assistant tool assistant assistant"
-    assert pairs(chat.messages) == [("f", "x")]
+def test_results_stay_where_they_are_and_ids_as_they_are():
+    chat = to_messages([user("a"), result("x", "1"), call("f", 7), call("g"), says("Wait."), result("y")])
+    assert roles(chat.messages) == "user tool assistant assistant tool"
+    assert [each["id"] for each in chat.messages[2]["tool_calls"]] == ["7", ""]
+    assert [message["tool_call_id"] for message in chat.messages if message["role"] == "tool"] == ["1", ""]
 
 
-# Pairing
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [('{"a":1', '{"a":1'), ({"a": "ü"}, '{"a": "ü"}'), (None, ""), ([1], "[1]"), ({"a": float("inf")}, '{"a": Infinity}')],
+)
+def test_arguments_are_a_text_whatever_they_were(arguments, text):
+    chat = to_messages([user("a"), call("f", "1", arguments)])
+    assert chat.messages[1]["tool_calls"][0]["function"]["arguments"] == text
 
 
-def test_results_in_another_order_find_their_calls_by_id():
-    chat = to_messages([user("a"), call("f", "1"), call("g", "2"), result("y", "2"), result("x", "1")])
-    assert pairs(chat.messages) == [("f", "x"), ("g", "y")]
-    assert not chat.damage
+# Reasoning
 
 
-def test_numbered_calls_are_matched_by_their_numbers():
-    chat = to_messages([user("a"), call("f", 1), call("g", 2), result("y", 2), result("x", 1)])
-    assert pairs(chat.messages) == [("f", "x"), ("g", "y")]
+def test_what_was_thought_goes_to_the_assistants_message_that_follows():
+    thought = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "First"}, {"type": "summary_text", "text": "then"}]}
+    more = {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "all of it"}], "summary": [{"text": "short"}]}
+    chat = to_messages(
+        [user("a"), thought, says("Hm."), more, call("f", "1"), {"type": "reasoning", "text": "why"}, call("g", "2"), result("x", "1")]
+    )
+    assert chat.reasoning == [
+        {"message": 1, "text": "First\n\nthen"}, {"message": 1, "text": "all of it"}, {"message": 1, "text": "why"}
+    ]  # fmt: skip
+    assert roles(chat.messages) == "user assistant tool"
+    assert not chat.skipped
 
 
-def test_a_result_with_an_empty_id_answers_the_oldest_open_call():
-    chat = to_messages([user("a"), call("f", ""), call("g", None), result("x", ""), result("y")])
-    assert pairs(chat.messages) == [("f", "x"), ("g", "y")]
-    assert chat.damage == {"empty_call_id": 4}
+def test_what_was_thought_before_nothing_or_is_encrypted_is_counted():
+    chat = to_messages([user("a"), {"type": "reasoning", "encrypted_content": "x"}, says("b"), {"type": "reasoning", "text": "what now"}])
+    assert chat.reasoning == []
+    assert chat.skipped == {"reasoning": 2}
 
 
-def test_a_result_that_names_its_call_goes_before_one_that_names_none():
-    chat = to_messages([user("a"), call("f", "1"), call("g", ""), result("y", ""), result("x", "1")])
-    assert pairs(chat.messages) == [("f", "x"), ("g", "y")]
+def test_what_was_thought_before_an_empty_message_waits_for_words():
+    chat = to_messages([user("a"), says("b"), {"type": "reasoning", "text": "c"}, says(""), call("f", "1"), result("x", "1"), says("d")])
+    assert roles(chat.messages) == "user assistant assistant tool assistant"
+    assert chat.reasoning == [{"message": 1, "text": "c"}]
 
 
-def test_an_id_that_is_used_again_is_two_calls_with_ids_of_their_own():
-    chat = to_messages([user("a"), call("f", "1"), result("x", "1"), call("g", "1"), result("y", "1")])
-    assert pairs(chat.messages) == [("f", "x"), ("g", "y")]
-    assert chat.damage == {"reused_call_id": 1}
+# Texts
 
-
-def test_a_made_up_id_is_never_one_that_another_call_has():
-    chat = to_messages([user("a"), call("f", "1"), call("g", "1"), call("h", "1_2"), call("i", ""), call("j", "call_4")])
-    ids = [each["id"] for each in chat.messages[1]["tool_calls"]]
-    assert len(set(ids)) == 5
-    assert chat.damage == {"reused_call_id": 1, "empty_call_id": 1, "unanswered_call": 5}
-
-
-def test_a_result_never_answers_a_call_of_another_turn():
-    chat = to_messages([user("a"), call("f", "1"), user("b"), call("f", "1"), result("second", "1")])
-    assert pairs(chat.messages) == [("f", None), ("f", "second")]
-    assert chat.damage == {"reused_call_id": 1, "unanswered_call": 1}
-
-
-def test_a_result_before_its_call_is_an_orphan():
-    chat = to_messages([user("a"), result("x", "1"), call("f", "1")])
-    assert pairs(chat.messages) == [("f", None)]
-    assert chat.damage == {"orphan_output": 1, "unanswered_call": 1}
-
-
-def test_a_result_that_names_another_call_is_counted_as_a_guess():
-    chat = to_messages([user("a"), call("f", "1"), result("x", "2")])
-    assert pairs(chat.messages) == [("f", "x")]
-    assert chat.damage == {"mismatched_call_id": 1}
-
-
-def test_five_thousand_calls_in_one_turn_take_no_longer_than_they_should():
-    items = [item for number in range(5000) for item in (call("f", ""), result(str(number), ""))]
-    chat = to_messages([user("a"), *items])
-    assert [content for _, content in pairs(chat.messages)] == [str(number) for number in range(5000)]
-
-
-IDS = st.sampled_from(["", None, "a", "a", "b", "c", "call_1", "call_2", "a_2", 7, "7"])
-STEPS = st.lists(
-    st.one_of(
-        st.tuples(st.just("call"), IDS), st.tuples(st.just("result"), IDS),
-        st.sampled_from([("user", "hi"), ("user", ""), ("assistant", "so"), ("assistant", ""), ("system", "rule"), ("reasoning", "")]),
-    ),
-    max_size=25,
+ODD = st.sampled_from(
+    [None, b"", b"{", b"[]", b"1", b'{"role": null}', b'{"type": "", "role": "user", "content": "x"}', b'{"role": "robot", "content": "x"}',
+     b'{"role": "user", "content": 5}', b'{"role": "user", "content": null}', b'{"type": "reasoning", "summary": [{"text": "why"}]}',
+     b'{"role": "assistant", "content": "x", "tool_calls": [{}]}', b'{"role": "assistant", "content": "x", "tool_calls": []}',
+     b'{"type": "function_call", "name": " "}', b'{"type": "function_call", "name": "f", "arguments": {"a": 1}, "id": "x"}',
+     b'{"type": "function_call_output", "output": [1], "call_id": 7}',
+     b'{"role": "user", "content": "\\ud83d"}', b'{"role": "user", "content": "\xff"}',
+     b'{"role": "user", "content": [{"type": "input_image"}]}', b'{"role": "user", "content": [{"type": "text", "text": null}]}',
+     b'{"type": "function_call_output", "output": "a", "output": null}', b'{"type": 5}', b'{"role": "developer", "content": [" "]}']
 )  # fmt: skip
+PLAIN = st.one_of(
+    st.sampled_from(["a", " ", ""]).map(user),
+    st.sampled_from(["a", " ", ""]).map(says),
+    st.builds(call, st.sampled_from("fg"), st.sampled_from(["", "1", None]), st.sampled_from(["{}", "", None])),
+    st.builds(result, st.sampled_from(["x", "", None]), st.sampled_from(["", "1", None])),
+).map(lambda item: json.dumps(item).encode())
 
 
-def items_from(steps: list[tuple[str, Any]]) -> list[dict[str, Any]]:
-    items = []
-    for number, (kind, value) in enumerate(steps):
-        if kind == "call":
-            items.append(call(f"f{number}", value))
-        elif kind == "result":
-            items.append(result(f"r{number}", value))
-        else:
-            items.append({"type": "reasoning"} if kind == "reasoning" else {"role": kind, "content": value and f"{value} {number}"})
-    return items
+@given(st.one_of(st.lists(PLAIN), st.lists(st.one_of(PLAIN, ODD))))
+@settings(max_examples=500)
+def test_texts_are_read_all_at_once_as_they_are_one_by_one(texts):
+    assert texts_to_messages(texts, parsed_object) == to_messages(map(parsed_object, texts))
 
 
-@given(STEPS)
-@settings(max_examples=400)
-def test_whatever_the_ids_no_call_and_no_result_is_lost_uncounted(steps):
-    items = items_from(steps)
-    chat = to_messages(items)
-    made = [item["name"] for item in items if item.get("type") == "function_call"]
-    given_results = [item["output"] for item in items if item.get("type") == "function_call_output"]
-    found = pairs(chat.messages)
-    placed = [content for _, content in found if content is not None]
-    assert sorted(name for name, _ in found) == sorted(made)
-    assert len(set(placed)) == len(placed) and set(placed) <= set(given_results), "a result answers one call at most"
-    assert chat.damage["orphan_output"] == len(given_results) - len(placed)
-    assert chat.damage["unanswered_call"] == len(made) - len(placed)
-    order = {item.get("name") or item.get("output"): place for place, item in enumerate(items) if "type" in item}
-    assert all(order[name] < order[content] for name, content in found if content is not None), "no result is older than its call"
-    ids = [each["id"] for message in chat.messages for each in message.get("tool_calls", ())]
-    assert len(set(ids)) == len(ids) and all(ids)
+def test_common_items_are_read_all_at_once():
+    def never(text: Any) -> None:
+        raise AssertionError(text)
+
+    texts = [json.dumps(item).encode() for item in (user("a"), says("b"), call("f", "1"), result("x", "1"))]
+    assert roles(texts_to_messages(texts, never).messages) == "user assistant tool"
 
 
-@given(STEPS)
-@settings(max_examples=200)
-def test_words_keep_their_order_and_none_is_lost(steps):
-    items = items_from(steps)
-    said = [item["content"] for item in items if "role" in item and item["content"]]
-    chat = to_messages(items)
-    assert [message["content"] for message in chat.messages if message["role"] != "tool" and message["content"]] == said
-    assert chat.skipped["empty_message"] == sum("role" in item and not item["content"] for item in items)
-    assert chat.skipped["reasoning"] == sum(kind == "reasoning" for kind, _ in steps)
+# Chats in OpenAI's own form
+
+CALLS = st.builds(
+    lambda call_id, name, arguments: {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}},
+    st.sampled_from(["1", "", "1", None]), st.sampled_from(["f", "g", " "]), st.sampled_from(["{}", "", "{}", None, {"a": 1}]),
+)  # fmt: skip
+TEXTS = st.sampled_from(["a", "b", "", " ", None])
+ODD_MESSAGES = [
+    None,
+    {},
+    {"role": "assistant", "tool_calls": None},
+    {"role": "tool", "content": "x", "name": "f", "tool_call_id": "1"},
+    {"role": "user", "content": ["a"]},
+    {"role": "assistant", "content": "a", "reasoning_content": "why"},
+]
+ROLES = st.sampled_from(["system", "user", "assistant", "developer"])
+CHATS = st.lists(
+    st.one_of(
+        st.builds(lambda role, text: {"role": role, "content": text}, ROLES, TEXTS),
+        st.builds(lambda text, calls: {"role": "assistant", "content": text, "tool_calls": calls}, TEXTS, st.lists(CALLS, max_size=3)),
+        st.builds(
+            lambda text, call_id: {"role": "tool", "content": text, "tool_call_id": call_id}, TEXTS, st.sampled_from(["1", "", None])
+        ),
+        st.sampled_from(ODD_MESSAGES),
+    )
+)
 
 
-@given(STEPS)
-@settings(max_examples=200)
-def test_converting_a_clean_chat_again_changes_nothing(steps):
-    chat = to_messages(items_from(steps))
-    answered = {message.get("tool_call_id") for message in chat.messages}
-    for message in chat.messages:  # a clean chat: without the calls that were never answered
-        if "tool_calls" in message:
-            message["tool_calls"] = [each for each in message["tool_calls"] if each["id"] in answered]
-    clean = [message for message in chat.messages if message["content"] or message.get("tool_calls") or message["role"] == "tool"]
-    clean = [{name: value for name, value in message.items() if name != "tool_calls" or value} for message in clean]
-    once = to_messages(items_of(clean))
-    twice = to_messages(items_of(once.messages))
-    assert not once.damage and not twice.damage
-    assert twice.messages == once.messages
-    assert pairs(once.messages) == pairs(clean)
+@given(CHATS)
+@settings(max_examples=500)
+def test_a_plain_chat_is_what_its_items_make(messages):
+    plain = plain_chat(messages)
+    if plain is not None:
+        assert Chat(plain) == to_messages(chat_items(messages))
+
+
+def test_a_chat_of_the_common_form_is_plain():
+    call_ = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    chat = [user("a"), {"role": "assistant", "content": None, "tool_calls": [call_]}, {"role": "tool", "content": "x", "tool_call_id": "1"}]
+    assert roles(plain_chat(chat) or []) == "user assistant tool"

@@ -13,6 +13,8 @@ import pytest
 
 from agent_pipeline.errors import PartitionError, StoreError
 from agent_pipeline.traces.partitions import PartitionKey
+from agent_pipeline.traces.reading import mend
+from agent_pipeline.traces.repair import DEFAULT_POLICY
 from agent_pipeline.traces.session import Session
 from agent_pipeline.traces.sources import OmniagentsSource, OpenAIAgentsSource, base, open_source
 from agent_pipeline.traces.sources.base import timestamp
@@ -128,6 +130,8 @@ def test_what_is_no_utf8_and_no_json_number_can_still_be_written(tmp_path):
     )
     sessions = read(home)
     assert len({session.session_id for session in sessions}) == 3
+    for session in sessions:
+        mend(session, DEFAULT_POLICY)
     rows = list(to_rows(to_table([session_row(session) for session in sessions], SESSIONS)))
     assert [row["messages"] for row in rows] == [[], [user("\ufffd\0")], HELLO]
     assert rows[2]["context"] == {"a": "\ufffd", "b": None, "c": [None], "task_id": "\ufffd"}

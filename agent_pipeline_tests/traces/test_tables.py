@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from agent_pipeline.traces import tables
 from agent_pipeline.traces.session import Session
-from agent_pipeline.traces.tables import SESSIONS, row_session, session_row, to_batches, to_rows, to_table
+from agent_pipeline.traces.tables import SESSIONS, column, row_session, session_row, to_batches, to_rows, to_table
 
 JSON = st.recursive(
     st.one_of(
@@ -74,3 +74,22 @@ def test_a_batch_ends_at_its_number_of_rows_or_its_size(monkeypatch):
 def test_no_rows_are_an_empty_table_of_the_schema():
     assert to_table([], SESSIONS).schema.equals(SESSIONS)
     assert list(to_batches([], SESSIONS)) == []
+
+
+TIMES = st.datetimes(datetime(1900, 1, 1), datetime(2100, 1, 1), timezones=st.just(UTC))
+VALUES = {
+    pa.string(): st.text(st.characters(codec="utf-8"), max_size=5),
+    pa.binary(): st.binary(max_size=5),
+    pa.bool_(): st.booleans(),
+    pa.float64(): st.floats(allow_nan=False),
+    pa.int64(): st.integers(-(2**63), 2**63 - 1),
+    pa.timestamp("us", tz="UTC"): TIMES,
+}
+
+
+@given(st.data(), st.sampled_from(list(VALUES)))
+def test_a_column_is_the_one_that_pyarrow_makes(data, kind):
+    values = data.draw(st.lists(st.one_of(st.none(), VALUES[kind]), max_size=20))
+    made = column(values, pa.field("x", kind))
+    made.validate(full=True)
+    assert made.equals(pa.array(values, kind)) and made.null_count == values.count(None)

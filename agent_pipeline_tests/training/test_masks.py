@@ -144,3 +144,25 @@ def test_another_familys_template_gives_the_same_kind_of_mask(tiny_tokenizer):
     encoded = encode(tokenizer, row(2)["messages"], [TOOL])
     check(encoded, tokenizer, row(2)["messages"])
     assert [text.removeprefix("\n") for text in shown(tokenizer, encoded)][1] == "It is sunny in Bonn.<|im_end|>"
+
+
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(conversations, st.sets(st.integers(0, 12)))
+def test_a_turn_of_weight_0_has_no_trained_token_and_the_others_have_all_of_theirs(tiny_tokenizer, messages, unlearnt):
+    whole = encode(tiny_tokenizer, messages, [TOOL])
+    spoken = [at for at, message in enumerate(messages) if message["role"] == "assistant"]
+    unlearnt &= set(spoken[:-1])
+    marked = [message | {"weight": 0} if at in unlearnt else message for at, message in enumerate(messages)]
+    encoded = encode(tiny_tokenizer, marked, [TOOL])
+    check(encoded, tiny_tokenizer, marked)
+    assert (encoded.input_ids, encoded.turns) == (whole.input_ids, whole.turns), "it stays in the context"
+    for at, (start, end) in zip(spoken, encoded.turns, strict=True):
+        assert encoded.trained[start:end] == [at not in unlearnt] * (end - start)
+
+
+def test_a_trained_token_of_a_turn_of_weight_0_is_found(tiny_tokenizer):
+    messages = row(1)["messages"]
+    encoded = encode(tiny_tokenizer, messages, [TOOL])
+    messages[2]["weight"] = 0
+    with pytest.raises(DataError, match="does not match the turn of message 2"):
+        check(encoded, tiny_tokenizer, messages)

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 from urllib.parse import quote
 
+import msgspec
+
 from agent_pipeline.errors import StoreError
 from agent_pipeline.traces.partitions import PartitionKey
 from agent_pipeline.traces.session import Session
@@ -71,7 +73,12 @@ def is_sqlite(path: Path) -> bool:
 
 def unreadable(path: Path, error: Exception) -> StoreError:
     """The error that says that a part of a store cannot be read, and why."""
-    return StoreError(f"{path} cannot be read ({error}): check its permissions and that it is a whole session database.")
+    return StoreError(f"{path} cannot be read ({_line(error)}): check its permissions and that it is a whole session database.")
+
+
+def _line(error: Exception) -> str:
+    """What an error says in one line; SQLite quotes whole statements."""
+    return " ".join(str(error).split())
 
 
 @contextmanager
@@ -97,8 +104,8 @@ def read_only(path: Path) -> Iterator[sqlite3.Connection]:
                 f"{path} was locked by another process for {BUSY_SECONDS:.0f} s: close what writes to it, then run again."
             ) from error
         raise unreadable(path, error) from error
-    except sqlite3.DatabaseError as error:
-        raise StoreError(f"{path} is damaged ({error}): restore it from a backup, or mend it with sqlite3's .recover.") from error
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the second: SQLite's own message quotes bytes that are no text
+        raise StoreError(f"{path} is damaged ({_line(error)}): restore it from a backup, or mend it with sqlite3's .recover.") from error
     finally:
         if connection is not None:
             connection.close()
@@ -121,7 +128,7 @@ def _opened(uri: str) -> sqlite3.Connection:
     connection.text_factory = lambda raw: raw.decode("utf-8", "surrogateescape")
     try:
         connection.execute("SELECT 1 FROM sqlite_master").fetchone()
-    except sqlite3.Error:
+    except (sqlite3.Error, UnicodeDecodeError):
         connection.close()
         raise
     return connection
@@ -166,9 +173,14 @@ def clean_text(value: object) -> str | None:
 
 
 def parsed_object(raw: str | bytes | None) -> dict[str, Any] | None:
-    """The JSON object in a text; null where it holds anything else."""
-    try:
-        value = json.loads(raw) if raw is not None else None
-    except (ValueError, RecursionError, TypeError):
+    """The JSON object in a text; null where it holds anything else. Bytes that are no UTF-8 and half emoji are let in, to be mended."""
+    if raw is None:
         return None
+    try:
+        value = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeError, RecursionError, TypeError):
+        try:
+            value = json.loads(raw.decode("utf-8", "surrogateescape") if isinstance(raw, bytes) else raw)
+        except (ValueError, RecursionError, TypeError):
+            return None
     return value if isinstance(value, dict) else None

@@ -1,18 +1,22 @@
 """The omniagents session store: `<home>/sessions/<project>/<agent>/sessions.db`, verdicts in `<home>/traces/<project>.db`.
 
-`OMNIAGENTS_HOME` moves the tree there as it does here. Read-only, in one snapshot, while the agent may be writing (WAL). Our own
-convention on top: a session's `context_json` may carry `task_id`, `trial`, `model` and `tools` (OpenAI function schemas).
+`OMNIAGENTS_HOME` moves the tree, `OMNIAGENTS_HISTORY_DB` names one `sessions.db`; either may be given as the store. Read-only, in one
+snapshot, while the agent may be writing (WAL). Our own convention on top: a session's `context_json` may carry `task_id`, `trial`, `model`
+and `tools` (OpenAI function schemas).
 """
 
+import hashlib
 import sqlite3
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, ClassVar
 
 from agent_pipeline.errors import PartitionError, StoreError
-from agent_pipeline.traces.items import mended_unicode, to_messages
+from agent_pipeline.traces.items import mended_unicode, texts_to_messages
 from agent_pipeline.traces.partitions import PartitionKey, make_key
 from agent_pipeline.traces.session import Session, Tool
 from agent_pipeline.traces.sources.base import (
@@ -20,11 +24,12 @@ from agent_pipeline.traces.sources.base import (
     clean_text,
     columns,
     file_signature,
+    is_sqlite,
     parsed_object,
     read_only,
-    timestamp,
     unreadable,
 )
+from agent_pipeline.traces.sources.fields import when
 
 # One ordered pass over the history for the whole partition, not a query a session. Sessions without history come too (empty).
 _ROWS = """
@@ -34,14 +39,21 @@ WHERE s.session_id IS NOT NULL
 ORDER BY s.session_id, h.id
 """
 
+_BETWEEN = b"\n\xff\n"
+"""Between two texts that are hashed together: no UTF-8 has it."""
+
 _ORPHANS = "SELECT count(*) FROM history AS h WHERE NOT EXISTS (SELECT 1 FROM sessions AS s WHERE s.session_id = h.session_id)"
+
+_DEFAULT = "default"
+_SESSIONS_COLUMNS = {"session_id", "archived", "created_at", "context_json"}
 
 
 class OmniagentsSource:
-    """An omniagents home directory."""
+    """An omniagents home directory, or one database of it."""
 
     name: ClassVar[str] = "omniagents"
-    looks_like: ClassVar[str] = "a folder with sessions/<project>/<agent>/sessions.db"
+    looks_like: ClassVar[str] = "a folder with sessions/<project>/<agent>/sessions.db, or one sessions.db"
+    reads_folders: ClassVar[bool] = True
 
     def __init__(self, path: Path) -> None:
         self.home = path
@@ -49,31 +61,53 @@ class OmniagentsSource:
 
     @classmethod
     def detect(cls, path: Path) -> bool:
-        return (path / "sessions").is_dir()
+        if not path.is_file():
+            return (path / "sessions").is_dir() and cls._is_home(path)
+        if not is_sqlite(path):
+            return False
+        with read_only(path) as connection:
+            return columns(connection, "sessions") >= _SESSIONS_COLUMNS and "msg_json" in columns(connection, "history")
+
+    @classmethod
+    def _is_home(cls, path: Path) -> bool:
+        """Others keep their files under `sessions` too; a home without any session yet has none there."""
+        try:
+            return bool(cls(path)._session_files()) or not any(each.is_file() for each in (path / "sessions").rglob("*"))
+        except (StoreError, OSError):  # who reads it will say what is wrong
+            return True
 
     def partitions(self) -> list[PartitionKey]:
         return sorted(self._databases())
 
     def sessions(self, key: PartitionKey) -> Iterator[Session]:
+        for _, _, build in self.stored(key):
+            yield build()
+
+    def stored(self, key: PartitionKey) -> Iterator[tuple[str, bytes, Callable[[], Session]]]:
+        """Every session's id, a hash of its rows and its verdict, and what reads it; raises what `sessions` raises."""
         databases = self._databases()
         if key not in databases:
             known = ", ".join(map(str, sorted(databases))) or "none"
             raise PartitionError(f"The store {self.home} has no partition {key}: it has {known}.")
         path = databases[key]
-        judgments = self._judgments(path.parent.parent.name)
+        judgments = self._judgments(path)
         with read_only(path) as connection:
-            if not {"session_id", "archived", "created_at", "context_json"} <= columns(connection, "sessions"):
+            if not columns(connection, "sessions") >= _SESSIONS_COLUMNS:
                 raise StoreError(f"{path} has no omniagents table 'sessions': it is some other program's database.")
             if count := connection.execute(_ORPHANS).fetchone()[0]:
                 add_note(self.notes, f"{path}: {count} history items belong to no session and were left out.")
-            for session_id, group in groupby(connection.execute(_ROWS), key=lambda row: str(row[0])):
-                yield _session(key, session_id, list(group), judgments.get(session_id))
+            connection.text_factory = bytes  # most of it is decoded as JSON, or by nobody
+            for session_id, rows in by_session(connection.execute(_ROWS), str(path)):
+                judgment = judgments.get(session_id)
+                yield clean_text(session_id) or "", _digest(rows, judgment), partial(stored_session, key, session_id, rows, judgment)
 
     def signature(self) -> str:
-        verdicts = sorted((self.home / "traces").glob("*.db"))
+        verdicts = [self._verdicts(self.home)] if self.home.is_file() else sorted((self.home / "traces").glob("*.db"))
         return file_signature(*(path for _, path in sorted(self._databases().items())), *verdicts)
 
     def _databases(self) -> dict[PartitionKey, Path]:
+        if self.home.is_file():
+            return {self._key_of_file(): self.home}
         found: dict[PartitionKey, Path] = {}
         for path in self._session_files():
             try:
@@ -86,6 +120,13 @@ class OmniagentsSource:
             found[key] = path
         return found
 
+    def _key_of_file(self) -> PartitionKey:
+        """Project and agent of one database: its folders' names where it lies in such a tree, else the file's name."""
+        path = self.home.resolve()
+        if path.parent.parent.parent.name == "sessions":
+            return make_key(path.parent.parent.name, path.parent.name)
+        return make_key(path.stem, _DEFAULT)
+
     def _session_files(self) -> list[Path]:
         """Every `sessions.db`; walked by hand, since `glob` passes over a folder that it may not read without a word."""
         try:
@@ -95,9 +136,15 @@ class OmniagentsSource:
         except OSError as error:
             raise unreadable(self.home / "sessions", error) from error
 
-    def _judgments(self, project: str) -> dict[str, str | None]:
+    def _verdicts(self, database: Path) -> Path:
+        """`<home>/traces/<project>.db` beside the tree that a database is in."""
+        project = database.resolve().parent.parent
+        return project.parent.parent / "traces" / f"{project.name}.db"
+
+    def _judgments(self, database: Path) -> dict[str, str | None]:
         """Session id → judgment, the last row of an id deciding; empty, with a note that says so, where there are none to read."""
-        path = self.home / "traces" / f"{project}.db"
+        path = self._verdicts(database)
+        project = path.stem
         if not path.exists():
             add_note(self.notes, f"There is no verdict file {path}: no session of {project} is judged.")
             return {}
@@ -112,9 +159,37 @@ def _analysis(connection: sqlite3.Connection) -> Iterator[tuple[object, object]]
     yield from connection.execute("SELECT group_id, judgment FROM analysis ORDER BY rowid")
 
 
-def _session(key: PartitionKey, session_id: str, rows: list[tuple[Any, ...]], judgment: str | None) -> Session:
-    _, archived, created_at, context_json, *_ = rows[0]
-    chat = to_messages(parsed_object(text) for *_, item_id, text in rows if item_id is not None)
+def by_session(rows: Iterable[tuple[Any, ...]], where: str) -> Iterator[tuple[str, list[tuple[Any, ...]]]]:
+    """The rows of each session, whose id each row begins with.
+
+    Raises:
+        StoreError: a session comes twice: a damaged index led to it again.
+    """
+    seen: set[str] = set()
+    for raw, group in groupby(rows, key=itemgetter(0)):
+        session_id = str(_decoded(raw))
+        if session_id in seen:
+            raise StoreError(f"{where} is damaged (it gives the session {clean_text(session_id)} twice): restore it from a backup.")
+        seen.add(session_id)
+        yield session_id, list(group)
+
+
+def _decoded(value: Any) -> Any:
+    return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value
+
+
+def _digest(rows: list[tuple[Any, ...]], judgment: str | None) -> bytes:
+    """A hash of all that a session is read from; the ids of its items only say their order."""
+    first, texts = rows[0][:4], [row[5] for row in rows if row[4] is not None]
+    found = hashlib.sha256(_BETWEEN.join(text if type(text) is bytes else repr(text).encode() for text in texts))
+    found.update(repr((first, judgment, len(texts))).encode("utf-8", "backslashreplace"))
+    return found.digest()
+
+
+def stored_session(key: PartitionKey, session_id: str, rows: list[tuple[Any, ...]], judgment: str | None) -> Session:
+    """A session from its rows `(session_id, archived, created_at, context_json, item id or null, msg_json)`, in order."""
+    archived, created_at, context_json = (_decoded(value) for value in rows[0][1:4])
+    chat = texts_to_messages([row[5] for row in rows if row[4] is not None], parsed_object)
     context, tools = _context(context_json, chat.damage)
     return Session(
         session_id=clean_text(session_id) or "",
@@ -125,11 +200,12 @@ def _session(key: PartitionKey, session_id: str, rows: list[tuple[Any, ...]], ju
         tools=tools,
         tools_origin="source" if tools else "none",
         archived=bool(archived),
-        created_at=timestamp(created_at),
+        created_at=when(created_at),
         task_id=clean_text(context.get("task_id")),
         trial=clean_text(context.get("trial")),
         model_id=clean_text(context.get("model")),
         judgment=judgment,
+        reasoning=chat.reasoning,
         damage=dict(chat.damage),
         skipped=dict(chat.skipped),
         context=context,

@@ -1,39 +1,79 @@
-"""The OpenAI Agents SDK's `SQLiteSession`: one file, `agent_sessions` and `agent_messages`, ordered by `id`.
+"""The OpenAI Agents SDK's `SQLiteSession`: one file with a table of sessions and one of messages, ordered by `id`.
 
-The file says neither project nor agent: it is one partition, `<file name>/<default>`. System instructions are never stored; a setting may
-supply them. Where `AdvancedSQLiteSession` interleaves branches (`message_structure`), one branch is taken: `main`.
+The names of the two tables are the user's to choose, so they are found by their columns (several pairs in one file are several agents).
+The file says neither project nor agent: a pair of tables is the partition `<file name>/<default>`, or `<file name>/<table>`. System
+instructions are never stored; a setting may supply them. Where `AdvancedSQLiteSession` interleaves branches (`message_structure`), one
+branch is taken: `main`. Verdicts may lie beside the file (`labels.py`).
 """
 
 import sqlite3
 from collections.abc import Iterator
-from itertools import groupby
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
-from agent_pipeline.errors import PartitionError
+from agent_pipeline.errors import PartitionError, StoreError
 from agent_pipeline.traces.items import to_messages
-from agent_pipeline.traces.partitions import PartitionKey, make_key
+from agent_pipeline.traces.partitions import PartitionKey
 from agent_pipeline.traces.session import Session
-from agent_pipeline.traces.sources.base import add_note, clean_text, columns, file_signature, is_sqlite, parsed_object, read_only, timestamp
+from agent_pipeline.traces.sources.base import (
+    add_note,
+    clean_text,
+    columns,
+    file_signature,
+    is_sqlite,
+    parsed_object,
+    quoted,
+    read_only,
+    timestamp,
+)
+from agent_pipeline.traces.sources.files import usable_key
+from agent_pipeline.traces.sources.labels import Labels, labels_file
+from agent_pipeline.traces.sources.omniagents import by_session
 
 BRANCH = "main"
 
+_SESSION_COLUMNS = {"session_id", "created_at", "updated_at"}
+_MESSAGE_COLUMNS = {"id", "session_id", "message_data"}
+_STRUCTURE = "message_structure"
+_USUAL = ("agent_sessions", "agent_messages")
+_DEFAULT = "default"
+
 _ROWS = """
 SELECT s.session_id, s.created_at, m.id, m.message_data
-FROM agent_sessions AS s LEFT JOIN agent_messages AS m ON m.session_id = s.session_id {on_branch}
+FROM {sessions} AS s LEFT JOIN {messages} AS m ON m.session_id = s.session_id
 WHERE s.session_id IS NOT NULL
 ORDER BY s.session_id, m.id
 """
 
+_BRANCH_ROWS = """
+SELECT s.session_id, s.created_at, m.id, m.message_data
+FROM {sessions} AS s LEFT JOIN (
+    SELECT b.session_id, b.sequence_number, m.id, m.message_data
+    FROM message_structure AS b JOIN {messages} AS m ON m.id = b.message_id AND m.session_id = b.session_id
+    WHERE b.branch_id = ?
+) AS m ON m.session_id = s.session_id
+WHERE s.session_id IS NOT NULL
+ORDER BY s.session_id, m.sequence_number, m.id
+"""
 
-_ORPHANS = "SELECT count(*) FROM agent_messages AS m WHERE NOT EXISTS (SELECT 1 FROM agent_sessions AS s WHERE s.session_id = m.session_id)"
+_ORPHANS = "SELECT count(*) FROM {messages} AS m WHERE NOT EXISTS (SELECT 1 FROM {sessions} AS s WHERE s.session_id = m.session_id)"
+_ELSEWHERE = "SELECT count(*) FROM {messages} WHERE id NOT IN (SELECT message_id FROM message_structure WHERE branch_id = ?)"
+_BRANCHES = "SELECT DISTINCT branch_id FROM message_structure WHERE branch_id <> ? ORDER BY branch_id LIMIT 6"
+
+
+class _Tables(NamedTuple):
+    sessions: str
+    messages: str
+
+    def sql(self, text: str) -> str:
+        return text.format(sessions=quoted(self.sessions), messages=quoted(self.messages))
 
 
 class OpenAIAgentsSource:
     """One SQLite file of the OpenAI Agents SDK."""
 
     name: ClassVar[str] = "openai_agents"
-    looks_like: ClassVar[str] = "an SQLite file with the tables agent_sessions and agent_messages"
+    looks_like: ClassVar[str] = "an SQLite file with the tables agent_sessions and agent_messages, or two with their columns"
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -44,47 +84,83 @@ class OpenAIAgentsSource:
         if not is_sqlite(path):
             return False
         with read_only(path) as connection:
-            return "message_data" in columns(connection, "agent_messages") and bool(columns(connection, "agent_sessions"))
+            return bool(_pairs(connection))
 
     def partitions(self) -> list[PartitionKey]:
-        return [make_key(self.path.stem, "default")]
+        return sorted(self._tables())
 
     def sessions(self, key: PartitionKey) -> Iterator[Session]:
-        if key not in self.partitions():
-            raise PartitionError(f"The store {self.path} has no partition {key}: it has {self.partitions()[0]}.")
+        tables = self._tables()
+        if key not in tables:
+            raise PartitionError(f"The store {self.path} has no partition {key}: it has {', '.join(map(str, sorted(tables)))}.")
+        pair, labels = tables[key], Labels(self.sidecars(), self.notes)
         with read_only(self.path) as connection:
-            if count := connection.execute(_ORPHANS).fetchone()[0]:
+            if count := connection.execute(pair.sql(_ORPHANS)).fetchone()[0]:
                 add_note(self.notes, f"{self.path}: {count} messages belong to no session and were left out.")
-            for session_id, group in groupby(connection.execute(self._query(connection)), key=lambda row: str(row[0])):
-                rows = list(group)
+            for session_id, rows in by_session(self._rows(connection, pair), str(self.path)):
                 chat = to_messages(parsed_object(text) for *_, item_id, text in rows if item_id is not None)
+                name = clean_text(session_id) or ""
                 yield Session(
-                    session_id=clean_text(session_id) or "",
+                    session_id=name,
                     project=key.project,
                     agent=key.agent,
                     source=self.name,
                     messages=chat.messages,
                     created_at=timestamp(rows[0][1]),
+                    reasoning=chat.reasoning,
                     damage=dict(chat.damage),
                     skipped=dict(chat.skipped),
+                    **labels.of(name),
                 )
 
     def signature(self) -> str:
-        return file_signature(self.path)
+        return file_signature(self.path, *self.sidecars())
 
-    def _query(self, connection: sqlite3.Connection) -> str:
-        structure = columns(connection, "message_structure")
-        if "branch_id" not in structure:
-            return _ROWS.format(on_branch="")
-        elsewhere = (
-            f"SELECT count(*) FROM agent_messages WHERE id NOT IN (SELECT message_id FROM message_structure WHERE branch_id = '{BRANCH}')"
+    def sidecars(self) -> list[Path]:
+        """The file of labels, if there is one."""
+        return labels_file(self.path)
+
+    def _tables(self) -> dict[PartitionKey, _Tables]:
+        with read_only(self.path) as connection:
+            pairs = _pairs(connection)
+        if not pairs:
+            raise StoreError(f"{self.path} has no tables of the OpenAI Agents SDK: it is some other program's database.")
+        alone = len(pairs) == 1
+        return {usable_key(self.path.stem, _DEFAULT if alone or pair == _USUAL else pair.messages): pair for pair in pairs}
+
+    def _rows(self, connection: sqlite3.Connection, pair: _Tables) -> sqlite3.Cursor:
+        structure = columns(connection, _STRUCTURE)
+        if not {"branch_id", "message_id", "session_id"} <= structure:
+            return connection.execute(pair.sql(_ROWS))
+        others = [clean_text(row[0]) or "" for row in connection.execute(_BRANCHES, (BRANCH,))]
+        count = connection.execute(pair.sql(_ELSEWHERE), (BRANCH,)).fetchone()[0]
+        if others or count:
+            named = ", ".join(others[:5]) + (", ..." if len(others) > 5 else "") or "none"
+            add_note(
+                self.notes,
+                f"{self.path} has conversation branches: of each session {BRANCH!r} was taken, and {count} messages that are only in "
+                f"others ({named}) were left out.",
+            )
+        ordered = (
+            _BRANCH_ROWS if "sequence_number" in structure else _BRANCH_ROWS.replace("b.sequence_number", "b.rowid AS sequence_number")
         )
-        count = connection.execute(elsewhere).fetchone()[0]
-        add_note(
-            self.notes,
-            f"{self.path} has conversation branches: of each session {BRANCH!r} was taken, and {count} messages of others were left out.",
-        )
-        on_branch = (
-            f"AND m.id IN (SELECT message_id FROM message_structure AS b WHERE b.session_id = s.session_id AND b.branch_id = '{BRANCH}')"
-        )
-        return _ROWS.format(on_branch=on_branch)
+        return connection.execute(pair.sql(ordered), (BRANCH,))
+
+
+def _pairs(connection: sqlite3.Connection) -> list[_Tables]:
+    """Tables of sessions with their tables of messages: by the foreign key that the SDK writes, else the only ones there are."""
+    names = sorted(row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'") if isinstance(row[0], str))
+    found = {name: columns(connection, name) for name in names}
+    sessions = [name for name, has in found.items() if has >= _SESSION_COLUMNS]
+    messages = [name for name, has in found.items() if has >= _MESSAGE_COLUMNS]
+    pairs = [_Tables(parent, name) for name in messages for parent in _parents(connection, name) if parent in sessions]
+    if not pairs and {_USUAL[0], _USUAL[1]} <= set(sessions) | set(messages):
+        return [_Tables(*_USUAL)]
+    if not pairs and len(sessions) == len(messages) == 1:
+        return [_Tables(sessions[0], messages[0])]
+    return pairs
+
+
+def _parents(connection: sqlite3.Connection, table: str) -> list[str]:
+    rows = connection.execute(f"PRAGMA foreign_key_list({quoted(table)})")
+    return sorted({row[2] for row in rows if isinstance(row[2], str) and row[3] == "session_id"})

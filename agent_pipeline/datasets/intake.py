@@ -1,0 +1,54 @@
+"""Conversations that come from beside the lake (a run's results, trajectories): put into the state of what is in it."""
+
+from collections.abc import Sequence
+from itertools import islice
+
+from agent_pipeline.datasets.preferences import unfit_to_compare
+from agent_pipeline.traces.reading import mend, task_key
+from agent_pipeline.traces.redaction import RedactionOptions, Redactor
+from agent_pipeline.traces.repair import DEFAULT_POLICY
+from agent_pipeline.traces.session import Session
+
+
+class Intake:
+    """Mends and redacts sessions, in place, by the defaults of the lake's first stage.
+
+    Raises:
+        SettingsError, RedactionError: as `Redactor`.
+    """
+
+    def __init__(self, redaction: RedactionOptions) -> None:
+        self._redactor = Redactor(redaction)
+
+    def take(self, session: Session) -> str | None:
+        """Why the session can be no example (`infrastructure_error`, `attack_succeeded`, `broken:<kind>`); null where it can be one.
+
+        Raises:
+            RedactionError: a detector raised.
+        """
+        return self.take_together([session])[0]
+
+    def take_together(self, sessions: Sequence[Session]) -> list[str | None]:
+        """The same for runs of one task: what is private in one is so in all, so that prompts that were equal stay equal.
+
+        (A password that one run sends is known for one by its place in the call; in the other run's prompt nothing gives it away.)
+        """
+        for session in sessions:
+            mend(session, DEFAULT_POLICY)
+            session.task_key = session.task_key or task_key(session, None, "")
+        if len(sessions) > 1:
+            self._redact_as_one(sessions)
+        for session in sessions:
+            self._redactor.redact(session)
+        return [unfit_to_compare(each) or (f"broken:{each.broken}" if each.broken else None) for each in sessions]
+
+    def _redact_as_one(self, sessions: Sequence[Session]) -> None:
+        whole = Session(session_id=sessions[0].session_id, project="", agent="", source="")
+        for session in sessions:
+            whole.messages += session.messages
+            whole.tools += session.tools
+        self._redactor.redact(whole)
+        messages, tools = iter(whole.messages), iter(whole.tools)
+        for session in sessions:
+            session.messages = list(islice(messages, len(session.messages)))
+            session.tools = list(islice(tools, len(session.tools)))

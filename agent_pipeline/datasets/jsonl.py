@@ -1,0 +1,45 @@
+"""JSON lines on disk: UTF-8, one object a line, keys in the order given, put in place whole or not at all."""
+
+import contextlib
+import json
+import os
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+
+def json_line(record: Any) -> str:
+    """One record as a line with its newline.
+
+    Raises:
+        ValueError: it has a NaN or an infinity, which are no JSON.
+    """
+    return json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def write_atomically(path: Path, data: bytes) -> Path:
+    """A file with these bytes: readers see the old one or this one, never a part of it. Folders are made where they are missing.
+
+    Raises:
+        OSError: the disk is full, or not ours to write.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).chmod(0o644)
+        Path(name).replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            Path(name).unlink()
+        raise
+    return path
+
+
+def write_jsonl(path: Path, records: Iterable[Any]) -> Path:
+    """A file of records. Raises as `json_line` and `write_atomically`."""
+    return write_atomically(path, "".join(map(json_line, records)).encode("utf-8"))

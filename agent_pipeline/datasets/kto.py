@@ -1,0 +1,74 @@
+"""Unpaired preferences (KTO): a judged session is a completion with a label, good or bad; it needs no partner.
+
+The verdict is one of the whole session, so the completion is all that came of the first request: from the agent's first message after
+a user has spoken to its last.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from agent_pipeline.datasets.preferences import unfit_to_compare
+from agent_pipeline.datasets.sft import to_last_assistant
+from agent_pipeline.datasets.splits import TaskSplit
+from agent_pipeline.traces.session import Message, Session
+
+KTO = pa.schema(
+    [
+        pa.field("row_id", pa.string(), nullable=False),
+        pa.field("session_id", pa.string(), nullable=False),
+        pa.field("content_sha256", pa.string(), nullable=False),
+        pa.field("task_key", pa.string(), nullable=False),
+        pa.field("split", pa.string(), nullable=False),
+        pa.field("prompt", pa.json_(), nullable=False),
+        pa.field("completion", pa.json_(), nullable=False),
+        pa.field("label", pa.bool_(), nullable=False),
+        pa.field("tools", pa.json_(), nullable=False),
+    ]
+)
+
+
+def kto_rows(
+    good: Iterable[Session],
+    bad: Iterable[Session],
+    split: TaskSplit,
+    paired: Collection[str] = (),
+    counts: Counter[str] | None = None,
+) -> Iterator[dict[str, Any]]:
+    """Rows of `KTO` in the order of the session ids, without the sessions `paired`, whose signal is in a pair already.
+
+    `counts` gets `desirable`, `undesirable`, `in_a_pair`, `no_answer_to_a_user`, and the sessions that are neither good nor bad:
+    `left_out_as_infrastructure_error`, `left_out_as_attack_succeeded`.
+    """
+    counts = Counter() if counts is None else counts
+    labelled = [(session, label) for sessions, label in ((good, True), (bad, False)) for session in sessions]
+    for session, label in sorted(labelled, key=lambda pair: pair[0].session_id):
+        if (unfit := unfit_to_compare(session)) is not None:
+            counts[f"left_out_as_{unfit}"] += 1
+        elif session.session_id in paired:
+            counts["in_a_pair"] += 1
+        elif (parts := prompt_and_completion(session.messages)) is None:
+            counts["no_answer_to_a_user"] += 1
+        else:
+            counts["desirable" if label else "undesirable"] += 1
+            yield {
+                "row_id": session.session_id,
+                "session_id": session.session_id,
+                "content_sha256": session.content_sha256(),
+                "task_key": session.task_key,
+                "split": split.of(session.task_key),
+                "prompt": parts[0],
+                "completion": parts[1],
+                "label": label,
+                "tools": session.tools,
+            }
+
+
+def prompt_and_completion(messages: list[Message]) -> tuple[list[Message], list[Message]] | None:
+    """A conversation parted before the agent's first message after a user's, and ended with its last; null where there is no such."""
+    messages = to_last_assistant(messages)
+    asked = next((at for at, message in enumerate(messages) if message["role"] == "user"), len(messages))
+    first = next((at for at in range(asked, len(messages)) if messages[at]["role"] == "assistant"), None)
+    return None if first is None else (messages[:first], messages[first:])

@@ -1,0 +1,71 @@
+"""Trajectories (01 B5; FireAct, Chen et al. 2023): run an agent on tasks, keep what went well, train on it.
+
+`model` is the form and its files, `collecting` runs agents, `endpoint` is an agent of its own, `conversion` filters and makes rows.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+from agent_pipeline.datasets.trajectories.collecting import (
+    Agent,
+    CollectorConfig,
+    InfrastructureError,
+    Judge,
+    TrajectoryCollector,
+)
+from agent_pipeline.datasets.trajectories.conversion import SFTConversionConfig, TrajectoryFilter, TrajectoryToSFTConverter
+from agent_pipeline.datasets.trajectories.endpoint import EndpointAgent
+from agent_pipeline.datasets.trajectories.model import (
+    AgentTrajectory,
+    TrajectoryStep,
+    load_trajectories,
+    save_trajectories,
+    session_of,
+    trajectory_of,
+)
+from agent_pipeline.errors import DataError
+
+__all__ = [
+    "AgentTrajectory",
+    "CollectorConfig",
+    "EndpointAgent",
+    "InfrastructureError",
+    "SFTConversionConfig",
+    "TrajectoryCollector",
+    "TrajectoryFilter",
+    "TrajectoryStep",
+    "TrajectoryToSFTConverter",
+    "collect_and_convert",
+    "load_trajectories",
+    "save_trajectories",
+    "session_of",
+    "trajectory_of",
+]
+
+
+def collect_and_convert(
+    agent: Agent,
+    tasks: Iterable[Any],
+    min_reward: float = 0.5,
+    require_success: bool = True,
+    *,
+    collector: CollectorConfig | None = None,
+    conversion: SFTConversionConfig | None = None,
+    judge: Judge | None = None,
+) -> list[dict[str, Any]]:
+    """Rows of the runs that went well, in the order of the tasks.
+
+    Raises:
+        DataError: none did; says what became of them.
+    """
+    collecting = TrajectoryCollector(agent, collector or CollectorConfig(require_success=require_success), judge)
+    runs = collecting.collect(tasks)
+    chosen = TrajectoryFilter(min_reward, require_success)
+    converter = TrajectoryToSFTConverter(conversion)
+    rows = converter.convert(chosen.filter(runs))
+    if not rows:
+        became = collecting.counts | Counter(chosen.get_stats(runs)["dropped"]) | converter.counts
+        told = ", ".join(f"{name} {count}" for name, count in sorted(became.items()) if count and name != "trajectories")
+        raise DataError(f"No run of the agent makes a training row ({told}): lower min_reward, or give tasks that it can do.")
+    return rows

@@ -1,0 +1,320 @@
+"""Running an agent on tasks, and keeping what it did (FireAct, Chen et al. 2023).
+
+An agent is any callable of one task, asynchronous or not. It may yield its steps one by one, and is then stopped at the limit, or answer
+with the whole run: a trajectory, a session, chat messages, Responses items, steps, an object with any of these and a verdict, or its last
+words alone. Its attributes
+`tool_schemas`, `model_id` and `system_prompt`, where it has them, are told in each trajectory.
+
+Whatever an agent raises is a failure of the infrastructure, not a bad run: an agent's mistakes are in what it does.
+"""
+
+import asyncio
+import inspect
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from agent_pipeline.datasets.jsonl import json_line
+from agent_pipeline.datasets.trajectories.model import (
+    AgentTrajectory,
+    TrajectoryStep,
+    is_answer,
+    load_trajectories,
+    save_trajectories,
+    trajectory_of,
+)
+from agent_pipeline.errors import DataError, PipelineError, SettingsError
+from agent_pipeline.traces.chat import chat_to_messages, responses_items
+from agent_pipeline.traces.items import mended_unicode, to_messages
+from agent_pipeline.traces.reading import mend
+from agent_pipeline.traces.redaction import RedactionOptions, Redactor
+from agent_pipeline.traces.repair import DEFAULT_POLICY, KINDS
+from agent_pipeline.traces.session import Session, sha256_of
+from agent_pipeline.traces.sources.fields import number, verdict
+
+Agent = Callable[[Any], Any]
+Judge = Callable[[AgentTrajectory], Any]
+"""A bool, a word or a number of a finished run: 1 is success, 0 is none, what lies between is a reward that does not decide."""
+
+_IDS = ("task_id", "id", "case_id")
+_INSTRUCTIONS = ("instruction", "prompt", "question", "input", "task")
+_REWARDS = ("total_reward", "reward", "score")
+_FAILURES_IN_A_ROW = 5
+
+
+class InfrastructureError(PipelineError):
+    """Something that a run needs is not there (an endpoint, a database): what raises it ends the run without a verdict."""
+
+
+class Task(NamedTuple):
+    """A task's id and words."""
+
+    task_id: str
+    instruction: str
+
+
+@dataclass(frozen=True)
+class CollectorConfig:
+    """How runs are collected. `max_steps` of one run; without `require_success` unsuccessful runs are given out too.
+
+    `path` is a JSON lines file of all runs, the unsuccessful ones too; one that is there is gone on with: only tasks that it does not have,
+    or that the infrastructure failed, are run. With `save_intermediate` each run is written as soon as it ended (a killed collector loses
+    one), else all at the end.
+
+    Raises:
+        SettingsError: `max_steps` is below 1.
+    """
+
+    max_steps: int = 10
+    require_success: bool = True
+    save_intermediate: bool = True
+    path: str | Path | None = None
+    redaction: RedactionOptions = field(default_factory=RedactionOptions)
+
+    def __post_init__(self) -> None:
+        if self.max_steps < 1:
+            raise SettingsError(f"The collector's max_steps is {self.max_steps}: give 1 or more.")
+
+
+class TrajectoryCollector:
+    """Runs an agent, one task after the other; what it gives out and writes is redacted.
+
+    `judge`, if there is one, decides on each run that ended by itself; else the agent's own word counts. `counts` and `dropped`, of the
+    last `collect`, say what became of every task: `tasks` = `collected` + `not_run` + the reasons (`known_before` were in the file).
+    """
+
+    def __init__(self, agent: Agent, config: CollectorConfig | None = None, judge: Judge | None = None) -> None:
+        self.agent, self.config, self.judge = agent, config or CollectorConfig(), judge
+        self.counts: Counter[str] = Counter()
+        self.dropped: list[tuple[str, AgentTrajectory]] = []
+        self._redactor = Redactor(self.config.redaction)
+
+    def collect(self, tasks: Iterable[Any]) -> list[AgentTrajectory]:
+        """The runs of all tasks, in their order; those that are left out stand in `dropped`, each with its reason.
+
+        A task is its words, or an object with `task_id` and `instruction`. After five failures of the infrastructure in a row the rest is
+        not run.
+
+        Raises:
+            DataError: the infrastructure failed every run, or a task or the agent's answer is none.
+        """
+        tasks = list(tasks)
+        named = [task_of(task) for task in tasks]
+        self.counts, self.dropped = Counter(tasks=len(tasks)), []
+        known = self._known()
+        before, runs, failures = list(known), [], 0
+        for task, name in zip(tasks, named, strict=True):
+            run = next((each for each in before if each.task_id == name.task_id), None)
+            if run is not None:
+                before.remove(run)
+            elif failures == _FAILURES_IN_A_ROW:
+                self.counts["not_run"] += 1
+                continue
+            else:
+                run = self.collect_single(task)
+                failures = failures + 1 if run.error else 0
+                known.append(run)
+                self._save(run)
+            runs.append(run)
+        if self.config.path is not None and not self.config.save_intermediate:
+            save_trajectories(self.config.path, known)
+        kept = [run for run in runs if self._kept(run)]
+        if runs and all(run.error for run in runs):
+            raise DataError(f"The infrastructure failed every run of the agent, {len(runs)} of {len(tasks)} tasks: {runs[-1].error}")
+        return kept
+
+    def collect_single(self, task: Any) -> AgentTrajectory:
+        """One run, whatever became of it; `error` says what failed beside the agent.
+
+        Raises:
+            DataError: the task, or the agent's answer, is none.
+        """
+        name = task_of(task)
+        run = AgentTrajectory(name.task_id, name.instruction)
+        try:
+            run = self._run(run, task)
+            self._judge(run)
+        except InfrastructureError as error:
+            run.error = str(error)
+        except PipelineError:
+            raise
+        except Exception as error:  # an agent and a judge may raise anything; it must cost their own run
+            run.error = f"{type(error).__name__}: {error}"
+        if run.error:
+            run.success = run.total_reward = None
+        return self._redacted(run)
+
+    def _run(self, run: AgentTrajectory, task: Any) -> AgentTrajectory:
+        for ours, theirs in (("tools", "tool_schemas"), ("model_id", "model_id"), ("system_prompt", "system_prompt")):
+            if (told := getattr(self.agent, theirs, None)) and not callable(told):
+                setattr(run, ours, told)
+        answer = self.agent(task)
+        if inspect.isawaitable(answer):
+            answer = _awaited(answer)
+        if isinstance(answer, Iterator):
+            for step in answer:
+                run.steps.append(_step(step))
+                if len(run.steps) == self.config.max_steps:
+                    run.cut = not is_answer(run.steps[-1])
+                    break
+            if (close := getattr(answer, "close", None)) is not None:
+                close()
+            return run
+        run = _told(run, answer)
+        if len(run.steps) > self.config.max_steps:
+            run.steps, run.cut = run.steps[: self.config.max_steps], True
+        return run
+
+    def _judge(self, run: AgentTrajectory) -> None:
+        """Success and reward, as far as anybody says."""
+        if run.error:
+            return
+        rewards = [step.reward for step in run.steps if step.reward is not None]
+        if run.cut:
+            run.success, run.total_reward = False, sum(rewards) if rewards else 0.0
+            return
+        if self.judge is not None:
+            score, decided = verdict(self.judge(run))
+            run.success = None if decided is None else decided == "acceptable"
+            run.total_reward = score
+        elif run.total_reward is None and rewards:
+            run.total_reward = sum(rewards)
+        elif run.total_reward is None and run.success is not None:
+            run.total_reward = float(run.success)
+
+    def _kept(self, run: AgentTrajectory) -> bool:
+        reason = why_not(run, self.config.require_success)
+        self.counts[reason or "collected"] += 1
+        if reason:
+            self.dropped.append((reason, run))
+        return reason is None
+
+    def _known(self) -> list[AgentTrajectory]:
+        """The runs that an earlier collection wrote, without those that failed beside the agent, which the file then has no more."""
+        if self.config.path is None or not Path(self.config.path).is_file():
+            return []
+        known = [run for run in load_trajectories(self.config.path, cut_off=True) if not run.error]
+        save_trajectories(self.config.path, known)
+        self.counts["known_before"] = len(known)
+        return known
+
+    def _save(self, run: AgentTrajectory) -> None:
+        if self.config.path is None or not self.config.save_intermediate:
+            return
+        path = Path(self.config.path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json_line(msgspec.to_builtins(run)))
+
+    def _redacted(self, run: AgentTrajectory) -> AgentTrajectory:
+        """A session carries the trajectory through the redactor, which walks all its texts."""
+        carrier = Session(session_id="", project="", agent="", source="", context=mended_unicode(msgspec.to_builtins(run), Counter()))
+        self._redactor.redact(carrier)
+        redacted = msgspec.convert(carrier.context, AgentTrajectory)
+        redacted.task_id = run.task_id  # ids are names and stay
+        return redacted
+
+
+def _awaited(answer: Awaitable[Any]) -> Any:
+    """What an asynchronous agent answers; in a thread of its own, since a notebook's has a loop already."""
+
+    async def wait() -> Any:
+        return await answer
+
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, wait()).result()
+
+
+def why_not(run: AgentTrajectory, require_success: bool) -> str | None:
+    """Why a run is no example, by what is known of its end; null where it may be one."""
+    if run.error:
+        return "infrastructure_error"
+    if not require_success or run.success:
+        return None
+    if run.cut:
+        return "max_steps"
+    return "success_unknown" if run.success is None else "unsuccessful"
+
+
+def task_of(task: Any) -> Task:
+    """A task as it was given: its words (the id is then their hash), or an object (also with attributes) of `task_id` and `instruction`.
+
+    Raises:
+        DataError: it has no words.
+    """
+    name, words = None, task if isinstance(task, str) else next(filter(_is_text, (_get(task, key) for key in _INSTRUCTIONS)), "")
+    if not isinstance(task, str):
+        name = next(filter(_is_text, (_get(task, key) for key in _IDS)), None)
+    if not isinstance(words, str) or not words.strip():
+        raise DataError(f"A task of type {type(task).__name__} has no words: give a text, or an object with task_id and instruction.")
+    return Task(str(name) if name is not None else f"text:{sha256_of(' '.join(words.lower().split()))[:16]}", words)
+
+
+def _told(run: AgentTrajectory, answer: Any) -> AgentTrajectory:
+    """The run, with what the agent answered of it."""
+    if isinstance(answer, Session):
+        session = msgspec.structs.replace(answer)
+        mend(session, DEFAULT_POLICY)  # a trajectory has no place for a result without its call
+        answer = trajectory_of(session)
+        if session.broken:
+            answer.error = f"the run was recorded with {KINDS[session.broken].meaning}"
+    if isinstance(answer, AgentTrajectory):
+        told = msgspec.structs.replace(answer, task_id=run.task_id, steps=[_step(step) for step in answer.steps])
+        for name in ("instruction", "tools", "model_id", "system_prompt"):
+            if not getattr(told, name):
+                setattr(told, name, getattr(run, name))
+        return told
+    if isinstance(answer, str):
+        run.steps = [TrajectoryStep(answer)]
+        return run
+    if isinstance(answer, list):
+        objects = [each for each in answer if isinstance(each, Mapping)]
+        if not any("role" in each or "type" in each for each in objects):
+            run.steps = [_step(each) for each in answer]
+            return run
+        of_responses = any("role" not in each for each in objects)
+        chat = to_messages(responses_items(answer)) if of_responses else chat_to_messages(answer)
+        return _told(run, Session(session_id="", project="", agent="", source="", messages=chat.messages, damage=dict(chat.damage)))
+    if isinstance(answer, Mapping) and (steps := answer.get("steps") or answer.get("messages") or answer.get("answer")):
+        told = _told(run, steps)
+        score = next((answer[name] for name in _REWARDS if answer.get(name) is not None), None)
+        told.success = answer["success"] if isinstance(answer.get("success"), bool) else told.success
+        told.total_reward = verdict(score)[0] if score is not None else told.total_reward
+        told.error = str(answer["error"]) if answer.get("error") else told.error
+        return told
+    raise DataError(
+        f"The agent answered task {run.task_id} with {type(answer).__name__}, which is no run: let it yield steps, or answer with a "
+        "trajectory, chat messages, or an object with steps or messages and success."
+    )
+
+
+def _step(step: Any) -> TrajectoryStep:
+    """A step as it can be stored.
+
+    Raises:
+        DataError: it is none.
+        ValueError: it holds what JSON cannot (a NaN, say).
+    """
+    try:
+        # Through what JSON has: whoever makes a step in a program may put anything into it.
+        made = msgspec.convert(mended_unicode(msgspec.to_builtins(step), Counter()), TrajectoryStep)
+    except (msgspec.ValidationError, TypeError) as error:
+        raise DataError(
+            f"The agent gave a step that is none ({error}): give thought, action, action_input, observation, reward."
+        ) from error
+    made.reward = number(made.reward)
+    json_line(made.action_input)
+    return made
+
+
+def _get(task: Any, name: str) -> Any:
+    return task.get(name) if isinstance(task, Mapping) else getattr(task, name, None)
+
+
+def _is_text(value: Any) -> bool:
+    return (isinstance(value, str) and bool(value.strip())) or (isinstance(value, int) and not isinstance(value, bool))

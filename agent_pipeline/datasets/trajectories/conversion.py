@@ -1,0 +1,184 @@
+"""Good trajectories, as rows that trainers read."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from agent_pipeline.datasets.intake import Intake
+from agent_pipeline.datasets.sft import to_last_assistant
+from agent_pipeline.datasets.trajectories.collecting import why_not
+from agent_pipeline.datasets.trajectories.model import AgentTrajectory, session_of
+from agent_pipeline.errors import DataError, SettingsError
+from agent_pipeline.traces.redaction import RedactionOptions
+from agent_pipeline.traces.session import Message, Tool
+
+Format = Literal["chatml", "chatml_text", "alpaca"]
+TEMPLATE = Path(__file__).parents[2] / "training" / "hermes_chatml.jinja"
+
+
+@dataclass(frozen=True)
+class TrajectoryFilter:
+    """Which trajectories are good enough. A reward or a success that nobody knows is not enough: null is not zero, nor one."""
+
+    min_reward: float = 0.5
+    require_success: bool = True
+    max_steps: int | None = None
+
+    def filter(self, trajectories: Iterable[AgentTrajectory]) -> list[AgentTrajectory]:
+        """The good ones, in their order."""
+        return [each for each in trajectories if self.reason(each) is None]
+
+    def get_stats(self, trajectories: Iterable[AgentTrajectory]) -> dict[str, Any]:
+        """`total`, `kept`, and `dropped`: how many for which reason, the first that holds."""
+        reasons = Counter(self.reason(each) for each in trajectories)
+        kept = reasons.pop(None, 0)
+        dropped = {reason: reasons[reason] for reason in sorted(filter(None, reasons))}
+        return {"total": kept + sum(dropped.values()), "kept": kept, "dropped": dropped}
+
+    def reason(self, trajectory: AgentTrajectory) -> str | None:
+        """Why one is not good enough; null where it is."""
+        if reason := why_not(trajectory, self.require_success):
+            return reason
+        if self.max_steps is not None and len(trajectory.steps) > self.max_steps:
+            return "too_many_steps"
+        if trajectory.total_reward is None:
+            return "reward_unknown"
+        # Said so that NaN fails too.
+        return None if trajectory.total_reward >= self.min_reward else "reward_below_min"
+
+
+@dataclass(frozen=True)
+class SFTConversionConfig:
+    """What rows look like. `system_prompt` stands in the place of the trajectory's own, where it is given.
+
+    `chatml`: `messages` and `tools`, which the trainers here take. `chatml_text`: `text`, rendered by the template that they train with.
+    `alpaca`: `instruction`, `input`, `output` (and `system`, `tools` where there are some); its output is the run in words, as ReAct writes
+    it, results too: a trainer of such rows trains on results, unless they are left out.
+
+    Without `include_observation` no dialogue with tools is left: in every format the run is then one text of the agent's.
+
+    Raises:
+        SettingsError: there is no such format.
+    """
+
+    format: Format = "chatml"
+    include_observation: bool = True
+    system_prompt: str | None = None
+    redaction: RedactionOptions = field(default_factory=RedactionOptions)
+
+    def __post_init__(self) -> None:
+        if self.format not in get_args(Format):
+            raise SettingsError(f"There is no trajectory format {self.format!r}: choose one of {', '.join(get_args(Format))}.")
+
+
+class TrajectoryToSFTConverter:
+    """Trajectories to rows, mended and redacted as every session is. Each row has `session_id`, `content_sha256` and `task_key`.
+
+    `counts`, of the last `convert`, says what became of each: `trajectories` = `rows` + the reasons.
+    """
+
+    def __init__(self, config: SFTConversionConfig | None = None) -> None:
+        self.config = config or SFTConversionConfig()
+        self.counts: Counter[str] = Counter()
+        self._intake = Intake(self.config.redaction)
+
+    def convert(self, trajectories: Iterable[AgentTrajectory]) -> list[dict[str, Any]]:
+        """A row for each trajectory that can be one, in their order; the others are counted."""
+        self.counts = Counter()
+        rows = []
+        for trajectory in trajectories:
+            row = self._row(trajectory)
+            self.counts["trajectories"] += 1
+            self.counts[row if isinstance(row, str) else "rows"] += 1
+            if not isinstance(row, str):
+                rows.append(row)
+        return rows
+
+    def convert_single(self, trajectory: AgentTrajectory) -> dict[str, Any]:
+        """One row.
+
+        Raises:
+            DataError: the trajectory can be none; says why.
+        """
+        row = self._row(trajectory)
+        if isinstance(row, str):
+            raise DataError(
+                f"The trajectory of task {trajectory.task_id} makes no {self.config.format} row ({row}): leave it out, or mend it."
+            )
+        return row
+
+    def _row(self, trajectory: AgentTrajectory) -> dict[str, Any] | str:
+        session = session_of(trajectory)
+        if self.config.system_prompt is not None:
+            others = [message for message in session.messages if message["role"] != "system"]
+            system = [{"role": "system", "content": self.config.system_prompt}] if self.config.system_prompt else []
+            session.messages = system + others
+        if reason := self._intake.take(session):
+            return reason
+        messages = to_last_assistant(session.messages)
+        if not messages:
+            return "no_assistant_message"
+        lineage = {"session_id": session.session_id, "content_sha256": session.content_sha256(), "task_key": session.task_key}
+        alpaca = self.config.format == "alpaca"
+        if alpaca or not self.config.include_observation:
+            if sum(message["role"] == "user" for message in messages) != 1:
+                return "not_one_user_message"
+            told = react_text(messages, self.config.include_observation)
+            if alpaca:
+                return _alpaca(messages, session.tools, told) | lineage
+            messages = [*(message for message in messages if message["role"] in ("system", "user")), {"role": "assistant", "content": told}]
+        if self.config.format == "chatml":
+            return {"messages": messages, "tools": session.tools, **lineage}
+        return {"text": chatml_text(messages, session.tools), **lineage}
+
+
+def react_text(messages: list[Message], observations: bool = True) -> str:
+    """What the agent did, as one text: `Thought`, `Action`, `Action Input`, `Observation`, and its last words as `Final Answer`."""
+    lines: list[str] = []
+    for message in messages:
+        if message["role"] == "assistant":
+            calls = message.get("tool_calls") or ()
+            if message["content"]:
+                lines.append(
+                    f"Thought: {message['content']}" if calls or message is not messages[-1] else f"Final Answer: {message['content']}"
+                )
+            for call in calls:
+                lines += [f"Action: {call['function']['name']}", f"Action Input: {call['function']['arguments']}"]
+        elif message["role"] == "tool" and observations:
+            lines.append(f"Observation: {message['content']}")
+    return "\n".join(lines)
+
+
+def chatml_text(messages: list[Message], tools: list[Tool]) -> str:
+    """A chat as ChatML text, by the template that the pipeline trains with."""
+    decoded = [
+        message
+        if not message.get("tool_calls")
+        else message | {"tool_calls": [{**call, "function": _decoded(call["function"])} for call in message["tool_calls"]]}
+        for message in messages
+    ]
+    return _template().render(messages=decoded, tools=tools, add_generation_prompt=False)
+
+
+def _decoded(function: dict[str, Any]) -> dict[str, Any]:
+    return {"name": function["name"], "arguments": json.loads(function["arguments"])}
+
+
+@cache
+def _template() -> Any:
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+    environment.filters["tojson"] = lambda value, **options: json.dumps(value, ensure_ascii=False, **options)
+    return environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
+
+
+def _alpaca(messages: list[Message], tools: list[Tool], output: str) -> dict[str, str]:
+    said = {role: next((message["content"] for message in messages if message["role"] == role), "") for role in ("system", "user")}
+    functions = [tool.get("function", tool) for tool in tools]
+    optional = {"system": said["system"], "tools": json.dumps(functions, ensure_ascii=False) if functions else ""}
+    return {"instruction": said["user"], "input": "", "output": output, **{name: text for name, text in optional.items() if text}}

@@ -1,0 +1,296 @@
+"""What in a text is private, and of which kind: the judgement of libraries whose work this is.
+
+| kinds | who decides |
+|---|---|
+| API_KEY, TOKEN, PRIVATE_KEY, CONNECTION_STRING, PASSWORD in a URL | Kingfisher's rules (MongoDB; 488 of them, offline) |
+| PASSWORD and other secrets assigned to a name (`password = ...`, `"api_key": "..."`), AWS key ids | detect-secrets |
+| PHONE | Google's libphonenumber |
+| CARD, IBAN, SSN | python-stdnum (check digits, ranges that are issued) |
+| ACCOUNT | a number of 8 to 17 digits that the words before it call an account |
+| EMAIL, IP | their form |
+
+The expressions here only cut candidates out of a text, so that the libraries see little of it: what they say counts. None of them
+opens a connection. A detector never answers with half of its finds: it raises.
+"""
+
+import ipaddress
+import re
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache, lru_cache
+from typing import Any, NamedTuple
+
+KINDS = ("PRIVATE_KEY", "CONNECTION_STRING", "API_KEY", "TOKEN", "PASSWORD", "EMAIL", "IBAN", "CARD", "SSN", "PHONE", "ACCOUNT", "IP")
+"""All kinds; a value that is of several kinds is of the first."""
+
+LIBRARIES = ("kingfisher-secret-scanner", "bc-detect-secrets", "phonenumbers", "python-stdnum")
+"""Whose versions decide on what is found, and so on what is written."""
+
+OPT_IN = ("IP",)
+"""Kinds that are looked for only when the settings name them: version numbers look like them, and tools need them."""
+
+WORDS = frozenset({"PASSWORD", "IBAN", "CARD", "SSN", "PHONE", "ACCOUNT", "IP"})
+"""Kinds whose values are short: part of a longer word or number is not the value."""
+
+PSEUDONYM = re.compile(rf"<(?P<kind>{'|'.join(KINDS)})_(?P<number>[1-9]\d*)>")
+
+_SECRETS = {"PRIVATE_KEY", "CONNECTION_STRING", "API_KEY", "TOKEN", "PASSWORD"}
+_SHORTEST_PASSWORD, _LONGEST_PASSWORD = 6, 200
+
+
+class Find(NamedTuple):
+    """A private value, as it stands in the text."""
+
+    kind: str
+    value: str
+
+
+Detector = Callable[[str, bytes], Iterable[Find]]
+"""Of a text and the same text with a byte a character (`?` for one beyond Latin-1), in which candidates are found many times faster."""
+
+
+class Detectors:
+    """The detectors of the given kinds, loaded; `phone_regions` are the countries whose national numbers are known."""
+
+    def __init__(self, kinds: Iterable[str], phone_regions: Iterable[str]) -> None:
+        self._kinds = frozenset(kinds)
+        self._regions = tuple(phone_regions)
+        wanted: dict[Detector, set[str]] = {
+            _secrets: _SECRETS,
+            _assigned: _SECRETS,
+            _emails: {"EMAIL"},
+            self._numbers: {"IBAN", "CARD", "SSN", "ACCOUNT", "PHONE", "API_KEY"},
+            _addresses: {"IP"},
+        }
+        self._detectors = [detector for detector, found in wanted.items() if found & self._kinds]
+        if self._kinds & _SECRETS:
+            _scanner()  # what cannot be loaded must fail now, not after a thousand sessions
+
+    def find(self, text: str) -> dict[str, str]:
+        """Every private value of the text with its kind."""
+        finds: dict[str, str] = {}
+        flat = text.encode("latin-1", "replace")
+        for detector in self._detectors:
+            for kind, value in detector(text, flat):
+                if kind in self._kinds and not PSEUDONYM.search(value):
+                    known = finds.setdefault(value, kind)
+                    finds[value] = min(known, kind, key=KINDS.index)
+        return finds
+
+    def _numbers(self, text: str, flat: bytes) -> Iterator[Find]:
+        """IBANs, cards, social security numbers, accounts, telephone numbers, AWS key ids: long runs of digits and capitals."""
+        for run in _RUN.finditer(flat.translate(_CLASSES)):
+            start, end = run.span()
+            if flat[start] > 57:  # no digit
+                yield from _iban(text, start)
+                yield from _aws_key_id(text, start, end)
+            elif run.group().count(b"0") >= _FEWEST_DIGITS and not _DAY.fullmatch(text, start, end):
+                yield from _cards_and_accounts(text, start, end)
+                if "PHONE" in self._kinds:
+                    yield from self._phones(text, start, end)
+
+    def _phones(self, text: str, start: int, end: int) -> Iterator[Find]:
+        for match in _PHONE.finditer(text, max(0, start - 2), end + 2):
+            candidate = match.group()
+            if not candidate.isdecimal() or _said_before(text, match.start(), _PHONE_WORDS):
+                yield from (Find("PHONE", value) for value in _phones_in(candidate, self._regions))
+
+
+@cache
+def _scanner() -> Any:
+    from kingfisher_sdk import Rules, Scanner
+
+    return Scanner(Rules(confidence="low"))
+
+
+def _secrets(text: str, flat: bytes) -> Iterator[Find]:
+    """Keys, tokens, private keys and passwords in URLs, by the vendors' formats."""
+    data = text.encode("utf-8", "replace")
+    for finding in _scanner().scan(data):
+        # A helper rule finds a secret's other half: often its public one (a client id, a host), which is none.
+        if not finding.visible and not _HELPING_SECRET.search(finding.rule_id):
+            continue
+        place = finding.location
+        encoded = finding.is_base64_encoded  # what was decoded does not stand in the text: its code does
+        secret = data[place["start_offset"] : place["end_offset"]].decode("utf-8", "replace") if encoded else finding.secret
+        # A secret of several JSON strings (a service account's file) is replaced string by string.
+        for part in re.findall(r"[^\"\s:{},]{8,}", secret) if '"' in secret else [secret]:
+            yield Find(_kind_of_rule(finding.rule_id), part)
+
+
+_HELPING_SECRET = re.compile(r"(?:secret|key|token|passphrase)(?:\.\d+)?$")
+_KIND_OF_RULE = (
+    ("PRIVATE_KEY", re.compile(r"private-key$")),
+    ("CONNECTION_STRING", re.compile(r"connection-string$")),
+    ("PASSWORD", re.compile(r"password$|credential-uri$|passphrase$")),
+    ("TOKEN", re.compile(r"token|jwt|-pat\b|webhook")),
+)
+
+
+@cache
+def _kind_of_rule(rule_id: str) -> str:
+    return next((kind for kind, names in _KIND_OF_RULE if names.search(rule_id)), "API_KEY")
+
+
+_NAMES = (b"passw", b"_pass", b"bpass", b"pwd", b"secret", b"token", b"key", b"contrase")
+_NAME_HINT = re.compile(rb"passw|_pass|bpass|pwd|secret|token|key|contrase")
+_ASSIGNMENT = re.compile(r"\w{0,24}[\"'\]\\]{0,3}\s{0,3}(?::?=|:|\(|\bis\b)")
+_IS = re.compile(r"(?<=\w)\s+is\s+(?=\S)")
+_CODE = re.compile(r"[(){}\[\]<>]|^\$|^https?:|^[*.\-_xX]+$")
+_END_OF_BARE = re.compile(r"[\s;,]|&(?=\w+=)")
+_PASSWORD_NAME = re.compile(r"pass|pwd|contrase", re.IGNORECASE)
+
+
+def _assigned(text: str, flat: bytes) -> Iterator[Find]:
+    """Secrets that nothing but the name before them gives away."""
+    lowered = flat.lower()
+    if not any(each in lowered for each in _NAMES):
+        return
+    for hint in _NAME_HINT.finditer(lowered):
+        if _ASSIGNMENT.match(text, hint.start()):
+            yield from _assigned_in(text[max(0, hint.start() - 24) : hint.start() + 256])
+
+
+@lru_cache(maxsize=1 << 14)
+def _assigned_in(window: str) -> tuple[Find, ...]:
+    """Secrets assigned to a name in a few words of text, by detect-secrets; first those in quotes, then bare ones."""
+    from detect_secrets.filters.heuristic import is_templated_secret
+    from detect_secrets.plugins.keyword import CONFIG_DENYLIST_REGEX_TO_GROUP, QUOTES_REQUIRED_DENYLIST_REGEX_TO_GROUP, KeywordDetector
+
+    said = _IS.sub(": ", window, count=1)
+    named = bool(_PASSWORD_NAME.search(window))
+    kind = "PASSWORD" if named else "TOKEN" if "token" in window.lower() else "API_KEY"
+    for quoted, forms in ((True, QUOTES_REQUIRED_DENYLIST_REGEX_TO_GROUP), (False, CONFIG_DENYLIST_REGEX_TO_GROUP)):
+        values = [value for value in KeywordDetector().analyze_string(said, forms) if value]
+        if not quoted:
+            values = [_END_OF_BARE.split(value, maxsplit=1)[0].rstrip(".:!?)\\") for value in values]
+        if found := [Find(kind, value) for value in values if _is_secret(value, quoted, named) and not is_templated_secret(value)]:
+            return tuple(found)
+    return ()
+
+
+def _is_secret(value: str, quoted: bool, password: bool) -> bool:
+    """Whether an assigned value can be a secret: no sentence, no word, no code, no count."""
+    if not _SHORTEST_PASSWORD <= len(value) <= _LONGEST_PASSWORD or _CODE.search(value) or any(each.isspace() for each in value):
+        return False
+    if quoted and password:
+        return True
+    return any(each.isdigit() for each in value) and any(each.isalpha() for each in value)
+
+
+_LONGEST_LOCAL_PART, _LONGEST_DOMAIN = 64, 255
+_EMAIL = re.compile(r"\w[\w.%+'-]{0,63}@[^\W_](?:[\w-]*\.)+[^\W\d_]{2,}", re.UNICODE)
+
+
+def _emails(text: str, flat: bytes) -> Iterator[Find]:
+    at, done = flat.find(b"@"), 0
+    while at >= 0:
+        if match := _EMAIL.search(text, max(done, at - _LONGEST_LOCAL_PART), at + _LONGEST_DOMAIN):
+            yield Find("EMAIL", match.group())
+            done = match.end()
+        at = flat.find(b"@", max(at + 1, done))
+
+
+_DASHES = "\u2010-\u2015"
+_CLASSES = bytes(
+    48 if chr(each).isdecimal() else 65 if 65 <= each <= 90 else 45 if chr(each) in " ()./-?\u00a0" else 32 for each in range(256)
+)
+"""A byte's class: a digit `0`, a capital `A`, what may stand within a number `-` (a dash beyond Latin-1 is a `?`), all else a blank."""
+_FEWEST_DIGITS = 7
+_RUN = re.compile(rb"A(?:[0A]{19,}|A00[0A-]{4,})|0[0-]{6,}+")
+_DAY = re.compile(r"(?:19|20)\d\d-\d\d-\d\d[ .?]*|\d+\.\d+[ .?]*")
+"""A run that is a day or a decimal number: most of the long ones."""
+
+_IBAN = re.compile(r"(?<![^\W_])[A-Z]{2}\d{2}(?:[ -]?[A-Z0-9]{4}){2,7}(?:[ -]?[A-Z0-9]{1,3})?(?![^\W_])")
+
+
+def _iban(text: str, start: int) -> Iterator[Find]:
+    if match := _IBAN.match(text, start):
+        from stdnum import iban
+
+        value = match.group()
+        # A word in capitals after an IBAN looks like its last group.
+        while value and not iban.is_valid(value, check_country=False):
+            value = value[: max(value.rfind(" "), value.rfind("-"), 0)]
+        if value:
+            yield Find("IBAN", value)
+
+
+def _aws_key_id(text: str, start: int, end: int) -> Iterator[Find]:
+    from detect_secrets.plugins.aws import AWSKeyDetector
+
+    yield from (Find("API_KEY", value) for value in AWSKeyDetector().analyze_string(text[start:end]) if value)
+
+
+_NUMBER = re.compile(
+    r"(?<![\w.-])(?:(?P<ssn>\d{3}([- ])\d{2}\2\d{4})|\d{4}([- ])\d{4}\3\d{4}\3\d{1,7}|3\d{3}([- ])\d{6}\4\d{4,5}|\d{8,19})(?![\w-]|\.\d)"
+)
+_ACCOUNT_WORDS = frozenset({"account", "accounts", "acct", "routing", "konto"})
+_SSN_WORDS = frozenset({"ssn", "social"})
+
+
+def _cards_and_accounts(text: str, start: int, end: int) -> Iterator[Find]:
+    """Card numbers (check digit), US social security numbers, and bank accounts where the words before say so."""
+    from stdnum import luhn
+    from stdnum.us import ssn
+
+    for match in _NUMBER.finditer(text, start, end + 2):
+        value = match.group()
+        digits = value.replace(" ", "").replace("-", "")
+        if match["ssn"]:
+            if ssn.is_valid(value.replace(" ", "-")):
+                yield Find("SSN", value)
+        # Issued cards have 13 to 19 digits and begin with 2 to 6.
+        elif 13 <= len(digits) <= 19 and digits[0] in "23456" and len(set(digits)) > 1 and luhn.is_valid(digits):
+            yield Find("CARD", value)
+        elif len(digits) == 9 and ssn.is_valid(digits) and _said_before(text, match.start(), _SSN_WORDS):
+            yield Find("SSN", value)
+        elif len(digits) <= 17 and _said_before(text, match.start(), _ACCOUNT_WORDS):
+            yield Find("ACCOUNT", value)
+
+
+_PHONE = re.compile(rf"(?<![\w.,$€£#])(?:\+\(|\+|\()?\d[\d ()./\u00a0{_DASHES}-]{{5,20}}\d(?!\w|[.,:]\d)")
+_DATE = re.compile(r"(?:19|20)\d\d[-/.](?:0?[1-9]|1[0-2])[-/.]|\d{1,2}[-/.]\d{1,2}[-/.](?:19|20)\d\d|(?:19|20)\d\d(?:0[1-9]|1[0-2])\d\d\b")
+_PHONE_WORDS = frozenset({"phone", "telephone", "tel", "cell", "cellphone", "mobile", "call", "fax", "whatsapp", "sms"})
+
+
+@lru_cache(maxsize=1 << 15)
+def _phones_in(candidate: str, regions: tuple[str, ...]) -> tuple[str, ...]:
+    """Telephone numbers in a run of digits: possible ones where it says + first, else ones that a region has issued, grouped as there."""
+    import phonenumbers
+
+    if _DATE.search(candidate) or not _FEWEST_DIGITS <= sum(each.isdigit() for each in candidate) <= 15:
+        return ()
+    if candidate.startswith("+"):
+        found = phonenumbers.PhoneNumberMatcher(candidate, None, leniency=phonenumbers.Leniency.POSSIBLE)
+        return tuple(match.raw_string for match in found)
+    for region in regions:
+        found = phonenumbers.PhoneNumberMatcher(candidate, region, leniency=phonenumbers.Leniency.STRICT_GROUPING)
+        if values := tuple(match.raw_string for match in found):
+            return values
+    return ()
+
+
+_ADDRESS = re.compile(r"(?<![\w.:])(?:\d{1,3}(?:\.\d{1,3}){3}|[0-9a-fA-F]{0,4}(?::[0-9a-fA-F]{0,4}){2,7})(?![\w.:])")
+
+
+def _addresses(text: str, flat: bytes) -> Iterator[Find]:
+    for match in _ADDRESS.finditer(text):
+        try:
+            address = ipaddress.ip_address(match.group())
+        except ValueError:
+            continue
+        if not (address.is_loopback or address.is_unspecified):
+            yield Find("IP", match.group())
+
+
+_WORDS_BEFORE = 5
+_BOUND = re.compile(r"[\n\d<>@]")
+
+
+def _said_before(text: str, start: int, words: frozenset[str]) -> bool:
+    """Whether one of the five words before a place (the key of a JSON value among them) is one of these.
+
+    Words beyond another private value do not count, so that its pseudonym, which may have fewer words, changes nothing.
+    """
+    before = _BOUND.split(text[max(0, start - 60) : start])[-1].lower()
+    return any(word in words for word in re.findall(r"[^\W_]+", before)[-_WORDS_BEFORE:])

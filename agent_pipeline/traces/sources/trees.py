@@ -1,0 +1,82 @@
+"""Attributes of spans: OTLP's typed values as plain ones, dotted names as a tree and back. What lies deeper than 40 levels is cut off."""
+
+from typing import Any
+
+_DEPTH = 40
+_SCALARS = ("stringValue", "boolValue", "doubleValue", "bytesValue")
+
+
+def plain_value(value: Any, depth: int = _DEPTH) -> Any:
+    """OTLP's `[{key, value: {stringValue | intValue | ...}}]` as an object, its typed values as plain ones."""
+    if depth < 0:
+        return None
+    if isinstance(value, list):
+        pairs = [each for each in value if isinstance(each, dict) and isinstance(each.get("key"), str)]
+        return {each["key"]: plain_value(each.get("value"), depth - 1) for each in pairs}
+    if not isinstance(value, dict):
+        return value
+    if "intValue" in value:
+        return _whole(value["intValue"])
+    if isinstance(inner := value.get("arrayValue"), dict):
+        values = inner.get("values")
+        return [plain_value(each, depth - 1) for each in values] if isinstance(values, list) else []
+    if isinstance(inner := value.get("kvlistValue"), dict):
+        return plain_value(inner.get("values") or [], depth - 1)
+    return next((value[name] for name in _SCALARS if name in value), None)
+
+
+def tree(attributes: dict[str, Any]) -> dict[str, Any]:
+    """Dotted names as nested objects (`a.0.b` → `{"a": [{"b": ...}]}`), also inside values; of names in conflict the first counts."""
+    root: dict[str, Any] = {}
+    for name, value in attributes.items():
+        node = root
+        *path, last = name.split(".", _DEPTH)
+        for part in path:
+            inner = node.setdefault(part, {})
+            if isinstance(inner, list):
+                inner = node[part] = {str(index): each for index, each in enumerate(inner)}
+            if not isinstance(inner, dict):
+                break
+            node = inner
+        else:
+            node.setdefault(last, _treed(value))
+    return {name: _listed(value) for name, value in root.items()}
+
+
+def flat(attributes: dict[str, Any]) -> dict[str, Any]:
+    """A tree's objects as dotted names; lists and everything else stay as they are."""
+    found: dict[str, Any] = {}
+    waiting = [("", attributes)]
+    while waiting:
+        prefix, node = waiting.pop()
+        for name, value in node.items():
+            if isinstance(value, dict) and value and len(prefix) < 1000:
+                waiting.append((f"{prefix}{name}.", value))
+            else:
+                found[f"{prefix}{name}"] = value
+    return found
+
+
+def _treed(value: Any, depth: int = _DEPTH) -> Any:
+    if depth < 0:
+        return None
+    if isinstance(value, dict):
+        return tree(value) if any("." in str(name) for name in value) else {name: _treed(each, depth - 1) for name, each in value.items()}
+    return [_treed(each, depth - 1) for each in value] if isinstance(value, list) else value
+
+
+def _listed(value: Any, depth: int = _DEPTH) -> Any:
+    """Objects whose names are all numbers are lists, in the order of the numbers."""
+    if not isinstance(value, dict) or depth < 0:
+        return value
+    inner = {name: _listed(each, depth - 1) for name, each in value.items()}
+    indexed = inner and all(name.isdecimal() and name.isascii() and len(name) < 10 for name in inner)
+    return [each for _, each in sorted(inner.items(), key=lambda pair: int(pair[0]))] if indexed else inner
+
+
+def _whole(value: Any) -> Any:
+    """64-bit numbers are texts in JSON."""
+    try:
+        return int(value) if isinstance(value, str) and len(value) < 25 else value
+    except ValueError:
+        return None

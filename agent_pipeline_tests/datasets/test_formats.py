@@ -1,0 +1,70 @@
+"""The forms in which rows leave the lake, against the schemas that trainers document."""
+
+import json
+from collections import Counter
+
+import jsonschema
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent_pipeline.datasets.formats import FORMATS, as_text, form, in_form
+from agent_pipeline.datasets.sft import sft_rows
+from agent_pipeline.datasets.splits import SplitSizes
+from agent_pipeline.traces.judging import parse_measures
+from agent_pipeline.traces.tables import to_rows, to_table
+from agent_pipeline_tests.datasets.chats import answers, calls, chats, says, session, user
+from agent_pipeline_tests.datasets.schemas import OPENAI
+
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+CHAT = [user("x"), calls(("1", "f", {"a": 1})), answers("1", "one"), says("Done.")]
+
+
+def rows_of(*chats_, **fields):
+    return list(sft_rows([session(str(number), chat, **fields) for number, chat in enumerate(chats_)], SplitSizes()))
+
+
+def test_a_prompt_is_all_that_came_before_the_last_answer_calls_and_results_too():
+    [row] = in_form(rows_of(CHAT, tools=[TOOL]), "prompt_completion_messages")
+    assert (row["prompt"], row["completion"], row["tools"]) == (CHAT[:3], CHAT[3:], [TOOL]) and "messages" not in row
+    [row] = in_form(rows_of(CHAT), "prompt_completion")
+    assert row["prompt"] == 'User: x\n\nAssistant: {"name":"f","arguments":"{\\"a\\": 1}"}\n\nTool: one\n\nAssistant:'
+    assert row["completion"] == " Done." and as_text(CHAT) == row["prompt"] + row["completion"]
+
+
+@pytest.mark.parametrize("chat", [CHAT[:2], [says("Hello!")], [user("x"), calls(("1", "f", {}), text="I look.")]])
+def test_a_session_that_does_not_end_with_an_answer_to_a_user_has_no_prompt_and_completion_and_is_counted(chat):
+    for name in ("prompt_completion", "prompt_completion_messages"):
+        counts: Counter[str] = Counter()
+        assert list(in_form(rows_of(chat), name, counts)) == [] and counts == {"rows_without_an_answer": 1}
+
+
+def test_a_form_that_there_is_not_is_refused_with_the_names_of_those_there_are():
+    with pytest.raises(ValueError, match="'chatty' does not exist: choose one of conversational, openai, prompt_completion"):
+        list(in_form(rows_of(CHAT), "chatty"))
+
+
+@given(st.lists(chats(), max_size=4))
+def test_every_line_is_what_openai_documents_and_every_form_survives_the_lake(everyone):
+    sessions = [session(str(number), chat, tools=[TOOL] * (number % 2)) for number, chat in enumerate(everyone)]
+    rows = list(sft_rows(sessions, SplitSizes(), measures=parse_measures(["no_tool_errors", "answer_mentions('a')"])))
+    for line in in_form(rows, "openai"):
+        jsonschema.validate(json.loads(json.dumps(line)), OPENAI)
+        assert any(message["role"] == "assistant" and message.get("weight", 1) for message in line["messages"])
+    for name in FORMATS:
+        made = [{column: row.get(column) for column in form(name).schema.names} for row in in_form(rows, name)]
+        assert list(to_rows(to_table(made, form(name).schema))) == made
+
+
+def test_the_airlines_lines_are_what_openai_documents(real_traces):
+    from agent_pipeline.traces.partitions import parse_key
+    from agent_pipeline.traces.reading import ReadingOptions, read_sessions
+    from agent_pipeline.traces.redaction import RedactionOptions
+    from agent_pipeline.traces.sources import open_source
+
+    source = open_source(real_traces / "stores" / "omniagents_home")
+    sessions = read_sessions(source, parse_key("tau/airline"), ReadingOptions(redaction=RedactionOptions(enabled=False)))
+    lines = list(in_form(sft_rows(sessions, SplitSizes()), "openai"))
+    assert len(lines) == 100
+    for line in lines:
+        jsonschema.validate(line, OPENAI)

@@ -1,0 +1,241 @@
+"""The dataset assets on the sample store: the same bytes whatever the order, a split that holds, and what is written beside the table."""
+
+import json
+import random
+import shutil
+import sqlite3
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from agent_pipeline.datasets.cards import push
+from agent_pipeline.datasets.formats import in_form
+from agent_pipeline.datasets.ledger import LEDGER
+from agent_pipeline.definitions import build_defs
+from agent_pipeline.errors import ExportError
+from agent_pipeline.lake import Lake
+from agent_pipeline.traces.partitions import PartitionKey
+from agent_pipeline.traces.tables import CURATED, row_session, to_batches, to_rows
+from agent_pipeline_tests.defs.conftest import DATA_ASSETS, SAMPLE, Bench
+
+TRACES = DATA_ASSETS[:3]
+DATASETS = ("sft_dataset", "preference_dataset", "kto_dataset", "sharegpt_dataset")
+SHOP = PartitionKey("shop", "support")
+
+
+@pytest.fixture(scope="module")
+def curated_lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A lake with the curated sessions of the sample's shop, made once."""
+    lake = tmp_path_factory.mktemp("curated") / "lake"
+    with pytest.MonkeyPatch.context() as patch, dg.DagsterInstance.ephemeral() as instance:
+        patch.setenv("AGENT_PIPELINE_STORE", str(SAMPLE))
+        patch.setenv("AGENT_PIPELINE_LAKE", str(lake))
+        assert Bench(SAMPLE, Lake(str(lake)), instance, build_defs()).run("shop/support", *TRACES).success
+    return lake
+
+
+@pytest.fixture
+def shop(bench: Bench, curated_lake: Path) -> Bench:
+    """A test's own workspace in which the shop's sessions are curated already."""
+    shutil.copytree(curated_lake, bench.lake.root.path)
+    return bench
+
+
+def rows(bench: Bench, asset: str, key: PartitionKey = SHOP) -> list[dict]:
+    return list(to_rows(bench.lake.open(asset, key).iter_batches()))
+
+
+def metadata(result: dg.ExecuteInProcessResult, asset: str) -> dict:
+    [event] = [each for each in result.get_asset_materialization_events() if each.asset_key == dg.AssetKey(asset)]
+    return {name: value.value for name, value in event.materialization.metadata.items()}
+
+
+def checks(result: dg.ExecuteInProcessResult) -> dict[str, dg.AssetCheckEvaluation]:
+    return {each.check_name: each for each in result.get_asset_check_evaluations()}
+
+
+def files(bench: Bench) -> dict[str, bytes]:
+    """Every dataset file of the partition, table, JSONL and ledger."""
+    root = Path(bench.lake.root.path)
+    found = [path for path in root.rglob("*") if path.is_file() and path.name[0] != "."]
+    return {str(path.relative_to(root)): path.read_bytes() for path in found if any(name in str(path) for name in (*DATASETS, LEDGER))}
+
+
+def test_sessions_in_another_order_give_the_same_bytes(shop: Bench) -> None:
+    assert shop.run("shop/support", *DATASETS).success
+    first = files(shop)
+    assert len(first) > 4 * 3
+    curated = rows(shop, "curated_sessions")
+    random.Random(0).shuffle(curated)
+    shop.lake.stage("curated_sessions", SHOP, to_batches(curated, CURATED), CURATED).commit()
+    assert shop.run("shop/support", *DATASETS).success
+    assert files(shop) == first
+
+
+def test_every_judged_session_is_in_a_pair_a_label_or_counted(shop: Bench) -> None:
+    assert shop.run("shop/support", *DATASETS).success
+    pairs, labels = rows(shop, "preference_dataset"), rows(shop, "kto_dataset")
+    paired = {row[name] for row in pairs for name in ("session_id", "rejected_session_id")}
+    alone = {row["session_id"] for row in labels}
+    judged = {
+        row["session_id"]
+        for row in rows(shop, "curated_sessions")
+        if row["kept"] or row["drop_reason"] == "unacceptable" or (row["drop_reason"] or "").startswith("measure:")
+    }
+    assert pairs and labels and not paired & alone and paired | alone == judged
+    assert {row["label"] for row in labels} == {True, False}
+    everyone = shop.run("shop/support", "kto_dataset", config={"kto_dataset": {"all_sessions": True}})
+    assert everyone.success and {row["session_id"] for row in rows(shop, "kto_dataset")} == judged
+
+
+def test_a_task_keeps_its_side_when_the_settings_change_and_in_every_data_set(shop: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert shop.run("shop/support", *DATASETS).success
+    before = {row["task_key"]: row["split"] for asset in DATASETS for row in rows(shop, asset)}
+    monkeypatch.setenv("AGENT_PIPELINE_SPLIT__TEST", "0.6")
+    result = shop.run("shop/support", *DATASETS)
+    assert result.success
+    assert {row["task_key"]: row["split"] for asset in DATASETS for row in rows(shop, asset)} == before
+    assert metadata(result, "sft_dataset")["tasks_on_an_older_side_than_the_settings"] > 10
+    assert {row["task_key"] for row in rows(shop, LEDGER)} == {row["task_key"] for row in rows(shop, "curated_sessions")}
+
+
+def test_too_few_tasks_are_said_with_how_many_are_needed_and_no_row_changes_sides(bench: Bench) -> None:
+    with sqlite3.connect(bench.store / "sessions/shop/intern/sessions.db") as connection:
+        for table in ("history", "sessions"):
+            connection.execute(f"DELETE FROM {table}")
+        for number in range(2):
+            context = json.dumps({"task_id": f"train-{number}"})
+            connection.execute("INSERT INTO sessions (session_id, context_json) VALUES (?, ?)", (f"s{number}", context))
+            for role in ("user", "assistant"):
+                item = json.dumps({"role": role, "content": f"hello {number}"})
+                connection.execute("INSERT INTO history (session_id, msg_json) VALUES (?, ?)", (f"s{number}", item))
+    result = bench.run("shop/intern", *TRACES, *DATASETS, config={"judged_sessions": {"when_unjudged": "measures"}})
+    assert result.success
+    check = checks(result)["every_side_of_the_split_has_rows"]
+    splits = {row["split"] for row in rows(bench, "sft_dataset", PartitionKey("shop", "intern"))}
+    assert not check.passed and check.severity == dg.AssetCheckSeverity.WARN
+    assert all(split not in check.metadata["empty_sides"].value for split in splits)
+    assert "none of the 2 tasks fell on it; of 14 tasks one does" in check.metadata["empty_sides"].value
+
+
+def test_a_side_chain_is_a_trial_of_its_parents_task(shop: Bench) -> None:
+    curated = rows(shop, "curated_sessions")
+    kept = [row for row in curated if row["kept"]]
+    parent, child = kept[0], next(row for row in kept if row["task_key"] != kept[0]["task_key"])
+    child["parent_session_id"] = parent["session_id"]
+    shop.lake.stage("curated_sessions", SHOP, to_batches(curated, CURATED), CURATED).commit()
+    assert shop.run("shop/support", "sft_dataset").success
+    tasks = {row["session_id"]: row["task_key"] for row in rows(shop, "sft_dataset")}
+    assert tasks[child["session_id"]] == parent["task_key"]
+
+
+def test_a_near_duplicate_across_the_split_is_reported_by_id_without_its_words(shop: Bench) -> None:
+    assert shop.run("shop/support", "sft_dataset").success
+    made, curated = rows(shop, "sft_dataset"), rows(shop, "curated_sessions")
+    train, test = (next(row for row in made if row["split"] == split)["session_id"] for split in ("train", "test"))
+    by_id = {row["session_id"]: row for row in curated}
+    closing = {"role": "assistant", "content": "Zanzibar."}
+    by_id[test]["messages"] = [*by_id[train]["messages"], closing]
+    by_id[test]["content_sha256"] = row_session(by_id[test]).content_sha256()
+    shop.lake.stage("curated_sessions", SHOP, to_batches(curated, CURATED), CURATED).commit()
+    check = checks(shop.run("shop/support", "sft_dataset"))["no_held_out_row_is_nearly_a_training_row"]
+    examples = check.metadata["examples"].value
+    assert not check.passed and check.severity == dg.AssetCheckSeverity.WARN
+    assert f"`{test}` | test | `{train}` | train" in examples and "Zanzibar" not in examples
+
+
+def test_turns_that_fail_a_measure_are_marked_and_change_the_rows_identity(shop: Bench) -> None:
+    assert shop.run("shop/support", "sft_dataset").success
+    before = {row["row_id"] for row in rows(shop, "sft_dataset")}
+    result = shop.run("shop/support", "sft_dataset", config={"sft_dataset": {"learn_turns_that": ["ended_with_answer"]}})
+    marked = [row for row in rows(shop, "sft_dataset") if "#" in row["row_id"]]
+    assert result.success and len(marked) > 50 and not {row["row_id"] for row in marked} & before
+    for row in marked:  # the measure is taken of a turn alone: one that calls a tool does not end with an answer
+        weights = [message.get("weight", 1) for message in row["messages"] if message["role"] == "assistant"]
+        assert weights == [0 if message.get("tool_calls") else 1 for message in row["messages"] if message["role"] == "assistant"]
+    wrong = shop.run("shop/support", "sft_dataset", config={"sft_dataset": {"learn_turns_that": ["no_such_measure"]}})
+    assert not wrong.success and "no_such_measure" in shop.sentence(wrong)
+
+
+def test_on_request_there_is_a_folder_with_a_card_that_load_dataset_reads(shop: Bench, tmp_path: Path) -> None:
+    from datasets import load_dataset
+    from huggingface_hub import DatasetCard
+
+    asked = {name: {"huggingface": True, "license": "cc-by-4.0"} for name in DATASETS}
+    asked["sft_dataset"]["format"] = "prompt_completion_messages"
+    result = shop.run("shop/support", *DATASETS, config=asked)
+    assert result.success
+    for name in DATASETS:
+        folder = Path(metadata(result, name)["huggingface"])
+        card = DatasetCard.load(folder / "README.md")
+        assert card.data.license == "cc-by-4.0" and card.data.size_categories == ["n<1K"]
+        for heading in ("Counts", "Sources", "Filters", "Licence", "Known limits"):
+            assert f"\n## {heading}\n\n" in card.text
+        assert "- omniagents: 173 sessions" in card.text and "- archived: 4 sessions dropped" in card.text
+        loaded = load_dataset(str(folder), cache_dir=str(tmp_path))
+        written = {split: list(loaded[split]) for split in loaded}
+        expected: dict[str, list] = {}
+        for row in in_form(rows(shop, name), asked["sft_dataset"]["format"]) if name == "sft_dataset" else rows(shop, name):
+            expected.setdefault(row["split"], []).append(row)
+        assert written == expected
+        for split in ("train", "select", "test"):
+            number = len(expected.get(split, ()))
+            assert f"\n| {split} | {number} | {len({row['task_key'] for row in expected.get(split, ())})} |\n" in card.text
+    lines = (Path(shop.lake.jsonl("sft_dataset", SHOP).path) / "train.jsonl").read_text(encoding="utf-8").splitlines()
+    assert all({"prompt", "completion", "session_id"} <= set(json.loads(line)) for line in lines)
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """A hub on this machine that lets nobody in; what it was asked."""
+    asked: list[str] = []
+
+    class Refusing(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked.append(f"{self.command} {self.path}")
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            self.send_response(401)
+            self.end_headers()
+
+        def do_GET(self) -> None:
+            self.do_POST()
+
+        def log_message(self, *_: object) -> None: ...
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Refusing)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield asked
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_nothing_is_pushed_unless_asked_and_a_hub_that_refuses_is_one_sentence(shop: Bench, hub: list[str]) -> None:
+    assert shop.run("shop/support", "sft_dataset", config={"sft_dataset": {"huggingface": True}}).success
+    assert hub == []
+    result = shop.run("shop/support", "sft_dataset", config={"sft_dataset": {"push_to": "me/mine"}})
+    assert not result.success and "POST /api/repos/create" in hub and not any("commit" in each or "upload" in each for each in hub)
+    assert "cannot be pushed to me/mine" in shop.sentence(result) and "401" in shop.sentence(result)
+
+
+def test_a_hub_out_of_reach_and_a_name_that_is_none_are_one_sentence_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+    for repository in ("me/mine", "a/b/c"):
+        with pytest.raises(ExportError, match=f"cannot be pushed to {repository} \\(") as error:
+            push(tmp_path, repository)
+        assert "\n" not in str(error.value)
+
+
+def test_jsonl_can_be_left_out(shop: Bench) -> None:
+    folder = Path(shop.lake.jsonl("sft_dataset", SHOP).path)
+    assert shop.run("shop/support", "sft_dataset").success and (folder / "train.jsonl").exists()
+    assert shop.run("shop/support", "sft_dataset", config={"sft_dataset": {"jsonl": False}}).success
+    assert not list(folder.glob("*.jsonl"))

@@ -1,0 +1,132 @@
+"""Judging through Dagster: labels that join the next run, the language model's spend, the review of a sample."""
+
+import csv
+import io
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from agent_pipeline.cli import app
+from agent_pipeline.defs.resources import Workspace
+from agent_pipeline.runs import _ops
+from agent_pipeline.traces.partitions import PartitionKey
+from agent_pipeline_tests.defs.conftest import Bench
+from agent_pipeline_tests.traces.judging.endpoint import endpoint, verdict
+
+KEY = PartitionKey("shop", "intern")
+
+
+def judged(bench: Bench, **config) -> tuple[list[dict], dict]:
+    result = bench.run("shop/intern", "sessions", "judged_sessions", config={"judged_sessions": config})
+    assert result.success, bench.sentence(result)
+    (event,) = [each for each in result.get_asset_materialization_events() if each.asset_key.to_user_string() == "judged_sessions"]
+    columns = ["session_id", "verdict", "verdict_by", "verdict_reasons", "measures", "opinions", "archived"]
+    rows = bench.lake.open("judged_sessions", KEY).read(columns).to_pylist()
+    return rows, {name: value.value for name, value in event.materialization.metadata.items()}
+
+
+def unjudged(rows: list[dict]) -> list[str]:
+    return [row["session_id"] for row in rows if row["verdict"] is None and not row["archived"]]
+
+
+def test_labels_decide_join_the_next_run_and_make_the_agent_new(bench: Bench, tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    workspace = Workspace()
+    source = workspace.open_store()
+    before, signature = workspace.fingerprint(source, KEY), workspace.signature(source)
+    rows, _ = judged(bench)
+    missing, said = unjudged(rows)[0], next(row for row in rows if row["verdict"] == "acceptable")
+    labels = tmp_path / "labels.csv"
+    labels.write_text(
+        f"session_id,judgment,reason\n{missing},acceptable,well done\n{said['session_id']},unacceptable,it lied\nnobody,acceptable,\n"
+    )
+    monkeypatch.setenv("AGENT_PIPELINE_LABELS", str(labels))
+    assert workspace.fingerprint(source, KEY) != before and workspace.fingerprint(source, KEY)[1] == before[1]
+    assert workspace.signature(source) != signature
+    assert (
+        workspace.fingerprint(source, PartitionKey("office", "rooms"))[0]
+        == Workspace().fingerprint(source, PartitionKey("office", "rooms"))[0]
+    )
+    rows, metadata = judged(bench)
+    found = {row["session_id"]: (row["verdict"], row["verdict_by"], row["verdict_reasons"]) for row in rows}
+    assert found[missing] == ("acceptable", "label", "label: well done")
+    assert found[said["session_id"]] == ("unacceptable", "label", "label: it lied")
+    assert "1 labels name no session of this agent ('nobody')" in metadata["labels"]
+    assert "acceptable by label" in metadata["verdicts"] and "ended_with_answer" in metadata["agreement_with_people"]
+    labels.write_text("session_id,judgment\nnobody,acceptable\n")
+    assert workspace.fingerprint(source, KEY) == before  # a label of no session of this agent's is nothing new to it
+
+
+def test_a_label_file_that_is_gone_is_one_sentence_not_a_night_without_labels(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENT_PIPELINE_LABELS", "nowhere.csv")
+    result = bench.run("shop/intern", "sessions", "judged_sessions")
+    assert not result.success and "nowhere.csv does not exist" in bench.sentence(result)
+
+
+def test_the_language_model_judges_what_people_did_not_and_its_spend_is_shown(
+    bench: Bench, tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AGENT_PIPELINE_CACHE", str(tmp_path / "cache"))
+    rows, metadata = judged(bench)
+    assert "llm" not in metadata
+    open_before = unjudged(rows)
+    with endpoint(lambda request, number: verdict("unacceptable", "rude")) as server:
+        monkeypatch.setenv("AGENT_PIPELINE_JUDGE__ENDPOINT", server.url)
+        monkeypatch.setenv("AGENT_PIPELINE_JUDGE__MODEL", "m")
+        config = {"decided_by": ["label", "judgment", "llm"]}
+        rows, metadata = judged(bench, **config, llm_max_requests=2)
+        assert len(server.requests) == 2 == metadata["llm_requests"] and metadata["llm_tokens"] == 220
+        assert "the spend limit was reached" in metadata["llm"] and "unacceptable by llm" in metadata["verdicts"]
+        assert len(unjudged(rows)) == len(open_before) - 2
+        rows, metadata = judged(bench, **config)
+        by_model = [row for row in rows if row["verdict_by"] == "llm"]
+        assert "cached" in metadata["llm"] and {row["verdict_reasons"] for row in by_model} == {"llm: rude"}
+        assert {row["session_id"] for row in by_model} <= set(open_before) and len(by_model) > 2
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        ({"decided_by": ["llm"]}, "set judge.endpoint and judge.model"),
+        ({"decided_by": ["people"]}, "decided_by names 'people'"),
+        ({"measures": ["polite"]}, "no measure 'polite'"),
+        ({"measures": ["at_most_steps('x')"]}, "wrong steps"),
+    ],
+)
+def test_a_wrong_configuration_is_one_sentence(bench: Bench, config, says) -> None:
+    result = bench.run("shop/intern", "sessions", "judged_sessions", config={"judged_sessions": config})
+    assert not result.success and says in bench.sentence(result) and "\n" not in bench.sentence(result)
+
+
+def test_a_required_measure_is_the_same_one_in_whatever_spelling(bench: Bench) -> None:
+    config = {"judged_sessions": {"measures": ["at_most_steps( 3 )"]}, "curated_sessions": {"required_measures": ["at_most_steps(3)"]}}
+    assert bench.run("shop/intern", "sessions", "judged_sessions", "curated_sessions", config=config).success
+    reasons = bench.lake.open("curated_sessions", KEY).read(["drop_reason"])["drop_reason"].to_pylist()
+    assert "measure:at_most_steps(3)" in reasons and not any("unmeasured" in (reason or "") for reason in reasons)
+    result = bench.run("shop/intern", "curated_sessions", config={"curated_sessions": {"required_measures": ["ended_with_anser"]}})
+    assert "did you mean ended_with_answer" in bench.sentence(result)
+
+
+def test_measures_with_parameters_can_be_said_in_a_shell() -> None:
+    settings = ["judged_sessions.measures=ended_with_answer,called_tool('a', times=2),tool_success_rate >= 0.8"]
+    assert _ops(settings, {"judged_sessions"})["judged_sessions"]["config"]["measures"] == [
+        "ended_with_answer",
+        "called_tool('a', times=2)",
+        "tool_success_rate >= 0.8",
+    ]
+
+
+def test_a_review_that_was_filled_in_joins_the_next_run(bench: Bench, tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "labels" / "review.csv"
+    out.parent.mkdir()
+    missing = CliRunner().invoke(app, ["review", "shop/intern", "--out", str(out)])
+    assert "materialize judged_sessions first" in str(missing.exception)
+    rows, _ = judged(bench)
+    done = CliRunner().invoke(app, ["review", "shop/intern", "--sample", "4", "--seed", "3", "--out", str(out)], catch_exceptions=False)
+    assert done.exit_code == 0 and "4 sessions of shop/intern are in" in done.output and "unjudged" in done.output
+    filled = list(csv.DictReader(io.StringIO(out.read_text(encoding="utf-8-sig"), newline="")))
+    assert {each["session_id"] for each in filled} <= set(unjudged(rows)) and "CALL: " in "".join(each["conversation"] for each in filled)
+    out.with_name("filled.jsonl").write_text(json.dumps(filled[0] | {"judgment": "acceptable", "reason": "I like it"}))
+    monkeypatch.setenv("AGENT_PIPELINE_LABELS", str(out.parent))
+    rows, _ = judged(bench)
+    assert [row["session_id"] for row in rows if row["verdict_by"] == "label"] == [filled[0]["session_id"]]

@@ -1,0 +1,103 @@
+"""The asset `sft_coreset`: an index of all training rows, and what it says of itself."""
+
+import base64
+import json
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from agent_pipeline.datasets.sft import SFT
+from agent_pipeline.defs.coresets import CORESET
+from agent_pipeline.traces.partitions import parse_key
+from agent_pipeline.traces.session import sha256_of
+from agent_pipeline.traces.tables import to_rows, to_table
+from agent_pipeline_tests.defs.conftest import Bench, bench  # noqa: F401
+
+KEY = parse_key("shop/support")
+WORDS = np.array([f"{a}{b}" for a in ("red", "blue", "old", "new", "big", "tiny") for b in ("shoe", "lamp", "chair", "book", "cup", "bag")])
+
+
+def rows(count: int, split: str = "train") -> list[dict]:
+    """Conversations about a few things, by two tools."""
+    made = []
+    for i in range(count):
+        rng = np.random.default_rng([i, len(split)])
+        topic = WORDS[6 * (i % 6) :][:6]
+        call = {"id": "c", "type": "function", "function": {"name": ("find", "pay")[i % 2], "arguments": json.dumps({"n": i})}}
+        messages = [
+            {"role": "system", "content": "You sell things."},
+            {"role": "user", "content": " ".join(rng.choice(topic, 12)) + f" {split} {i}"},
+            {"role": "assistant", "content": "", "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "c", "content": "found"},
+            {"role": "assistant", "content": "Done. " * (1 + i % 5)},
+        ]
+        made.append({"row_id": f"{split}{i:03d}", "messages": messages, "tools": [], "split": split, "task_key": f"t{i // 2}"})
+    return [row | {"session_id": row["row_id"], "content_sha256": sha256_of(row["messages"])} for row in made]
+
+
+def coreset(bench: Bench, data: list[dict], **config) -> tuple[list[dict], dict]:  # noqa: F811
+    bench.lake.stage("sft_dataset", KEY, to_table(data, SFT).to_batches(), SFT).commit()
+    result = bench.run(str(KEY), "sft_coreset", config={"sft_coreset": config})
+    assert result.success, bench.sentence(result)
+    found = to_rows(bench.lake.open("sft_coreset", KEY).iter_batches())
+    return list(found), dict(result.asset_materializations_for_node("sft_coreset")[0].metadata)
+
+
+def test_a_coreset_is_an_index_of_the_training_rows_with_a_map_and_its_coverage(bench):  # noqa: F811
+    data = [*rows(120), *rows(20, "test"), *rows(20, "select")]
+    index, said = coreset(bench, data, strategy="diversity", target_size=30)
+    assert bench.lake.open("sft_coreset", KEY).schema_arrow.equals(CORESET)
+    assert [row["row_id"] for row in index] == [row["row_id"] for row in data[:120]] and sum(row["chosen"] for row in index) == 30
+    assert said["chosen"].value == 30 and said["training_rows"].value == 120
+    cover = said["coverage"].data
+    assert cover["mean_distance"] < cover["random_mean_distance"] and 0 < cover["p99_distance"] <= 2
+    assert said["tools_covered"].value == "2 of 2" and said["tasks_covered"].value.endswith("of 60")
+    assert "| tokens of the assistant | chosen |" in said["distributions"].value
+    picture = base64.b64decode(said["map"].value.split("base64,")[1].rstrip(")"))
+    assert picture.startswith(b"\x89PNG") and len(picture) <= 50_000
+    assert said["embeddings"].data == {"computed": 120, "kept": 120, "fitted": 1}, "metadata asks for the same vectors again"
+    _, later = coreset(bench, [*data, *rows(125)[120:]], strategy="diversity", target_size=30)
+    assert later["embeddings"].data == {"computed": 5, "kept": 245, "fitted": 0}
+
+
+def test_a_map_of_very_many_rows_is_small():
+    from agent_pipeline.defs.metadata import scatter
+
+    points = np.random.default_rng(0).normal(size=(100_000, 2))
+    assert len(base64.b64decode(scatter(points, list(range(0, 100_000, 4)), "map").value.split("base64,")[1].rstrip(")"))) <= 50_000
+
+
+def test_targeted_looks_at_the_select_split_and_never_at_the_test_split(bench):  # noqa: F811
+    wanted, tested = rows(1, "select"), rows(7, "test")[1:2]  # about different things
+    index, _ = coreset(bench, [*rows(60), *wanted, *tested], strategy="targeted", target_size=5)
+    assert {int(row["row_id"][-3:]) % 6 for row in index if row["chosen"]} == {0}
+    without, _ = coreset(bench, [*rows(60), *wanted], strategy="targeted", target_size=5)
+    assert without == index
+
+
+def test_duplicates_are_counted_and_near_ones_left_out_where_asked(bench):  # noqa: F811
+    data = rows(40)
+    data += [data[3] | {"row_id": "twin", "session_id": "twin"}]
+    index, said = coreset(bench, data, near_duplicates=0.95, semantic_duplicates=0.9)
+    assert [row["reason"] for row in index if not row["chosen"]] == ["identical to row train003"]
+    assert "| exact | 1 |" in said["duplicates"].value and "| identical to another row | 1 |" in said["reasons"].value
+    assert said["similarities"].value.startswith("![semantic similarity")
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        ({"strategy": "best"}, "There is no coreset strategy 'best'"),
+        ({"strategy": "targeted", "target_size": 2}, "'targeted' needs wanted examples"),
+    ],
+)
+def test_a_mistake_is_said_in_a_sentence(bench, config, says):  # noqa: F811
+    data = rows(10)
+    bench.lake.stage("sft_dataset", KEY, to_table(data, SFT).to_batches(), SFT).commit()
+    result = bench.run(str(KEY), "sft_coreset", config={"sft_coreset": config})
+    assert not result.success and says in bench.sentence(result)
+
+
+def test_the_table_that_training_reads_has_its_columns():
+    assert CORESET.names[:1] == ["row_id"] and CORESET.field("chosen").type == pa.bool_()

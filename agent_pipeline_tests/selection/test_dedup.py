@@ -1,0 +1,136 @@
+"""Duplicates: what is found, what stands for it, and what is not taken for one."""
+
+import random
+from datetime import UTC, datetime
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agent_pipeline.errors import SettingsError
+from agent_pipeline.selection.dedup import Duplicate, bands, duplicates, identity, near_pairs, reasons, semantic_pairs
+
+VOCABULARY = [f"{a}{b}{c}" for a in "bdfgklmnprst" for b in "aeiou" for c in "bdfgklmnprst"]
+
+
+def row(row_id: str, text: str, system: str = "You help.", call_id: str = "c1", arguments: str = "{}", **more) -> dict:
+    call = {"id": call_id, "type": "function", "function": {"name": "find", "arguments": arguments}}
+    messages = [
+        {"role": "system", "content": system},
+        {"role": "user", "content": text},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": call_id, "content": "found"},
+        {"role": "assistant", "content": "Done."},
+    ]
+    return {"row_id": row_id, "messages": messages, "tools": [], **more}
+
+
+def text(rng: random.Random, words: int = 60) -> str:
+    return " ".join(rng.choice(VOCABULARY) for _ in range(words))
+
+
+def changed(rng: random.Random, of: str, words: int) -> str:
+    parts = of.split()
+    for place in rng.sample(range(len(parts)), words):
+        parts[place] = rng.choice(VOCABULARY)
+    return " ".join(parts)
+
+
+def test_the_system_prompt_and_the_ids_of_calls_do_not_make_rows_differ_but_arguments_do():
+    assert identity(row("a", "hi")) == identity(row("b", "hi", system="Other.", call_id="c2"))
+    assert identity(row("a", "hi")) != identity(row("a", "hi", arguments='{"city": "Oslo"}'))
+
+
+def test_the_better_judged_stands_then_the_earlier_then_the_first_by_id():
+    day = datetime(2026, 1, 2, tzinfo=UTC)
+    rows = [
+        row("a", "x"),
+        row("b", "x", score=0.4, created_at=datetime(2026, 1, 1, tzinfo=UTC)),
+        row("c", "x", score=0.9, created_at=datetime(2026, 1, 3, tzinfo=UTC)),
+        row("d", "x", score=0.9, created_at=day),
+        row("e", "x", score=0.9, created_at=day),
+    ]
+    found = duplicates(rows).found
+    assert [(each.row_id, each.of, each.kind) for each in found] == [(name, "d", "exact") for name in "abce"]
+    assert reasons(found)["a"] == "identical to row d"
+
+
+def test_planted_near_duplicates_are_found_and_unlike_rows_are_not():
+    rng = random.Random(0)
+    texts = [text(rng) for _ in range(1500)]
+    planted = {len(texts) + i: of for i, of in enumerate(rng.sample(range(1500), 200))}
+    texts += [changed(rng, texts[of], 3) for of in planted.values()]
+    pairs, highest = near_pairs(texts)
+    found = {index: of for index, of, _ in pairs}
+    assert sum(found.get(index) == of for index, of in planted.items()) >= 198
+    assert not set(found) - set(planted)
+    assert all(similar >= 0.8 for _, _, similar in pairs) and len(highest) >= len(pairs)
+
+
+def test_a_prompt_that_all_rows_share_does_not_make_them_duplicates():
+    rng = random.Random(1)
+    prompt = text(rng, 2000)
+    rows = [row(f"r{i:03d}", text(rng, 20), system=prompt) for i in range(200)]
+    assert not duplicates(rows).found
+
+
+def test_what_a_duplicate_names_is_a_row_that_stands():
+    rng = random.Random(2)
+    first = text(rng)
+    chain = [first]
+    for _ in range(12):
+        chain.append(changed(rng, chain[-1], 3))
+    rows = [row(f"r{i:02d}", each) for i, each in enumerate(chain)] + [row("z", chain[1])]
+    found = duplicates(rows).found
+    gone = {each.row_id for each in found}
+    assert found and not gone & {each.of for each in found}
+    assert next(each for each in found if each.row_id == "z").of == next((each.of for each in found if each.row_id == "r01"), "r01")
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.data())
+def test_duplicates_do_not_depend_on_order(data):
+    rng = random.Random(data.draw(st.integers(0, 99)))
+    texts = [text(rng, 12) for _ in range(6)]
+    texts += [changed(rng, rng.choice(texts), rng.randrange(0, 3)) for _ in range(8)]
+    rows = [row(f"r{i}", each, score=rng.choice([None, 0.2, 0.8])) for i, each in enumerate(texts)]
+    found = duplicates(rows, 0.7, 0.9)
+    assert duplicates(data.draw(st.permutations(rows)), 0.7, 0.9) == found
+    kept = {one["row_id"] for one in rows} - {each.row_id for each in found.found}
+    assert {each.of for each in found.found} <= kept and {each.row_id for each in found.semantic} <= kept
+
+
+def test_semantic_duplicates_are_reported_only():
+    vectors = np.eye(4, dtype=np.float32)
+    vectors[3] = vectors[1]
+    rows = [row(f"r{i}", f"word{i} thing{i} other{i}", arguments=f'{{"n": {i}}}') for i in range(4)]
+    found = duplicates(rows, semantic=0.95, vectors=lambda texts: vectors)
+    assert not found.found and found.semantic == [Duplicate("r3", "r1", "semantic", 1.0)]
+    assert found.similarities["semantic"] == pytest.approx([0, 1, 0, 1], abs=1e-5)
+
+
+def test_the_approximate_index_finds_what_is_planted():
+    rng = np.random.default_rng(0)
+    vectors = rng.normal(size=(10_500, 16)).astype(np.float32)
+    vectors[-300:] = vectors[:300] + 0.01 * rng.normal(size=(300, 16))
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    pairs, nearest = semantic_pairs(vectors, 0.99)
+    assert sum((10_200 + i, i) in {(a, b) for a, b, _ in pairs} for i in range(300)) >= 297 and len(nearest) == 10_500
+
+
+def test_bands_find_pairs_at_the_threshold():
+    for threshold in (0.5, 0.8, 0.95):
+        count, width = bands(threshold)
+        assert count * width <= 256 and 1 - (1 - threshold**width) ** count >= 0.995
+    assert bands(0.8) == (32, 8)
+
+
+def test_few_rows_and_texts_without_words_have_no_near_duplicates():
+    assert near_pairs([]) == near_pairs(["a"]) == ([], []) and near_pairs(["", "", "..."])[0] == []
+    assert semantic_pairs(np.zeros((1, 3)))[0] == [] and duplicates([]).found == []
+
+
+def test_a_threshold_out_of_range_is_said():
+    with pytest.raises(SettingsError, match="threshold of semantic duplicates is 2: set it above 0 and at most 1"):
+        duplicates([], semantic=2)
