@@ -93,7 +93,7 @@ def dedup() -> None:
         rows.append(" ".join(parts))
     seconds, (pairs, _) = timed(lambda: near_pairs(rows))
     found = {row: of for row, of, _ in pairs}
-    some = rows[: min(3000, len(rows))]
+    some = rows[: min(10_000, len(rows))]
 
     def theirs() -> None:
         index = MinHashLSH(0.8, 128)

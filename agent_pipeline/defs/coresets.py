@@ -1,5 +1,6 @@
 """Assets of the stage `coresets`: which rows to train on, as an index of row ids, never as copies of rows."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -169,11 +170,11 @@ def _duplicates(rows: Sequence[dict[str, Any]], config: CoresetConfig, embedding
 
 
 def _kind(reason: str) -> str:
-    """A reason without what differs from row to row, so that reasons can be counted."""
+    """A reason without what differs from row to row (the other row's id, numbers but shares), so that reasons can be counted."""
     for start in ("identical to row", "near-duplicate of row"):
         if reason.startswith(start):
             return f"{start.removesuffix(' row')} another row"
-    return reason
+    return re.sub(r"-?\b\d[\d.]*\b(?! %)", "…", reason)
 
 
 def _origin(row: dict[str, Any]) -> dict[str, str]:

@@ -102,12 +102,13 @@ def scatter(points: "np.ndarray", marked: Sequence[int], title: str) -> dg.Metad
     """A small map of `points` (n, 2), those `marked` by index on top; of very many, two thousand of each kind, evenly taken."""
     figure, axes = _figure(title)
     others = sorted(set(range(len(points))) - set(marked))
-    for indices, colour, size, label in ((others, "#c9c9d4", 3, "not chosen"), (sorted(marked), "#4f43dd", 6, "chosen")):
+    size = min(max(6000 / max(len(points), 1), 3), 20)
+    for indices, colour, scale, label in ((others, "#c9c9d4", 1, "not chosen"), (sorted(marked), "#4f43dd", 2, "chosen")):
         shown = indices[:: max(1, -(-len(indices) // SHOWN_POINTS))]
-        axes.scatter(points[shown, 0], points[shown, 1], s=size, c=colour, linewidths=0, label=label)
+        axes.scatter(points[shown, 0], points[shown, 1], s=scale * size, c=colour, linewidths=0, label=label)
     axes.set_xticks([])
     axes.set_yticks([])
-    axes.legend(fontsize=6, frameon=False, loc="best", markerscale=2)
+    axes.legend(fontsize=6, frameon=False, loc="best")
     return _picture(figure, title)
 
 

@@ -7,7 +7,7 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -88,18 +88,19 @@ def select(
     target_size: int,
     seed: int = 0,
     losses: Mapping[str, float | None] | None = None,
-    loss_ratio: float = LOSS_RATIO,
+    loss_ratio: float | None = None,
     options: Options | None = None,
 ) -> list[Choice]:
     """A choice about **every** row, sorted by row id; the same whatever the order of `rows`.
 
-    `rows` need `row_id` and `messages`, and may have `score` and `created_at`. `losses` and `loss_ratio` are short for the options of
-    that name. Of identical rows (what was said and done is the same) one stands for all. Up to `target_size` rows are chosen: fewer only
-    where fewer are distinct, or have the loss or the score that the strategy needs.
+    `rows` need `row_id` and `messages`, and may have `score` and `created_at`. `losses` and `loss_ratio`, where given, are short for the
+    options of that name. Of identical rows (what was said and done is the same) one stands for all. Up to `target_size` rows are chosen:
+    fewer only where fewer are distinct, or have the loss or the score that the strategy needs.
 
     Raises `SettingsError` (unknown strategy, an option out of range), `DataError` (no losses where they are needed, a row id twice).
     """
-    options = (options or Options(losses=losses, loss_ratio=loss_ratio)).checked()
+    short: dict[str, Any] = {name: value for name, value in (("losses", losses), ("loss_ratio", loss_ratio)) if value is not None}
+    options = replace(options or Options(), **short).checked()
     found = check_settings(strategy, target_size, options.loss_ratio)
     rows = sorted(rows, key=lambda row: row["row_id"])
     ids = [row["row_id"] for row in rows]

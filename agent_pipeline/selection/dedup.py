@@ -4,6 +4,7 @@ What is compared is what was said and done: the system prompt and the tools, the
 their arguments are in. Of rows alike the better judged stands, then the earlier; every other names the row that stands for it.
 """
 
+import math
 import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
@@ -119,10 +120,12 @@ def _standing(row: Mapping[str, Any]) -> tuple[float, float, str]:
 
 
 def bands(threshold: float, hashes: int = HASHES) -> tuple[int, int]:
-    """(bands, hashes a band): the widest bands, which raise the fewest false candidates, that find 99.5 % of pairs at the threshold."""
-    for width in range(hashes, 0, -1):
-        count = hashes // width
-        if 1 - (1 - threshold**width) ** count >= RECALL:
+    """(bands, hashes a band): the widest bands, which raise the fewest false candidates, and the fewest of them that find 99.5 % of
+    pairs at the threshold."""
+    for width in range(hashes, 1, -1):
+        agree = threshold**width  # the chance that a pair at the threshold shares a band
+        count = 1 if agree == 1 else math.ceil(math.log(1 - RECALL) / math.log1p(-agree)) if agree > 1e-9 else hashes
+        if count * width <= hashes:
             return count, width
     return hashes, 1
 

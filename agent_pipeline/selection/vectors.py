@@ -30,14 +30,15 @@ SPACE, VECTORS = "embedding_space", "embeddings"
 
 
 class KeptEmbeddings:
-    """Embeds texts (it is an `Embed`), keeping vectors in the lake. `counts` says how many were `computed` and `kept`, `fitted` how often
-    a space was."""
+    """Embeds texts (it is an `Embed`), keeping vectors in the lake. `counts` says how many were `computed`, and how many were `kept` from
+    before this object was made; `fitted`, how often a space was."""
 
     def __init__(self, lake: Lake, key: PartitionKey | None, seed: int = 0, dimensions: int = DIMENSIONS) -> None:
         self._lake, self._key = lake, key
         self._origin = {"form": FORM, "seed": seed, "dimensions": dimensions}
         self._seed, self._dimensions = seed, dimensions
         self.counts: Counter[str] = Counter()
+        self._counted: set[str] = set()
 
     def __call__(self, texts: Sequence[str]) -> "np.ndarray":
         """(n, d) float32 of length one, or zero for texts without words; keeps exactly these texts' vectors."""
@@ -47,10 +48,11 @@ class KeptEmbeddings:
         distinct = dict(zip(names, texts, strict=True))
         space, origin = self._space(distinct)
         known = {name: vector for name, vector in self._vectors(origin).items() if name in distinct}
-        new = [name for name in distinct if name not in known]
+        new = dict.fromkeys(name for name in distinct if name not in known)
         if new:
             known |= zip(new, space.vectors([distinct[name] for name in new]), strict=True)
-        self.counts.update(computed=len(new), kept=len(distinct) - len(new))
+        self.counts.update("computed" if name in new else "kept" for name in distinct if name not in self._counted)
+        self._counted.update(distinct)
         if new or self.counts["stored"] != len(known):
             self._store_vectors(known, origin)
             self.counts["stored"] = len(known)

@@ -54,11 +54,13 @@ def test_a_coreset_is_an_index_of_the_training_rows_with_a_map_and_its_coverage(
     assert cover["mean_distance"] < cover["random_mean_distance"] and 0 < cover["p99_distance"] <= 2
     assert said["tools_covered"].value == "2 of 2" and said["tasks_covered"].value.endswith("of 60")
     assert "| tokens of the assistant | chosen |" in said["distributions"].value
+    assert "| nearest to the centre of a cluster of … rows |" in said["reasons"].value
+    assert "| outlier: among the 3 % of rows least like their nearest ones | 3 |" in said["reasons"].value
     picture = base64.b64decode(said["map"].value.split("base64,")[1].rstrip(")"))
     assert picture.startswith(b"\x89PNG") and len(picture) <= 50_000
-    assert said["embeddings"].data == {"computed": 120, "kept": 120, "fitted": 1}, "metadata asks for the same vectors again"
+    assert said["embeddings"].data == {"computed": 120, "kept": 0, "fitted": 1}
     _, later = coreset(bench, [*data, *rows(125)[120:]], strategy="diversity", target_size=30)
-    assert later["embeddings"].data == {"computed": 5, "kept": 245, "fitted": 0}
+    assert later["embeddings"].data == {"computed": 5, "kept": 120, "fitted": 0}
 
 
 def test_a_map_of_very_many_rows_is_small():

@@ -123,7 +123,7 @@ def test_bands_find_pairs_at_the_threshold():
     for threshold in (0.5, 0.8, 0.95):
         count, width = bands(threshold)
         assert count * width <= 256 and 1 - (1 - threshold**width) ** count >= 0.995
-    assert bands(0.8) == (32, 8)
+    assert bands(0.8) == (29, 8) and bands(1.0) == (1, 256) and bands(0.01) == (256, 1)
 
 
 def test_few_rows_and_texts_without_words_have_no_near_duplicates():
