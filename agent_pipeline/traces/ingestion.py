@@ -200,7 +200,9 @@ class _Run:
         redacted = self.preparation.prepare(session)
         private = self.preparation.took_private_id()
         calls = "[]" if session.tools else json_bytes(call_shapes(session.messages)).decode()
-        return encoded_row(session), _Seen(stored.session_id, stored.digest, calls, json_bytes(redacted).decode(), private)
+        return encoded_row(session), _Seen(
+            stored.session_id, stored.digest, calls, json_bytes(redacted).decode() if redacted else "{}", private
+        )
 
     def _batch(self, made: list[dict[str, Any]], places: list[tuple[bool, int]], old: "_Rows | None") -> pa.RecordBatch:
         if self.tools is None:

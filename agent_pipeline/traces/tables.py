@@ -88,7 +88,8 @@ def encoded_row(session: Session) -> dict[str, Any]:
     """A session's row with its JSON columns encoded, as `encoded_batch` takes it; the content's hash is still to be put in."""
     row = {name: getattr(session, name) for name in _FIELDS}
     for name in _JSON_FIELDS:
-        row[name] = json_bytes(row[name])
+        value = row[name]
+        row[name] = json_bytes(value) if value else b"[]" if type(value) is list else b"{}"  # most of them are empty
     return row
 
 

@@ -31,13 +31,10 @@ from agent_pipeline.traces.sources.base import (
 )
 from agent_pipeline.traces.sources.fields import when
 
-# One ordered pass over the history for the whole partition, not a query a session. Sessions without history come too (empty).
-_ROWS = """
-SELECT s.session_id, s.archived, s.created_at, s.context_json, h.id, h.msg_json
-FROM sessions AS s LEFT JOIN history AS h ON h.session_id = s.session_id
-WHERE s.session_id IS NOT NULL
-ORDER BY s.session_id, h.id
-"""
+# Two ordered passes side by side, over the sessions and over their items, not a query a session. Sessions without items come too (empty).
+_SESSIONS = "SELECT session_id, archived, created_at, context_json FROM sessions WHERE session_id IS NOT NULL ORDER BY session_id"
+_ITEMS = "SELECT session_id, msg_json FROM history{only} ORDER BY session_id, id"
+_ONLY_OF_SESSIONS = " WHERE session_id IN (SELECT session_id FROM sessions)"
 
 _BETWEEN = b"\n\xff\n"
 """Between two texts that are hashed together: no UTF-8 has it."""
@@ -94,12 +91,13 @@ class OmniagentsSource:
         with read_only(path) as connection:
             if not columns(connection, "sessions") >= _SESSIONS_COLUMNS:
                 raise StoreError(f"{path} has no omniagents table 'sessions': it is some other program's database.")
-            if count := connection.execute(_ORPHANS).fetchone()[0]:
-                add_note(self.notes, f"{path}: {count} history items belong to no session and were left out.")
+            if orphans := connection.execute(_ORPHANS).fetchone()[0]:
+                add_note(self.notes, f"{path}: {orphans} history items belong to no session and were left out.")
             connection.text_factory = bytes  # most of it is decoded as JSON, or by nobody
-            for session_id, rows in by_session(connection.execute(_ROWS), str(path)):
+            items = connection.execute(_ITEMS.format(only=_ONLY_OF_SESSIONS if orphans else ""))
+            for session_id, head, texts in _side_by_side(connection.execute(_SESSIONS), items, str(path)):
                 judgment = judgments.get(session_id)
-                yield clean_text(session_id) or "", _digest(rows, judgment), partial(stored_session, key, session_id, rows, judgment)
+                yield clean_text(session_id) or "", _digest(head, texts, judgment), partial(_stored, key, session_id, head, texts, judgment)
 
     def signature(self) -> str:
         verdicts = [self._verdicts(self.home)] if self.home.is_file() else sorted((self.home / "traces").glob("*.db"))
@@ -174,22 +172,55 @@ def by_session(rows: Iterable[tuple[Any, ...]], where: str) -> Iterator[tuple[st
         yield session_id, list(group)
 
 
+def _side_by_side(
+    sessions: Iterable[tuple[Any, ...]], items: Iterable[tuple[Any, Any]], where: str
+) -> Iterator[tuple[str, tuple[Any, ...], list[Any]]]:
+    """Each session's id, its row, and its items' texts: both come in the order of session ids, and every item has its session.
+
+    Raises:
+        StoreError: a session comes twice, or an item is in nobody's place: a damaged index led there.
+    """
+    rows = iter(items)
+    owner, text = next(rows, (None, None))
+    seen: set[str] = set()
+    for head in sessions:
+        raw = head[0]
+        session_id = str(_decoded(raw))
+        if session_id in seen:
+            raise StoreError(f"{where} is damaged (it gives the session {clean_text(session_id)} twice): restore it from a backup.")
+        seen.add(session_id)
+        texts = []
+        while owner == raw and owner is not None:
+            texts.append(text)
+            owner, text = next(rows, (None, None))
+        yield session_id, head, texts
+    if owner is not None:
+        raise StoreError(f"{where} is damaged (its items are not in the order of its sessions): restore it from a backup.")
+
+
 def _decoded(value: Any) -> Any:
     return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value
 
 
-def _digest(rows: list[tuple[Any, ...]], judgment: str | None) -> bytes:
+def _digest(head: tuple[Any, ...], texts: list[Any], judgment: str | None) -> bytes:
     """A hash of all that a session is read from; the ids of its items only say their order."""
-    first, texts = rows[0][:4], [row[5] for row in rows if row[4] is not None]
-    found = hashlib.sha256(_BETWEEN.join(text if type(text) is bytes else repr(text).encode() for text in texts))
-    found.update(repr((first, judgment, len(texts))).encode("utf-8", "backslashreplace"))
+    try:
+        joined = _BETWEEN.join(texts)
+    except TypeError:  # numbers, nulls
+        joined = _BETWEEN.join(text if type(text) is bytes else repr(text).encode() for text in texts)
+    found = hashlib.sha256(joined)
+    found.update(repr((head, judgment, len(texts))).encode("utf-8", "backslashreplace"))
     return found.digest()
 
 
 def stored_session(key: PartitionKey, session_id: str, rows: list[tuple[Any, ...]], judgment: str | None) -> Session:
     """A session from its rows `(session_id, archived, created_at, context_json, item id or null, msg_json)`, in order."""
-    archived, created_at, context_json = (_decoded(value) for value in rows[0][1:4])
-    chat = texts_to_messages([row[5] for row in rows if row[4] is not None], parsed_object)
+    return _stored(key, session_id, rows[0][:4], [row[5] for row in rows if row[4] is not None], judgment)
+
+
+def _stored(key: PartitionKey, session_id: str, head: tuple[Any, ...], texts: list[Any], judgment: str | None) -> Session:
+    archived, created_at, context_json = (_decoded(value) for value in head[1:4])
+    chat = texts_to_messages(texts, parsed_object)
     context, tools = _context(context_json, chat.damage)
     return Session(
         session_id=clean_text(session_id) or "",
