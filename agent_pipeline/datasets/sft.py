@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from agent_pipeline.datasets.splits import TaskSplit
 from agent_pipeline.traces.judging import ConfiguredMeasure, EvaluationContext
-from agent_pipeline.traces.session import Message, Session
+from agent_pipeline.traces.session import Message, Session, is_learnt
 
 SFT = pa.schema(
     [
@@ -89,11 +89,6 @@ def weighted(messages: list[Message], unlearnt: Sequence[int]) -> list[Message]:
     marked = [message | {"weight": 0} if at in unlearnt else message for at, message in enumerate(messages)]
     last = max((at for at, message in enumerate(marked) if message["role"] == "assistant" and is_learnt(message)), default=-1)
     return marked[: last + 1]
-
-
-def is_learnt(message: Message) -> bool:
-    """Whether an assistant's message is to be learnt."""
-    return bool(message.get("weight", 1))
 
 
 def to_last_assistant(messages: list[Message]) -> list[Message]:

@@ -19,8 +19,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from agent_pipeline.datasets.sft import is_learnt
-from agent_pipeline.traces.session import Message
+from agent_pipeline.traces.session import Message, is_learnt
 
 SHAREGPT = pa.schema(
     [

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, Literal
@@ -21,10 +21,10 @@ from agent_pipeline.traces.ingestion import ingest
 from agent_pipeline.traces.judging import JUDGES, MEASURES, Judged, Panel, Policy, parse_measures
 from agent_pipeline.traces.judging.agreement import Agreement
 from agent_pipeline.traces.judging.client import Limits, LlmClient
-from agent_pipeline.traces.partitions import parse_key
 from agent_pipeline.traces.redaction import Redactor
 from agent_pipeline.traces.repair import DEFAULT_POLICY, KINDS, repair_policy
-from agent_pipeline.traces.tables import CURATED, JUDGED, row_session, to_batches, to_rows
+from agent_pipeline.traces.session import Message
+from agent_pipeline.traces.tables import CURATED, JUDGED, ROWS_PER_BATCH, row_session, to_batches, to_rows
 
 
 @dg.observable_source_asset(
@@ -228,43 +228,51 @@ def curated_sessions(
 ) -> dg.MaterializeResult:
     """Every judged session with `kept`, and for a dropped one the first reason why. Only rows with `kept` are for training on."""
     with user_errors():
+        lake, key = workspace.open_lake(), agent_key(context)
         patterns = leak_patterns(config.verdict_leaks)
-        rows: list[dict[str, Any]] = []
         candidates: list[Candidate] = []
-        stripped = 0
+        stripped: set[str] = set()
         for row in to_rows(judged_sessions):
             messages, lines, leak = without_leaks(row["messages"], patterns)
             if lines:
-                stripped += 1
-                row["messages"] = messages
-                row["content_sha256"] = row_session(row).content_sha256()
-            rows.append(row)
+                stripped.add(row["session_id"])
+                row = _with_messages(row, messages)
             candidates.append(_candidate(row, leak))
         required = [each.name for each in parse_measures(config.required_measures)]  # in the spelling of the tables
         decisions = curate(candidates, required, Bounds(config.max_sessions, config.max_characters))
-        decided = (
-            row | {"kept": decision.reason is None, "drop_reason": decision.reason, "drop_detail": decision.detail}
-            for row, decision in zip(rows, decisions, strict=True)
-        )
-        staged = workspace.open_lake().stage("curated_sessions", agent_key(context), to_batches(decided, CURATED), CURATED)
+
+        def decided() -> Iterator[dict[str, Any]]:
+            # Whom a session repeats is known when all have been seen: the table is read again, so that memory holds no texts but a batch's.
+            again = to_rows(lake.open("judged_sessions", key).iter_batches(batch_size=ROWS_PER_BATCH))
+            for row, decision in zip(again, decisions, strict=True):
+                if decision.session_id in stripped:
+                    row = _with_messages(row, without_leaks(row["messages"], patterns)[0])
+                yield row | {"kept": decision.reason is None, "drop_reason": decision.reason, "drop_detail": decision.detail}
+
+        staged = lake.stage("curated_sessions", key, to_batches(decided(), CURATED), CURATED)
         where = counted(decision.reason or "kept" for decision in decisions)
-        key = parse_key(context.partition_key)
         return dg.MaterializeResult(
             value=staged,
             data_version=version(staged.sha256),
             metadata={
-                "sessions": len(rows),
+                "sessions": len(decisions),
                 "kept": where["kept"],
-                "dropped": len(rows) - where["kept"],
+                "dropped": len(decisions) - where["kept"],
                 "reasons": counts_table(where),
-                "verdicts_taken_out_of_the_text": stripped,
-                "where_sessions_went": bars(where, f"{key}: where {len(rows)} sessions went"),
+                "verdicts_taken_out_of_the_text": len(stripped),
+                "where_sessions_went": bars(where, f"{key}: where {len(decisions)} sessions went"),
                 "by_week": weeks(
-                    ((row["created_at"], decision.reason or "kept") for row, decision in zip(rows, decisions, strict=True)),
+                    ((one.created_at, decision.reason or "kept") for one, decision in zip(candidates, decisions, strict=True)),
                     f"{key}: where they went, by week",
                 ),
             },
         )
+
+
+def _with_messages(row: dict[str, Any], messages: list[Message]) -> dict[str, Any]:
+    """A session's row with other messages, and the identity of those."""
+    row = row | {"messages": messages}
+    return row | {"content_sha256": row_session(row).content_sha256()}
 
 
 def _candidate(row: dict[str, Any], leak: str | None) -> Candidate:

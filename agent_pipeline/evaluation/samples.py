@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agent_pipeline.traces.session import Message, Tool, sha256_of
+from agent_pipeline.traces.session import Message, Tool, is_learnt, sha256_of
 from agent_pipeline.training.rendering import decoded
 
 
@@ -58,7 +58,7 @@ def turn_samples(
         if row["split"] != split:
             continue
         for index, message in enumerate(row["messages"]):
-            if message["role"] != "assistant" or message.get("weight") == 0:  # what should not be learnt is no reference either
+            if message["role"] != "assistant" or not is_learnt(message):  # what should not be learnt is no reference either
                 continue
             turns += 1
             sample = TurnSample(

@@ -20,7 +20,7 @@ from agent_pipeline.selection.dedup import duplicates, reasons
 from agent_pipeline.selection.embeddings import Embed, conversation_text, embed
 from agent_pipeline.selection.pool import LOSS_RATIO, MIN_SCORE, Pool
 from agent_pipeline.selection.registry import strategy as named
-from agent_pipeline.traces.session import Message, sha256_of, tool_calls
+from agent_pipeline.traces.session import Message, is_learnt, sha256_of, tool_calls
 
 if TYPE_CHECKING:
     import numpy as np
@@ -168,7 +168,7 @@ def check_settings(strategy: str, target_size: int, loss_ratio: float = LOSS_RAT
 def assistant_words(messages: Sequence[Message]) -> int:
     """Words and marks of what the assistant said and called, in turns that are learnt: its tokens, roughly, where no tokenizer has
     counted them."""
-    said = [message for message in messages if message["role"] == "assistant" and message.get("weight") != 0]
+    said = [message for message in messages if message["role"] == "assistant" and is_learnt(message)]
     return len(_TOKEN.findall(conversation_text(said)))
 
 

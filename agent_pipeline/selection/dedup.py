@@ -15,7 +15,7 @@ import msgspec
 
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.selection.embeddings import conversation_text, embed
-from agent_pipeline.traces.session import sha256_of
+from agent_pipeline.traces.session import is_learnt, sha256_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -109,7 +109,7 @@ def identity(row: Mapping[str, Any]) -> str:
 
 def _said(message: Mapping[str, Any]) -> list[Any]:
     calls = [[call["function"]["name"], call["function"]["arguments"]] for call in message.get("tool_calls") or ()]
-    return [message["role"], message.get("content") or "", calls, message.get("weight") != 0]
+    return [message["role"], message.get("content") or "", calls, is_learnt(message)]
 
 
 def _standing(row: Mapping[str, Any]) -> tuple[float, float, str]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.traces.partitions import PartitionKey
 from agent_pipeline.traces.redaction import RedactionOptions, Redactor
-from agent_pipeline.traces.repair import DEFAULT_POLICY, Policy, broken_by, is_sound, repaired
+from agent_pipeline.traces.repair import DEFAULT_POLICY, Policy, broken_by, repaired
 from agent_pipeline.traces.session import Session, Tool, canonical_json, sha256_of
 from agent_pipeline.traces.sources.base import TraceSource
 from agent_pipeline.traces.tools import ToolSchemas, call_shapes
@@ -113,8 +113,6 @@ def read_sessions(
 
 def mend(session: Session, policy: Policy) -> None:
     """Repair a session as its source gave it, and say whether its damage drops it."""
-    if not session.damage and not session.reasoning and is_sound(session.messages):
-        return
     found = repaired(session.messages, session.reasoning, policy)
     session.messages, session.reasoning = found.messages, found.reasoning
     if found.damage:

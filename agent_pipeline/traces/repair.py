@@ -118,11 +118,6 @@ def repaired(messages: list[Message], reasoning: Sequence[dict[str, Any]] = (), 
     return found
 
 
-def is_sound(messages: list[Message]) -> bool:
-    """Whether `repaired` finds nothing in these messages: the quick answer for most sessions; False where it has to look."""
-    return (not messages or messages[-1]["role"] not in ("user", "tool")) and _is_sound(messages)
-
-
 def arguments_json(raw: str, damage: Counter[str]) -> str:
     """A call's arguments as the JSON text of one object; other forms are mended where that is certain, else counted.
 

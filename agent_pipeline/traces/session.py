@@ -6,6 +6,7 @@ API); whoever renders a row decodes them to what the chat template at hand wants
 
 import hashlib
 import json
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import PurePath
 from typing import Any, Literal
@@ -82,6 +83,11 @@ def content_sha256(messages: bytes, tools: bytes) -> str:
     found.update(b"\n")
     found.update(tools)
     return found.hexdigest()
+
+
+def is_learnt(message: Mapping[str, Any]) -> bool:
+    """Whether an assistant's message is to be learnt: OpenAI's `weight: 0` says that it is not."""
+    return bool(message.get("weight", 1))
 
 
 def canonical_json(value: Any) -> str:

@@ -6,11 +6,9 @@ wrong call is the agent's to mend. An endpoint that does not answer is nobody's 
 
 import inspect
 import json
-import logging
 import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Self
-from urllib.parse import urlsplit
 
 from agent_pipeline.datasets.trajectories.collecting import InfrastructureError, task_of
 from agent_pipeline.datasets.trajectories.model import TrajectoryStep, decoded_input
@@ -35,20 +33,7 @@ class EndpointAgent:
         self._functions = {function.__name__: function for function in tools}
         self.tool_schemas = [tool_schema(function) for function in self._functions.values()]
         self.model_id, self.system_prompt, self._endpoint = endpoint.model, system_prompt, endpoint
-        host = urlsplit(endpoint.url).hostname
-        if not host:
-            raise SettingsError(f"The agent's endpoint {endpoint.url!r} is no URL: write it as https://host/v1.")
-        import openai
-
-        logging.getLogger("httpx2").setLevel(logging.WARNING)  # a line a request would bury the run's own
-        self._client = openai.OpenAI(
-            base_url=endpoint.url,
-            api_key=endpoint.api_key or "none",
-            timeout=endpoint.seconds,
-            max_retries=endpoint.retries,
-            # A proxy set in the environment has no business with the loopback interface.
-            http_client=openai.DefaultHttpxClient(trust_env=host not in ("localhost", "127.0.0.1", "::1")),
-        )
+        self._client = endpoint.connect("The agent's endpoint")
 
     def __enter__(self) -> Self:
         return self

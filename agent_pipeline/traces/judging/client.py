@@ -13,11 +13,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from urllib.parse import urlsplit
 
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.traces.session import sha256_of
+
+if TYPE_CHECKING:
+    import openai
 
 _VERSION = 1
 _FORMATS = ("json_schema", "json_object", "text")
@@ -41,6 +44,27 @@ class Endpoint:
     concurrency: int = 4
     retries: int = 4
     seconds: float = 120.0
+
+    def connect(self, called: str) -> "openai.OpenAI":
+        """A client for it, which retries with backoff; `called` names the endpoint in an error.
+
+        Raises:
+            SettingsError: the URL is none.
+        """
+        import openai
+
+        host = urlsplit(self.url).hostname
+        if not host:
+            raise SettingsError(f"{called} {self.url!r} is no URL: write it as https://host/v1.")
+        logging.getLogger("httpx2").setLevel(logging.WARNING)  # a line a request would bury the run's own
+        return openai.OpenAI(
+            base_url=self.url,
+            api_key=self.api_key or "none",
+            timeout=self.seconds,
+            max_retries=self.retries,
+            # A proxy set in the environment has no business with the loopback interface.
+            http_client=openai.DefaultHttpxClient(trust_env=host not in ("localhost", "127.0.0.1", "::1")),
+        )
 
     @property
     def longest_answer(self) -> int:
@@ -153,21 +177,7 @@ class LlmClient:
     def __init__(self, endpoint: Endpoint, limits: Limits, cache: Path) -> None:
         if limits.usd and not (endpoint.input_price or endpoint.output_price):
             raise SettingsError("A limit in US dollars needs prices: set judge.input_price and judge.output_price (per million tokens).")
-        import openai
-
-        host = urlsplit(endpoint.url).hostname
-        if not host:
-            raise SettingsError(f"judge.endpoint {endpoint.url!r} is no URL: write it as https://host/v1.")
-        # A proxy set in the environment has no business with the loopback interface.
-        local = host in ("localhost", "127.0.0.1", "::1")
-        logging.getLogger("httpx2").setLevel(logging.WARNING)  # a line a request would bury the run's own
-        self._client = openai.OpenAI(
-            base_url=endpoint.url,
-            api_key=endpoint.api_key or "none",
-            timeout=endpoint.seconds,
-            max_retries=endpoint.retries,
-            http_client=openai.DefaultHttpxClient(trust_env=not local),
-        )
+        self._client = endpoint.connect("judge.endpoint")
         self.endpoint, self.spend = endpoint, Spend(endpoint, limits)
         self.counts: Counter[str] = Counter()
         self._cache = AnswerCache(cache)
