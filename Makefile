@@ -25,7 +25,7 @@ lint: install
 	$(BIN)/dg check defs
 
 bench: install
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks$(if $(PART),.$(PART))
 
 install: .venv/installed
 

@@ -1,4 +1,4 @@
-"""The command `agent-pipeline`: discover, materialize, review, status, demo, dev. Exit code 0 only on success."""
+"""The command `agent-pipeline`: discover, materialize, review, status, lineage, forget, demo, dev. Exit code 0 only on success."""
 
 import os
 import sys
@@ -13,14 +13,17 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from agent_pipeline.errors import PipelineError, disk_sentence
+from agent_pipeline.errors import PipelineError, SettingsError, disk_sentence
 from agent_pipeline.progress import duration
 from agent_pipeline.traces.partitions import PartitionKey, parse_key
 
 if TYPE_CHECKING:
+    from agent_pipeline.lake import Lake
     from agent_pipeline.traces.discovery import Discovery, PartitionReport
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
+lineage = typer.Typer(no_args_is_help=True, help="Where a session went, and what a model was made of.")
+app.add_typer(lineage, name="lineage")
 console = Console()
 
 DATA_ASSETS = "group:traces or group:datasets or group:coresets"
@@ -51,10 +54,12 @@ def discover(
     """
     from agent_pipeline.settings import load_settings
     from agent_pipeline.traces.discovery import discover as look
+    from agent_pipeline.traces.forgotten import BlockList
     from agent_pipeline.traces.sources import parse_location, readers
 
     settings = load_settings()
-    found = look([parse_location(path)] if path else settings.stores, readers(settings.sources))
+    blocked = BlockList.read(_lake())
+    found = look([parse_location(path)] if path else settings.stores, readers(settings.sources), blocked)
     if path is None:
         _make_known(sorted({parse_key(each.partition) for store in found.stores for each in store.partitions}))
     if as_json:
@@ -87,20 +92,28 @@ def _show(found: "Discovery") -> None:
 
 def _counted(each: "PartitionReport") -> dict[str, int]:
     judged = {f"judged {judgment}": count for judgment, count in each.judgments.items()}
-    others = {"not judged": each.unjudged, "scored": each.scored, "failed": each.failed, "side chains": each.side_chains}
+    others = {
+        "forgotten": each.forgotten,
+        "not judged": each.unjudged,
+        "scored": each.scored,
+        "failed": each.failed,
+        "side chains": each.side_chains,
+    }
     return {"sessions": each.sessions, **judged, **others, "damaged": each.damaged}
 
 
 @app.command()
 def materialize(
-    partition: Annotated[str, typer.Argument(help="project/agent")],
+    partition: Annotated[str | None, typer.Argument(help="project/agent; none with --select multi_task_dataset, which pools all.")] = None,
     select: Annotated[
         str, typer.Option(help="Assets, in Dagster's selection syntax: 'sft_adapter', '+sft_dataset', 'group:exports'.")
     ] = "*",
     settings: Annotated[list[str] | None, typer.Option("--set", help="asset.field=value or field=value; repeatable.")] = None,
 ) -> None:
     """Materialize a partition's assets: the same graph, in the same Dagster instance, as from the UI."""
-    _materialize(parse_key(partition), select, settings or [])
+    if partition is None and select == "*":
+        raise SettingsError("Nothing says what to materialize: name a partition (project/agent), or --select multi_task_dataset.")
+    _materialize(parse_key(partition) if partition else None, select, settings or [])
 
 
 @app.command()
@@ -117,11 +130,11 @@ def review(
     from agent_pipeline.defs.resources import Workspace
     from agent_pipeline.traces.judging.review import sample as choose
     from agent_pipeline.traces.judging.review import write_review
-    from agent_pipeline.traces.tables import to_rows
+    from agent_pipeline.traces.tables import stored_batches, to_rows
 
     key = parse_key(partition)
     judged = Workspace().open_lake().open("judged_sessions", key)
-    rows, counts = choose(to_rows(judged.iter_batches()), sample, seed, first)
+    rows, counts = choose(to_rows(stored_batches(judged)), sample, seed, first)
     write_review(out, rows)
     found = ", ".join(f"{name} {count}" for name, count in counts.most_common())
     console.print(f"{len(rows)} sessions of {key} are in {out} (of {counts.total()}: {found}).", soft_wrap=True, highlight=False)
@@ -135,6 +148,73 @@ def status() -> None:
 
     workspace = Workspace()
     console.print(status_table(workspace.open_lake(), workspace.open_store().partitions()))
+
+
+AS_JSON = typer.Option("--json", help="Print JSON; its fields are those of agent_pipeline.lineage and agent_pipeline.forgetting.")
+
+
+@lineage.command("session")
+def lineage_session(
+    session_id: Annotated[str, typer.Argument(help="The session's id.")], as_json: Annotated[bool, AS_JSON] = False
+) -> None:
+    """Every table, file and model that a session reached, over all partitions of the lake; exit code 1 if it reached none."""
+    from agent_pipeline.lineage import session_lineage
+    from agent_pipeline.report import print_session_lineage
+
+    found = session_lineage(_lake(), session_id)
+    if as_json:
+        typer.echo(msgspec.json.encode(found).decode())
+    else:
+        print_session_lineage(console, found)
+    if not (found.rows or found.models or found.forgotten_in):
+        raise typer.Exit(1)
+
+
+@lineage.command("model")
+def lineage_model(
+    model: Annotated[str, typer.Argument(help="A model's folder, a file in it, or its identity (eight or more digits).")],
+    as_json: Annotated[bool, AS_JSON] = False,
+) -> None:
+    """What a model was made of: sessions, rows, settings, base model and revision, code, versions of tables."""
+    from agent_pipeline.lineage import model_lineage
+    from agent_pipeline.report import print_model_lineage
+
+    found = model_lineage(_lake(), model)
+    if as_json:
+        typer.echo(msgspec.json.encode(found).decode())
+    else:
+        print_model_lineage(console, found)
+
+
+@app.command()
+def forget(
+    session_id: Annotated[str, typer.Argument(help="The session's id.")],
+    partition: Annotated[str, typer.Option(help="project/agent; without it, every partition that has a session of this id.")] = "",
+    yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Also while Dagster says that a run goes on (one that was killed, say).")] = False,
+    as_json: Annotated[bool, AS_JSON] = False,
+) -> None:
+    """Take a session out of everything that the lake holds, keep it out, and name the models to train again. It cannot be undone."""
+    from agent_pipeline.forgetting import forget as take_out
+    from agent_pipeline.lineage import session_lineage
+    from agent_pipeline.report import print_forgotten
+    from agent_pipeline.settings import load_settings
+
+    key = parse_key(partition) if partition else None
+    lake = _lake()
+    if not force:
+        _refuse_beside_runs()
+    if not yes:
+        found = session_lineage(lake, session_id)
+        has = sorted({row.partition or "all" for row in found.rows})
+        where = str(key) if key else f"every partition ({', '.join(has)})" if len(has) > 1 else ", ".join(has) or "no table"
+        console.print(f"{session_id} is in {len(found.rows)} rows of {', '.join(has) or 'no table'}.", soft_wrap=True, highlight=False)
+        typer.confirm(f"Remove it from {where} for good, and keep it out?", abort=True)
+    gone = take_out(lake, session_id, key, load_settings().cache_path / "judge.sqlite")
+    if as_json:
+        typer.echo(msgspec.json.encode(gone).decode())
+    else:
+        print_forgotten(console, gone)
 
 
 @app.command()
@@ -182,7 +262,32 @@ def dev(
     os.execv(sys.executable, command)
 
 
-def _materialize(key: PartitionKey, select: str, settings: list[str]) -> None:
+def _lake() -> "Lake":
+    from agent_pipeline.lake import Lake
+    from agent_pipeline.settings import load_settings
+
+    settings = load_settings()
+    return Lake(settings.lake_url, settings.cache_path)
+
+
+def _refuse_beside_runs() -> None:
+    """A run has rows in memory, and would write them after they were forgotten."""
+    import dagster as dg
+
+    from agent_pipeline.errors import DataError
+    from agent_pipeline.instance import open_instance
+
+    going = [dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
+    with open_instance() as instance:
+        runs = instance.get_runs(dg.RunsFilter(statuses=going), limit=5)
+    if runs:
+        names = ", ".join(run.run_id for run in runs)
+        raise DataError(
+            f"A run goes on ({names}) and could write the session again: let it end or cancel it, or use --force if it was killed."
+        )
+
+
+def _materialize(key: PartitionKey | None, select: str, settings: list[str]) -> None:
     from agent_pipeline.definitions import defs
     from agent_pipeline.instance import open_instance
     from agent_pipeline.runs import materialize as run
@@ -190,7 +295,7 @@ def _materialize(key: PartitionKey, select: str, settings: list[str]) -> None:
     with open_instance() as instance:
         result = run(defs, instance, key, select, settings)
     if not result.success:
-        sys.exit(f"agent-pipeline: the run {result.run_id} of {key} failed; what failed is said above, and in the UI.")
+        sys.exit(f"agent-pipeline: the run {result.run_id} of {key or 'all agents'} failed; what failed is said above, and in the UI.")
 
 
 def _make_known(keys: list[PartitionKey]) -> None:

@@ -8,9 +8,10 @@ from typing import Any
 
 import dagster as dg
 
-from agent_pipeline.defs import coresets, datasets, exports, models, traces
+from agent_pipeline.defs import coresets, datasets, exports, models, multi_task, replay, traces
+from agent_pipeline.defs.columns import with_columns
 from agent_pipeline.defs.console import console
-from agent_pipeline.defs.jobs import retrain
+from agent_pipeline.defs.jobs import mix, retrain
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.schedules import nightly
 from agent_pipeline.defs.sensors import discover_agents
@@ -18,7 +19,7 @@ from agent_pipeline.defs.specs import ARTIFACTS, TABLES
 from agent_pipeline.io_managers.artifacts import ArtifactIOManager
 from agent_pipeline.io_managers.parquet import ParquetIOManager
 
-STAGES = [traces, datasets, coresets, models, exports]
+STAGES = [traces, datasets, multi_task, coresets, replay, models, exports]
 
 
 def build_defs(resource_overrides: Mapping[str, Any] | None = None) -> dg.Definitions:
@@ -30,9 +31,12 @@ def build_defs(resource_overrides: Mapping[str, Any] | None = None) -> dg.Defini
         ARTIFACTS: ArtifactIOManager(),
     }
     return dg.Definitions(
-        assets=dg.load_assets_from_modules(STAGES),
+        assets=[
+            asset.map_asset_specs(with_columns) if isinstance(asset, dg.AssetsDefinition) else asset
+            for asset in dg.load_assets_from_modules(STAGES)
+        ],
         asset_checks=dg.load_asset_checks_from_modules(STAGES),
-        jobs=[retrain],
+        jobs=[retrain, mix],
         schedules=[nightly],
         sensors=[discover_agents],
         resources=resources | dict(resource_overrides or {}),

@@ -28,6 +28,14 @@ class DataError(PipelineError):
     """The data at hand cannot give what was asked (no rows, no tasks, no held-out turns)."""
 
 
+class NoSessionsError(DataError, ValueError):
+    """Not one session passes all that was asked of it."""
+
+
+class ArgumentError(SettingsError, ValueError):
+    """An argument of a function is none that it can take."""
+
+
 class RedactionError(PipelineError):
     """Private data cannot be looked for, so nothing may be written."""
 

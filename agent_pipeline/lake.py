@@ -14,15 +14,18 @@ import glob
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
-from urllib.parse import quote
+from typing import Any, NamedTuple
+from urllib.parse import quote, unquote
 from uuid import uuid4
 
 import pyarrow as pa
@@ -30,6 +33,7 @@ import pyarrow.parquet as pq
 from upath import UPath
 
 from agent_pipeline.errors import DataError
+from agent_pipeline.row_groups import rewrite
 from agent_pipeline.traces.partitions import PartitionKey
 
 MANIFEST = "manifest.json"
@@ -65,6 +69,16 @@ class Artifact:
     manifest: dict[str, Any]
 
 
+class LakeFile(NamedTuple):
+    """A file of the lake: of which kind (`tables`, `jsonl`, `models`, …), of which asset and partition, and its name beneath that."""
+
+    path: UPath
+    kind: str
+    asset: str
+    key: PartitionKey | None
+    name: str
+
+
 class Lake:
     """Reads and writes under one root; holds no state but the root and a local folder for what is being built."""
 
@@ -91,6 +105,28 @@ class Lake:
             sync(file)
             return StagedTable(file, target, schema, rows, sha256_file(file))
 
+    def restage(self, path: UPath, groups: Mapping[int, pa.Table]) -> StagedTable:
+        """A Parquet file of the lake with other rows in some of its row groups (none: the group goes); the others' bytes are copied."""
+        with self._staging_file(path) as file:
+            with path.open("rb") as source, file.open("wb") as target:
+                schema = pq.read_schema(source)
+                rewrite(source, target, groups, **_PARQUET, use_dictionary=_dictionary_columns(schema))
+            sync(file)
+            return StagedTable(file, path, schema, pq.read_metadata(file).num_rows, sha256_file(file))
+
+    def replace(self, path: UPath, parts: Iterable[bytes]) -> None:
+        """Write a file anew, in one step; without a byte there is no file."""
+        with self._staging_file(path) as file:
+            with file.open("wb") as target:
+                for part in parts:
+                    target.write(part)
+            sync(file)
+        if file.stat().st_size:
+            put_file(file, path)
+        else:
+            file.unlink()
+            path.unlink(missing_ok=True)
+
     def has(self, asset: str, key: PartitionKey | None) -> bool:
         return self.table(asset, key).exists()
 
@@ -108,18 +144,19 @@ class Lake:
         except pa.ArrowInvalid as error:
             raise DataError(f"The {asset} of {key} at {path} is damaged ({error}): materialize {asset} again.") from error
 
-    def jsonl(self, asset: str, key: PartitionKey) -> UPath:
+    def jsonl(self, asset: str, key: PartitionKey | None) -> UPath:
         """The folder of an asset's JSONL files."""
         return self._folder("jsonl", asset, key)
 
-    def write_jsonl(self, asset: str, key: PartitionKey, name: str, rows: Iterable[dict[str, Any]]) -> int:
-        """One JSON object a line, UTF-8; returns the number of rows. Without rows there is no file."""
+    def write_jsonl(self, asset: str, key: PartitionKey | None, name: str, rows: Iterable[dict[str, Any] | bytes]) -> int:
+        """One JSON object a line, UTF-8 (bytes are a line already); returns the number of rows. Without rows there is no file."""
         target = self.jsonl(asset, key) / f"{name}.jsonl"
         count = 0
         with self._staging_file(target) as file:
-            with file.open("w", encoding="utf-8") as lines:
+            with file.open("wb") as lines:
                 for row in rows:
-                    lines.write(json.dumps(row, ensure_ascii=False) + "\n")
+                    lines.write(row if isinstance(row, bytes) else json.dumps(row, ensure_ascii=False).encode("utf-8"))
+                    lines.write(b"\n")
                     count += 1
             sync(file)
         if count:
@@ -138,16 +175,31 @@ class Lake:
         path.mkdir(parents=True, exist_ok=True)
         return path
 
+    def unfinished(self) -> Iterator[Path]:
+        """The local folders of artifacts whose building was killed, or goes on."""
+        base = Path(self.root.path) if self.is_local else self._copies
+        yield from sorted(path for path in (base / "models").glob("*/*/*/.building-*") if path.is_dir())
+
     def finish(
-        self, asset: str, key: PartitionKey, identity: str, building: Path, made_from: dict[str, Any], report: dict[str, Any]
+        self,
+        asset: str,
+        key: PartitionKey,
+        identity: str,
+        building: Path,
+        made_from: dict[str, Any],
+        report: dict[str, Any],
+        tables: Mapping[str, str] | None = None,
     ) -> Artifact:
-        """Write the manifest (each file's sha256 and size, what it was made from, what came of it); rename the directory into place."""
+        """Write the manifest (each file's sha256 and size, what it was made from, of which versions of which tables, by which code, what
+        came of it); rename the directory into place."""
         files = sorted(path for path in building.rglob("*") if path.is_file() and path.name != MANIFEST)
         manifest = {
             "asset": asset,
             "partition": str(key),
             "identity": identity,
             "made_from": made_from,
+            "tables": dict(tables or {}),
+            "made_by": code_version(),
             "report": report,
             "files": {path.relative_to(building).as_posix(): {"sha256": sha256_file(path), "bytes": path.stat().st_size} for path in files},
         }
@@ -165,7 +217,7 @@ class Lake:
     def find(self, asset: str, key: PartitionKey, identity: str) -> Artifact | None:
         """The artifact with this identity, if it is there and each file has the size that its manifest says."""
         folder = self._folder("models", asset, key) / identity[:16]
-        manifest = _read_json(folder / MANIFEST)
+        manifest = read_manifest(folder / MANIFEST)
         if manifest is None or manifest["identity"] != identity:
             return None
         local = Path(folder.path) if self.is_local else self._local_copy(asset, key) / identity[:16]
@@ -177,6 +229,11 @@ class Lake:
                 return None
         return Artifact(asset, key, identity, local, manifest)
 
+    def drop_copy(self, file: LakeFile, identity: str) -> None:
+        """Remove this machine's copy of a remote artifact, of which `file` is one: the next `find` fetches it again."""
+        if not self.is_local and file.key is not None:
+            shutil.rmtree(self._local_copy(file.asset, file.key) / identity[:16], ignore_errors=True)
+
     def set_current(self, artifact: Artifact) -> None:
         """Make an artifact its partition's latest, in one step."""
         target = self._folder("models", artifact.asset, artifact.key) / "current.json"
@@ -185,6 +242,11 @@ class Lake:
             sync(file)
         put_file(file, target)
 
+    def current_identity(self, asset: str, key: PartitionKey) -> str | None:
+        """Which artifact is the partition's latest; null where none was made."""
+        pointer = read_manifest(self._folder("models", asset, key) / "current.json")
+        return pointer["identity"] if pointer else None
+
     def current(self, asset: str, key: PartitionKey) -> Artifact:
         """The partition's latest artifact.
 
@@ -192,7 +254,7 @@ class Lake:
             DataError: there is none, or its files are gone.
         """
         pointer = self._folder("models", asset, key) / "current.json"
-        current = _read_json(pointer)
+        current = read_manifest(pointer)
         if current is None:
             raise DataError(f"There is no {asset} of {key} in {self.root}: materialize {asset} first.")
         identity = current["identity"]
@@ -203,13 +265,45 @@ class Lake:
 
     # Places
 
+    def settle(self) -> None:
+        """Remove what processes that are gone, or this one, had staged under the root.
+
+        Raises:
+            DataError: another process is writing there now.
+        """
+        for file in self.files():
+            if staged := _STAGED.fullmatch(file.path.name):
+                pid = int(staged[1])
+                if pid != os.getpid() and _is_alive(pid):
+                    raise DataError(f"The process {pid} is writing {file.asset} of {file.key} at {file.path.parent}: wait for it to end.")
+                file.path.unlink()
+
+    def files(self) -> Iterator[LakeFile]:
+        """Every file under the root, those too that are being written, in the order of their paths."""
+        for path in sorted((path for path in self.root.rglob("*") if path.is_file()), key=str):
+            parts = [*path.relative_to(self.root).parts, ""]
+            kind, asset = parts.pop(0), parts.pop(0)
+            named = [part.partition("=")[2] for part in parts[:2] if part.startswith(("project=", "agent="))]
+            key = PartitionKey(*map(unquote, named)) if len(named) == 2 else None
+            yield LakeFile(path, kind, unquote(asset), key, "/".join(parts[2 if key else 0 :]).strip("/"))
+
+    def manifests(self) -> Iterator[tuple[LakeFile, dict[str, Any]]]:
+        """The manifest of every finished artifact of every partition, current or not."""
+        for file in self.files():
+            finished = file.kind == "models" and file.path.name == MANIFEST and not file.name.startswith(".")
+            if finished and (manifest := read_manifest(file.path)) is not None:
+                yield file, manifest
+
     def _folder(self, kind: str, asset: str, key: PartitionKey | None) -> UPath:
         folder = self.root / kind / quote(asset, safe="")
         return folder if key is None else folder / f"project={quote(key.project, safe='')}" / f"agent={quote(key.agent, safe='')}"
 
+    @property
+    def _copies(self) -> Path:
+        return self._cache or Path(tempfile.gettempdir()) / "agent-pipeline"
+
     def _local_copy(self, asset: str, key: PartitionKey) -> Path:
-        base = self._cache or Path(tempfile.gettempdir()) / "agent-pipeline"
-        return base.joinpath(*self._folder("models", asset, key).relative_to(self.root).parts)
+        return self._copies.joinpath(*self._folder("models", asset, key).relative_to(self.root).parts)
 
     @contextmanager
     def _staging_file(self, target: UPath) -> Iterator[Path]:
@@ -223,6 +317,9 @@ class Lake:
         except BaseException:
             file.unlink(missing_ok=True)
             raise
+
+
+_STAGED = re.compile(r"\..+-(\d+)-[0-9a-f]{8}")
 
 
 def _remove_orphans(folder: Path, name: str) -> None:
@@ -263,7 +360,7 @@ def _write(file: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> 
 
 
 MAX_ROW_GROUP = 2000
-_PARQUET: dict[str, Any] = {"compression": "zstd", "compression_level": 3, "data_page_size": 8 << 20, "write_statistics": ["session_id"]}
+_PARQUET: dict[str, Any] = {"compression": "zstd", "compression_level": 1, "data_page_size": 8 << 20, "write_statistics": ["session_id"]}
 _REPEATING = {
     "project",
     "agent",
@@ -279,12 +376,25 @@ _REPEATING = {
 }
 
 
+@cache
+def code_version() -> dict[str, str]:
+    """Which code this is: the package's version, and the sha256 of its Python files (an edited checkout has its version's name still)."""
+    package = Path(__file__).parent
+    found = hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        found.update(f"{path.relative_to(package).as_posix()}\0{sha256_file(path)}\n".encode())
+    try:
+        return {"version": version("agent-pipeline"), "code_sha256": found.hexdigest()}
+    except PackageNotFoundError:  # on the path, not installed
+        return {"code_sha256": found.hexdigest()}
+
+
 def _dictionary_columns(schema: pa.Schema) -> list[str] | bool:
     return [name for name in schema.names if name in _REPEATING] or False
 
 
-def _read_json(path: UPath) -> dict[str, Any] | None:
-    """The JSON object in a file; null where there is none, or a part of one."""
+def read_manifest(path: UPath) -> dict[str, Any] | None:
+    """The manifest, or pointer to one, in a file: a JSON object with an identity; null where there is none, or a part of one."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):

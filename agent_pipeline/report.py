@@ -1,14 +1,19 @@
 """What the lake holds of a partition, in a few lines for a terminal."""
 
 from collections import Counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from agent_pipeline.errors import DataError
 from agent_pipeline.lake import Artifact, Lake
 from agent_pipeline.traces.partitions import PartitionKey
+
+if TYPE_CHECKING:
+    from agent_pipeline.forgetting import Forgotten
+    from agent_pipeline.lineage import ModelLineage, ModelUse, SessionLineage
 
 MODEL_ASSETS = ("sft_adapter", "evaluation", "gguf_export", "ollama_model")
 
@@ -91,3 +96,93 @@ def _comparison(report: dict[str, Any]) -> list[str]:
             text += f", difference {difference['difference']:+{form}} [{difference['low']:+{form}}, {difference['high']:+{form}}] (95 %)"
         lines.append(f"{text}, {difference['samples']} {'rows' if name == 'heldout_loss' else 'turns'} of {difference['tasks']} tasks")
     return lines
+
+
+def print_session_lineage(console: Console, found: "SessionLineage") -> None:
+    """Where a session is, a line a row that names it, and the models that it reached."""
+    if found.forgotten_in:
+        where = "all partitions" if found.forgotten_in == ["*"] else ", ".join(found.forgotten_in)
+        _say(console, f"{found.session_id} was forgotten in {where}: it is not read from the store any more.")
+    table = Table(title=escape(f"{found.session_id}: rows that name it"), title_justify="left")
+    for column in ("table", "partition", "as", "what the table says"):
+        table.add_column(column, overflow="fold")
+    for row in found.rows:
+        told = ", ".join(f"{name} {_short(value)}" for name, value in row.facts.items() if name != "row_id")
+        table.add_row(*map(escape, (row.asset, row.partition or "all", row.role, told)))
+    if found.rows:
+        console.print(table)
+    else:
+        _say(console, f"No table names {found.session_id}.")
+    for path in found.files:
+        _say(console, f"its rows are copied in {path}")
+    _print_uses(console, found.models)
+
+
+def print_model_lineage(console: Console, found: "ModelLineage", indent: str = "") -> None:
+    """What a model was made of, and below it what that was made of."""
+    _say(console, f"{indent}{found.asset} {found.identity[:16]} of {found.partition}{' (current)' if found.current else ''}: {found.path}")
+    indent += "  "
+    if found.base_model:
+        _say(console, f"{indent}base model  {found.base_model} at {found.base_revision}")
+    for name, values in (("settings", found.settings), ("code", found.code), ("tables", found.tables)):
+        if values:
+            _say(console, f"{indent}{name:<11} " + ", ".join(f"{key} {_short(value)}" for key, value in values.items()))
+    if found.rows is not None:
+        same = {True: "the lake has the same rows", False: "the lake has other rows of them now", None: "the lake has not all of them"}
+        told = [f"{found.rows} rows of {len(found.sessions) + found.forgotten} sessions", same[found.rows_unchanged]]
+        told += [f"{count} {what}" for count, what in ((found.forgotten, "forgotten since"), (found.gone, "gone from the lake")) if count]
+        _say(console, f"{indent}made of     {', '.join(told)}")
+    for name, counts in found.sessions_by.items():
+        _say(console, f"{indent}by {name:<10} " + ", ".join(f"{key} {count}" for key, count in counts.items()))
+    if found.sessions:
+        shown = ", ".join(found.sessions[:10])
+        _say(
+            console,
+            f"{indent}sessions    {shown}{f' and {len(found.sessions) - 10} more (--json has all)' if len(found.sessions) > 10 else ''}",
+        )
+    for each in found.made_from:
+        _say(console, f"{indent}made from")
+        print_model_lineage(console, each, indent + "  ")
+
+
+def print_forgotten(console: Console, found: "Forgotten") -> None:
+    """What was taken out of which file, what else to know, and which models to train again."""
+    rows, mentions = sum(change.rows for change in found.changes), sum(change.mentions for change in found.changes)
+    for change in found.changes:
+        counted = [f"{count} {what}" for count, what in ((change.rows, "rows removed"), (change.mentions, "mentions replaced")) if count]
+        _say(console, f"{change.path}: {'deleted, to be made again' if change.deleted else ', '.join(counted)}")
+    where = "all partitions" if found.partitions == ["*"] else ", ".join(found.partitions)
+    _say(
+        console, f"{found.session_id} is forgotten: {rows} rows and {mentions} mentions in {len(found.changes)} files; kept out of {where}."
+    )
+    if found.judge_answers:
+        _say(console, f"{found.judge_answers} answers of the language model about it left the judge's cache.")
+    if found.unclear_answers:
+        _say(
+            console, f"{found.unclear_answers} answers in the judge's cache do not say whom they are about: delete judge.sqlite to be sure."
+        )
+    if found.same_content:
+        _say(
+            console, f"The same conversation is that of {', '.join(found.same_content)} too: forget those as well if it is what should go."
+        )
+    if found.side_chains:
+        _say(console, f"It began {', '.join(found.side_chains)}: forget those as well if its side chains should go.")
+    if found.to_retrain:
+        _say(console, "It cannot be taken out of what learnt from it: train, evaluate and export these again, and delete their folders:")
+    _print_uses(console, found.models)
+
+
+def _print_uses(console: Console, models: "list[ModelUse]") -> None:
+    for each in models:
+        current = ", current" if each.current else ""
+        _say(console, f"{each.asset} {each.identity[:16]} of {each.partition} ({', '.join(each.roles)} it{current}): {each.path}")
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _short(value: Any) -> str:
+    """A value in a line: hashes by their first digits."""
+    text = str(value)
+    return text[:12] if len(text) == 64 and not set(text) - set("0123456789abcdef") else text

@@ -12,9 +12,11 @@ from pydantic import TypeAdapter, ValidationError
 from agent_pipeline.defs.coresets import CoresetConfig
 from agent_pipeline.defs.datasets import KtoConfig, PreferenceConfig, SftConfig, ShareGptConfig
 from agent_pipeline.defs.exports import GgufConfig, OllamaConfig
-from agent_pipeline.defs.jobs import RETRAIN
+from agent_pipeline.defs.jobs import MIX, RETRAIN
 from agent_pipeline.defs.models import AdapterConfig, EvaluationConfig
+from agent_pipeline.defs.multi_task import MultiTaskConfig
 from agent_pipeline.defs.partitions import AGENTS
+from agent_pipeline.defs.replay import ReplayConfig
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.runs import store_version_tags
 from agent_pipeline.defs.traces import CurationConfig, JudgingConfig, SessionsConfig
@@ -32,7 +34,9 @@ CONFIGS: dict[str, type[dg.Config]] = {
     "preference_dataset": PreferenceConfig,
     "kto_dataset": KtoConfig,
     "sharegpt_dataset": ShareGptConfig,
+    "multi_task_dataset": MultiTaskConfig,
     "sft_coreset": CoresetConfig,
+    "replay_buffer": ReplayConfig,
     "sft_adapter": AdapterConfig,
     "evaluation": EvaluationConfig,
     "gguf_export": GgufConfig,
@@ -41,11 +45,12 @@ CONFIGS: dict[str, type[dg.Config]] = {
 
 
 def materialize(
-    defs: dg.Definitions, instance: dg.DagsterInstance, key: PartitionKey, select: str = "*", settings: Sequence[str] = ()
+    defs: dg.Definitions, instance: dg.DagsterInstance, key: PartitionKey | None, select: str = "*", settings: Sequence[str] = ()
 ) -> dg.ExecuteInProcessResult:
     """Run the selected assets (Dagster's selection syntax) of a partition, with `asset.field=value` (or `field=value`) settings.
 
-    The partition becomes known to the instance if the store has it.
+    The partition becomes known to the instance if the store has it. Without one (null), the assets that have none are run, and every
+    partition of the store becomes known.
 
     Raises:
         PartitionError: the store has no such partition.
@@ -53,20 +58,21 @@ def materialize(
     """
     workspace = Workspace()
     source = workspace.open_store()
-    if key not in source.partitions():
-        known = ", ".join(map(str, source.partitions())) or "none"
+    partitions = source.partitions()
+    if key and key not in partitions:
+        known = ", ".join(map(str, partitions)) or "none"
         where = ", ".join(map(str, workspace.settings().stores))
         raise PartitionError(f"The store {where} has no partition {key}: it has {known}.")
-    instance.add_dynamic_partitions(AGENTS.name or "", [str(key)])
-    job = defs.resolve_job_def(RETRAIN)
+    instance.add_dynamic_partitions(AGENTS.name or "", [str(each) for each in ([key] if key else partitions)])
+    job = defs.resolve_job_def(RETRAIN if key else MIX)
     selected = _selected(defs, job, select)
     whole = selected == {asset.to_user_string() for asset in job.asset_layer.executable_asset_keys}
     return job.execute_in_process(
         instance=instance,
-        partition_key=str(key),
+        partition_key=str(key) if key else None,
         asset_selection=[dg.AssetKey(name) for name in sorted(selected)],
         run_config={"loggers": {"console": {}}, "ops": _ops(settings, selected)},
-        tags=store_version_tags(workspace.fingerprint(source, key)[0]) if whole else {},
+        tags=store_version_tags(workspace.fingerprint(source, key)[0]) if key and whole else {},
         raise_on_error=False,
     )
 
@@ -82,8 +88,9 @@ def _selected(defs: dg.Definitions, job: dg.JobDefinition, select: str) -> set[s
         raise SettingsError(f"The selection {select!r} cannot be resolved ({str(error).splitlines()[0]}).") from error
     names = {key.to_user_string() for key in keys & set(job.asset_layer.executable_asset_keys)}
     if not names:
+        having = "without" if job.name == MIX else "with"
         known = ", ".join(sorted(key.to_user_string() for key in job.asset_layer.executable_asset_keys))
-        raise SettingsError(f"The selection {select!r} names no asset that can be materialized: there are {known}.")
+        raise SettingsError(f"The selection {select!r} names no asset that can be materialized {having} a partition: there are {known}.")
     return names
 
 

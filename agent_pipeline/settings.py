@@ -15,6 +15,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
+from agent_pipeline.datasets.mixing import Strategy
 from agent_pipeline.errors import PartitionError, SettingsError
 from agent_pipeline.traces.partitions import PartitionKey, parse_key
 from agent_pipeline.traces.reading import ReadingOptions
@@ -25,7 +26,7 @@ from agent_pipeline.traces.sources import Location, parse_location
 PREFIX = "AGENT_PIPELINE_"
 EMBEDDED_BASE_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 _NOT_SETTINGS = {"CONFIG", "REAL_TRACES"}
-_NESTED = {"SPLIT", "AGENTS", "REDACTION", "JUDGE"}
+_NESTED = {"SPLIT", "AGENTS", "REDACTION", "JUDGE", "MIXING"}
 
 
 class AgentSettings(BaseModel):
@@ -78,6 +79,19 @@ class SplitSettings(BaseModel):
     select: float = 0.1
 
 
+class MixingSettings(BaseModel):
+    """What multi_task_dataset is made of (`[mixing]`)."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    weights: dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]] = Field(
+        default={"*": 1.0}, description="By project/agent, or by a pattern such as tau/*: each agent that fits has this weight."
+    )
+    strategy: Strategy = Field(default="weighted", description="weighted, balanced, or proportional to what the agents have.")
+    total: int = Field(default=0, ge=0, description="Rows to train on; 0: as many as there can be with every agent in its exact share.")
+    seed: int = Field(default=42, description="Another seed draws others, in another order.")
+
+
 class Settings(BaseSettings):
     """All settings of the pipeline, with their defaults."""
 
@@ -99,6 +113,7 @@ class Settings(BaseSettings):
     redaction: RedactionSettings = RedactionSettings()
     judge: JudgeSettings = JudgeSettings()
     split: SplitSettings = SplitSettings()
+    mixing: MixingSettings = MixingSettings()
     agents: dict[str, AgentSettings] = {}
 
     _home: Path = PrivateAttr(default_factory=Path.cwd)
@@ -254,6 +269,7 @@ def _sentence(error: ValidationError, file: Path | None) -> str:
             "split": SplitSettings,
             "redaction": RedactionSettings,
             "judge": JudgeSettings,
+            "mixing": MixingSettings,
             "agents": AgentSettings,
         }
         known = set((Settings if len(first["loc"]) == 1 else inner.get(first["loc"][0], Settings)).model_fields)

@@ -13,11 +13,11 @@ import pyarrow.parquet as pq
 from filelock import FileLock, Timeout
 
 from agent_pipeline.errors import DataError, ModelError
-from agent_pipeline.lake import Artifact, Lake
+from agent_pipeline.lake import MANIFEST, Artifact, Lake
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.traces.partitions import parse_key
 from agent_pipeline.traces.session import sha256_of
-from agent_pipeline.traces.tables import to_rows
+from agent_pipeline.traces.tables import stored_batches, to_rows
 
 Params = dict[str, Any]
 Made = dict[str, Any]
@@ -33,7 +33,7 @@ def task(function: Callable[[Params, Progress], Made]) -> Callable[[Params, Prog
 
 def read_rows(path: str) -> list[dict[str, Any]]:
     """The rows that the parent process staged for this one."""
-    return list(to_rows(pq.ParquetFile(path).iter_batches(batch_size=1000)))
+    return list(to_rows(stored_batches(pq.ParquetFile(path))))
 
 
 def rows_made_from(rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -54,10 +54,13 @@ def build(
     if found := lake.find(asset, key, identity):
         return found, True
     building = lake.building(asset, key, identity)
+    # Until the manifest is whole: of what a half-made artifact is made must be known to whoever forgets a session of it.
+    begun = {"identity": identity, "partition": params["partition"], "made_from": made_from}
+    (building / MANIFEST).write_text(json.dumps(begun), encoding="utf-8")
     lock = FileLock(building.with_name(f"{building.name}.lock"), timeout=0)
     try:
         with lock:
-            artifact = lake.finish(asset, key, identity, building, made_from, make(building))
+            artifact = lake.finish(asset, key, identity, building, made_from, make(building), params.get("tables"))
             Path(lock.lock_file).unlink(missing_ok=True)
             return artifact, False
     except Timeout as error:
@@ -80,8 +83,27 @@ def losses(params: Params, progress: Progress = silent) -> Made:
 
 
 @task
+def embed(params: Params, progress: Progress = silent) -> Made:
+    """The vectors of the rows' conversations, put into the lake, by a model: of which origin they are there, and how many were new."""
+    from agent_pipeline.selection.embeddings import HIDDEN_STATES, conversation_text, encoder
+    from agent_pipeline.selection.vectors import KeptEmbeddings
+    from agent_pipeline.training.base_model import resolve_base_model
+    from agent_pipeline.training.hidden_states import hidden_state_encoder
+
+    trusted = params["trust_remote_code"]
+    if params["embeddings"] == HIDDEN_STATES:
+        model = hidden_state_encoder(resolve_base_model(params["base_model"], Path(params["cache"]), trusted), progress)
+    else:
+        model = encoder(params["embeddings"], trusted)
+    kept = KeptEmbeddings(_lake(params), parse_key(params["partition"]), encoder=model)
+    kept([conversation_text(row["messages"]) for row in read_rows(params["rows"])])
+    return {"origin": model.origin, "computed": kept.counts["computed"], "kept": kept.counts["kept"]}
+
+
+@task
 def train(params: Params, progress: Progress = silent) -> Made:
-    """A LoRA adapter from the rows of the `train` split; the held-out rows only measure its loss."""
+    """A LoRA adapter from rows of the `train` split; the last `replayed` of them are of earlier nights, and `replay_ratio` of what is
+    trained."""
     from agent_pipeline.training.adapter import train_adapter
     from agent_pipeline.training.base_model import resolve_base_model
     from agent_pipeline.training.config import TrainingConfig
@@ -89,6 +111,9 @@ def train(params: Params, progress: Progress = silent) -> Made:
 
     base = resolve_base_model(params["base_model"], Path(params["cache"]), params["trust_remote_code"])
     rows = read_rows(params["rows"])
+    tonight = len(rows) - params.get("replayed", 0)
+    ours, replayed = rows[:tonight], rows[tonight:]
+    replay = {"replayed": replayed, "replay_ratio": params["replay_ratio"]} if replayed else {}
     config = TrainingConfig(**params["config"])
     _, template = load_tokenizer(base.path, base.trust_remote_code)
     made_from = {
@@ -97,9 +122,14 @@ def train(params: Params, progress: Progress = silent) -> Made:
         "template_sha256": sha256_of(template.jinja),
         "config": config.identity(),
         **rows_made_from(rows),
+        **({"replay": rows_made_from(replayed) | {"ratio": params["replay_ratio"]}} if replayed else {}),
     }
     artifact, reused = build(
-        _lake(params), params, "sft_adapter", made_from, lambda folder: train_adapter(rows, base, config, folder, progress=progress)
+        _lake(params),
+        params,
+        "sft_adapter",
+        made_from,
+        lambda folder: train_adapter(ours, base, config, folder, progress=progress, **replay),
     )
     return {"identity": artifact.identity, "reused": reused, "report": artifact.manifest["report"]}
 

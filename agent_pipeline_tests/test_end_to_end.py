@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from agent_pipeline.forgetting import scan
 from agent_pipeline.lake import Lake, sha256_file
 from agent_pipeline.traces.partitions import PartitionKey
 from agent_pipeline_tests.tiny import CACHE, make_tiny_base
@@ -113,3 +114,21 @@ def test_a_training_that_is_killed_leaves_the_last_good_adapter_and_goes_on_from
 def test_a_users_mistake_is_one_sentence_and_a_failing_exit_code(shell: Shell, arguments: list[str], says: str) -> None:
     code, output = shell.run(*arguments)
     assert code == 1 and says in output and "Traceback" not in output
+
+
+def test_a_session_is_followed_to_the_model_that_learnt_from_it_and_forgotten_everywhere_but_in_its_weights(shell: Shell) -> None:
+    exported = shell.lake.current("gguf_export", KEY)
+    learnt = exported.manifest["made_from"]["adapter_made_from"]["sessions"][0]
+    measured = shell.lake.current("evaluation", KEY).manifest["made_from"]["sessions"][0]
+    code, output = shell.run("lineage", "session", learnt)
+    assert code == 0 and all(f"{asset} " in output for asset in ("sft_adapter", "evaluation", "gguf_export", "ollama_model")), output
+    code, output = shell.run("lineage", "model", str(exported.path / "model-q8_0.gguf"))
+    assert code == 0 and "made from" in output and learnt in output and "the lake has the same rows" in output, output
+    assert {"sft_dataset", "sft_coreset"} <= set(shell.lake.current("sft_adapter", KEY).manifest["tables"])
+    for gone in (learnt, measured):
+        code, output = shell.run("forget", gone, "--yes", "--force")  # the run that was killed above is in Dagster's record still
+        assert code == 0 and "kept out of all partitions" in output, output
+    assert scan(shell.lake, [learnt, measured]) == {}
+    assert all(shell.lake.current(asset, KEY) for asset in ("sft_adapter", "evaluation", "gguf_export", "ollama_model"))
+    code, output = shell.run("lineage", "model", exported.identity)
+    assert code == 0 and "1 forgotten since" in output, output

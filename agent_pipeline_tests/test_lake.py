@@ -1,5 +1,6 @@
 """The lake: old or new, never half; read by others; the same input, the same bytes."""
 
+import errno
 import json
 import os
 import signal
@@ -107,6 +108,46 @@ def test_a_writer_that_fails_leaves_the_old_version_and_no_litter(local):
 
     with pytest.raises(RuntimeError):
         local.stage("rows", KEY, failing(), ROWS)
+    assert values(local) == ["old"]
+    assert files(Path(str(local.root))) == ["tables/rows/project=tau/agent=airline/part-0.parquet"]
+
+
+FULL = """
+import os, resource, signal, sys
+import pyarrow as pa
+from agent_pipeline.lake import Lake
+from agent_pipeline.traces.partitions import PartitionKey
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, 1_000_000))
+schema = pa.schema([("value", pa.binary())])
+made = 0
+def batches():
+    global made
+    for _ in range(50):
+        made += 1
+        yield pa.RecordBatch.from_pydict({"value": [os.urandom(100_000)]}, schema=schema)
+try:
+    Lake(sys.argv[1]).stage("rows", PartitionKey("tau", "airline"), batches(), schema)
+except OSError as error:
+    print(error.errno, made)
+"""
+
+
+def test_a_disk_that_takes_no_more_stops_the_writing_and_the_old_version_stays(local):
+    put(local, "old")
+    run = subprocess.run([sys.executable, "-c", FULL, str(local.root)], check=True, capture_output=True, text=True)
+    code, made = map(int, run.stdout.split())
+    assert code == errno.EFBIG and 10 <= made < 20, "what makes the batches goes on long after the writer failed"
+    assert values(local) == ["old"]
+    assert files(Path(str(local.root))) == ["tables/rows/project=tau/agent=airline/part-0.parquet"]
+
+
+@pytest.mark.parametrize("before", [0, 4])
+def test_a_batch_that_the_table_cannot_hold_is_the_callers_error_wherever_it_stands(local, before):
+    put(local, "old")
+    wrong = pa.RecordBatch.from_pydict({"other": ["x"]})
+    with pytest.raises(ValueError, match="schema"):
+        local.stage("rows", KEY, iter([*list(batches(1)) * before, wrong]), ROWS)
     assert values(local) == ["old"]
     assert files(Path(str(local.root))) == ["tables/rows/project=tau/agent=airline/part-0.parquet"]
 

@@ -118,6 +118,8 @@ def test_a_named_file_is_taken_and_must_be_there(tmp_path, monkeypatch):
         ('home = "/"', "'home' .* does not exist"),
         ("[split]\ntset = 0.1", "'split.tset' .* does not exist: did you mean test"),
         ('[agents."tau/airline"]\ntask_patern = "x"', "does not exist: did you mean task_pattern"),
+        ("[mixing]\nweight = {}", "'mixing.weight' .* does not exist: did you mean weights"),
+        ('[mixing.weights]\n"tau/*" = -1', r"'mixing.weights.tau/\*' is wrong"),
         ('[agents."Tau Airline"]\ntask_pattern = "x"', "'Tau Airline' is not a partition"),
         ("store = 5", "'store' is wrong"),
         ('[split]\ntest = "much"', "'split.test' is wrong"),

@@ -6,6 +6,7 @@
 `datasets.load_dataset(folder)` gives the splits; so does the hub, if the folder is pushed, which happens only when it is asked for.
 """
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -79,34 +80,41 @@ class Facts:
 
 def facts_of(
     lake: Lake,
-    key: PartitionKey,
+    key: PartitionKey | None,
     asset: str,
     description: str,
     task: str,
     license: str,
     counts: Mapping[str, int],
     filters: Iterable[str],
+    agents: Sequence[PartitionKey] = (),
 ) -> Facts:
     """The facts of a data set of a partition: sources, drop reasons and limits are those of its curated sessions, which every row is from.
+
+    One of several agents has no partition (null), and names the `agents`.
 
     Raises:
         DataError: there are no curated sessions.
     """
-    table = lake.open("curated_sessions", key).read(["source", "tools_origin", "drop_reason", "created_at"])
+    agents = agents or [key] if key else agents
+    columns = ["source", "tools_origin", "drop_reason", "created_at"]
+    table = pa.concat_tables(lake.open("curated_sessions", each).read(columns) for each in agents)
     dropped = Counter(table["drop_reason"].drop_null().to_pylist())
     times = sorted(time for time in table["created_at"].to_pylist() if time is not None)
     span = f", from {times[0]:%Y-%m-%d} to {times[-1]:%Y-%m-%d}" if times else ""
     inferred = table["tools_origin"].to_pylist().count("inferred")
+    named = f"the agent{'s' if len(agents) > 1 else ''} {', '.join(f'`{each}`' for each in agents)}"
     limits = [
-        "sessions of one agent on its own tasks: they show what it was asked, not what could be asked",
+        f"sessions of {'one agent on its' if len(agents) == 1 else 'these agents on their'} own tasks: they show what was asked, not what "
+        "could be asked",
         "verdicts are those that judged_sessions was told to take, with the mistakes of whoever gave them",
         "private data is replaced by placeholders where a detector found it; no detector finds all of it",
     ]
     if inferred:
         limits.append(f"the tool schemas of {inferred:,} sessions are inferred from their calls: names and types, no descriptions")
     return Facts(
-        title=f"{key} {asset}",
-        description=f"{description} Made from the session traces of the agent `{key}` by agent-pipeline.",
+        title=f"{key} {asset}" if key else asset,
+        description=f"{description} Made from the session traces of {named} by agent-pipeline.",
         license=license,
         task=task,
         counts=counts,
@@ -145,8 +153,8 @@ def write_folder(folder: Path, rows_of: Reader, schema: pa.Schema, facts: Facts)
     return {split: rows for split, rows, _ in lines}
 
 
-def put_folder(lake: Lake, key: PartitionKey, asset: str, rows_of: Reader, schema: pa.Schema, facts: Facts) -> Path | UPath:
-    """Write the folder into the lake, at `huggingface/<asset>/project=<p>/agent=<a>`; where it is.
+def put_folder(lake: Lake, key: PartitionKey | None, asset: str, rows_of: Reader, schema: pa.Schema, facts: Facts) -> Path | UPath:
+    """Write the folder into the lake, at `huggingface/<asset>/project=<p>/agent=<a>`, or `huggingface/<asset>`; where it is.
 
     Each file appears whole, the card last; a file of an earlier one that this one lacks goes.
     """
@@ -201,6 +209,11 @@ def card(facts: Facts, lines: Sequence[tuple[str, int, Any]]) -> str:
         limits=_list(facts.limits),
     )
     return str(made)
+
+
+def with_counts(card: str, split: str, rows: int, tasks: Any) -> str:
+    """A card's text with other numbers of a split's rows and tasks."""
+    return re.sub(rf"(?m)^\| {split} \| .*$", f"| {split} | {rows} | {tasks} |", card)
 
 
 def push(folder: Path | UPath, repository: str, private: bool = True) -> str:

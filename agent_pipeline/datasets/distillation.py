@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from agent_pipeline.datasets.intake import Intake
 from agent_pipeline.datasets.sft import to_last_assistant
+from agent_pipeline.datasets.splits import TaskSplit, with_sides
 from agent_pipeline.errors import DataError
 from agent_pipeline.traces.chat import responses_items
 from agent_pipeline.traces.items import to_messages
@@ -47,13 +48,14 @@ def eval_results_to_sft_dataset(
     student: str | None = None,
     redaction: RedactionOptions | None = None,
     counts: Counter[str] | None = None,
+    split: TaskSplit | None = None,
 ) -> "Dataset":
     """A Hugging Face `Dataset` of the schema `DISTILLATION`, in the order of the results, redacted.
 
     `results.results` (or the list itself) each have `passed` and `history`, as attributes or keys. `filter_passed` keeps those that passed;
     one that nobody judged did not. `filter_fn` is a predicate on a result. Without `include_tool_calls` only what was said is left. The
-    teacher is the model that the result, or the results, name, else `teacher`; null where nobody says. A row has the `task_key` to which
-    its split belongs (`splits.split_of`).
+    teacher is the model that the result, or the results, name, else `teacher`; null where nobody says. With `split` (the student's ledger:
+    `ledger.read_ledger`) a row also has the `split` that its `task_key` is on there, so that no task that tests the student teaches it.
 
     `counts` gets `results` = `rows` + the reasons (`not_passed`, `passed_unknown`, `filtered`, `filter_raised: <what>`,
     `infrastructure_error`, `broken:<kind>`, `no_assistant_message`).
@@ -96,7 +98,9 @@ def eval_results_to_sft_dataset(
     if not rows:
         told = ", ".join(f"{name} {count}" for name, count in sorted(counts.items()) if count) or "there are no results"
         raise DataError(f"No evaluation result can teach anybody ({told}): run the evaluation on tasks that the teacher passes.")
-    return Dataset(to_table(rows, DISTILLATION))
+    if split is None:
+        return Dataset(to_table(rows, DISTILLATION))
+    return Dataset(to_table(with_sides(rows, split), DISTILLATION.append(pa.field("split", pa.string(), nullable=False))))
 
 
 def _passed_over(result: Any, filter_passed: bool, filter_fn: Callable[[Any], bool] | None) -> str | None:
@@ -115,7 +119,7 @@ def _session(result: Any, include_system: bool, include_tool_calls: bool, teache
     chat = to_messages(responses_items(history))
     tools, strange = function_tools(_get(result, "tools"))
     chat.damage["invalid_tools"] += strange
-    messages = chat.messages if include_tool_calls else _said(chat.messages)
+    messages = chat.messages if include_tool_calls else said_only(chat.messages)
     if not include_system:
         messages = [message for message in messages if message["role"] != "system"]
     return Session(
@@ -134,8 +138,8 @@ def _session(result: Any, include_system: bool, include_tool_calls: bool, teache
     )
 
 
-def _said(messages: list[Message]) -> list[Message]:
-    """The words of a chat, without its calls and results."""
+def said_only(messages: list[Message]) -> list[Message]:
+    """The words of a chat, without its calls and results; messages without words go."""
     words = [{name: message[name] for name in ("role", "content")} for message in messages if message["role"] != "tool"]
     return [message for message in words if message["content"].strip()]
 

@@ -4,6 +4,7 @@ In a prompt-completion form the completion is the agent's last answer and the pr
 calls and results that led to it would teach the model to make things up.) A row whose last message is not an answer to a user makes none.
 """
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal, NamedTuple, get_args
@@ -12,34 +13,38 @@ import msgspec
 import pyarrow as pa
 
 from agent_pipeline.datasets.sft import SFT
-from agent_pipeline.traces.session import Message, Tool
+from agent_pipeline.traces.session import Message, Tool, tool_calls
 
 Format = Literal["conversational", "openai", "prompt_completion", "prompt_completion_messages"]
 FORMATS: tuple[Format, ...] = get_args(Format)
+
+NO_FORM = NO_ANSWER, REFUSED_NAME = "rows_without_an_answer", "rows_with_a_name_that_openai_refuses"
+"""Why a row has no such form."""
 
 Row = dict[str, Any]
 
 
 class Form(NamedTuple):
-    """A form's columns, and a row of `SFT` in it; null where the row has no such form."""
+    """A form's columns, and a row of `SFT` in it, or the reason why the row has no such form."""
 
     schema: pa.Schema
-    convert: Callable[[Row], Row | None]
+    convert: Callable[[Row], Row | str]
 
 
-def form(name: str) -> Form:
-    """A form by its name.
+def form(name: str, table: pa.Schema = SFT) -> Form:
+    """A form by its name, of a table with the columns of `SFT` and perhaps more.
 
     Raises:
         ValueError: there is no such form.
     """
     if name not in _FORMS:
         raise ValueError(f"The format {name!r} does not exist: choose one of {', '.join(FORMATS)}.")
-    return _FORMS[name]
+    columns, convert = _FORMS[name]
+    return Form(columns(table), convert)
 
 
 def in_form(rows: Iterable[Row], name: str, counts: Counter[str] | None = None) -> Iterator[Row]:
-    """SFT rows in a form; `counts` gets `rows_in_form` and `rows_without_an_answer`.
+    """SFT rows in a form; `counts` gets `rows_in_form`, and of the others why they have no such form (`NO_FORM`).
 
     Raises:
         ValueError: there is no such form.
@@ -47,8 +52,8 @@ def in_form(rows: Iterable[Row], name: str, counts: Counter[str] | None = None) 
     counts, convert = Counter() if counts is None else counts, form(name).convert
     for row in rows:
         made = convert(row)
-        counts["rows_without_an_answer" if made is None else "rows_in_form"] += 1
-        if made is not None:
+        counts[made if isinstance(made, str) else "rows_in_form"] += 1
+        if not isinstance(made, str):
             yield made
 
 
@@ -67,42 +72,49 @@ def without_weights(messages: list[Message]) -> list[Message]:
     return [{name: value for name, value in message.items() if name != "weight"} for message in messages]
 
 
-def _openai(row: Row) -> Row:
-    """OpenAI's file has these two keys alone, and none for an empty list of tools."""
-    return {"messages": row["messages"]} | ({"tools": [_function(tool) for tool in row["tools"]]} if row["tools"] else {})
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+
+
+def _openai(row: Row) -> Row | str:
+    """OpenAI's file has these two keys alone, and none for an empty list of tools. One bad name in it, and the whole file is refused: a row
+    that calls such a tool has no such form, and one that does not goes without that tool."""
+    if not all(_NAME.fullmatch(name) for name, _ in tool_calls(row["messages"])):
+        return REFUSED_NAME
+    tools = [tool for tool in map(_function, row["tools"]) if _NAME.fullmatch(str(tool["function"].get("name", "")))]
+    return {"messages": row["messages"]} | ({"tools": tools} if tools else {})
 
 
 def _function(tool: Tool) -> Tool:
     return tool if "function" in tool else {"type": "function", "function": tool}
 
 
-def _parted(row: Row) -> Row | None:
+def _parted(row: Row) -> Row | str:
     messages = without_weights(row["messages"])
     answered = messages[-1]["content"] and not messages[-1].get("tool_calls")
     if not answered or not any(message["role"] == "user" for message in messages):
-        return None
+        return NO_ANSWER
     kept = {name: value for name, value in row.items() if name != "messages"}
     return kept | {"prompt": messages[:-1], "completion": messages[-1:]}
 
 
-def _parted_text(row: Row) -> Row | None:
+def _parted_text(row: Row) -> Row | str:
     made = _parted(row)
-    if made is None:
-        return None
+    if isinstance(made, str):
+        return made
     # The blank is the answer's: a prompt that ends with one is cut into other tokens than the two together.
     return made | {"prompt": as_text(made["prompt"]) + "\n\nAssistant:", "completion": " " + made["completion"][0]["content"]}
 
 
-def _with(column: pa.DataType) -> pa.Schema:
-    """The columns of `SFT` with a prompt and a completion for its messages."""
-    at = SFT.get_field_index("messages")
+def _with(table: pa.Schema, column: pa.DataType) -> pa.Schema:
+    """The columns of a table with a prompt and a completion for its messages."""
+    at = table.get_field_index("messages")
     parts = [pa.field(name, column, nullable=False) for name in ("prompt", "completion")]
-    return pa.schema([*list(SFT)[:at], *parts, *list(SFT)[at + 1 :]])
+    return pa.schema([*list(table)[:at], *parts, *list(table)[at + 1 :]])
 
 
-_FORMS: dict[str, Form] = {
-    "conversational": Form(SFT, lambda row: row),
-    "openai": Form(pa.schema([SFT.field("messages"), pa.field("tools", pa.json_())]), _openai),
-    "prompt_completion": Form(_with(pa.string()), _parted_text),
-    "prompt_completion_messages": Form(_with(pa.json_()), _parted),
+_FORMS: dict[str, tuple[Callable[[pa.Schema], pa.Schema], Callable[[Row], Row | str]]] = {
+    "conversational": (lambda table: table, lambda row: row),
+    "openai": (lambda table: pa.schema([table.field("messages"), pa.field("tools", pa.json_())]), _openai),
+    "prompt_completion": (lambda table: _with(table, pa.string()), _parted_text),
+    "prompt_completion_messages": (lambda table: _with(table, pa.json_()), _parted),
 }

@@ -4,9 +4,11 @@ import contextlib
 import json
 import os
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 
 def json_line(record: Any) -> str:
@@ -16,6 +18,20 @@ def json_line(record: Any) -> str:
         ValueError: it has a NaN or an infinity, which are no JSON.
     """
     return json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+_OF_THE_TABLE = {"split", "score", "created_at"}
+
+
+def trainers_lines(rows: Iterable[Mapping[str, Any]]) -> Iterator[bytes]:
+    """Rows of a side as lines (without newlines) of the file that trainers read; JSON columns may be `msgspec.Raw`.
+
+    Left out are the side, which the file's name says, what only selection goes by (the JSON reader of `datasets` takes times for local
+    ones), and keys that have no value: but for `tools`, which LLaMA-Factory wants in every file that it is told to have them.
+    """
+    for row in rows:
+        kept = {name: value for name, value in row.items() if name == "tools" or (name not in _OF_THE_TABLE and value is not None)}
+        yield msgspec.json.encode(kept)
 
 
 def write_atomically(path: Path, data: bytes) -> Path:

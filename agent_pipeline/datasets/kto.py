@@ -37,14 +37,21 @@ def kto_rows(
     paired: Collection[str] = (),
     counts: Counter[str] | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Rows of `KTO` in the order of the session ids, without the sessions `paired`, whose signal is in a pair already.
+    """`labelled_rows` of sessions that are in memory, in the order of their ids."""
+    labelled = [(session, label) for sessions, label in ((good, True), (bad, False)) for session in sessions]
+    return labelled_rows(sorted(labelled, key=lambda pair: pair[0].session_id), split, paired, counts)
+
+
+def labelled_rows(
+    labelled: Iterable[tuple[Session, bool]], split: TaskSplit, paired: Collection[str] = (), counts: Counter[str] | None = None
+) -> Iterator[dict[str, Any]]:
+    """Rows of `KTO`, one at a time, without the sessions `paired`, whose signal is in a pair already.
 
     `counts` gets `desirable`, `undesirable`, `in_a_pair`, `no_answer_to_a_user`, and the sessions that are neither good nor bad:
     `left_out_as_infrastructure_error`, `left_out_as_attack_succeeded`.
     """
     counts = Counter() if counts is None else counts
-    labelled = [(session, label) for sessions, label in ((good, True), (bad, False)) for session in sessions]
-    for session, label in sorted(labelled, key=lambda pair: pair[0].session_id):
+    for session, label in labelled:
         if (unfit := unfit_to_compare(session)) is not None:
             counts[f"left_out_as_{unfit}"] += 1
         elif session.session_id in paired:

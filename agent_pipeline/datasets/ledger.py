@@ -4,7 +4,7 @@ A small table of the lake, one a partition. A task that it does not know gets it
 lost, the hash gives the same sides again as long as the sizes of the split are the same.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,13 +47,13 @@ def read_ledger(lake: Lake, key: PartitionKey, sizes: SplitSizes) -> Ledger:
     if not lake.has(LEDGER, key):
         return Ledger(sizes, {})
     try:
-        rows = lake.open(LEDGER, key).read(SCHEMA.names).to_pylist()
+        tasks, sides = lake.open(LEDGER, key).read(SCHEMA.names).columns
     except (DataError, pa.ArrowException, OSError) as error:
         raise DataError(
             f"The ledger of the split of {key} at {lake.table(LEDGER, key)} is damaged: put a copy of it back, or delete it, and every "
             "task gets the side of its hash again, which is the same as long as the sizes of the split are."
         ) from error
-    return Ledger(sizes, {row["task_key"]: row["split"] for row in rows})
+    return Ledger(sizes, dict(zip(tasks.to_pylist(), sides.to_pylist(), strict=True)))
 
 
 def settle(lake: Lake, key: PartitionKey, tasks: Iterable[str], sizes: SplitSizes) -> Ledger:
@@ -71,6 +71,21 @@ def settle(lake: Lake, key: PartitionKey, tasks: Iterable[str], sizes: SplitSize
         table = pa.table({"task_key": list(known), "split": list(known.values())}, schema=SCHEMA)
         lake.stage(LEDGER, key, table.to_batches(), SCHEMA).commit()
         return Ledger(sizes, known)
+
+
+def unsettle(lake: Lake, key: PartitionKey, gone: Collection[str], renamed: Mapping[str, str]) -> int:
+    """Take tasks out of the ledger, and give others another name, on the side that they have; how many were taken out.
+
+    Raises:
+        DataError: the ledger is damaged.
+    """
+    with _alone(lake, key):
+        known = read_ledger(lake, key, SplitSizes()).known
+        left = dict(sorted((renamed.get(task, task), split) for task, split in known.items() if task not in gone))
+        if left != known:
+            table = pa.table({"task_key": list(left), "split": list(left.values())}, schema=SCHEMA)
+            lake.stage(LEDGER, key, table.to_batches(), SCHEMA).commit()
+        return len(known) - len(left)
 
 
 @contextmanager

@@ -1,20 +1,17 @@
 """Near-duplicates across the sides of the split: conversations that are nearly the same under two tasks' names.
 
-MinHash (rensa) of the words that users and agents said, called and were answered, in shingles of five; the system prompt and the
+MinHash of the words that users and agents said, called and were answered, in shingles of five; the system prompt and the
 tools, which all sessions of an agent share, would make everything alike.
 """
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from agent_pipeline.datasets.splits import SPLITS
+from agent_pipeline.minhash import Sketches
 from agent_pipeline.traces.session import Message
 
 SHINGLE = 5
-PERMUTATIONS = 128
-BANDS = 32
-"""Of 4 hashes each: of two texts with a similarity of 0.8 fewer than one in ten million pairs is missed, of 0.5 one in eight."""
 
 
 class Near(NamedTuple):
@@ -32,25 +29,21 @@ def near_duplicates(rows: Iterable[Mapping[str, Any]], threshold: float = 0.8) -
 
     `threshold` is the estimated Jaccard similarity of their shingles, from which on they are. Each row has one line, with its nearest.
     """
-    from rensa import RMinHash, RMinHashLSH
-
-    by_side: dict[str, list[tuple[str, Any]]] = defaultdict(list)
-    for row in rows:
-        minhash = RMinHash(PERMUTATIONS, 0)
-        minhash.update(shingles(row["messages"]))
-        by_side[row["split"]].append((row["session_id"], minhash))
-    index, indexed = RMinHashLSH(threshold, PERMUTATIONS, BANDS), list[tuple[str, str, Any]]()
+    sketches = Sketches(threshold)
+    known = ((SPLITS.index(row["split"]), row["session_id"], sketches.of(shingles(row["messages"]))) for row in rows)
+    ordered = sorted(known, key=lambda row: row[:2])
+    for number, (_, _, sketch) in enumerate(ordered):
+        sketches.add(number, sketch)
     found = []
-    for split in SPLITS:
-        side = sorted(by_side[split], key=lambda pair: pair[0])
-        for session_id, minhash in side:
-            # Keys are in the order of side and id: of two as near, the first is named.
-            near = max(((minhash.jaccard(indexed[at][2]), -at) for at in index.query(minhash)), default=(0.0, 0))
-            if near[0] >= threshold:
-                other_id, other_split, _ = indexed[-near[1]]
-                found.append(Near(session_id, split, other_id, other_split, round(near[0], 3)))
-        index.insert_pairs([(len(indexed) + at, minhash) for at, (_, minhash) in enumerate(side)])
-        indexed += [(session_id, split, minhash) for session_id, minhash in side]
+    for side, session_id, sketch in ordered:
+        if side == 0:
+            continue
+        # Numbers are in the order of side and id: of two as near, the first is named.
+        others = (number for number in sketches.like(sketch) if ordered[number][0] < side)
+        similarity, first = max(((sketch.jaccard(ordered[number][2]), -number) for number in others), default=(0.0, 0))
+        if similarity >= threshold:
+            other_side, other_id, _ = ordered[-first]
+            found.append(Near(session_id, SPLITS[side], other_id, SPLITS[other_side], round(similarity, 3)))
     return sorted(found, key=lambda each: (-each.similarity, each.session_id))
 
 

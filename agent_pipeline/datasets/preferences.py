@@ -6,13 +6,13 @@ being the beginning of the other's, make no pair (they say that a shorter answer
 A failure of the infrastructure is no bad answer, and an obeyed injection no good one: both stand on neither side.
 """
 
-import copy
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from functools import cached_property
-from itertools import product
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache, partial
+from hashlib import sha256
+from heapq import merge
+from itertools import groupby, islice, product
 from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
@@ -20,7 +20,7 @@ import pyarrow as pa
 from agent_pipeline.datasets.sft import to_last_assistant
 from agent_pipeline.datasets.splits import TaskSplit
 from agent_pipeline.traces.curation import characters
-from agent_pipeline.traces.session import Message, Session, canonical_json, sha256_of
+from agent_pipeline.traces.session import Message, Session, canonical_json, json_bytes, sha256_of
 
 PREFERENCES = pa.schema(
     [
@@ -57,19 +57,30 @@ class Pairing(NamedTuple):
 
 
 DEFAULT_PAIRING = Pairing()
+TRIALS_IN_MEMORY = 64
 
 
-@dataclass
-class _Side:
-    session: Session
+Trial = Callable[[], Session]
+"""Reads a session: it may lie on disk until it is looked at."""
+Opened = tuple[Session, list[Message]]
 
-    @cached_property
-    def messages(self) -> list[Message]:
-        return to_last_assistant(comparable(self.session.messages))
 
-    @cached_property
-    def length(self) -> int:
-        return spoken(self.session.messages)
+class Case(NamedTuple):
+    """The good and the bad trials of a task."""
+
+    task_key: str
+    good: Sequence[Trial]
+    bad: Sequence[Trial]
+
+
+class _Side(NamedTuple):
+    """What of a trial is known while its session is not at hand; `said` has 16 bytes of a hash for each of the agent's messages."""
+
+    session_id: str
+    score: float | None
+    length: int
+    said: bytes
+    trial: Trial
 
 
 class _Candidate(NamedTuple):
@@ -79,7 +90,23 @@ class _Candidate(NamedTuple):
 
     @property
     def ids(self) -> tuple[str, str]:
-        return self.chosen.session.session_id, self.rejected.session.session_id
+        return self.chosen.session_id, self.rejected.session_id
+
+
+class _Group(NamedTuple):
+    """The candidates that two scores make: all good trials of the one with all bad ones of the other, both by id."""
+
+    margin: float | None
+    good: list[_Side]
+    bad: list[_Side]
+
+    def candidates(self) -> Iterator[_Candidate]:
+        return (_Candidate(chosen, rejected, self.margin) for chosen, rejected in product(self.good, self.bad))
+
+    def unused(self, used: set[str]) -> int:
+        """How many of them have both trials unused."""
+        good, bad = (sum(each.session_id not in used for each in side) for side in (self.good, self.bad))
+        return good * bad
 
 
 def preference_rows(
@@ -89,32 +116,55 @@ def preference_rows(
     counts: Counter[str] | None = None,
     pairing: Pairing = DEFAULT_PAIRING,
 ) -> Iterator[dict[str, Any]]:
-    """Rows of `PREFERENCES`, by case and then in the order of the strategy; the order of the sessions does not matter.
+    """`rows_of_cases` of sessions that are in memory; their order does not matter."""
+    tasks: dict[str, tuple[list[Trial], list[Trial]]] = defaultdict(lambda: ([], []))
+    for side, members in enumerate((good, bad)):
+        for session in members:
+            tasks[session.task_key][side].append(partial(_itself, session))
+    return rows_of_cases((Case(task, *tasks[task]) for task in sorted(tasks)), split, counts, pairing)
+
+
+def _itself(session: Session) -> Session:
+    return session
+
+
+def rows_of_cases(
+    cases: Iterable[Case], split: TaskSplit, counts: Counter[str] | None = None, pairing: Pairing = DEFAULT_PAIRING
+) -> Iterator[dict[str, Any]]:
+    """Rows of `PREFERENCES`, in the order of the cases and of each in that of the strategy.
 
     `margin` is the difference of the two scores, null where one of them has none and the verdicts alone say which is better. `counts` gets
     `pairs`; the pairings that made none (`equal_answers`, `one_is_a_beginning_of_the_other`, `different_prompts`,
-    `not_better_by_the_margin`);
-    `pairings_over_the_limit`, which were not tried; and the sessions `left_out_as_infrastructure_error` or `_attack_succeeded`, and
-    `sessions_without_a_partner`, which are for the unpaired (KTO) set.
+    `not_better_by_the_margin`); `pairings_over_the_limit`, which were not tried; and the sessions `left_out_as_infrastructure_error` or
+    `_attack_succeeded`, and `sessions_without_a_partner`, which are for the unpaired (KTO) set.
     """
     counts = Counter() if counts is None else counts
-    cases: dict[str, dict[str, tuple[list[_Side], list[_Side]]]] = defaultdict(lambda: defaultdict(lambda: ([], [])))
-    sessions = 0
-    for side, members in enumerate((good, bad)):
-        for session in members:
-            if (unfit := unfit_to_compare(session)) is not None:
-                counts[f"left_out_as_{unfit}"] += 1
-                continue
-            sessions += 1
-            cases[session.task_key][_start(session)][side].append(_Side(session))
-    partnered: set[str] = set()
-    for task_key, starts in sorted(cases.items()):
-        candidates = [pair for sides in starts.values() for pair in _candidates(*sides, pairing.min_margin, counts)]
-        for chosen, rejected, margin, parts in _pairs(candidates, pairing, counts):
+    for case in cases:
+        # Several pairings look at one trial, and a case may have more trials than memory should hold.
+        opened = lru_cache(maxsize=TRIALS_IN_MEMORY)(_opened)
+        starts: dict[str, tuple[list[_Side], list[_Side]]] = defaultdict(lambda: ([], []))
+        for side, trials in enumerate((case.good, case.bad)):
+            for trial in trials:
+                session, messages = opened(trial)
+                if (unfit := unfit_to_compare(session)) is not None:
+                    counts[f"left_out_as_{unfit}"] += 1
+                    continue
+                counts["sessions_without_a_partner"] += 1
+                known = _Side(session.session_id, session.score, spoken(session.messages), _said(messages), trial)
+                starts[_start(session)][side].append(known)
+        groups = [group for sides in starts.values() for group in _groups(*sides, pairing.min_margin, counts)]
+        partnered: set[str] = set()
+        for pair, parts in _pairs(groups, pairing, opened, counts):
             counts["pairs"] += 1
-            partnered |= {chosen.session_id, rejected.session_id}
-            yield _row(task_key, split, chosen, rejected, margin, parts)
-    counts["sessions_without_a_partner"] += sessions - len(partnered)
+            partnered |= set(pair.ids)
+            yield _row(case.task_key, split, opened(pair.chosen.trial)[0], opened(pair.rejected.trial)[0], pair.margin, parts)
+        counts["sessions_without_a_partner"] -= len(partnered)
+
+
+def _opened(trial: Trial) -> Opened:
+    """A session, and its messages as they are compared."""
+    session = trial()
+    return session, to_last_assistant(comparable(session.messages))
 
 
 def unfit_to_compare(session: Session) -> str | None:
@@ -124,58 +174,85 @@ def unfit_to_compare(session: Session) -> str | None:
     return "attack_succeeded" if session.attack_succeeded else None
 
 
-def _candidates(good: list[_Side], bad: list[_Side], min_margin: float, counts: Counter[str]) -> Iterator[_Candidate]:
-    for chosen, rejected in product(good, bad):
-        scores = chosen.session.score, rejected.session.score
-        margin = None if scores[0] is None or scores[1] is None else scores[0] - scores[1]
-        if margin is not None and (margin <= 0 or margin < min_margin):
-            counts["not_better_by_the_margin"] += 1
-            continue
-        yield _Candidate(chosen, rejected, margin)
+def _groups(good: list[_Side], bad: list[_Side], min_margin: float, counts: Counter[str]) -> Iterator[_Group]:
+    by_score: tuple[dict[float | None, list[_Side]], ...] = (defaultdict(list), defaultdict(list))
+    for scored, side in zip(by_score, (good, bad), strict=True):
+        for each in sorted(side, key=lambda one: one.session_id):
+            scored[each.score].append(each)
+    for (best, chosen), (worst, rejected) in product(by_score[0].items(), by_score[1].items()):
+        margin = None if best is None or worst is None else best - worst
+        if margin is None or (margin > 0 and margin >= min_margin):
+            yield _Group(margin, chosen, rejected)
+        else:
+            counts["not_better_by_the_margin"] += len(chosen) * len(rejected)
+
+
+def _width(of: _Candidate | _Group) -> float:
+    """Verdicts without scores are as far apart as scores can be."""
+    return 1.0 if of.margin is None else of.margin
+
+
+def _ordered(groups: list[_Group], strategy: Strategy) -> Iterator[_Candidate]:
+    """The candidates of a case in the order of the strategy. Of all but two strategies they are made when they are asked for: a case may
+    have millions, and a few pairs."""
+    everyone = (each for group in groups for each in group.candidates())
+    if strategy == "nearest_length":
+        yield from sorted(everyone, key=lambda each: (abs(each.chosen.length - each.rejected.length), each.ids))
+    elif strategy == "all_pairs":
+        # Of all pairs as wide, a limit takes some by hash: by id they would all be the first good session's.
+        yield from sorted(everyone, key=lambda each: (-_width(each), sha256_of(each.ids)))
+    else:
+        for _, alike in groupby(sorted(groups, key=lambda group: -_width(group)), key=_width):
+            yield from merge(*(group.candidates() for group in alike), key=lambda each: each.ids)
 
 
 Parts = tuple[list[Message], list[Message], list[Message]]
 
 
-def _pairs(candidates: list[_Candidate], pairing: Pairing, counts: Counter[str]) -> Iterator[tuple[Session, Session, float | None, Parts]]:
+def _pairs(
+    groups: list[_Group], pairing: Pairing, opened: Callable[[Trial], Opened], counts: Counter[str]
+) -> Iterator[tuple[_Candidate, Parts]]:
     """The pairs of a case, in the order of the strategy."""
-    if pairing.strategy == "nearest_length":
-        candidates.sort(key=lambda each: (abs(each.chosen.length - each.rejected.length), each.ids))
-    else:  # verdicts without scores are as far apart as scores can be
-        # Of all pairs as wide, a limit takes some by hash: by id they would all be the first good session's.
-        tie = sha256_of if pairing.strategy == "all_pairs" else tuple
-        candidates.sort(key=lambda each: (-1.0 if each.margin is None else -each.margin, tie(each.ids)))
     limit = 1 if pairing.strategy == "best_worst" else pairing.max_per_case
     once = pairing.strategy in ("margin", "nearest_length")
     used: set[str] = set()
     made = 0
-    for at, each in enumerate(candidates):
+    for tried, each in enumerate(_ordered(groups, pairing.strategy)):
         if limit and made == limit:
-            counts["pairings_over_the_limit"] += sum(not (once and used & set(rest.ids)) for rest in candidates[at:])
+            barred = used if once else set()
+            before = islice(_ordered(groups, pairing.strategy), tried)
+            free = sum(group.unused(barred) for group in groups) - sum(not barred & set(other.ids) for other in before)
+            counts["pairings_over_the_limit"] += free
             return
         if once and used & set(each.ids):
             continue
-        parts = _parted(each.chosen.messages, each.rejected.messages)
+        parts = _alike(each.chosen.said, each.rejected.said) or _parted(opened(each.chosen.trial)[1], opened(each.rejected.trial)[1])
         if isinstance(parts, str):
             counts[parts] += 1
             continue
         made += 1
         used |= set(each.ids)
-        yield each.chosen.session, each.rejected.session, each.margin, parts
+        yield each, parts
 
 
 def split_pair(chosen: list[Message], rejected: list[Message]) -> Parts | str:
     """`(prompt, chosen rest, rejected rest)` with comparable call ids, or the name of the reason why the two make no pair."""
-    return _parted(*(to_last_assistant(comparable(messages)) for messages in (chosen, rejected)))
+    one, other = (to_last_assistant(comparable(messages)) for messages in (chosen, rejected))
+    return _alike(_said(one), _said(other)) or _parted(one, other)
+
+
+def _said(messages: list[Message]) -> bytes:
+    """What users and tools said may differ between trials whose agents did the same: only the agents' own messages are compared."""
+    return b"".join(sha256(json_bytes(message)).digest()[:16] for message in _of_assistant(messages))
+
+
+def _alike(one: bytes, other: bytes) -> str | None:
+    if one == other:
+        return "equal_answers"
+    return "one_is_a_beginning_of_the_other" if one.startswith(other) or other.startswith(one) else None
 
 
 def _parted(one: list[Message], other: list[Message]) -> Parts | str:
-    # What users and tools said may differ between trials whose agents did the same: only the agents' own messages are compared.
-    own, others = (_of_assistant(messages) for messages in (one, other))
-    if own == others:
-        return "equal_answers"
-    if own == others[: len(own)] or others == own[: len(others)]:
-        return "one_is_a_beginning_of_the_other"
     common = next(index for index, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
     while common and not one[common]["role"] == other[common]["role"] == "assistant":
         common -= 1
@@ -200,17 +277,20 @@ def length_ratios(rows: Iterable[dict[str, Any]]) -> list[float]:
 
 def comparable(messages: list[Message]) -> list[Message]:
     """A copy in which call ids are numbered in order (`call_1`, …) and arguments are in canonical JSON."""
-    copied = copy.deepcopy(messages)
-    names: dict[str, str] = {}
+    copied, names = [], dict[str, str]()
     number = 0
-    for message in copied:
-        for call in message.get("tool_calls", ()):
-            number += 1
-            names[call["id"]] = made = f"call_{number}"
-            call["id"] = made
-            call["function"]["arguments"] = _canonical_arguments(call["function"]["arguments"])
+    for message in messages:
+        if calls := message.get("tool_calls"):
+            made = []
+            for call in calls:
+                number += 1
+                names[call["id"]] = f"call_{number}"
+                function = call["function"] | {"arguments": _canonical_arguments(call["function"]["arguments"])}
+                made.append(call | {"id": names[call["id"]], "function": function})
+            message = message | {"tool_calls": made}
         if "tool_call_id" in message:
-            message["tool_call_id"] = names.get(message["tool_call_id"], message["tool_call_id"])
+            message = message | {"tool_call_id": names.get(message["tool_call_id"], message["tool_call_id"])}
+        copied.append(message)
     return copied
 
 
@@ -224,7 +304,7 @@ def _canonical_arguments(text: str) -> str:
 def _start(session: Session) -> str:
     """Identity of everything before the agent's first message, and of the tools."""
     first = next((index for index, message in enumerate(session.messages) if message["role"] == "assistant"), len(session.messages))
-    return sha256_of([session.messages[:first], session.tools])
+    return sha256(json_bytes([session.messages[:first], session.tools])).hexdigest()
 
 
 def _row(task_key: str, split: TaskSplit, chosen: Session, rejected: Session, margin: float | None, parts: Parts) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import pyarrow as pa
 from agent_pipeline.datasets.splits import TaskSplit
 from agent_pipeline.traces.judging import ConfiguredMeasure, EvaluationContext
 from agent_pipeline.traces.session import Message, Session, is_learnt
+from agent_pipeline.traces.tables import row_session
 
 SFT = pa.schema(
     [
@@ -23,8 +24,11 @@ SFT = pa.schema(
         pa.field("split", pa.string(), nullable=False),
         pa.field("messages", pa.json_(), nullable=False),
         pa.field("tools", pa.json_(), nullable=False),
+        pa.field("score", pa.float64()),
+        pa.field("created_at", pa.timestamp("us", tz="UTC")),
     ]
 )
+"""`score` and `created_at` are the session's, null where nobody knows: of rows alike the better judged stands, then the earlier."""
 
 
 def sft_rows(
@@ -57,6 +61,30 @@ def sft_rows(
             "split": split.of(session.task_key),
             "messages": messages,
             "tools": session.tools,
+            "score": session.score,
+            "created_at": session.created_at,
+        }
+
+
+_ENDS_WITH_WORDS = b'"role":"assistant"}]'
+"""How the lake's JSON of messages ends (sorted keys, no blanks) where the last one is the agent's and calls nothing. Quotes within a text
+have a backslash before them, so that no text can end so."""
+
+
+def sft_rows_of_table(
+    rows: Iterable[dict[str, Any]], split: TaskSplit, counts: Counter[str] | None = None, measures: Sequence[ConfiguredMeasure] = ()
+) -> Iterator[dict[str, Any]]:
+    """`sft_rows` of rows of the table `curated_sessions` whose JSON columns are `msgspec.Raw`: what stays as it is is not read."""
+    counts = Counter() if counts is None else counts
+    for row in rows:
+        if measures or not bytes(row["messages"]).endswith(_ENDS_WITH_WORDS):
+            yield from sft_rows([row_session(row)], split, counts, measures)
+            continue
+        counts["sessions"] += 1
+        counts["rows"] += 1
+        yield {name: row[name] for name in SFT.names if name in row} | {
+            "row_id": row["session_id"],
+            "split": split.of(row["task_key"]),
         }
 
 

@@ -1,9 +1,11 @@
 """ShareGPT conversations: `{"from", "value"}` turns of `system`, `human`, `gpt`, `function_call` and `observation`.
 
 The form that LLaMA-Factory documents for tool use: a call's value is the JSON of `{"name", "arguments"}` with the arguments as an object,
-several calls in one message (and their results) are one turn whose value is a JSON list, `tools` is the JSON text of the function schemas;
-after the system turn, human or observation and gpt or function_call take turns, else the loader throws the conversation away. Axolotl
-reads the same turns with its mappings of `from` and `value` and its `roles`, and the schemas as a list from `tool_schemas`.
+several calls in one message (and their results) are one turn whose value is a JSON list; after the system turn, human or observation and
+gpt or function_call take turns, else the loader throws the conversation away. Axolotl reads the same turns with its mappings of `from` and
+`value` and its `roles`. Both read `tools`, the JSON text of OpenAI's schemas, or null. It is a text because schemas are of no one type:
+datasets 4.0, the newest that LLaMA-Factory 0.9.5 takes, refuses a JSON file of them, or fills the keys of all into each. It is null and
+not empty because Axolotl 0.19 decodes whatever text it finds.
 
 What that form has no place for stands beside it in keys that loaders leave alone, so that `messages_of` gives the chat back as it was:
 `ids` of calls and results, `words` that were said along with calls, `lengths` of messages that had to be joined into one turn, and
@@ -19,7 +21,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from agent_pipeline.traces.session import Message, is_learnt
+from agent_pipeline.traces.session import Message, Tool, is_learnt
 
 SHAREGPT = pa.schema(
     [
@@ -29,8 +31,7 @@ SHAREGPT = pa.schema(
         pa.field("task_key", pa.string(), nullable=False),
         pa.field("split", pa.string(), nullable=False),
         pa.field("conversations", pa.json_(), nullable=False),
-        pa.field("tools", pa.string(), nullable=False),
-        pa.field("tool_schemas", pa.json_(), nullable=False),
+        pa.field("tools", pa.string()),
     ]
 )
 
@@ -40,6 +41,9 @@ _FROM = {"system": "system", "user": "human", "assistant": "gpt"}
 _ROLE = {name: role for role, name in _FROM.items()}
 _BETWEEN = "\n\n"
 """Stands between messages of one role that are joined into one turn."""
+
+
+_TAKES_NONE: Tool = {"type": "object", "properties": {}}
 
 
 class _Call(msgspec.Struct):
@@ -66,9 +70,14 @@ def sharegpt_rows(
         counts["rows"] += 1
         counts["words_beside_calls"] += sum("words" in turn for turn in turns)
         kept = {name: row[name] for name in SHAREGPT.names if name in row and name != "tools"}
-        functions = [tool.get("function", tool) for tool in row["tools"]]
-        tools = json.dumps(functions, ensure_ascii=False) if functions else ""
-        yield kept | {"conversations": turns, "tools": tools, "tool_schemas": row["tools"]}
+        tools = json.dumps(list(map(_schema, row["tools"])), ensure_ascii=False) if row["tools"] else None
+        yield kept | {"conversations": turns, "tools": tools}
+
+
+def _schema(tool: Tool) -> Tool:
+    """A tool in OpenAI's form; without parameters it takes none, by that form, which LLaMA-Factory wants said."""
+    function = tool.get("function", tool)
+    return {"type": "function", "function": function | {"parameters": _TAKES_NONE | (function.get("parameters") or {})}}
 
 
 def conversations(messages: list[Message]) -> list[Turn]:

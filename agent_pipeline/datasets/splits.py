@@ -7,7 +7,8 @@ was in no earlier night's training set; all trials of a task are on one side. `l
 import hashlib
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from sys import intern
 from typing import Any, Literal, NamedTuple, Protocol
 
 from agent_pipeline.errors import SettingsError
@@ -57,6 +58,15 @@ def split_of(task_key: str, sizes: SplitSizes) -> Split:
     return "select" if place < sizes.test + sizes.select else "train"
 
 
+def with_sides(rows: Iterable[Mapping[str, Any]], split: TaskSplit) -> Iterator[dict[str, Any]]:
+    """Rows that come from beside the lake (distilled, collected), each with the `split` of its `task_key`.
+
+    Given the ledger of the agent that is trained (`ledger.read_ledger`), a row of a task that it holds out is on that side here too, if the
+    task has the same key: tasks are known by the id that the source gives them, else by the first user message.
+    """
+    return (dict(row) | {"split": split.of(row["task_key"])} for row in rows)
+
+
 def tasks_needed(share: float, certainty: float = 0.95) -> int:
     """How many tasks it takes for at least one to fall on a side of this share, with this certainty."""
     return math.ceil(math.log(1 - certainty) / math.log(1 - share))
@@ -95,8 +105,10 @@ def root_tasks(rows: Iterable[Mapping[str, Any]]) -> dict[str, str]:
 
 def overlaps(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
     """What stands on more than one side, by kind: session ids, task keys, and contents (by hash). Empty lists are the proof of none."""
-    sides: dict[str, dict[str, set[str]]] = {kind: defaultdict(set) for kind in ("session_id", "task_key", "content_sha256")}
+    first: dict[str, dict[str, str]] = {kind: {} for kind in ("session_id", "task_key", "content_sha256")}
+    found: dict[str, set[str]] = {kind: set() for kind in first}
     for row in rows:
-        for kind, seen in sides.items():
-            seen[row[kind]].add(row["split"])
-    return {kind: sorted(value for value, splits in seen.items() if len(splits) > 1) for kind, seen in sides.items()}
+        for kind, sides in first.items():
+            if sides.setdefault(row[kind], intern(row["split"])) != row["split"]:
+                found[kind].add(row[kind])
+    return {kind: sorted(values) for kind, values in found.items()}

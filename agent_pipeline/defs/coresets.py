@@ -1,7 +1,8 @@
 """Assets of the stage `coresets`: which rows to train on, as an index of row ids, never as copies of rows."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import dagster as dg
@@ -16,6 +17,10 @@ from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.specs import asset_options, version
 from agent_pipeline.defs.worker_client import run_worker
 from agent_pipeline.failures import user_errors
+from agent_pipeline.lake import Lake
+from agent_pipeline.selection.embeddings import TFIDF, check_embeddings
+from agent_pipeline.traces.partitions import PartitionKey
+from agent_pipeline.traces.session import sha256_of
 from agent_pipeline.traces.tables import to_rows, to_table
 
 CORESET = pa.schema(
@@ -30,6 +35,8 @@ CORESET = pa.schema(
         pa.field("reason", pa.string(), nullable=False),
     ]
 )
+
+_ALIKE = ("identical to row", "near-duplicate of row")
 
 
 class CoresetConfig(dg.Config):
@@ -61,7 +68,15 @@ class CoresetConfig(dg.Config):
         description="Rows whose embeddings are at least so alike (cosine) are reported, never left out; 0: don't look.",
     )
     seed: int = Field(default=0, description="Seed of every random choice.")
-    base_model: str = Field(default=BASE_MODEL, description="Model whose losses are computed, for strategies that look at them.")
+    base_model: str = Field(
+        default=BASE_MODEL,
+        description="Model whose losses are computed, for strategies that look at them; and of embeddings=hidden_states.",
+    )
+    embeddings: str = Field(
+        default=TFIDF,
+        description="What places conversations in space: tfidf (no model, no download), hidden_states (of the base model; slow on a CPU), "
+        "model2vec:<folder or name>, sentence-transformers:<folder or name>.",
+    )
 
 
 @dg.asset(**asset_options("coresets", {"parquet"}))
@@ -78,10 +93,17 @@ def sft_coreset(
 
     with user_errors():
         strategy = check_settings(config.strategy, config.target_size)
+        check_embeddings(config.embeddings)
         everything = list(to_rows(sft_dataset))
         rows = [row for row in everything if row["split"] == "train"]
         lake, key = workspace.open_lake(), agent_key(context)
-        embeddings = KeptEmbeddings(lake, key, config.seed)
+        wanted = [row for row in everything if row["split"] == "select"] if strategy.needs_wanted else []
+
+        def embed() -> dict[str, Any]:
+            params = {"embeddings": config.embeddings, "base_model": config.base_model}
+            return run_worker(context, pipes, workspace, "embed", rows + wanted, params)
+
+        embeddings = KeptEmbeddings(lake, key, config.seed) if config.embeddings == TFIDF else _ModelEmbeddings(lake, key, embed)
         losses = lengths = None
         if strategy.needs_losses and len(rows) > config.target_size:
             made = run_worker(context, pipes, workspace, "losses", rows, {"base_model": config.base_model})
@@ -95,7 +117,7 @@ def sft_coreset(
             loss_band=(config.loss_band_low, config.loss_band_high),
             min_score=config.min_score,
             near=config.near_duplicates or None,
-            wanted=[row for row in everything if row["split"] == "select"] if strategy.needs_wanted else (),
+            wanted=wanted,
             embed=embeddings,
         )
         choices = select(rows, config.strategy, config.target_size, config.seed, options=options)
@@ -106,6 +128,7 @@ def sft_coreset(
             "training_rows": len(rows),
             "chosen": sum(choice.chosen for choice in choices),
             "strategy": config.strategy,
+            "embedded_by": config.embeddings,
             "reasons": counts_table(counted(_kind(choice.reason) for choice in choices)),
         }
         if strategy.warning:
@@ -115,6 +138,25 @@ def sft_coreset(
         if config.near_duplicates or config.semantic_duplicates:
             metadata |= _duplicates(rows, config, embeddings)
         return dg.MaterializeResult(value=staged, data_version=version(staged.sha256), metadata=metadata)
+
+
+class _ModelEmbeddings:
+    """Embeddings by a model (it is an `Embed`): made for all rows at once, in a process of its own, when the first are asked for."""
+
+    def __init__(self, lake: Lake, key: PartitionKey, make: Callable[[], dict[str, Any]]) -> None:
+        self._lake, self._key, self._make = lake, key, make
+        self._vectors: dict[str, Any] = {}
+        self.counts: Counter[str] = Counter()
+
+    def __call__(self, texts: Sequence[str]) -> Any:
+        """(n, d) float32 of length one."""
+        from agent_pipeline.selection.vectors import found_among, kept_vectors
+
+        if not self._vectors:
+            made = self._make()
+            self.counts.update(computed=made["computed"], kept=made["kept"])
+            self._vectors = kept_vectors(self._lake, self._key, made["origin"])
+        return found_among(self._vectors, [sha256_of(text) for text in texts])
 
 
 def _described(
@@ -169,9 +211,14 @@ def _duplicates(rows: Sequence[dict[str, Any]], config: CoresetConfig, embedding
     return made
 
 
+def another_stands_for_it(reason: str) -> bool:
+    """Whether a row was passed over because it is like another."""
+    return reason.startswith(_ALIKE)
+
+
 def _kind(reason: str) -> str:
     """A reason without what differs from row to row (the other row's id, numbers but shares), so that reasons can be counted."""
-    for start in ("identical to row", "near-duplicate of row"):
+    for start in _ALIKE:
         if reason.startswith(start):
             return f"{start.removesuffix(' row')} another row"
     return re.sub(r"-?\b\d[\d.]*\b(?! %)", "…", reason)

@@ -6,15 +6,18 @@ import dagster as dg
 import pyarrow as pa
 from pydantic import Field
 
+from agent_pipeline.defs.coresets import another_stands_for_it
 from agent_pipeline.defs.defaults import BASE_MODEL
 from agent_pipeline.defs.metadata import curve
 from agent_pipeline.defs.partitions import AGENTS, agent_key
+from agent_pipeline.defs.replay import chosen_rows, held_out_rows
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.specs import ARTIFACTS, asset_options, version
 from agent_pipeline.defs.worker_client import run_worker
 from agent_pipeline.errors import DataError
 from agent_pipeline.failures import user_errors
 from agent_pipeline.lake import Artifact
+from agent_pipeline.selection.replay import draw
 from agent_pipeline.traces.tables import to_rows
 
 
@@ -36,6 +39,11 @@ class AdapterConfig(dg.Config):
     lora_alpha: int = Field(default=32, ge=1, description="Scale of the adapter (alpha / r multiplies its output).")
     lora_dropout: float = Field(default=0.0, ge=0, lt=1, description="Dropout before the adapter's first matrix.")
     target_modules: str = Field(default="all-linear", description="Modules that get an adapter: all-linear, or names with commas between.")
+    use_dora: bool = Field(default=False, description="The adapter learns direction and magnitude apart (DoRA, Liu et al. 2024).")
+    use_lora_plus: bool = Field(
+        default=False, description="The adapter's second matrices learn faster than the first ones (LoRA+, Hayou et al. 2024)."
+    )
+    lora_plus_lr_ratio: float = Field(default=16.0, ge=1, description="LoRA+: how many times as fast.")
     gradient_checkpointing: Literal["auto", "on", "off"] = Field(
         default="auto", description="Recompute activations to save memory; auto: for long rows. Does not change what is learnt."
     )
@@ -43,6 +51,9 @@ class AdapterConfig(dg.Config):
         default=2048, ge=16, description="Tokens of a row; longer ones lose their oldest exchanges, never half an answer."
     )
     seed: int = Field(default=42, ge=0, description="Seed of the order of rows and of the adapter's first values.")
+    replay_ratio: float = Field(
+        default=0.1, ge=0, lt=1, description="Share of rows of earlier nights, from replay_buffer, in every batch; none of tonight's again."
+    )
 
 
 @dg.asset(**asset_options("models", {"pytorch", "huggingface"}, ARTIFACTS))
@@ -50,24 +61,32 @@ def sft_adapter(
     context: dg.AssetExecutionContext,
     sft_dataset: pa.Table,
     sft_coreset: pa.Table,
+    replay_buffer: pa.Table,
     config: AdapterConfig,
     workspace: dg.ResourceParam[Workspace],
     pipes: dg.ResourceParam[dg.PipesSubprocessClient],
 ) -> dg.MaterializeResult:
-    """A LoRA adapter, trained by TRL on the chosen rows, with loss on the assistant's tokens only. The same rows, base and
-    configuration are not trained twice."""
+    """A LoRA adapter, trained by TRL on the chosen rows and some of earlier nights, with loss on the assistant's tokens only. The same
+    rows, base and configuration are not trained twice."""
     with user_errors():
-        chosen = {row["row_id"] for row in to_rows(sft_coreset) if row["chosen"]}
-        rows = [row for row in to_rows(sft_dataset) if row["row_id"] in chosen and row["split"] == "train"]
+        rows = list(to_rows(chosen_rows(sft_dataset, sft_coreset)))
         if not rows:
             raise DataError(
                 f"{context.partition_key} has no training rows: see the drop reasons of curated_sessions (sessions without a judgment are "
                 "excluded unless judged_sessions is run with when_unjudged=measures)."
             )
-        if missing := chosen - {row["row_id"] for row in rows}:
-            raise DataError(f"{len(missing)} chosen rows are no longer in sft_dataset: materialize sft_coreset again.")
-        config_values = {name: value for name, value in config.model_dump().items() if name != "base_model"}
-        made = run_worker(context, pipes, workspace, "train", rows, {"base_model": config.base_model, "config": config_values})
+        passed_over = {row["session_id"] for row in sft_coreset.to_pylist() if another_stands_for_it(row["reason"])}
+        held_out = held_out_rows(workspace, agent_key(context), sft_dataset)
+        replay = draw(to_rows(replay_buffer), rows, config.replay_ratio, held_out, passed_over)
+        context.log.info(replay.sentence())
+        config_values = {name: value for name, value in config.model_dump().items() if name not in ("base_model", "replay_ratio")}
+        params = {
+            "base_model": config.base_model,
+            "config": config_values,
+            "replayed": len(replay.rows),
+            "replay_ratio": config.replay_ratio,
+        }
+        made = run_worker(context, pipes, workspace, "train", rows + replay.rows, params)
         report = made["report"]
         return dg.MaterializeResult(
             value=artifact_made(context, workspace, "sft_adapter", made),
@@ -75,6 +94,8 @@ def sft_adapter(
             metadata={
                 "reused": made["reused"],
                 "rows": len(rows),
+                "replay": dg.MetadataValue.json(replay.report()),
+                "replayed": replay.sentence(),
                 "report": dg.MetadataValue.json({name: value for name, value in report.items() if name not in ("log_history", "row_ids")}),
                 "loss": curve([(each["step"], each["loss"]) for each in report["log_history"]], "training loss", "step", "loss"),
             },

@@ -8,13 +8,14 @@ import dagster as dg
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.lake import Lake
 from agent_pipeline.settings import Settings, load_settings
+from agent_pipeline.traces.forgotten import BlockList
 from agent_pipeline.traces.judging import Labels, labels_signature, read_labels
 from agent_pipeline.traces.judging.client import Endpoint, Limits, LlmClient
 from agent_pipeline.traces.judging.llm import LlmJudge, read_rubric
 from agent_pipeline.traces.partitions import PartitionKey
 from agent_pipeline.traces.reading import fingerprint
-from agent_pipeline.traces.session import Session
 from agent_pipeline.traces.sources import TraceSource, open_sources, readers
+from agent_pipeline.traces.sources.base import Stored, stored_sessions
 
 
 class Workspace(dg.ConfigurableResource):
@@ -47,13 +48,15 @@ class Workspace(dg.ConfigurableResource):
         return "|".join([source.signature(), *map(labels_signature, self.settings().labels_paths)])
 
     def fingerprint(self, source: TraceSource, key: PartitionKey) -> tuple[str, int]:
-        """The data version of an agent's sessions and of what people say of them, and how many sessions there are."""
+        """The data version of an agent's sessions and of what people say of them, and how many there are; forgotten ones do not count."""
         labels, ids = self.labels(key), list[str]()
+        blocked = BlockList.read(self.open_lake())
 
-        def seen() -> Iterator[Session]:
-            for session in source.sessions(key):
-                ids.append(session.session_id)
-                yield session
+        def seen() -> Iterator[Stored]:
+            for stored in stored_sessions(source, key):
+                if not blocked.has(stored.session_id, key):
+                    ids.append(stored.session_id)
+                    yield stored
 
         version, count = fingerprint(seen())
         return labels.version_with(version, ids), count

@@ -7,7 +7,7 @@ import dagster as dg
 from agent_pipeline.defs.partitions import AGENTS
 
 OWNER = "team:agent-pipeline"
-CODE_VERSION = "2"
+CODE_VERSION = "3"
 """Raise it when the meaning of a stored table or artifact changes: assets of an older version then show as stale."""
 
 TABLES, ARTIFACTS = "tables", "artifacts"

@@ -16,7 +16,17 @@ from agent_pipeline.defs.partitions import AGENTS, agent_key
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.specs import asset_options, version
 from agent_pipeline.failures import user_errors
-from agent_pipeline.traces.curation import LEAKS, Bounds, Candidate, characters, curate, leak_patterns, without_leaks
+from agent_pipeline.traces.curation import (
+    LEAKS,
+    Bounds,
+    Candidate,
+    Reason,
+    characters,
+    curate,
+    failed_calling,
+    leak_patterns,
+    without_leaks,
+)
 from agent_pipeline.traces.ingestion import ingest
 from agent_pipeline.traces.judging import JUDGES, MEASURES, Judged, Panel, Policy, parse_measures
 from agent_pipeline.traces.judging.agreement import Agreement
@@ -24,7 +34,7 @@ from agent_pipeline.traces.judging.client import Limits, LlmClient
 from agent_pipeline.traces.redaction import Redactor
 from agent_pipeline.traces.repair import DEFAULT_POLICY, KINDS, repair_policy
 from agent_pipeline.traces.session import Message
-from agent_pipeline.traces.tables import CURATED, JUDGED, ROWS_PER_BATCH, row_session, to_batches, to_rows
+from agent_pipeline.traces.tables import CURATED, JUDGED, row_session, stored_batches, to_batches, to_rows
 
 
 @dg.observable_source_asset(
@@ -73,6 +83,7 @@ def sessions(context: dg.AssetExecutionContext, config: SessionsConfig, workspac
             metadata={
                 "sessions": found.table.rows,
                 "copied_from_the_last_table": found.copied,
+                "forgotten": found.forgotten,
                 "source": source.name,
                 "judgments": counts_table(found.counts["judgment"], "judgment"),
                 "damage": counts_table(_treated(found.counts["damage"], policy), "kind of damage, and what was done"),
@@ -94,7 +105,7 @@ def nothing_private_was_written(context: dg.AssetCheckExecutionContext, workspac
         found: Counter[str] = Counter()
         where: list[str] = []
         rows = 0
-        for row in to_rows(workspace.open_lake().open("sessions", agent_key(context)).iter_batches()):
+        for row in to_rows(stored_batches(workspace.open_lake().open("sessions", agent_key(context)))):
             rows += 1
             if kinds := redactor.finds(row_session(row)).values():
                 found.update(kinds)
@@ -243,7 +254,7 @@ def curated_sessions(
 
         def decided() -> Iterator[dict[str, Any]]:
             # Whom a session repeats is known when all have been seen: the table is read again, so that memory holds no texts but a batch's.
-            again = to_rows(lake.open("judged_sessions", key).iter_batches(batch_size=ROWS_PER_BATCH))
+            again = to_rows(stored_batches(lake.open("judged_sessions", key)))
             for row, decision in zip(again, decisions, strict=True):
                 if decision.session_id in stripped:
                     row = _with_messages(row, without_leaks(row["messages"], patterns)[0])
@@ -262,11 +273,20 @@ def curated_sessions(
                 "verdicts_taken_out_of_the_text": len(stripped),
                 "where_sessions_went": bars(where, f"{key}: where {len(decisions)} sessions went"),
                 "by_week": weeks(
-                    ((one.created_at, decision.reason or "kept") for one, decision in zip(candidates, decisions, strict=True)),
+                    (
+                        (one.created_at, _kind(decision.reason) if decision.reason else "kept")
+                        for one, decision in zip(candidates, decisions, strict=True)
+                    ),
+                    ["kept", *(_kind(reason) for reason in Reason)],
                     f"{key}: where they went, by week",
                 ),
             },
         )
+
+
+def _kind(reason: str) -> str:
+    """A reason without the name that it may have after it: `broken:orphan_output` is `broken`."""
+    return reason.partition(":")[0]
 
 
 def _with_messages(row: dict[str, Any], messages: list[Message]) -> dict[str, Any]:
@@ -290,6 +310,8 @@ def _candidate(row: dict[str, Any], leak: str | None) -> Candidate:
         attack_succeeded=row["attack_succeeded"],
         leak=leak,
         characters=characters(row["messages"]),
+        failed_calling=row["verdict"] == "unacceptable"
+        and failed_calling(row["messages"], row["damage"], row["broken"], row["verdict_by"]),
     )
 
 

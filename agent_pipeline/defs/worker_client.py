@@ -9,7 +9,9 @@ import dagster as dg
 import pyarrow.parquet as pq
 
 from agent_pipeline.datasets.sft import SFT
+from agent_pipeline.defs.partitions import agent_key
 from agent_pipeline.defs.resources import Workspace
+from agent_pipeline.lake import sha256_file
 from agent_pipeline.traces.tables import to_table
 
 
@@ -37,6 +39,7 @@ def run_worker(
             "cache": str(settings.cache_path),
             "trust_remote_code": settings.trust_remote_code,
             "llama_cpp": settings.llama_cpp,
+            "tables": _versions(context, workspace),
         }
         context.log.info(f"starting a process to {task} with {len(rows):,} rows")
         command = [sys.executable, "-m", "agent_pipeline.worker"]
@@ -53,3 +56,10 @@ def run_worker(
     if "error" in result:
         raise dg.Failure(result["error"], allow_retries=False)
     return result
+
+
+def _versions(context: dg.AssetExecutionContext, workspace: Workspace) -> dict[str, str]:
+    """The data versions (sha256) of the tables that an asset is made from."""
+    lake, key = workspace.open_lake(), agent_key(context)
+    names = sorted(each.path[-1] for each in context.assets_def.asset_deps[context.asset_key])
+    return {name: sha256_file(lake.table(name, key)) for name in names if lake.has(name, key)}

@@ -23,11 +23,11 @@ from agent_pipeline.training.encoding import encode_row
 from agent_pipeline.training.loading import load_model
 from agent_pipeline.training.losses import RowLoss, encoded_losses, mean_loss
 from agent_pipeline.training.masks import prompt_ids
-from agent_pipeline.training.templates import load_tokenizer
+from agent_pipeline.training.templates import TrainingTemplate, load_tokenizer
 
 if TYPE_CHECKING:
     from peft import PeftModel
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 MARGIN = 16
 """New tokens allowed beyond the length of what was expected: room for other spacing, an end for rambling."""
@@ -68,19 +68,19 @@ def evaluate(
             f"{max(10, 2 * given)} tasks, or a larger share for {split}."
         )
     tokenizer, template = load_tokenizer(adapter_dir, base.trust_remote_code)
-    questions = [question for sample in samples if (question := _question(tokenizer, sample, max_new_tokens, max_length))]
+    questions = [question for sample in samples if (question := question_of(tokenizer, sample, max_new_tokens, max_length))]
     if not questions:
         raise DataError(f"None of {len(samples)} held-out turns fits into {max_length} tokens: raise max_length.")
     rows_that_fit = [(row, fitting) for row in heldout if (fitting := encode_row(tokenizer, row, max_length))]
     model = load_model(base, probe_device(), adapter_dir)
-    stops = set(tokenizer.convert_tokens_to_ids(list(template.stops))) | {tokenizer.eos_token_id} - {None}
+    stops = stop_ids(tokenizer, template)
 
     said: dict[str, list[str]] = {}
     losses: dict[str, list[RowLoss]] = {}
     for name in ("base", "adapter"):
         with _as(model, name):
             losses[name] = encoded_losses(model, [fitting.encoded for _, fitting in rows_that_fit], progress)
-            said[name] = _answers(model, tokenizer, questions, stops, progress, f"turns answered by the {name}")
+            said[name] = answers(model, tokenizer, questions, stops, progress, f"turns answered by the {name}")
 
     scores = {name: [asdict(score(q.sample, text)) for q, text in zip(questions, said[name], strict=True)] for name in said}
     tasks = [question.sample.task_key for question in questions]
@@ -107,7 +107,7 @@ def _as(model: "PeftModel", name: str) -> AbstractContextManager[Any]:
     return model.disable_adapter() if name == "base" else nullcontext()
 
 
-def _question(tokenizer: "PreTrainedTokenizerBase", sample: TurnSample, max_new_tokens: int, max_length: int) -> Question | None:
+def question_of(tokenizer: "PreTrainedTokenizerBase", sample: TurnSample, max_new_tokens: int, max_length: int) -> Question | None:
     """The sample as tokens; a prompt too long loses its oldest exchanges, as in training; None where that is not enough."""
     row = {
         "row_id": sample.row_id,
@@ -123,14 +123,20 @@ def _question(tokenizer: "PreTrainedTokenizerBase", sample: TurnSample, max_new_
     return Question(sample, prompt, min(max_new_tokens, end - start + MARGIN))
 
 
-def _answers(
-    model: "PeftModel",
+def stop_ids(tokenizer: "PreTrainedTokenizerBase", template: TrainingTemplate) -> set[int]:
+    """The tokens that end an answer."""
+    return set(tokenizer.convert_tokens_to_ids(list(template.stops))) | {tokenizer.eos_token_id} - {None}
+
+
+def answers(
+    model: "PreTrainedModel",
     tokenizer: "PreTrainedTokenizerBase",
     questions: Sequence[Question],
     stops: set[int],
     progress: Progress,
     text: str,
 ) -> list[str]:
+    """A model's greedy answer to each question, as text."""
     tokens = generate(model, [q.prompt for q in questions], [q.limit for q in questions], stops, progress, text)
     # Special tokens are kept: in some families they are what says "this is a call".
     return tokenizer.batch_decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False)

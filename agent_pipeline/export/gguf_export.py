@@ -55,16 +55,52 @@ def export(
     Raises `ExportError`, `ModelError`, `DataError` where a step fails, logits disagree, or template or tokens
     differ.
     """
-    if not outtypes or any(kind not in OUTTYPES for kind in outtypes):
-        raise ExportError(f"The GGUF types to export are {list(outtypes)}: give one or more of {', '.join(OUTTYPES)}.")
-    find_converter(llama_cpp_path)  # its absence is to be known before the minutes are spent
+    _check(outtypes, llama_cpp_path)
     conversations = list(conversations)
-    steps = 2 + 2 * len(outtypes)
     merged_dir = out_dir / "merged"
     asked = parity.prompts(parity.load_tokenizer(adapter_dir, trust_remote_code), conversations)
-
-    progress(0, steps, "export: merging the adapter")
+    progress(0, 2 + 2 * len(outtypes), "export: merging the adapter")
     logits = merge_adapter(base, adapter_dir, merged_dir, [prompt.ids for prompt in asked[:LOGIT_PROMPTS]], trust_remote_code)
+    report = export_whole(
+        merged_dir,
+        out_dir,
+        conversations,
+        outtypes,
+        max_new_tokens,
+        progress,
+        longest_row=longest_row,
+        threshold=threshold,
+        llama_cpp_path=llama_cpp_path,
+        trust_remote_code=trust_remote_code,
+        logits=msgspec.to_builtins(logits),
+    )
+    if not keep_merged:
+        shutil.rmtree(merged_dir)
+    return report
+
+
+def export_whole(
+    merged_dir: Path,
+    out_dir: Path,
+    conversations: Sequence[dict[str, Any]],
+    outtypes: Sequence[str],
+    max_new_tokens: int = 48,
+    progress: Progress = silent,
+    *,
+    longest_row: int = 0,
+    threshold: float = parity.GREEDY_THRESHOLD,
+    llama_cpp_path: str | None = None,
+    trust_remote_code: bool = False,
+    logits: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The same for a model that is whole already: `merged_dir` is its Hugging Face directory. `logits` is what merging found, if it was.
+
+    Raises as `export`.
+    """
+    _check(outtypes, llama_cpp_path)
+    conversations = list(conversations)
+    steps = 2 + 2 * len(outtypes)
+    asked = parity.prompts(parity.load_tokenizer(merged_dir, trust_remote_code), conversations)
     files = {}
     for number, kind in enumerate(outtypes, 1):
         progress(number, steps, f"export: writing {kind}")
@@ -90,7 +126,7 @@ def export(
         "ok": all(answers[kind]["agreement"] >= threshold for kind in answers if kind in EXACT_TYPES),
         "threshold": threshold,
         "max_new_tokens": max_new_tokens,
-        "logits": msgspec.to_builtins(logits),
+        "logits": logits,
         "template": template,
         "answers": answers,
         "files": {path.name: path.stat().st_size for path in files.values()},
@@ -102,7 +138,12 @@ def export(
         },
     }
     (out_dir / "parity.json").write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    if not keep_merged:
-        shutil.rmtree(merged_dir)
     progress(steps, steps, "export: done")
     return report
+
+
+def _check(outtypes: Sequence[str], llama_cpp_path: str | None) -> None:
+    """What can be known before the minutes are spent. Raises `ExportError`."""
+    if not outtypes or any(kind not in OUTTYPES for kind in outtypes):
+        raise ExportError(f"The GGUF types to export are {list(outtypes)}: give one or more of {', '.join(OUTTYPES)}.")
+    find_converter(llama_cpp_path)

@@ -4,6 +4,7 @@ import dagster as dg
 
 from agent_pipeline.failures import user_errors
 from agent_pipeline.lake import Artifact, Lake
+from agent_pipeline.lineage import made_of
 from agent_pipeline.settings import load_settings
 from agent_pipeline.traces.partitions import parse_key
 
@@ -21,6 +22,7 @@ class ArtifactIOManager(dg.ConfigurableIOManager):
             {
                 "path": dg.MetadataValue.path(str(obj.path)),
                 "identity": obj.identity,
+                "made_of": dg.MetadataValue.json(made_of(obj.manifest)),
                 "files": dg.MetadataValue.json({name: file["bytes"] for name, file in files.items()}),
                 "size_bytes": sum(file["bytes"] for file in files.values()),
             }

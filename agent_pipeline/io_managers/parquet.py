@@ -15,7 +15,7 @@ from agent_pipeline.failures import user_errors
 from agent_pipeline.lake import Lake, StagedTable
 from agent_pipeline.settings import load_settings
 from agent_pipeline.traces.partitions import PartitionKey, parse_key
-from agent_pipeline.traces.tables import is_json
+from agent_pipeline.traces.tables import is_json, stored_batches
 
 
 class ParquetIOManager(dg.ConfigurableIOManager):
@@ -38,12 +38,15 @@ class ParquetIOManager(dg.ConfigurableIOManager):
                 staged = self._lake().stage(_name(context), keys[0], reader, reader.schema)
             size = staged.bytes
             staged.commit()
+        # What an asset says of its columns' origins is shown of what was materialized.
+        lineage = {name: each for name, each in context.definition_metadata.items() if name == COLUMN_LINEAGE}
         context.add_output_metadata(
             {
                 "dagster/row_count": staged.rows,
-                "dagster/column_schema": _column_schema(staged.schema),
+                COLUMN_SCHEMA: column_schema(staged.schema),
                 "dagster/uri": str(staged.target),
                 "size_bytes": size,
+                **lineage,
             }
         )
 
@@ -74,7 +77,7 @@ def _name(context: dg.OutputContext | dg.InputContext) -> str:
 
 
 def _batches(file: Any, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    for batch in file.iter_batches(batch_size=1000):
+    for batch in stored_batches(file):
         yield batch if batch.schema.equals(schema) else batch.cast(schema)
 
 
@@ -141,7 +144,11 @@ _CONVERTERS: dict[str, Callable[[Any], pa.Table]] = {
 }
 
 
-def _column_schema(schema: pa.Schema) -> dg.TableSchema:
+COLUMN_SCHEMA, COLUMN_LINEAGE = "dagster/column_schema", "dagster/column_lineage"
+
+
+def column_schema(schema: pa.Schema) -> dg.TableSchema:
+    """An Arrow schema as Dagster shows one."""
     return dg.TableSchema(
         [dg.TableColumn(field.name, str(field.type), constraints=dg.TableColumnConstraints(nullable=field.nullable)) for field in schema]
     )

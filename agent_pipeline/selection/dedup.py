@@ -4,7 +4,6 @@ What is compared is what was said and done: the system prompt and the tools, the
 their arguments are in. Of rows alike the better judged stands, then the earlier; every other names the row that stands for it.
 """
 
-import math
 import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from agent_pipeline.errors import SettingsError
+from agent_pipeline.minhash import Sketches
 from agent_pipeline.selection.embeddings import conversation_text, embed
 from agent_pipeline.traces.session import is_learnt, sha256_of
 
@@ -24,11 +24,10 @@ Kind = Literal["exact", "near", "semantic"]
 
 NEAR = 0.8
 SEMANTIC = 0.95
-HASHES = 256
-BATCH = 256
+BATCH = 32
+"""Rows sketched at a time: the words of more leave the processor's cache before they are hashed."""
+
 DOUBT = 0.12
-RECALL = 0.995
-"""Of pairs exactly at the threshold, the share that the bands must find."""
 
 _SEPARATED = bytes(ord(" ") if chr(byte) in string.punctuation and chr(byte) != "_" else byte for byte in range(256)).lower()
 
@@ -119,17 +118,6 @@ def _standing(row: Mapping[str, Any]) -> tuple[float, float, str]:
     return (float("inf") if score is None else -score, when, row["row_id"])
 
 
-def bands(threshold: float, hashes: int = HASHES) -> tuple[int, int]:
-    """(bands, hashes a band): the widest bands, which raise the fewest false candidates, and the fewest of them that find 99.5 % of
-    pairs at the threshold."""
-    for width in range(hashes, 1, -1):
-        agree = threshold**width  # the chance that a pair at the threshold shares a band
-        count = 1 if agree == 1 else math.ceil(math.log(1 - RECALL) / math.log1p(-agree)) if agree > 1e-9 else hashes
-        if count * width <= hashes:
-            return count, width
-    return hashes, 1
-
-
 def near_pairs(texts: Sequence[str], threshold: float = NEAR, seed: int = 0) -> tuple[list[tuple[int, int, float]], list[float]]:
     """(row, row that stands for it, Jaccard similarity of their words) for every text like an earlier one that stands; and the highest
     similarity of each text that had a candidate.
@@ -137,29 +125,20 @@ def near_pairs(texts: Sequence[str], threshold: float = NEAR, seed: int = 0) -> 
     Most rows share no band of hashes with any earlier one, which is found in bulk, a batch of rows at a time. The others' candidates are
     compared word by word, so that a false candidate removes nothing.
     """
-    from rensa import RMinHash, RMinHashLSH
-
-    count, width = bands(threshold)
-    index = RMinHashLSH(threshold, count * width, count)
-
-    def sketched(words: Sequence[bytes]) -> Any:
-        sketch = RMinHash(count * width, seed)
-        sketch.update(words)
-        return sketch
+    index = Sketches(threshold, seed)
 
     @lru_cache(maxsize=50_000)
     def candidate(row: int) -> Any:
-        return sketched(_words(texts[row]))
+        return index.of(_words(texts[row]))
 
     pairs: list[tuple[int, int, float]] = []
     highest: list[float] = []
     for start in range(0, len(texts), BATCH):
         words = [_words(text) for text in texts[start : start + BATCH]]
-        sketches = RMinHash.digest_matrix_from_token_byte_sets(words, count * width, seed)
-        flags = index.insert_matrix_and_query_duplicate_flags(sketches, start)
+        flags = index.add_sets(words, start)
         for place in (place for place, flag in enumerate(flags) if flag and words[place]):
-            row, sketch = start + place, sketched(words[place])
-            others = sorted(other for other in index.query(sketch) if other < row)
+            row, sketch = start + place, index.of(words[place])
+            others = [other for other in index.like(sketch) if other < row]
             if not others:
                 continue
             best, of = 0.0, row

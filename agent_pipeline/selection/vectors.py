@@ -2,8 +2,9 @@
 
 Vectors can be compared only within one space, so the space is kept too (`tables/embedding_space`), and new texts are placed in it. It is
 fitted anew, and every vector with it, when there are twice as many texts as it was fitted to: the cost a row stays constant, and it
-never describes a small part of what there is. What is kept is a cache, and only of texts that are there now: a forgotten session's vector
-goes with it, and a damaged or deleted file is made again.
+never describes a small part of what there is. A model's vectors (`Encoder`) are of one space as they are. What is kept is a cache, and only
+of texts that are there now, by the embeddings that were last asked for: a forgotten session's vector goes with it, and a damaged or deleted
+file is made again.
 """
 
 import json
@@ -15,7 +16,7 @@ import pyarrow as pa
 
 from agent_pipeline.errors import DataError
 from agent_pipeline.lake import Lake
-from agent_pipeline.selection.embeddings import DIMENSIONS, Space, fit
+from agent_pipeline.selection.embeddings import DIMENSIONS, Embed, Encoder, Space, fit
 from agent_pipeline.traces.partitions import PartitionKey
 from agent_pipeline.traces.session import sha256_of
 
@@ -33,8 +34,10 @@ class KeptEmbeddings:
     """Embeds texts (it is an `Embed`), keeping vectors in the lake. `counts` says how many were `computed`, and how many were `kept` from
     before this object was made; `fitted`, how often a space was."""
 
-    def __init__(self, lake: Lake, key: PartitionKey | None, seed: int = 0, dimensions: int = DIMENSIONS) -> None:
-        self._lake, self._key = lake, key
+    def __init__(
+        self, lake: Lake, key: PartitionKey | None, seed: int = 0, dimensions: int = DIMENSIONS, encoder: Encoder | None = None
+    ) -> None:
+        self._lake, self._key, self._encoder = lake, key, encoder
         self._origin = {"form": FORM, "seed": seed, "dimensions": dimensions}
         self._seed, self._dimensions = seed, dimensions
         self.counts: Counter[str] = Counter()
@@ -42,43 +45,33 @@ class KeptEmbeddings:
 
     def __call__(self, texts: Sequence[str]) -> "np.ndarray":
         """(n, d) float32 of length one, or zero for texts without words; keeps exactly these texts' vectors."""
-        import numpy as np
-
         names = [sha256_of(text) for text in texts]
         distinct = dict(zip(names, texts, strict=True))
-        space, origin = self._space(distinct)
-        known = {name: vector for name, vector in self._vectors(origin).items() if name in distinct}
+        place, origin = (self._encoder.vectors, self._encoder.origin) if self._encoder else self._space(distinct)
+        kept = kept_vectors(self._lake, self._key, origin)
+        self.counts["stored"] = len(kept)
+        known = {name: vector for name, vector in kept.items() if name in distinct}
         new = dict.fromkeys(name for name in distinct if name not in known)
         if new:
-            known |= zip(new, space.vectors([distinct[name] for name in new]), strict=True)
+            known |= zip(new, place([distinct[name] for name in new]), strict=True)
         self.counts.update("computed" if name in new else "kept" for name in distinct if name not in self._counted)
         self._counted.update(distinct)
         if new or self.counts["stored"] != len(known):
             self._store_vectors(known, origin)
             self.counts["stored"] = len(known)
-        return np.array([known[name] for name in names], dtype=np.float32).reshape(len(names), space.dimensions)
+        return found_among(known, names)
 
-    def _space(self, texts: dict[str, str]) -> tuple[Space, dict[str, Any]]:
+    def _space(self, texts: dict[str, str]) -> tuple[Embed, dict[str, Any]]:
         """The kept space, or a new one; and its origin, by which vectors say that they are of it."""
-        kept, found = self._read(SPACE)
+        kept, found = _read(self._lake, SPACE, self._key)
         if kept is not None and found.items() >= self._origin.items() and len(texts) < GROWTH * max(int(found["fitted_to"]), 1):
-            return _space_of(kept), found
+            return _space_of(kept).vectors, found
         self.counts["fitted"] += 1
         # Sorted, so that the space does not depend on the order in which rows come.
         space = fit([texts[name] for name in sorted(texts)], self._seed, self._dimensions)
         origin = self._origin | {"fitted_to": len(texts), "texts": sha256_of(sorted(texts))}
         self._write(SPACE, _space_table(space), origin)
-        return space, origin
-
-    def _vectors(self, origin: dict[str, Any]) -> "dict[str, np.ndarray]":
-        import numpy as np
-
-        kept, found = self._read(VECTORS)
-        if kept is None or found != origin or not len(kept):
-            return {}
-        values = kept["vector"].combine_chunks().flatten().to_numpy()
-        self.counts["stored"] = len(kept)
-        return dict(zip(kept["text_sha256"].to_pylist(), np.reshape(values, (len(kept), -1)), strict=True))
+        return space.vectors, origin
 
     def _store_vectors(self, vectors: "dict[str, np.ndarray]", origin: dict[str, Any]) -> None:
         import numpy as np
@@ -89,17 +82,37 @@ class KeptEmbeddings:
         column = pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), width)
         self._write(VECTORS, pa.table({"text_sha256": pa.array(names, pa.string()), "vector": column}), origin)
 
-    def _read(self, asset: str) -> tuple[pa.Table | None, dict[str, Any]]:
-        try:
-            file = self._lake.open(asset, self._key)
-            metadata = file.schema_arrow.metadata or {}
-            return file.read(), json.loads(metadata.get(b"agent_pipeline", b"{}"))
-        except (DataError, pa.ArrowException):
-            return None, {}
-
     def _write(self, asset: str, table: pa.Table, origin: dict[str, Any]) -> None:
         schema = table.schema.with_metadata({"agent_pipeline": json.dumps(origin, sort_keys=True)})
         self._lake.stage(asset, self._key, table.cast(schema).to_batches(), schema).commit()
+
+
+def kept_vectors(lake: Lake, key: PartitionKey | None, origin: dict[str, Any]) -> "dict[str, np.ndarray]":
+    """The vectors of this origin that are kept, by the hash of their text."""
+    import numpy as np
+
+    kept, found = _read(lake, VECTORS, key)
+    if kept is None or found != origin or not len(kept):
+        return {}
+    values = kept["vector"].combine_chunks().flatten().to_numpy()
+    return dict(zip(kept["text_sha256"].to_pylist(), np.reshape(values, (len(kept), -1)), strict=True))
+
+
+def found_among(vectors: "dict[str, np.ndarray]", names: Sequence[str]) -> "np.ndarray":
+    """(n, d) float32: the vectors of these hashes."""
+    import numpy as np
+
+    width = len(next(iter(vectors.values()))) if vectors else 1
+    return np.array([vectors[name] for name in names], dtype=np.float32).reshape(len(names), width)
+
+
+def _read(lake: Lake, asset: str, key: PartitionKey | None) -> tuple[pa.Table | None, dict[str, Any]]:
+    try:
+        file = lake.open(asset, key)
+        metadata = file.schema_arrow.metadata or {}
+        return file.read(), json.loads(metadata.get(b"agent_pipeline", b"{}"))
+    except (DataError, pa.ArrowException):
+        return None, {}
 
 
 def _space_table(space: Space) -> pa.Table:

@@ -6,7 +6,7 @@ is made of.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 from typing import NamedTuple
@@ -48,7 +48,8 @@ class Candidate(NamedTuple):
     """What curation looks at: a session without its text.
 
     `broken` is the kind of damage that drops it, `leak` a verdict that stands in its text and cannot be taken out. `passed_measures` (null:
-    whoever asks does not know) tells a required measure that was not taken from one that passed.
+    whoever asks does not know) tells a required measure that was not taken from one that passed. `failed_calling` says that somebody
+    found it bad and that nothing is wrong with the record but that its last message's calls have no results: the agent was stopped there.
     """
 
     session_id: str
@@ -64,6 +65,7 @@ class Candidate(NamedTuple):
     attack_succeeded: bool | None = None
     leak: str | None = None
     characters: int = 0
+    failed_calling: bool = False
 
 
 class Decision(NamedTuple):
@@ -146,6 +148,18 @@ def without_leaks(messages: list[Message], patterns: Sequence[re.Pattern[str]]) 
     return (found if lines else messages), lines, kept
 
 
+def failed_calling(messages: Sequence[Message], damage: Mapping[str, int], broken: str | None, verdict_by: str | None) -> bool:
+    """Whether a bad session is one whose agent called to the end (it was stopped after so many steps, say), and not a record that lacks
+    something: only its last message's calls have no results, and not its measures, but somebody who saw what came of it found it bad.
+
+    `broken` names another kind wherever another one drops the session: `unanswered_call` is the last of `repair.KINDS`.
+    """
+    if broken != "unanswered_call" or not messages:
+        return False
+    judges = set((verdict_by or "").split("+")) - {"measures", "policy"}
+    return bool(judges - {""}) and damage.get(broken) == len(messages[-1].get("tool_calls") or ())
+
+
 def characters(messages: Sequence[Message]) -> int:
     """How long a conversation is: what is said, called and answered; about four characters are a token."""
     return sum(len(text) for message in messages for text in _texts(message))
@@ -180,7 +194,7 @@ def _alone(one: Candidate, required: Sequence[str], max_characters: int) -> Deci
         return dropped(Reason.ARCHIVED)
     if not one.messages:
         return dropped(Reason.EMPTY)
-    if one.broken is not None:
+    if one.broken is not None and not one.failed_calling:
         return dropped(Reason.BROKEN + one.broken)
     if one.error is not None:
         return dropped(Reason.INFRASTRUCTURE_ERROR, one.error)

@@ -7,15 +7,18 @@ from pathlib import Path
 import msgspec
 
 from agent_pipeline.errors import StoreError
+from agent_pipeline.traces.forgotten import NOTHING_FORGOTTEN, BlockList
 from agent_pipeline.traces.sources import SOURCES, Location, Reader, find, open_source
 from agent_pipeline.traces.sources.base import TraceSource, add_note
 
 
 class PartitionReport(msgspec.Struct, kw_only=True):
-    """One agent: how many sessions, how the source judges them, how many have a score, failed, or branch off another."""
+    """One agent: how many sessions, how many of them the lake was told to forget (they are not read any more); how the source judges the
+    others, how many have a score, failed, or branch off another."""
 
     partition: str
     sessions: int = 0
+    forgotten: int = 0
     judgments: dict[str, int] = {}
     unjudged: int = 0
     scored: int = 0
@@ -49,7 +52,7 @@ class Discovery(msgspec.Struct, kw_only=True):
         return not any(store.errors for store in self.stores)
 
 
-def discover(locations: Iterable[Location], known: Sequence[Reader] = SOURCES) -> Discovery:
+def discover(locations: Iterable[Location], known: Sequence[Reader] = SOURCES, blocked: BlockList = NOTHING_FORGOTTEN) -> Discovery:
     """Look at each place; a folder of different things is walked, and each store in it listed.
 
     Raises:
@@ -59,7 +62,7 @@ def discover(locations: Iterable[Location], known: Sequence[Reader] = SOURCES) -
     found = Discovery()
     for location in places:
         try:
-            found.stores += _stores_at(location, known, found.unknown)
+            found.stores += _stores_at(location, known, found.unknown, blocked)
         except StoreError as error:
             if len(places) == 1:
                 raise
@@ -67,10 +70,10 @@ def discover(locations: Iterable[Location], known: Sequence[Reader] = SOURCES) -
     return found
 
 
-def _stores_at(location: Location, known: Sequence[Reader], unknown: list[str]) -> Iterator[StoreReport]:
+def _stores_at(location: Location, known: Sequence[Reader], unknown: list[str], blocked: BlockList) -> Iterator[StoreReport]:
     path = Path(location.where)
     if location.is_url or location.reader or not path.is_dir():
-        yield _report(str(location), open_source(location, known))
+        yield _report(str(location), open_source(location, known), blocked)
         return
     found = find(path, known)
     if not (found.stores or found.errors):
@@ -79,10 +82,10 @@ def _stores_at(location: Location, known: Sequence[Reader], unknown: list[str]) 
     for where, error in found.errors:
         yield StoreReport(path=str(where), errors=[str(error)])
     for where, reader in found.stores:
-        yield _report(str(where), reader(where))
+        yield _report(str(where), reader(where), blocked)
 
 
-def _report(path: str, source: TraceSource) -> StoreReport:
+def _report(path: str, source: TraceSource, blocked: BlockList) -> StoreReport:
     report = StoreReport(path=path, source=source.name)
     try:
         keys = source.partitions()
@@ -95,6 +98,9 @@ def _report(path: str, source: TraceSource) -> StoreReport:
         try:
             for session in source.sessions(key):
                 part.sessions += 1
+                if blocked.has(session.session_id, key):
+                    part.forgotten += 1
+                    continue
                 judgments.update([session.judgment] if session.judgment is not None else [])
                 part.unjudged += session.judgment is None
                 part.scored += session.score is not None

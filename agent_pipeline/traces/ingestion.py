@@ -4,12 +4,13 @@ Beside the table lies `sessions_seen`: of each session a hash of what the store 
 not read again. A table that is made by copying has the bytes of one that is made anew; a change of code, settings or table makes all anew.
 """
 
-import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache, lru_cache
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, lru_cache, partial
 from importlib.metadata import version
 from pathlib import Path
+from sys import intern
 from typing import Any, NamedTuple
 
 import msgspec
@@ -19,13 +20,24 @@ import pyarrow.parquet as pq
 
 from agent_pipeline.errors import DataError
 from agent_pipeline.lake import Lake, StagedTable, sha256_file
+from agent_pipeline.traces.forgotten import BlockList
 from agent_pipeline.traces.partitions import PartitionKey
 from agent_pipeline.traces.reading import Preparation, ReadingOptions
 from agent_pipeline.traces.redaction.detectors import LIBRARIES
 from agent_pipeline.traces.session import Session, Tool, content_sha256, json_bytes, sha256_of
-from agent_pipeline.traces.sources.base import TraceSource
-from agent_pipeline.traces.tables import CHARACTERS_PER_BATCH, ROWS_PER_BATCH, SESSIONS, column, encoded_batch, encoded_row, to_rows
-from agent_pipeline.traces.tools import CallShape, ToolSchemas, call_shapes
+from agent_pipeline.traces.sources.base import Stored, TraceSource, stored_sessions
+from agent_pipeline.traces.tables import (
+    CHARACTERS_PER_BATCH,
+    MESSAGES,
+    ROWS_PER_BATCH,
+    SESSIONS,
+    column,
+    encoded_batch,
+    encoded_row,
+    is_json,
+    to_rows,
+)
+from agent_pipeline.traces.tools import CallShape, ToolSchemas
 
 SEEN = "sessions_seen"
 _SEEN_SCHEMA = pa.schema(
@@ -42,14 +54,6 @@ _LIBRARIES = ("pyarrow", "msgspec", *LIBRARIES)
 _SHAPES = msgspec.json.Decoder(list[CallShape])
 
 
-class Stored(NamedTuple):
-    """A session as its store holds it: `digest` changes whenever anything that the reader takes does; `build` reads it."""
-
-    session_id: str
-    digest: bytes
-    build: Callable[[], Session]
-
-
 class _Seen(NamedTuple):
     """What the next run must know of a session: a row of `sessions_seen`."""
 
@@ -62,13 +66,15 @@ class _Seen(NamedTuple):
 
 class Ingested(NamedTuple):
     """The table, not yet in its place, and what is worth telling: counts by name (`damage`, `skipped`, `judgment`, `tools`), what was
-    redacted by kind, the first sessions, and how many were copied from the last table."""
+    redacted by kind, the first sessions, how many were copied from the last table, and how many of the store's were kept out as
+    forgotten."""
 
     table: StagedTable
     counts: dict[str, Counter[str]]
     redacted: Counter[str]
     first: list[dict[str, Any]]
     copied: int
+    forgotten: int
 
 
 def ingest(source: TraceSource, key: PartitionKey, options: ReadingOptions, lake: Lake) -> Ingested:
@@ -79,15 +85,17 @@ def ingest(source: TraceSource, key: PartitionKey, options: ReadingOptions, lake
     """
     last = _last(lake, key, options)
     run = _Run(Preparation(options), last)
-    table = lake.stage("sessions", key, run.batches(stored_sessions(source, key)), SESSIONS)
-    tools = run.inferred()
+    stored = _Remaining(stored_sessions(source, key), key, BlockList.read(lake))
+    table = lake.stage("sessions", key, run.batches(iter(stored)), SESSIONS)
+    counts, tools = run.counts, run.inferred()
     if run.tools is not None and tools != run.tools:  # the last sessions taught what the first ones did not know
-        table = lake.stage("sessions", key, _with_tools(table, tools), SESSIONS)
+        counts = {name: Counter() for name in _COUNTED}
+        table = lake.stage("sessions", key, _with_tools(table, tools, counts), SESSIONS)
     source.notes.extend(run.preparation.notes(key))
     metadata = {_MADE_BY: made_by(options).encode(), _TABLE: table.sha256.encode(), _TOOLS: json_bytes(tools)}
     schema = _SEEN_SCHEMA.with_metadata(metadata)
     lake.stage(SEEN, key, _seen_batches(run.seen, schema), schema).commit()
-    return Ingested(table, _counts(table), run.preparation.redacted, _first(table), run.copied)
+    return Ingested(table, _told(counts), run.preparation.redacted, _first(table), run.copied, stored.forgotten)
 
 
 def _seen_batches(seen: list[_Seen], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -96,15 +104,25 @@ def _seen_batches(seen: list[_Seen], schema: pa.Schema) -> Iterator[pa.RecordBat
         yield pa.RecordBatch.from_arrays([column(list(values), each) for values, each in zip(columns, schema, strict=True)], schema=schema)
 
 
-def stored_sessions(source: TraceSource, key: PartitionKey) -> Iterator[Stored]:
-    """A partition's sessions with their digests: of the store's own rows where the source offers that (`stored`), else of what it reads."""
-    if (quick := getattr(source, "stored", None)) is not None:
-        for session_id, digest, build in quick(key):
-            yield Stored(session_id, digest, build)
-        return
-    for session in source.sessions(key):
-        digest = hashlib.sha256(json_bytes(session)).digest()
-        yield Stored(session.session_id, digest, lambda read=session: read)  # type: ignore[misc]
+class _Remaining:
+    """Stored sessions without those that were forgotten, which are counted."""
+
+    def __init__(self, stored: Iterator[Stored], key: PartitionKey, blocked: BlockList) -> None:
+        self._stored, self._key, self._blocked = stored, key, blocked
+        self.forgotten = 0
+
+    def __iter__(self) -> Iterator[Stored]:
+        for each in self._stored:
+            if self._blocked.has(each.session_id, self._key):
+                self.forgotten += 1
+            elif self._blocked.entries:
+                yield each._replace(build=partial(self._without_names, each.build))
+            else:
+                yield each
+
+    def _without_names(self, build: Callable[[], Session | None]) -> Session | None:
+        session = build()
+        return session and self._blocked.without_names(session, self._key)
 
 
 def made_by(options: ReadingOptions) -> str:
@@ -153,10 +171,10 @@ class _Run:
         self.preparation = preparation
         self.tools: list[Tool] | None = last.tools if last else None
         self.seen: list[_Seen] = []
+        self.counts: dict[str, Counter[str | None]] = {name: Counter() for name in _COUNTED}
         self.copied = 0
         self._last = last
-        self._calls: dict[str, str] = {}
-        self._texts: dict[str, str] = {}
+        self._calls: set[str] = set()
 
     def inferred(self) -> list[Tool]:
         """The tools that all calls so far tell of."""
@@ -168,7 +186,7 @@ class _Run:
     def batches(self, stored: Iterator[Stored]) -> Iterator[pa.RecordBatch]:
         """The table's batches: a thousand rows each, or fewer where they are long; an unchanged session's row is copied."""
         old = _Rows(self._last.file) if self._last else None
-        made: list[dict[str, Any]] = []
+        made: list[list[Any]] = []
         places: list[tuple[bool, int]] = []  # of each row: whether it is copied, and its place in the last table or in `made`
         size, newest = 0, -1
         for each in stored:
@@ -179,14 +197,14 @@ class _Run:
                 size += old.size(at)
                 known = self._last.seen[at]
                 self.copied += 1
-            else:
-                row, known = self._made(each)
+            elif found := self._made(each):
+                row, known = found
                 places.append((False, len(made)))
                 made.append(row)
-                size += len(row["messages"])
-            # Many sessions have the same: one text of each is held.
-            calls = self._calls.setdefault(known.calls, known.calls)
-            known = known._replace(calls=calls, redacted=self._texts.setdefault(known.redacted, known.redacted))
+                size += len(row[MESSAGES])
+            else:
+                continue
+            self._calls.add(known.calls)
             self.seen.append(known)
             self.preparation.note(known.session_id, _redacted(known.redacted), known.private_id)
             if len(places) == ROWS_PER_BATCH or size >= CHARACTERS_PER_BATCH:
@@ -195,36 +213,34 @@ class _Run:
         if places:
             yield self._batch(made, places, old)
 
-    def _made(self, stored: Stored) -> tuple[dict[str, Any], _Seen]:
+    def _made(self, stored: Stored) -> tuple[list[Any], _Seen] | None:
         session = stored.build()
-        redacted = self.preparation.prepare(session)
+        if session is None:
+            return None
+        redacted, calls = self.preparation.prepare(session)
         private = self.preparation.took_private_id()
-        calls = "[]" if session.tools else json_bytes(call_shapes(session.messages)).decode()
-        return encoded_row(session), _Seen(
-            stored.session_id, stored.digest, calls, json_bytes(redacted).decode() if redacted else "{}", private
-        )
+        counted = json_bytes(redacted).decode() if redacted else "{}"
+        return encoded_row(session), _Seen(stored.session_id, stored.digest, _text_of(calls), intern(counted), private)
 
-    def _batch(self, made: list[dict[str, Any]], places: list[tuple[bool, int]], old: "_Rows | None") -> pa.RecordBatch:
+    def _batch(self, made: list[list[Any]], places: list[tuple[bool, int]], old: "_Rows | None") -> pa.RecordBatch:
         if self.tools is None:
             self.tools = self.inferred()  # of the first batch: mostly they are all
-        text, origin = json_bytes(self.tools), "inferred" if self.tools else "none"
-        for row in made:
-            if row["tools_origin"] == "none":
-                row["tools"], row["tools_origin"] = text, origin
-            row["content_sha256"] = content_sha256(row["messages"], row["tools"])
-        batch = encoded_batch(made)
-        if old is None:
-            return batch
-        kept, first = old.up_to(max((at for copied, at in places if copied), default=-1))
-        order = [batch.num_rows + at - first if copied else at for copied, at in places]
-        return _one(pa.concat_tables([pa.Table.from_batches([batch]), *kept]).take(column(order, pa.field("at", pa.int64()))))
+        batch = encoded_batch(made, json_bytes(self.tools))
+        if old is not None:
+            kept, first = old.up_to(max((at for copied, at in places if copied), default=-1))
+            order = column([batch.num_rows + at - first if copied else at for copied, at in places], pa.field("at", pa.int64()))
+            batch = _one(pa.concat_tables([pa.Table.from_batches([batch]), *kept]).take(order))
+        _count(batch, self.counts)
+        return batch
 
 
 class _Rows:
-    """Rows of a table in their order, a row group at a time."""
+    """Rows of a table in their order, a row group at a time; the next one is read (which needs no interpreter lock) meanwhile."""
 
     def __init__(self, file: pq.ParquetFile) -> None:
         self._file = file
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="last-table")
+        self._ahead = self._thread.submit(self._group, 0)
         self._groups: list[pa.Table] = []
         self._sizes: list[int] = []
         self._first = self._end = self._next = 0
@@ -244,9 +260,14 @@ class _Rows:
             del self._sizes[:gone]
         return found, first
 
+    def _group(self, number: int) -> pa.Table | None:
+        return self._file.read_row_group(number, use_threads=False) if number < self._file.num_row_groups else None
+
     def _read(self) -> None:
-        group = self._file.read_row_group(self._next, use_threads=False)
+        if (group := self._ahead.result()) is None:
+            raise IndexError("the last table has no such row")
         self._next += 1
+        self._ahead = self._thread.submit(self._group, self._next)
         self._end += group.num_rows
         self._groups.append(group)
         for chunk in group["messages"].chunks:
@@ -272,11 +293,13 @@ def _filled(table: pa.Table, tools: list[Tool]) -> pa.Table:
     return table
 
 
-def _with_tools(staged: StagedTable, tools: list[Tool]) -> Iterator[pa.RecordBatch]:
-    """The batches of a table with other tools inferred."""
+def _with_tools(staged: StagedTable, tools: list[Tool], counts: dict[str, Counter[str | None]]) -> Iterator[pa.RecordBatch]:
+    """The batches of a table with other tools inferred, counted."""
     file = pq.ParquetFile(staged.file)
     for group in range(file.num_row_groups):
-        yield _one(_filled(file.read_row_group(group, use_threads=False), tools))
+        batch = _one(_filled(file.read_row_group(group, use_threads=False), tools))
+        _count(batch, counts)
+        yield batch
     staged.file.unlink()
 
 
@@ -284,20 +307,35 @@ def _one(table: pa.Table) -> pa.RecordBatch:
     return table.combine_chunks().to_batches()[0]
 
 
-def _counts(staged: StagedTable) -> dict[str, Counter[str]]:
-    """How often there is what a person wants to know, over the whole table."""
-    found: dict[str, Counter[str]] = {name: Counter() for name in ("damage", "skipped", "judgment", "tools")}
-    for row in to_rows(pq.ParquetFile(staged.file).iter_batches(columns=["damage", "skipped", "judgment", "tools_origin"])):
-        found["damage"].update(row["damage"])
-        found["skipped"].update(row["skipped"])
-        found["judgment"][row["judgment"] or "none"] += 1
-        found["tools"][row["tools_origin"]] += 1
+_COUNTED = {"damage": "damage", "skipped": "skipped", "judgment": "judgment", "tools": "tools_origin"}
+"""What is counted of a table, and in which column it is."""
+
+
+def _count(batch: pa.RecordBatch, counts: dict[str, Counter[str | None]]) -> None:
+    for name, place in _COUNTED.items():
+        values = batch[place].storage if is_json(batch[place].type) else batch[place]
+        counts[name].update({each["values"]: each["counts"] for each in pc.value_counts(values).to_pylist()})
+
+
+def _told(counts: dict[str, Counter[str | None]]) -> dict[str, Counter[str]]:
+    """The counts by name, of the JSON columns by what their objects count."""
+    found: dict[str, Counter[str]] = {name: Counter() for name in counts}
+    for name in ("damage", "skipped"):
+        for text, times in counts[name].items():
+            found[name].update({kind: number * times for kind, number in msgspec.json.decode(text or "{}").items()})
+    for name in ("judgment", "tools"):
+        found[name].update({value or "none": times for value, times in counts[name].items()})
     return found
 
 
 def _first(staged: StagedTable, number: int = 5) -> list[dict[str, Any]]:
     batches = pq.ParquetFile(staged.file).iter_batches(batch_size=number, columns=["session_id", "messages"])
     return list(to_rows(batch for batch, _ in zip(batches, range(1), strict=False)))
+
+
+@lru_cache(maxsize=4096)  # many sessions have the same: one text of each is held
+def _text_of(shapes: frozenset[CallShape]) -> str:
+    return json_bytes(sorted(shapes)).decode()
 
 
 @lru_cache(maxsize=1024)

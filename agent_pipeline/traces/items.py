@@ -103,7 +103,7 @@ class _Part(msgspec.Struct):
     text: str | None = None
 
 
-class _Plain(msgspec.Struct):
+class _PlainItem(msgspec.Struct):
     """An item with the types that nearly every item has; the fields that nobody reads are passed over."""
 
     type: str | None = None
@@ -117,20 +117,43 @@ class _Plain(msgspec.Struct):
     tool_calls: Any = None
 
 
-_PLAIN = msgspec.json.Decoder(list[_Plain])
+class _PlainFunction(msgspec.Struct, forbid_unknown_fields=True):
+    name: str
+    arguments: str
+
+
+class _PlainCall(msgspec.Struct, forbid_unknown_fields=True):
+    function: _PlainFunction
+    id: str
+    type: str | None = None
+
+
+class _PlainMessage(msgspec.Struct, forbid_unknown_fields=True):
+    """A message in OpenAI's own form, and nothing beside it."""
+
+    role: str
+    content: str | None = None
+    tool_calls: list[_PlainCall] | None = None
+    tool_call_id: str | None = None
+    name: str | None = None
+
+
+_ITEM_LINES = msgspec.json.Decoder(_PlainItem).decode_lines
+_MESSAGES = msgspec.json.Decoder(list[_PlainMessage]).decode
+_REFUSED = (msgspec.MsgspecError, UnicodeError, RecursionError, TypeError)
 
 
 def texts_to_messages(texts: Sequence[bytes | None], parse: Callable[[bytes | None], Item | None]) -> Chat:
     """Convert one history of JSON texts, an item each: all at once where every item is of the common kinds, else each by itself."""
-    messages = _plain_messages(texts)
+    messages = _plain_items(texts)
     return Chat(messages) if messages is not None else to_messages(map(parse, texts))
 
 
-def _plain_messages(texts: Sequence[bytes | None]) -> list[Message] | None:
+def _plain_items(texts: Sequence[bytes | None]) -> list[Message] | None:
     """What `to_messages` makes of items that need no second look; null where one does."""
     try:
-        items = _PLAIN.decode(b"[" + b",".join(texts) + b"]")  # type: ignore[arg-type]
-    except (msgspec.DecodeError, UnicodeError, RecursionError, TypeError):
+        items = _ITEM_LINES(b"\n".join(texts))  # type: ignore[arg-type]
+    except _REFUSED:
         return None
     if len(items) != len(texts):
         return None
@@ -170,58 +193,45 @@ def _plain_messages(texts: Sequence[bytes | None]) -> list[Message] | None:
     return messages
 
 
-_CHAT_KEYS = {
-    "system": {"role", "content"},
-    "user": {"role", "content"},
-    "assistant": {"role", "content", "tool_calls"},
-    "tool": {"role", "content", "tool_call_id", "name"},
-}
-_CALL_KEYS = {"id", "type", "function"}
-
-
-def plain_chat(messages: list[Any]) -> list[Message] | None:
-    """A chat in OpenAI's own form as `to_messages` makes it of its items; null for one that has anything else in it."""
+def plain_chat(messages: list[Any] | msgspec.Raw) -> list[Message] | None:
+    """A chat (a list, or its JSON) in OpenAI's own form as `to_messages` makes it of its items; null for one with anything else in it."""
+    try:
+        read = _MESSAGES(messages) if type(messages) is msgspec.Raw else msgspec.convert(messages, list[_PlainMessage])
+    except _REFUSED:
+        return None
     made: list[Message] = []
     opened: Message | None = None
-    for message in messages:
-        role = message.get("role") if type(message) is dict else None
-        if type(role) is not str or not message.keys() <= _CHAT_KEYS.get(role, set()):
-            return None
-        content = message.get("content")
-        if type(content) is not str:
-            if content is not None or role in ("system", "user"):
-                return None
-            content = ""
+    for message in read:
+        role, content, calls = message.role, message.content, message.tool_calls
         if role == "tool":
-            call_id = message.get("tool_call_id")
-            if type(call_id) is not str:
+            if calls is not None:
                 return None
-            made.append({"role": "tool", "tool_call_id": call_id, "content": content})
+            made.append({"role": "tool", "tool_call_id": message.tool_call_id or "", "content": content or ""})
             opened = None
             continue
-        calls = message.get("tool_calls")
-        if calls and type(calls) is not list:
-            return None
+        if role != "assistant":
+            if role not in _ROLES or content is None or calls is not None:
+                return None
+            made.append({"role": _ROLES[role], "content": content})
+            opened = None
+            continue
         if content or not calls:
-            told = {"role": role, "content": content}
+            told = {"role": role, "content": content or ""}
             made.append(told)
-            if role != "assistant":
-                opened = None
-            elif opened is None or (content and not content.isspace()):
+            if opened is None or (content and not content.isspace()):
                 opened = told
         for call in calls or ():
-            function = call.get("function") if type(call) is dict and call.keys() <= _CALL_KEYS else None
-            if type(function) is not dict or function.keys() != {"name", "arguments"}:
+            name = call.function.name
+            if not name or name.isspace():
                 return None
-            name, arguments, call_id = function["name"], function["arguments"], call.get("id")
-            if type(name) is not str or not name or name.isspace() or type(arguments) is not str or type(call_id) is not str:
-                return None
-            copied = {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+            copied = {"id": call.id, "type": "function", "function": {"name": name, "arguments": call.function.arguments}}
             if opened is None:
                 opened = {"role": "assistant", "content": "", "tool_calls": [copied]}
                 made.append(opened)
+            elif "tool_calls" in opened:
+                opened["tool_calls"].append(copied)
             else:
-                opened.setdefault("tool_calls", []).append(copied)
+                opened["tool_calls"] = [copied]
     return made
 
 

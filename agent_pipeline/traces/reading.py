@@ -4,18 +4,20 @@ Repair, system prompt and tools from the settings where the source has none, the
 calls where nobody has any.
 """
 
+import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.traces.partitions import PartitionKey
 from agent_pipeline.traces.redaction import RedactionOptions, Redactor
-from agent_pipeline.traces.repair import DEFAULT_POLICY, Policy, broken_by, repaired
+from agent_pipeline.traces.repair import DEFAULT_POLICY, Policy, broken_by, repaired, sound
 from agent_pipeline.traces.session import Session, Tool, canonical_json, sha256_of
-from agent_pipeline.traces.sources.base import TraceSource
-from agent_pipeline.traces.tools import ToolSchemas, call_shapes
+from agent_pipeline.traces.sources.base import Stored, TraceSource
+from agent_pipeline.traces.tools import CallShape, ToolSchemas, call_shapes
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,13 @@ class ReadingOptions:
     redaction: RedactionOptions = field(default_factory=RedactionOptions)
 
 
+class Prepared(NamedTuple):
+    """What was redacted of a session by kind, and where it has no tools, the shapes of its calls."""
+
+    redacted: Counter[str]
+    calls: frozenset[CallShape]
+
+
 class Preparation:
     """Makes sessions, as a source gives them, ready to be written; counts what was redacted by kind, and what a person should be told.
 
@@ -51,10 +60,10 @@ class Preparation:
         self._pattern = _compiled(options.task_pattern)
         self._count = self._unmatched = 0
 
-    def prepare(self, session: Session) -> Counter[str]:
-        """Make one session ready, all but the tools that are inferred; answers what was redacted of it."""
+    def prepare(self, session: Session) -> Prepared:
+        """Make one session ready, all but the tools that are inferred."""
         options = self.options
-        mend(session, options.repair)
+        calls = mend(session, options.repair)
         if not session.tools and options.tools:
             session.tools, session.tools_origin = list(options.tools), "settings"
         if options.system_prompt and not any(message["role"] == "system" for message in session.messages):
@@ -62,7 +71,10 @@ class Preparation:
             session.reasoning = [each | {"message": each["message"] + 1} for each in session.reasoning]
         session.task_key = task_key(session, self._pattern, options.task_field)
         # Last: the task belongs to what was said, whatever is redacted of it.
-        return self._redactor.redact(session)
+        redacted = self._redactor.redact(session)
+        if session.tools:
+            return Prepared(redacted, frozenset())
+        return Prepared(redacted, call_shapes(session.messages) if calls is None or redacted else calls)
 
     def note(self, session_id: str, redacted: Mapping[str, int], private_id: bool) -> None:
         """Count a session that was prepared, now or by an earlier run."""
@@ -96,10 +108,9 @@ def read_sessions(
     """
     preparation, schemas, found = Preparation(options), ToolSchemas(), []
     for session in source.sessions(key):
-        counted = preparation.prepare(session)
-        preparation.note(session.session_id, counted, preparation.took_private_id())
-        if not session.tools:
-            schemas.add(call_shapes(session.messages))
+        prepared = preparation.prepare(session)
+        preparation.note(session.session_id, prepared.redacted, preparation.took_private_id())
+        schemas.add(prepared.calls)
         found.append(session)
     source.notes.extend(preparation.notes(key))
     if redacted is not None:
@@ -111,16 +122,20 @@ def read_sessions(
         yield session
 
 
-def mend(session: Session, policy: Policy) -> None:
-    """Repair a session as its source gave it, and say whether its damage drops it."""
-    found = repaired(session.messages, session.reasoning, policy)
-    session.messages, session.reasoning = found.messages, found.reasoning
-    if found.damage:
-        session.damage = dict(Counter(session.damage) + found.damage)
-    if found.skipped:
-        session.skipped = dict(Counter(session.skipped) + found.skipped)
+def mend(session: Session, policy: Policy) -> frozenset[CallShape] | None:
+    """Repair a session as its source gave it, and say whether its damage drops it; answers the shapes of a sound session's calls."""
+    if found := sound(session.messages, policy):
+        damage, calls = found
+    else:
+        mended, calls = repaired(session.messages, session.reasoning, policy), None
+        session.messages, session.reasoning, damage = mended.messages, mended.reasoning, mended.damage
+        if mended.skipped:
+            session.skipped = dict(Counter(session.skipped) + mended.skipped)
+    if damage:
+        session.damage = dict(Counter(session.damage) + Counter(damage))
     if session.damage:
         session.broken = broken_by(session.damage, policy)
+    return calls
 
 
 def task_key(session: Session, pattern: re.Pattern[str] | None, context_field: str) -> str:
@@ -140,21 +155,17 @@ def task_key(session: Session, pattern: re.Pattern[str] | None, context_field: s
     return f"text:{sha256_of(' '.join(asked.lower().split()))[:16]}" if asked else f"session:{session.session_id}"
 
 
-_OF_THE_STORE = [name for name in Session.__struct_fields__ if name not in ("messages", "tools", "task_key")]
-"""What a session is beside its content; the task key follows from it and from settings."""
-
-
-def fingerprint(sessions: Iterator[Session]) -> tuple[str, int]:
+def fingerprint(stored: Iterable[Stored]) -> tuple[str, int]:
     """A store partition's data version and its number of sessions.
 
-    The version changes when, and only when, a session's content, state or verdict does: it is the sha256 of all that the reader takes from
-    the store, in the order of session ids; a vacuumed, copied or touched file keeps its version.
+    The version changes when what the reader takes from the store does: it is the sha256 of the sessions' ids and digests, in their order;
+    a vacuumed, copied or touched file keeps its version.
     """
-    parts, count = [], 0
-    for session in sessions:
-        parts.append(sha256_of([session.content_sha256(), {name: getattr(session, name) for name in _OF_THE_STORE}]))
+    found, count = hashlib.sha256(), 0
+    for each in stored:
+        found.update(canonical_json([each.session_id, each.digest.hex()]).encode())
         count += 1
-    return sha256_of(parts), count
+    return found.hexdigest(), count
 
 
 def _named(pattern: re.Pattern[str], session_id: str) -> str:

@@ -13,11 +13,10 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any, Literal, NamedTuple
 
-import msgspec
-
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.traces.items import MAX_DEPTH, mended_unicode, storable
 from agent_pipeline.traces.session import Message
+from agent_pipeline.traces.tools import CallShape, call_shape
 
 Action = Literal["drop_session", "drop_turn", "repair", "keep"]
 
@@ -39,7 +38,6 @@ KINDS: dict[str, Kind] = {
     "invalid_context": Kind("drop_session", _LOST, "a context that could not be read; it may have named the task, and so the split"),
     "invalid_arguments": Kind("drop_session", _ANY, "arguments that are no JSON object; repair takes the call and its result out"),
     "orphan_output": Kind("drop_session", _NOT_KEPT, "a result without a call; it is left out"),
-    "unanswered_call": Kind("drop_session", _ANY, "a call without a result; repair takes it out"),
     "mismatched_call_id": Kind("drop_session", _NOT_KEPT, "a result that names no open call; it is put to the oldest one, a guess"),
     "invalid_tools": Kind("keep", _LOST, "a tool schema that is none; it is lost"),
     "empty_call_id": Kind("repair", _NOT_KEPT, "a call or a result without an id; paired by position, and the call given an id"),
@@ -54,6 +52,7 @@ KINDS: dict[str, Kind] = {
     ),
     "trailing_user": Kind("keep", _ANY, "the session ends on user messages; repair cuts them off"),
     "trailing_tool": Kind("keep", _ANY, "the session ends on a tool's result; repair cuts the calls and results at the end off"),
+    "unanswered_call": Kind("drop_session", _ANY, "a call without a result; repair takes it out"),
 }
 """The kinds in the order in which the first one that drops the session is named. What is certain is mended, a guess drops the session."""
 
@@ -104,9 +103,9 @@ def repaired(messages: list[Message], reasoning: Sequence[dict[str, Any]] = (), 
     What mending leaves may show more (two equal blocks side by side, once what stood between them is gone), so it is gone over until
     nothing changes: repairing again then changes nothing.
     """
+    if (sound_ := sound(messages, policy)) is not None:
+        return Repaired(messages, list(reasoning), Counter(sound_.damage))
     found = _Pass(messages, reasoning, policy).found()
-    if found.messages is messages:
-        return found
     total = Counter(found.damage)
     while found.messages != messages:
         messages, skipped = found.messages, found.skipped
@@ -192,13 +191,6 @@ class _Pass:
 
     def found(self) -> Repaired:
         """The messages as they are after this pass."""
-        if _is_sound(self.given):
-            last = self.given[-1]["role"] if self.given else None
-            if last in ("user", "tool"):
-                self.damage[f"trailing_{last}"] = _trailing(self.given, last)
-            if all(self.policy[kind] in ("keep", "drop_session") for kind in self.damage):
-                return Repaired(self.given, list(self.reasoning), self.damage)
-            self.damage.clear()
         self._spread()
         self._mend_unicode()
         self._leave_out_empty()
@@ -389,46 +381,63 @@ def _answer(calls: list[_Call], outputs: list[_Output], place: Callable[[_Call |
             output.call.output = output
 
 
-_ARGUMENTS = msgspec.json.Decoder(dict[str, Any])
+class Sound(NamedTuple):
+    """What was seen of a session that needs no repair: the damage that stays, and the shapes of its calls."""
+
+    damage: Mapping[str, int]
+    calls: frozenset[CallShape]
 
 
-def _is_sound(messages: list[Message]) -> bool:
-    """Whether nothing is wrong but how the session ends; the quick way for most sessions."""
+def sound(messages: list[Message], policy: Policy) -> Sound | None:
+    """The quick way for most sessions, those with which nothing is wrong but how they end, if nothing is to be done about that; null for
+    any other."""
+    calls = _sound_calls(messages)
+    if calls is None:
+        return None
+    last = messages[-1]["role"] if messages else None
+    if last not in ("user", "tool"):
+        return Sound({}, calls)
+    kind = f"trailing_{last}"
+    return Sound({kind: _trailing(messages, last)}, calls) if policy[kind] in ("keep", "drop_session") else None
+
+
+def _sound_calls(messages: list[Message]) -> frozenset[CallShape] | None:
+    """The shapes of the calls of a session with which nothing is wrong but how it ends; null for any other."""
+    shapes: set[CallShape] = set()
     ids: set[str] = set()
     expected: deque[str] = deque()
     starts: dict[str, str] = {}
     for message in messages:
         content, role = message["content"], message["role"]
         if not (content.isascii() or storable(content)):
-            return False
+            return None
         if role == "tool":
             if not expected or expected.popleft() != message["tool_call_id"]:
-                return False
+                return None
             continue
         if expected:
-            return False
-        calls = message.get("tool_calls")
-        if calls:
+            return None
+        if calls := message.get("tool_calls"):
             for call in calls:
-                call_id, function = call["id"], call["function"]
-                if not call_id or call_id in ids or not (_is_object(function["arguments"]) and storable(call_id + function["name"])):
-                    return False
+                call_id, name, arguments = call["id"], call["function"]["name"], call["function"]["arguments"]
+                shape = call_shape(name, arguments)
+                if shape is None or not call_id or call_id in ids or not storable(call_id + name) or _is_deep(arguments):
+                    return None
+                shapes.add(shape)
                 ids.add(call_id)
                 expected.append(call_id)
         elif not content or content.isspace():
-            return False
-        if starts.setdefault(role, content) is not content and starts[role] == content and role != "assistant":
-            return False  # it begins again, perhaps
-    return not expected
+            return None
+        if role != "assistant":
+            if starts.get(role) == content:
+                return None  # it begins again, perhaps
+            starts.setdefault(role, content)
+    return None if expected else frozenset(shapes)
 
 
-def _is_object(arguments: str) -> bool:
-    """Whether arguments are the JSON of one object, without half characters or numbers that are none."""
-    try:
-        _ARGUMENTS.decode(arguments)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return False
-    return len(arguments) < 2 * MAX_DEPTH or arguments.count("[") + arguments.count("{") < MAX_DEPTH
+def _is_deep(arguments: str) -> bool:
+    """Whether arguments may be nested deeper than anybody walks."""
+    return len(arguments) >= 2 * MAX_DEPTH and arguments.count("[") + arguments.count("{") >= MAX_DEPTH
 
 
 def _trailing(messages: list[Message], role: str) -> int:

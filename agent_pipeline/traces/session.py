@@ -96,14 +96,17 @@ def canonical_json(value: Any) -> str:
     Raises:
         TypeError: part of the value has no one text (a set's order, an object's address differ from process to process).
     """
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=_one_text)
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+    text = _CANONICAL(value)
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _one_text(value: Any) -> str:
     if isinstance(value, datetime | PurePath):
         return str(value)
     raise TypeError(f"A {type(value).__name__} has no one JSON text.")
+
+
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=_one_text).encode
 
 
 def sha256_of(value: Any) -> str:

@@ -4,16 +4,20 @@
 `tool_calls: null` to every message, which some chat templates render as a tool call.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 
 from agent_pipeline.errors import DataError
-from agent_pipeline.traces.session import Session, json_bytes
+from agent_pipeline.traces.session import Session, content_sha256, json_bytes
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
 
 ROWS_PER_BATCH = 1000
 CHARACTERS_PER_BATCH = 64 << 20
@@ -75,8 +79,11 @@ def is_json(data_type: pa.DataType) -> bool:
     return isinstance(data_type, pa.BaseExtensionType) and data_type.extension_name == "arrow.json"
 
 
-_JSON_FIELDS = [field.name for field in SESSIONS if is_json(field.type)]
 _FIELDS = [name for name in SESSIONS.names if name != "content_sha256"]
+_HASH, MESSAGES, TOOLS, ORIGIN = map(SESSIONS.get_field_index, ("content_sha256", "messages", "tools", "tools_origin"))
+"""Places in a row of `SESSIONS`."""
+_JSON_PLACES = [at for at, field in enumerate(SESSIONS) if is_json(field.type)]
+_VALUES = attrgetter(*(name if name != "content_sha256" else "session_id" for name in SESSIONS.names))
 
 
 def session_row(session: Session) -> dict[str, Any]:
@@ -84,26 +91,35 @@ def session_row(session: Session) -> dict[str, Any]:
     return {name: getattr(session, name) for name in _FIELDS} | {"content_sha256": session.content_sha256()}
 
 
-def encoded_row(session: Session) -> dict[str, Any]:
-    """A session's row with its JSON columns encoded, as `encoded_batch` takes it; the content's hash is still to be put in."""
-    row = {name: getattr(session, name) for name in _FIELDS}
-    for name in _JSON_FIELDS:
-        value = row[name]
-        row[name] = json_bytes(value) if value else b"[]" if type(value) is list else b"{}"  # most of them are empty
+def encoded_row(session: Session) -> list[Any]:
+    """A session's values in the order of `SESSIONS`, JSON columns encoded, as `encoded_batch` takes them."""
+    row = list(_VALUES(session))
+    for at in _JSON_PLACES:
+        value = row[at]
+        row[at] = json_bytes(value) if value else b"[]" if type(value) is list else b"{}"  # most of them are empty
     return row
 
 
 def row_session(row: dict[str, Any]) -> Session:
-    """A row (of any table that has the columns of `SESSIONS`) as a session."""
-    return Session(**{name: row[name] for name in _FIELDS})
+    """A row of any table that has the columns of `SESSIONS` as a session; columns that were not read have their defaults."""
+    return Session(**{name: _decoded(row[name]) for name in _FIELDS if name in row})
+
+
+def _decoded(value: Any) -> Any:
+    return msgspec.json.decode(value) if type(value) is msgspec.Raw else value
 
 
 def to_batches(rows: Iterable[dict[str, Any]], schema: pa.Schema, size: int = ROWS_PER_BATCH) -> Iterator[pa.RecordBatch]:
-    """Rows as record batches of at most `size`, JSON columns encoded; memory holds one batch at a time."""
+    """Rows as record batches of at most `size`, JSON columns encoded; memory holds one batch at a time.
+
+    A nullable column that a row does not have is null: the row may be of a table that was written before there was such a column.
+    """
     names = [(field.name, is_json(field.type)) for field in schema]
+    nulls = {field.name: None for field in schema if field.nullable}
     chunk: list[list[Any]] = []
     characters = 0
-    for row in rows:
+    for given in rows:
+        row = nulls | given
         chunk.append([json_bytes(row[name]) if json and row[name] is not None else row[name] for name, json in names])
         characters += sum(len(value) for value in chunk[-1] if isinstance(value, str | bytes))
         if len(chunk) == size or characters >= CHARACTERS_PER_BATCH:
@@ -118,21 +134,40 @@ def to_table(rows: Iterable[dict[str, Any]], schema: pa.Schema) -> pa.Table:
     return pa.Table.from_batches(to_batches(rows, schema), schema=schema)
 
 
-def to_rows(batches: pa.Table | Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
-    """Rows of a table or of batches, JSON columns decoded."""
+def to_rows(batches: pa.Table | Iterable[pa.RecordBatch], raw: bool = False) -> Iterator[dict[str, Any]]:
+    """Rows of a table or of batches, JSON columns decoded; with `raw` as `msgspec.Raw`, which encoders hand on letter by letter."""
     if isinstance(batches, pa.Table):
         batches = batches.to_batches(max_chunksize=ROWS_PER_BATCH)
+    read: Callable[[str], Any] = msgspec.Raw if raw else msgspec.json.decode
     for batch in batches:
         json_columns = [field.name for field in batch.schema if is_json(field.type)]
+        times = [field.name for field in batch.schema if field.type == _UTC]
+        for name in times:  # pyarrow would import pandas to make datetimes: a third of a second and 60 MB
+            batch = batch.set_column(batch.schema.get_field_index(name), name, batch[name].cast(pa.int64()))
         for row in batch.to_pylist():
             for name in json_columns:
-                row[name] = msgspec.json.decode(row[name]) if isinstance(row[name], str) else row[name]
+                row[name] = read(row[name]) if isinstance(row[name], str) else row[name]
+            for name in times:
+                row[name] = None if row[name] is None else _EPOCH + row[name] * _MICROSECOND
             yield row
 
 
-def encoded_batch(rows: list[dict[str, Any]]) -> pa.RecordBatch:
-    """Rows of `SESSIONS`, their JSON columns encoded, as one batch."""
-    return pa.RecordBatch.from_arrays([column([row[field.name] for row in rows], field) for field in SESSIONS], schema=SESSIONS)
+def stored_batches(file: "pq.ParquetFile", columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
+    """The rows of a Parquet file, a row group at a time: a reader of several holds what it read of each until the end (pyarrow 26)."""
+    for group in range(file.num_row_groups):
+        yield from file.iter_batches(batch_size=ROWS_PER_BATCH, row_groups=[group], columns=columns)
+
+
+def encoded_batch(rows: list[list[Any]], tools: bytes) -> pa.RecordBatch:
+    """Encoded rows as one batch; those without tools are given the JSON of what was inferred, and all of them their content's hash."""
+    if not rows:
+        return pa.RecordBatch.from_pylist([], SESSIONS)
+    origin = "inferred" if tools != b"[]" else "none"
+    for row in rows:
+        if row[ORIGIN] == "none":
+            row[TOOLS], row[ORIGIN] = tools, origin
+        row[_HASH] = content_sha256(row[MESSAGES], row[TOOLS])
+    return _batch(rows, SESSIONS)
 
 
 def _batch(rows: list[list[Any]], schema: pa.Schema) -> pa.RecordBatch:

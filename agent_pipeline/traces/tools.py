@@ -28,17 +28,19 @@ _JSON_TYPES: dict[type, str] = {
 }
 
 
-def call_shapes(messages: Iterable[Message]) -> list[CallShape]:
-    """The different calls of a session, in order; one whose arguments are no JSON object is passed over (damage, counted elsewhere)."""
-    found = set()
-    for message in messages:
-        for call in message.get("tool_calls") or ():
-            try:
-                values = _ARGUMENTS.decode(call["function"]["arguments"])
-            except (msgspec.DecodeError, UnicodeError, RecursionError):
-                continue
-            found.add(_shape(call["function"]["name"], tuple(values), tuple(map(type, values.values()))))
-    return sorted(found)
+def call_shapes(messages: Iterable[Message]) -> frozenset[CallShape]:
+    """The different calls of a session; one whose arguments are no JSON object is passed over (damage, counted elsewhere)."""
+    calls = (call["function"] for message in messages for call in message.get("tool_calls") or ())
+    return frozenset(shape for call in calls if (shape := call_shape(call["name"], call["arguments"])))
+
+
+def call_shape(tool: str, arguments: str) -> CallShape | None:
+    """One call's shape; null where its arguments are no JSON object."""
+    try:
+        values = _ARGUMENTS.decode(arguments)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return None
+    return _shape(tool, tuple(values), tuple(map(type, values.values())))
 
 
 @lru_cache(maxsize=4096)

@@ -1,7 +1,8 @@
 """Training a LoRA adapter, from rows to a directory that another room can load.
 
 The directory holds PEFT's `adapter_model.safetensors` and `adapter_config.json`, the tokenizer with the *training* chat
-template, and `training.json`. None of them holds a time or a local path: the same input gives the same bytes.
+template, and `training.json`. None of them holds a time or a local path: the same input gives the same bytes. With
+`use_lora=False` it is a whole model's directory instead.
 """
 
 import json
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent_pipeline.errors import DataError
 from agent_pipeline.progress import Progress, silent
+from agent_pipeline.selection.replay import checked_ratio, due
 from agent_pipeline.training import checkpoints
 from agent_pipeline.training.base_model import BaseModel
 from agent_pipeline.training.config import TrainingConfig, probe_device
@@ -27,7 +29,7 @@ from agent_pipeline.training.trainer import build_trainer
 
 if TYPE_CHECKING:
     from peft import PeftModel
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
     from trl import SFTTrainer
 
 LOGGED = ("step", "epoch", "loss", "mean_token_accuracy", "grad_norm", "learning_rate")
@@ -41,16 +43,20 @@ def train_adapter(
     out_dir: Path,
     heldout: Sequence[dict[str, Any]] = (),
     progress: Progress = silent,
+    replayed: Sequence[dict[str, Any]] = (),
+    replay_ratio: float = 0.0,
 ) -> dict[str, Any]:
     """Train on the SFT `rows` (train split) and leave the adapter in `out_dir`, a staging directory; the report is returned.
 
     A training that was killed goes on from its last checkpoint in `out_dir` when called again with the same rows, base and
     config. `heldout` rows are never trained on: with them the report has their loss before and after. The report is
     `training.json` plus `seconds`, `tokens_per_second` and `resumed_from` (a step), which differ from run to run.
-    Raises DataError for rows that cannot be trained on, ModelError for a base model that cannot.
+    `replayed` rows of earlier nights are mixed in evenly, `replay_ratio` of all that is trained and no more: where rows fell out because
+    they were too long, some of these do too, and are counted. Raises DataError for rows that cannot be trained on, ModelError for a base
+    model that cannot.
     """
     began = time.monotonic()
-    if stray := sorted({row["split"] for row in rows} - {"train"}):
+    if stray := sorted({row["split"] for row in (*rows, *replayed)} - {"train"}):
         raise DataError(f"The rows to train on hold some of the split {stray[0]}: pass those of the split train only.")
     tokenizer, template = load_tokenizer(base.path, base.trust_remote_code)
     encoded, counts = encode_rows(tokenizer, rows, config.max_length, progress)
@@ -59,13 +65,18 @@ def train_adapter(
             f"None of {len(rows)} rows can be trained on: the last exchange of each is longer than max_length "
             f"({config.max_length} tokens); raise it." if rows else "There are no rows to train on: curate more sessions."
         )  # fmt: skip
-    identity = adapter_identity(rows, base, template.jinja, config)
+    again, replay = _encode_replayed(tokenizer, replayed, len(encoded), replay_ratio, config, progress)
+    encoded += again
+    identity = adapter_identity(rows, base, template.jinja, config, replayed, replay_ratio)
     work_dir = out_dir / "checkpoints"
     checkpoint = checkpoints.prepare(work_dir, identity)
 
     device = probe_device()
     tokens = [row.encoded for row in encoded]
-    trainer = build_trainer(load_model(base, device), tokenizer, tokens, config, device, work_dir, progress)
+    model = load_model(base, device)
+    held = _Heldout(tokenizer, heldout, config, progress)
+    before = None if config.use_lora else held.loss(model)
+    trainer = build_trainer(model, tokenizer, tokens, config, device, work_dir, progress, len(again))
     trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     history = [{key: entry[key] for key in LOGGED if key in entry} for entry in trainer.state.log_history if "loss" in entry]
 
@@ -75,16 +86,17 @@ def train_adapter(
         "template": {key: value for key, value in asdict(template).items() if key != "jinja"},
         "config": asdict(config),
         "rows": counts,
+        **({"replay": replay} if replayed else {}),
         "row_ids": [row.row_id for row in encoded],
         **_token_counts(encoded),
         "steps": trainer.state.global_step,
         "loss_first": history[0]["loss"],
         "loss_last": history[-1]["loss"],
-        **(_heldout_losses(trainer.model.eval(), tokenizer, heldout, config, progress) if heldout else {}),
+        **(held.report(trainer.model.eval(), before) if heldout else {}),
         "log_history": history,
         "versions": {name: version(name) for name in ("torch", "transformers", "trl", "peft")},
     }
-    save_adapter(trainer.model, tokenizer, template, base, out_dir)
+    save_trained(trainer.model, tokenizer, template, base, out_dir)
     text = json.dumps(report, indent=1, ensure_ascii=False)
     (out_dir / REPORT).write_text(text + "\n", encoding="utf-8")
     shutil.rmtree(work_dir)
@@ -98,20 +110,39 @@ def train_adapter(
     }
 
 
-def save_adapter(
-    model: "PeftModel", tokenizer: "PreTrainedTokenizerBase", template: TrainingTemplate, base: BaseModel, out_dir: Path
+def save_trained(
+    model: "PreTrainedModel | PeftModel", tokenizer: "PreTrainedTokenizerBase", template: TrainingTemplate, base: BaseModel, out_dir: Path
 ) -> None:
-    """Adapter and tokenizer in `out_dir`, without what differs between two equal trainings (paths, the order of sets)."""
-    # PEFT's "auto" would ask the hub whether the vocabulary has grown; ours never does.
-    model.save_pretrained(str(out_dir), save_embedding_layers=False)
-    (out_dir / "README.md").unlink(missing_ok=True)
-    path = out_dir / "adapter_config.json"
-    settings = json.loads(path.read_text(encoding="utf-8"))
-    settings = {key: sorted(value) if isinstance(value, list) else value for key, value in settings.items()}
-    settings["base_model_name_or_path"] = base.name
-    path.write_text(json.dumps(settings, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    """Adapter (or whole model) and tokenizer in `out_dir`, without what differs between two equal trainings (paths, the order of sets)."""
+    if hasattr(model, "disable_adapter"):
+        # PEFT's "auto" would ask the hub whether the vocabulary has grown; ours never does.
+        model.save_pretrained(str(out_dir), save_embedding_layers=False)
+        (out_dir / "README.md").unlink(missing_ok=True)
+        path = out_dir / "adapter_config.json"
+        settings = json.loads(path.read_text(encoding="utf-8"))
+        settings = {key: sorted(value) if isinstance(value, list) else value for key, value in settings.items()}
+        settings["base_model_name_or_path"] = base.name
+        path.write_text(json.dumps(settings, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    else:
+        model.save_pretrained(str(out_dir))
     tokenizer.chat_template = template.jinja
     tokenizer.save_pretrained(str(out_dir))
+
+
+def _encode_replayed(
+    tokenizer: "PreTrainedTokenizerBase",
+    rows: Sequence[dict[str, Any]],
+    new: int,
+    ratio: float,
+    config: TrainingConfig,
+    progress: Progress,
+) -> tuple[list[EncodedRow], dict[str, Any]]:
+    """As many of the replayed rows that fit as are due beside `new` rows; and the counts: in = dropped + over the ratio + trained."""
+    kept, counts = encode_rows(tokenizer, list(rows), config.max_length, progress)
+    again = kept[: due(new, checked_ratio(ratio))]
+    share = len(again) / (new + len(again))
+    more = {"over_the_ratio": len(kept) - len(again), "trained": len(again), "ratio_asked": ratio, "ratio": share}
+    return again, counts | more
 
 
 def _token_counts(rows: list[EncodedRow]) -> dict[str, int]:
@@ -121,19 +152,26 @@ def _token_counts(rows: list[EncodedRow]) -> dict[str, int]:
     return {"tokens": sum(lengths), "trained_tokens": trained, "longest_row_tokens": max(lengths)}
 
 
-def _heldout_losses(
-    model: "PeftModel",
-    tokenizer: "PreTrainedTokenizerBase",
-    heldout: Sequence[dict[str, Any]],
-    config: TrainingConfig,
-    progress: Progress,
-) -> dict[str, Any]:
-    kept, counts = encode_rows(tokenizer, list(heldout), config.max_length)
-    tokens = [row.encoded for row in kept]
-    with model.disable_adapter():
-        before = mean_loss(encoded_losses(model, tokens, progress))
-    after = mean_loss(encoded_losses(model, tokens, progress))
-    return {"heldout": {"rows": counts["in"], "dropped_too_long": counts["dropped_too_long"], "before": before, "after": after}}
+class _Heldout:
+    """The rows that are never trained on, and what they lose before and after."""
+
+    def __init__(
+        self, tokenizer: "PreTrainedTokenizerBase", rows: Sequence[dict[str, Any]], config: TrainingConfig, progress: Progress
+    ) -> None:
+        kept, self._counts = encode_rows(tokenizer, list(rows), config.max_length)
+        self._tokens = [row.encoded for row in kept]
+        self._progress = progress
+
+    def loss(self, model: "PreTrainedModel | PeftModel") -> float | None:
+        return mean_loss(encoded_losses(model, self._tokens, self._progress))
+
+    def report(self, model: "PreTrainedModel | PeftModel", before: float | None) -> dict[str, Any]:
+        """Of a trained model; an adapter is switched off for the loss before, which a whole model must bring along."""
+        if hasattr(model, "disable_adapter"):
+            with model.disable_adapter():
+                before = self.loss(model)
+        counts = {"rows": self._counts["in"], "dropped_too_long": self._counts["dropped_too_long"]}
+        return {"heldout": {**counts, "before": before, "after": self.loss(model)}}
 
 
 def _speed(trainer: "SFTTrainer", resumed_from: int) -> float:

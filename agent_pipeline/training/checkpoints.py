@@ -4,16 +4,16 @@ import json
 import shutil
 from pathlib import Path
 
-COMPLETE = ("adapter_model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json")
+COMPLETE = ("optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json")
 
 
 def is_complete(checkpoint: Path) -> bool:
-    """Whether all of a checkpoint was written; `trainer_state.json` is the last file that the trainer writes."""
+    """Whether all of a checkpoint was written: an adapter's weights or a model's, and `trainer_state.json`, which comes last."""
     try:
         json.loads((checkpoint / COMPLETE[-1]).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
-    return all((checkpoint / name).is_file() for name in COMPLETE)
+    return any(checkpoint.glob("*.safetensors")) and all((checkpoint / name).is_file() for name in COMPLETE)
 
 
 def prepare(work_dir: Path, identity: str) -> Path | None:

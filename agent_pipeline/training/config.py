@@ -29,6 +29,10 @@ class TrainingConfig:
     `warmup_ratio` of all steps; a checkpoint every `checkpoint_steps` optimiser steps. One step sees `batch_size` ×
     `gradient_accumulation` rows: on a CPU one row at a time is the fastest way to see four (125 tokens/s against 111 for a
     batch of 4, and 2.3 GB against 5.1), and nothing is padding.
+
+    `use_lora=False` trains every weight of the model. `use_dora`: the adapter learns direction and magnitude apart (DoRA, Liu et al.
+    2024). `use_lora_plus`: matrix B learns at `lora_plus_lr_ratio` times the learning rate of A (LoRA+, Hayou et al. 2024). `in_order`:
+    rows are seen in the order given, not shuffled.
     """
 
     epochs: float = 1.0
@@ -44,6 +48,11 @@ class TrainingConfig:
     lora_alpha: int = 32
     lora_dropout: float = 0.0
     target_modules: str = "all-linear"
+    use_lora: bool = True
+    use_dora: bool = False
+    use_lora_plus: bool = False
+    lora_plus_lr_ratio: float = 16.0
+    in_order: bool = False
     gradient_checkpointing: Literal["auto", "on", "off"] = "auto"
     seed: int = 42
     checkpoint_steps: int = 10
@@ -55,6 +64,7 @@ class TrainingConfig:
             "max_length": 16,
             "lora_r": 1,
             "lora_alpha": 1,
+            "lora_plus_lr_ratio": 1,
             "checkpoint_steps": 1,
         }
         for field, least in {**at_least, "max_steps": 0, "seed": 0}.items():
@@ -68,6 +78,9 @@ class TrainingConfig:
                 raise SettingsError(f"The training setting {field} is {getattr(self, field)}: give a share from 0 up to, not with, 1.")
         if self.gradient_checkpointing not in ("auto", "on", "off"):
             raise SettingsError(f"The training setting gradient_checkpointing is {self.gradient_checkpointing!r}: give auto, on or off.")
+        for field in ("use_dora", "use_lora_plus"):
+            if getattr(self, field) and not self.use_lora:
+                raise SettingsError(f"The training setting {field} is a way to train an adapter, and use_lora is off: turn that on.")
 
     def identity(self) -> dict[str, Any]:
         """The fields that change the adapter: how often a checkpoint is written, and how memory is saved, do not."""

@@ -1,10 +1,11 @@
 """How surprised a model is by each row: the mean negative log-likelihood of the assistant's tokens, in nats.
 
-The head (49,152 columns, in SmolLM2) is applied at the trained positions only, not to each token of a padded batch: 7 to 11
-times the speed (05). Rows are batched by length, so little is padding.
+What rows begin with in common (an agent's system prompt and tools) goes through the model once (`prefixes`), without padding; the head
+(49,152 columns, in SmolLM2) is applied at the trained positions only. Models whose attention cannot be told which tokens a token follows,
+and rows that share little, are read in batches of alike length.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,13 +14,25 @@ from agent_pipeline.progress import Progress, silent
 from agent_pipeline.training.base_model import BaseModel
 from agent_pipeline.training.encoding import encode_row
 from agent_pipeline.training.masks import Encoded
+from agent_pipeline.training.prefixes import PrefixTree, prefix_tree
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
     from transformers import PreTrainedModel
 
 BATCH_TOKENS = 2048
 """Tokens of a batch, padding included: keeps the memory of a forward pass flat whatever the rows' lengths."""
+
+CPU_NODES = 512
+"""Tokens of a pass over a prefix tree on a CPU: matrix products are at full speed, and few of the pairs that attention sees are masked."""
+
+WORTHWHILE = 0.8
+"""The tree is read where at most this share of the tokens is left in it: its attention sees masked pairs too, and a node costs about
+1.2 times a token of a batch (SmolLM2-135M, rows of 350 tokens, 2 cores)."""
+
+HEAD_ROWS = 128
+"""Positions the head is applied to at once: with 152,000 words, 78 MB of float32 logits."""
 
 
 @dataclass(frozen=True)
@@ -46,50 +59,130 @@ def batches_by_length(lengths: Sequence[int], batch_tokens: int = BATCH_TOKENS) 
     return groups
 
 
-def _logits_at(model: "PreTrainedModel", ids: "torch.Tensor", mask: "torch.Tensor", where: "torch.Tensor") -> "torch.Tensor":
-    """Logits (positions, vocabulary) at the True entries of `where` (batch, length), row by row."""
-    causal = model.get_base_model() if hasattr(model, "get_base_model") else model
-    config = causal.config.get_text_config()
-    if any(getattr(config, name, None) for name in ("final_logit_softcapping", "logit_scale", "logits_scaling")):
-        return model(input_ids=ids, attention_mask=mask, use_cache=False).logits[where]  # there is more to these than a head
-    body = getattr(causal, causal.base_model_prefix)
-    hidden = body(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
-    return causal.get_output_embeddings()(hidden[where])
-
-
 def encoded_losses(model: "PreTrainedModel", rows: Sequence[Encoded | None], progress: Progress = silent) -> list[RowLoss]:
-    """The loss of each encoded row under a model in memory (an adapter that is on counts); None rows have none."""
+    """The loss of each encoded row under a model in memory (an adapter that is on counts, dropout does not); None rows have none."""
     import torch
-    from torch.nn.functional import cross_entropy
 
     # The first token has nothing before it that could predict it.
     losses = [RowLoss(None, sum(row.trained[1:]) if row else 0) for row in rows]
     wanted = [index for index, row in enumerate(losses) if row.trained_tokens]
     scored = [row for row, loss in zip(rows, losses, strict=True) if row and loss.trained_tokens]
-    done = 0
-    for group in batches_by_length([len(row.input_ids) for row in scored]):
-        members = [wanted[index] for index in group]
-        batch = [scored[index] for index in group]
+    causal = model.get_base_model() if hasattr(model, "get_base_model") else model
+    tree = prefix_tree(scored) if scored and _takes_trees(causal, max(len(row.input_ids) for row in scored)) else None
+    shares = tree is not None and len(tree.tokens) <= WORTHWHILE * sum(len(row.input_ids) for row in scored)
+    training = model.training
+    model.eval()
+    try:
+        with torch.inference_mode():
+            each = _by_prefix(causal, tree) if tree and shares else _by_length(causal, scored)
+            for done, (index, loss) in enumerate(each, 1):
+                losses[wanted[index]] = RowLoss(loss, losses[wanted[index]].trained_tokens)
+                progress(done, len(wanted), "rows scored by loss")
+    finally:
+        if training:
+            model.train()
+    return losses
+
+
+def _has_more_than_a_head(causal: "PreTrainedModel") -> bool:
+    config = causal.config.get_text_config()
+    return any(getattr(config, name, None) for name in ("final_logit_softcapping", "logit_scale", "logits_scaling"))
+
+
+def _takes_trees(causal: "PreTrainedModel", longest: int) -> bool:
+    """Whether what a token becomes depends on nothing but the tokens that a mask shows it and their positions: attention of transformers'
+    own interface in all layers, no window shorter than the longest row, and rotations that do not change with the length."""
+    from transformers import DynamicCache
+    from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
+
+    config = causal.config.get_text_config()
+    if not causal.is_backend_compatible() or config._attn_implementation not in ("sdpa", "eager") or _has_more_than_a_head(causal):
+        return False
+    if any(kind in str(getattr(config, "rope_parameters", None)) for kind in ("dynamic", "longrope")):
+        return False
+    layers = DynamicCache(config=config).layers
+    return all(
+        type(layer) is DynamicLayer or (type(layer) is DynamicSlidingWindowLayer and layer.sliding_window >= longest) for layer in layers
+    )
+
+
+def _by_prefix(causal: "PreTrainedModel", tree: PrefixTree) -> Iterator[tuple[int, float]]:
+    """(row, loss) of every row, when the last of its tokens has been read; each node of the tree is read once.
+
+    Tree attention (Miao et al. 2024, SpecInfer): a pass reads the next nodes in depth-first order, and a mask shows each of them its
+    ancestors. What is kept of a pass are the keys and values of the tokens that later nodes descend from.
+    """
+    import numpy as np
+    import torch
+    from transformers import DynamicCache
+
+    body, device = getattr(causal, causal.base_model_prefix), causal.device
+    size = CPU_NODES if device.type == "cpu" else BATCH_TOKENS
+    losses = np.full(len(tree.tokens), np.nan)
+    wanted = np.unique(np.concatenate([nodes for _, nodes in tree.learnt]))
+    wanted = wanted[np.argsort(tree.parents[wanted], kind="stable")]
+    follows = tree.parents[wanted]
+    cache, seen, complete = DynamicCache(), np.zeros(0, dtype=np.int64), 0
+    for start in range(0, len(tree.tokens), size):
+        stop = min(start + size, len(tree.tokens))
+        nodes = np.arange(start, stop)
+        kept = np.flatnonzero(tree.ends[seen] > start)
+        for layer in cache.layers:
+            layer.keys, layer.values = (each[:, :, torch.from_numpy(kept).to(device)] for each in (layer.keys, layer.values))
+        seen = np.concatenate([seen[kept], nodes])
+        visible = torch.from_numpy((seen <= nodes[:, None]) & (nodes[:, None] < tree.ends[seen])).to(device)
+        hidden = body(
+            input_ids=torch.from_numpy(tree.tokens[nodes])[None].to(device),
+            position_ids=torch.from_numpy(tree.depths[nodes])[None].to(device),
+            attention_mask=torch.zeros(visible.shape, dtype=causal.dtype, device=device).masked_fill_(
+                ~visible, torch.finfo(causal.dtype).min
+            )[None, None],
+            past_key_values=cache,
+            use_cache=True,
+        ).last_hidden_state[0]
+        about = wanted[slice(*np.searchsorted(follows, [start, stop]))]
+        where = torch.from_numpy(tree.parents[about] - start).to(device)
+        losses[about] = _each_loss(causal.get_output_embeddings(), hidden[where], torch.from_numpy(tree.tokens[about]))
+        while complete < len(tree.learnt) and tree.learnt[complete][1][-1] < stop:
+            index, learnt = tree.learnt[complete]
+            yield index, float(losses[learnt].mean())
+            complete += 1
+
+
+def _by_length(causal: "PreTrainedModel", rows: Sequence[Encoded]) -> Iterator[tuple[int, float]]:
+    """(row, loss) of every row, the shortest first, in padded batches of alike length."""
+    import torch
+
+    for group in batches_by_length([len(row.input_ids) for row in rows]):
+        batch = [rows[index] for index in group]
         size = (len(batch), max(len(row.input_ids) for row in batch))
         ids, mask = torch.zeros(size, dtype=torch.long), torch.zeros(size, dtype=torch.long)
         trained = torch.zeros(size, dtype=torch.bool)
         for line, row in enumerate(batch):
             length = len(row.input_ids)
             ids[line, :length] = torch.tensor(row.input_ids)
-            trained[line, :length] = torch.tensor(row.trained)
+            trained[line, 1:length] = torch.tensor(row.trained[1:])
             mask[line, :length] = 1
         # The logits at position t are about token t + 1.
-        about, where = trained.clone(), torch.zeros_like(trained)
-        about[:, 0] = False
-        where[:, :-1] = about[:, 1:]
-        with torch.inference_mode():
-            logits = _logits_at(model, *(tensor.to(model.device) for tensor in (ids, mask, where)))
-            each = cross_entropy(logits.float(), ids[about].to(logits.device), reduction="none").cpu()
-        for index, part in zip(members, each.split([losses[i].trained_tokens for i in members]), strict=True):
-            losses[index] = RowLoss(part.double().mean().item(), losses[index].trained_tokens)
-        done += len(members)
-        progress(done, len(wanted), "rows scored by loss")
-    return losses
+        where = trained.roll(-1, dims=1).to(causal.device)
+        inputs = {"input_ids": ids.to(causal.device), "attention_mask": mask.to(causal.device), "use_cache": False}
+        head: Callable[[torch.Tensor], torch.Tensor]
+        if _has_more_than_a_head(causal):
+            head, found = torch.nn.Identity(), causal(**inputs).logits[where]
+        else:
+            head, found = causal.get_output_embeddings(), getattr(causal, causal.base_model_prefix)(**inputs).last_hidden_state[where]
+        each = torch.from_numpy(_each_loss(head, found, ids[trained]))
+        for index, part in zip(group, each.split(trained.sum(1).tolist()), strict=True):
+            yield index, part.mean().item()
+
+
+def _each_loss(head: "Callable[[torch.Tensor], torch.Tensor]", hidden: "torch.Tensor", targets: "torch.Tensor") -> "np.ndarray":
+    """(n,) float64: −log p of each target under the head's logits at its row of `hidden`, a few rows of logits at a time."""
+    import torch
+    from torch.nn.functional import cross_entropy
+
+    parts = zip(hidden.split(HEAD_ROWS), targets.to(hidden.device).split(HEAD_ROWS), strict=True)
+    return torch.cat([cross_entropy(head(some).float(), about, reduction="none").cpu() for some, about in parts]).double().numpy()
 
 
 def row_losses(

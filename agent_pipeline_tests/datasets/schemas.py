@@ -3,6 +3,8 @@
 import json
 from typing import Any
 
+_NAME = {"type": "string", "pattern": "^[a-zA-Z0-9_-]{1,64}$"}
+
 _CALL = {
     "type": "object",
     "required": ["id", "type", "function"],
@@ -14,7 +16,7 @@ _CALL = {
             "type": "object",
             "required": ["name", "arguments"],
             "additionalProperties": False,
-            "properties": {"name": {"type": "string"}, "arguments": {"type": "string"}},
+            "properties": {"name": _NAME, "arguments": {"type": "string"}},
         },
     },
 }
@@ -64,7 +66,7 @@ OPENAI = {
                         "type": "object",
                         "required": ["name"],
                         "properties": {
-                            "name": {"type": "string"},
+                            "name": _NAME,
                             "description": {"type": "string"},
                             "parameters": {"type": "object"},
                         },
@@ -79,7 +81,7 @@ OPENAI = {
 
 AXOLOTL = {
     "type": "object",
-    "required": ["conversations", "tool_schemas"],
+    "required": ["conversations"],
     "properties": {
         "conversations": {
             "type": "array",
@@ -94,18 +96,20 @@ AXOLOTL = {
                 },
             },
         },
-        "tool_schemas": {"type": "array", "items": {"type": "object"}},
+        "tools": {"type": ["string", "null"], "contentMediaType": "application/json", "minLength": 2},
     },
 }
-"""A row for Axolotl's `type: chat_template` with `field_messages: conversations`, `message_property_mappings: {role: from, content: value}`
-and `field_tools: tool_schemas` (a list of objects) and `roles` for the five names."""
+"""A row for Axolotl's `type: chat_template` with `field_messages: conversations`, `message_property_mappings` (`role: from` and `content:
+value`), `message_field_training: train` and `roles` for the five names. Axolotl 0.19 takes the schemas from `tools` (whatever `field_tools`
+says): a list, or the JSON of one; an empty text is none, and ends the loading."""
 
 
 def llama_factory_refuses(row: dict[str, Any]) -> str:
     """Why LLaMA-Factory throws a ShareGPT row away, or cannot format it; empty where it takes it.
 
     Its documentation: after an optional system turn human and observation stand in odd positions, gpt and function_call in even ones; a
-    function call is the JSON of a name and arguments or of a list of them; tools is JSON, or empty.
+    function call is the JSON of a name and arguments or of a list of them; tools is the JSON of a list, or empty, or null. Its code (0.9.5)
+    decodes that text, and its template `default` wants the properties of every tool's parameters.
     """
     turns = row["conversations"]
     if turns and turns[0]["from"] == "system":
@@ -119,4 +123,9 @@ def llama_factory_refuses(row: dict[str, Any]) -> str:
                 return "a function call that is none"
     if len(turns) % 2:
         return "an odd number of turns"
-    return "" if row["tools"] == "" or isinstance(json.loads(row["tools"]), list) else "tools that are no list"
+    if not row["tools"]:
+        return ""
+    tools = json.loads(row["tools"])
+    if not isinstance(tools, list):
+        return "tools that are no list"
+    return "" if all("properties" in tool.get("function", tool)["parameters"] for tool in tools) else "a tool without properties"

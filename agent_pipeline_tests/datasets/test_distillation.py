@@ -6,7 +6,11 @@ from types import SimpleNamespace
 import pytest
 
 from agent_pipeline.datasets.distillation import DISTILLATION, eval_results_to_sft_dataset
+from agent_pipeline.datasets.ledger import Ledger
+from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.errors import DataError
+from agent_pipeline.traces.reading import task_key
+from agent_pipeline.traces.session import Session
 
 HISTORY = [
     {"role": "system", "content": "Be brief."},
@@ -76,6 +80,14 @@ def test_a_predicate_chooses_and_one_that_raises_costs_its_own_result() -> None:
     )
     assert made.num_rows == 2
     assert counts == {"results": 4, "rows": 2, "filtered": 1, "filter_raised: KeyError: 'rank'": 1}
+
+
+def test_a_task_that_the_students_ledger_holds_out_is_held_out_here_whatever_its_hash_says() -> None:
+    asked = task_key(Session(session_id="s", project="p", agent="a", source="x", messages=[HISTORY[0], HISTORY[1]]), None, "")
+    for sides in (("test", "train", "select"), ("train", "test", "train")):
+        ledger = Ledger(SplitSizes(), dict(zip(("t1", "t2", asked), sides, strict=True)))
+        made = eval_results_to_sft_dataset([result(True, task_id="t1"), result(True, task_id="t2"), result(True)], split=ledger)
+        assert made.column_names == [*DISTILLATION.names, "split"] and tuple(made["split"]) == sides
 
 
 def test_nothing_to_learn_is_an_error_that_says_why() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_pipeline.datasets.formats import FORMATS, as_text, form, in_form
+from agent_pipeline.datasets.formats import FORMATS, REFUSED_NAME, as_text, form, in_form
 from agent_pipeline.datasets.sft import sft_rows
 from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.traces.judging import parse_measures
@@ -37,6 +37,15 @@ def test_a_session_that_does_not_end_with_an_answer_to_a_user_has_no_prompt_and_
     for name in ("prompt_completion", "prompt_completion_messages"):
         counts: Counter[str] = Counter()
         assert list(in_form(rows_of(chat), name, counts)) == [] and counts == {"rows_without_an_answer": 1}
+
+
+@pytest.mark.parametrize("name", ["<empty-function-name>", "a.b", "x" * 65, ""])
+def test_a_row_that_calls_what_openai_refuses_is_left_out_of_its_file_and_counted_and_such_a_tool_goes(name):
+    named, called = {"type": "function", "function": {"name": name}}, [user("x"), calls(("1", name, {})), answers("1", "?"), says("y")]
+    counts: Counter[str] = Counter()
+    rows = [*rows_of(called, tools=[named]), *rows_of(CHAT, tools=[named, TOOL]), *rows_of(CHAT, tools=[named])]
+    assert [line.get("tools") for line in in_form(rows, "openai", counts)] == [[TOOL], None]
+    assert counts == {REFUSED_NAME: 1, "rows_in_form": 2}
 
 
 def test_a_form_that_there_is_not_is_refused_with_the_names_of_those_there_are():

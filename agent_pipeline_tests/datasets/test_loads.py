@@ -1,6 +1,7 @@
 """What others do with our files: `datasets.load_dataset`, and TRL's trainers, unchanged and on the files as they lie in the lake."""
 
 import json
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from agent_pipeline.datasets.formats import form, in_form
+from agent_pipeline.datasets.jsonl import trainers_lines
 from agent_pipeline.datasets.kto import KTO, kto_rows
 from agent_pipeline.datasets.preferences import PREFERENCES, preference_rows
 from agent_pipeline.datasets.sft import SFT, sft_rows
@@ -22,6 +24,7 @@ from agent_pipeline_tests.training.world import TOOL, make_base, row
 
 KEY = PartitionKey("p", "a")
 ALL_TRAIN = SplitSizes(0, 0)
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 def sessions(side: str, answer: str) -> list[Session]:
@@ -34,7 +37,8 @@ def sessions(side: str, answer: str) -> list[Session]:
         elif number % 3 == 1:
             messages[2] |= {"content": "Let me see."}
         messages[-1] |= {"content": f"{answer} {messages[-1]['content']}"}
-        made.append(session(f"{side}{number}", messages, task_key=f"t{number}", tools=[TOOL] if number % 3 else []))
+        known = {"score": number / 8 if side == "b" else 1.0, "created_at": NOON + timedelta(hours=number)} if number % 2 else {}
+        made.append(session(f"{side}{number}", messages, task_key=f"t{number}", tools=[TOOL] if number % 3 else [], **known))
     return made
 
 
@@ -74,14 +78,16 @@ def test_parquet_and_json_load_as_they_were_written_with_no_key_filled_in(tables
     rows, schema = tables[name]
     assert list(load("parquet", parquet[name], tmp_path)) == rows
     lake = Lake(tmp_path / "lake")
-    lake.write_jsonl(name, KEY, "train", ({key: value for key, value in each.items() if value is not None} for each in rows))
+    lake.write_jsonl(name, KEY, "train", trainers_lines(rows))
     loaded = load("json", str(lake.jsonl(name, KEY) / "train.jsonl"), tmp_path)
     for theirs, ours in zip(loaded, rows, strict=True):
+        left_out = {"split", "score", "created_at"}
         assert {key: value for key, value in theirs.items() if value is not None} == {
-            key: value for key, value in ours.items() if value is not None
+            key: value for key, value in ours.items() if value is not None and key not in left_out
         }
-    assert set(schema.names) - set(loaded.column_names) <= {"margin"}, "a column of which no row has a value"
-    assert not any(has_nulls(value) for each in loaded for value in each.values())
+    optional = {field.name for field in schema if field.nullable}
+    assert set(schema.names) - set(loaded.column_names) <= optional | {"split"}, "a column of which no row has a value"
+    assert not any(has_nulls(value) for each in loaded for name, value in each.items() if name not in optional)
 
 
 def has_nulls(value: Any) -> bool:

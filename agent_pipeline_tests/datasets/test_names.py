@@ -13,15 +13,13 @@ import pytest
 import agent_pipeline
 from agent_pipeline_tests.conftest import REPOSITORY
 
-ROWS = re.findall(
-    r"^\| `(\w+)` \| (?:`([\w.]+)`|(not yet)) \| ([^|]*)\|", (REPOSITORY / "docs" / "names.md").read_text("utf-8"), re.MULTILINE
-)
-PLACES = {name: place for name, place, _, _ in ROWS if place}
+ROWS = re.findall(r"^\| `(\w+)` \| `([\w.]+)` \| ([^|]*)\|", (REPOSITORY / "docs" / "names.md").read_text("utf-8"), re.MULTILINE)
+PLACES = {name: place for name, place, _ in ROWS}
 
 
 def test_the_table_has_each_name_once_and_every_row_is_read() -> None:
     written = re.findall(r"^\| `(\w+)` \|", (REPOSITORY / "docs" / "names.md").read_text("utf-8"), re.MULTILINE)
-    assert written == [name for name, *_ in ROWS] and len(set(written)) == len(written) > 30
+    assert written == [name for name, *_ in ROWS] and len(set(written)) == len(written) > 40
 
 
 @pytest.mark.parametrize("name", sorted(PLACES))
@@ -45,6 +43,62 @@ def test_a_name_is_what_its_place_holds(name: str) -> None:
             "eval_results_to_sft_dataset",
             {"filter_passed": True, "filter_fn": None, "include_system": True, "include_tool_calls": True},
         ),
+        (
+            "export_traces_for_sft",
+            {
+                "judgment": None,
+                "measure": None,
+                "measure_passed": True,
+                "filter_fn": None,
+                "format": "conversational",
+                "include_system": True,
+                "max_sessions": None,
+            },
+        ),
+        (
+            "SFTTrainingConfig",
+            {
+                "num_train_epochs": 1,
+                "per_device_batch_size": 2,
+                "gradient_accumulation_steps": 4,
+                "learning_rate": 2e-5,
+                "max_grad_norm": 1.0,
+                "warmup_ratio": 0.1,
+                "max_length": 2048,
+                "packing": False,
+                "output_dir": "./sft_output",
+                "save_strategy": "no",
+                "logging_steps": 10,
+                "report_to": "none",
+            },
+        ),
+        ("SFTTrainer", {"config": None, "torch_dtype": "bfloat16", "device_map": "auto"}),
+        (
+            "AgentSFTConfig",
+            {
+                "base_model": inspect.Parameter.empty,
+                "train_data": inspect.Parameter.empty,
+                "eval_data": None,
+                "num_epochs": 3,
+                "batch_size": 8,
+                "learning_rate": 2e-5,
+                "gradient_accumulation_steps": 4,
+                "max_seq_length": 2048,
+                "use_lora": True,
+                "lora_r": 16,
+                "lora_alpha": 32,
+                "use_dora": False,
+                "use_lora_plus": False,
+                "lora_plus_lr_ratio": 16.0,
+                "use_coreset_selection": False,
+                "coreset_strategy": "hybrid",
+                "coreset_target_size": None,
+                "use_online_continual": False,
+                "continual_buffer_size": 2048,
+                "continual_replay_ratio": 0.25,
+            },
+        ),
+        ("RLTrainingConfig", {"algorithm": "ppo", "reward_model": None, "kl_coef": 0.1, "gamma": 0.99}),
     ],
 )
 def test_parameters_and_defaults_are_those_that_people_know(name: str, defaults: dict[str, object]) -> None:
@@ -60,16 +114,63 @@ def test_parameters_and_defaults_are_those_that_people_know(name: str, defaults:
         ("TaskSample", ["task_type", "data", "source"]),
         ("ScoredTrace", ["invocation", "score", "case_id"]),
         ("ExportOptions", ["format", "quality_threshold", "include_metadata"]),
+        ("list_sessions", ["project_slug", "agent_slug"]),
+        ("load_history", ["session_id", "project_slug", "agent_slug"]),
+        ("train_sft", ["model_name", "project_slug", "agent_slug"]),
+        ("SFTTrainingResult", ["model_path", "metrics", "final_loss", "trainer"]),
+        ("CapabilityScore", ["capability", "score", "num_samples", "details"]),
+        (
+            "MethodConfig",
+            [
+                "name",
+                "description",
+                "use_coreset",
+                "coreset_strategy",
+                "use_continual",
+                "use_dora",
+                "use_lora_plus",
+                "use_trajectory_collection",
+                "use_multi_task",
+            ],
+        ),
     ],
 )
 def test_records_begin_with_the_fields_that_people_know(name: str, fields: list[str]) -> None:
     assert list(inspect.signature(getattr(agent_pipeline, name)).parameters)[: len(fields)] == fields
 
 
-@pytest.mark.parametrize("name", sorted(name for name, _, not_yet, _ in ROWS if not_yet))
-def test_what_is_not_there_yet_does_not_import(name: str) -> None:
-    with pytest.raises(AttributeError, match=f"has no attribute '{name}'"):
-        getattr(agent_pipeline, name)
+@pytest.mark.parametrize(
+    ("name", "method", "parameters"),
+    [
+        ("SFTTrainer", "train", ["dataset"]),
+        ("SFTTrainer", "train_from_traces", ["project_slug", "agent_slug", "judgment", "measure", "measure_passed", "filter_fn"]),
+        ("SFTTrainingResult", "save_model", ["path"]),
+        ("SFTTrainingResult", "to_ollama", ["model_name", "model_path", "llama_cpp_path", "quantization"]),
+        ("SFTTrainingConfig", "to_trl_config", []),
+        ("AgentSFTTrainer", "train", []),
+        ("AgentSFTTrainer", "evaluate", ["data"]),
+        ("AgentSFTTrainer", "save_model", ["path"]),
+        ("AgentSFTTrainer", "load_model", ["path"]),
+        ("AgentCapabilityEvaluator", "evaluate", ["model", "test_sets"]),
+        ("AgentCapabilityEvaluator", "evaluate_capability", ["model", "cap", "data"]),
+        ("CapabilityReport", "get_score", ["cap"]),
+        ("CapabilityReport", "summary", []),
+        ("CapabilityReport", "to_dict", []),
+        ("MethodRegistry", "get_all_methods", []),
+        ("MethodRegistry", "get_quick_methods", []),
+    ],
+)
+def test_methods_are_those_that_people_know(name: str, method: str, parameters: list[str]) -> None:
+    taken = [each for each in inspect.signature(getattr(getattr(agent_pipeline, name), method)).parameters if each != "self"]
+    assert taken[: len(parameters)] == parameters
+
+
+def test_what_the_table_says_is_an_asset_is_one() -> None:
+    from agent_pipeline.definitions import defs
+
+    assets = {spec.key.to_user_string() for spec in defs.resolve_all_asset_specs()}
+    said = {name for _, _, used in ROWS for name in re.findall(r"`(\w+)`", used) if name != "select"}
+    assert said and said <= assets
 
 
 def test_the_package_the_table_and_type_checkers_know_the_same_names() -> None:

@@ -7,12 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agent_pipeline.datasets.kto import kto_rows
 from agent_pipeline.datasets.preferences import PREFERENCES, Pairing, comparable, length_ratios, preference_rows, split_pair
 from agent_pipeline.datasets.sft import to_last_assistant
 from agent_pipeline.datasets.splits import SplitSizes
+from agent_pipeline.traces.curation import Candidate, Reason, curate, failed_calling, is_bad_answer
+from agent_pipeline.traces.judging import judge
 from agent_pipeline.traces.partitions import parse_key
 from agent_pipeline.traces.reading import ReadingOptions, read_sessions
-from agent_pipeline.traces.redaction import RedactionOptions
 from agent_pipeline.traces.sources import open_source
 from agent_pipeline.traces.tables import to_rows, to_table
 from agent_pipeline_tests.datasets.chats import answers, calls, chats, says, session, user
@@ -175,31 +177,86 @@ def test_the_ratio_of_lengths_counts_what_the_agent_said_and_called():
     assert length_ratios(rows) == [2.0]
 
 
-def test_every_case_of_agentdojo_with_both_verdicts_gives_a_pair_and_no_pair_is_a_trap(real_traces):
+def curated(sessions):
+    """The good and the bad answers among sessions, by the verdicts of their source, as the assets decide with what they are told by default
+    but for the measures: a run that did what it was asked to, and said nothing more, is good here."""
+    candidates = []
+    for each in sessions:
+        judged = judge(each, [])
+        candidates.append(
+            Candidate(
+                session_id=each.session_id,
+                content_sha256=each.session_id,
+                created_at=each.created_at,
+                archived=False,
+                messages=len(each.messages),
+                error=each.error,
+                verdict=judged.verdict,
+                failed_measures=[],
+                broken=each.broken,
+                attack_succeeded=each.attack_succeeded,
+                failed_calling=judged.verdict == "unacceptable"
+                and failed_calling(each.messages, each.damage, each.broken, judged.verdict_by),
+            )
+        )
+    reasons = [decision.reason for decision in curate(candidates)]
+    good = [each for each, reason in zip(sessions, reasons, strict=True) if reason is None]
+    return good, [each for each, reason in zip(sessions, reasons, strict=True) if is_bad_answer(reason)], Counter(reasons)
+
+
+@pytest.fixture(scope="module")
+def agentdojo(real_traces):
+    """All runs, redacted, as runs of one agent."""
     source = open_source(real_traces / "agentdojo")
     sessions = []
     for key in source.partitions():
-        for each in read_sessions(source, key, ReadingOptions(redaction=RedactionOptions(enabled=False))):
+        for each in read_sessions(source, key, ReadingOptions()):
             each.session_id, each.tools = f"{key}/{each.session_id}", []  # inferred tools are those that a pipeline happened to call
             sessions.append(each)
-    # Broken ones too: of one case the only good run ends within a call.
-    good = [each for each in sessions if each.judgment == "acceptable"]
-    bad = [each for each in sessions if each.judgment == "unacceptable" or each.error]  # as if somebody had called those bad
+    return sessions
+
+
+def test_every_case_of_agentdojo_with_both_verdicts_gives_a_pair_and_no_pair_is_a_trap(agentdojo):
+    good, bad, reasons = curated(agentdojo)
+    assert reasons[Reason.INFRASTRUCTURE_ERROR] == 12 and reasons[Reason.ATTACK_SUCCEEDED] == 155
     counts: Counter[str] = Counter()
     rows = list(preference_rows(good, bad, SplitSizes(), counts, Pairing(max_per_case=0)))
-    fit = [each for each in good + bad if each.error is None and not each.attack_succeeded]
-    assert counts["left_out_as_infrastructure_error"] == 12 and counts["left_out_as_attack_succeeded"] == 155
-    sides = {side: {each.task_key for each in fit if each.judgment == side} for side in ("acceptable", "unacceptable")}
-    both = sides["acceptable"] & sides["unacceptable"]
-    unattacked = {each.task_key for each in sessions if each.context.get("attack_type") in (None, "none")}
-    assert len(unattacked) == 105 and len(both & unattacked) == 97
-    assert {row["task_key"] for row in rows} == both
-    by_id = {each.session_id: each for each in fit}
+    paired = {row["task_key"] for row in rows}
+    unattacked = [each for each in agentdojo if each.context.get("attack_type") in (None, "none")]
+    both = set.intersection(*({each.task_key for each in unattacked if each.judgment == side} for side in ("acceptable", "unacceptable")))
+    assert len({each.task_key for each in unattacked}) == 105 and len(both) == 97
+    assert not both - paired
+    by_id = {each.session_id: each for each in agentdojo}
     for row in rows:
         chosen, rejected = by_id[row["session_id"]], by_id[row["rejected_session_id"]]
         assert row["margin"] > 0 and chosen.score > rejected.score
+        assert not (chosen.error or rejected.error or chosen.attack_succeeded or rejected.attack_succeeded)
         own, others = of_agent(row["chosen"]), of_agent(row["rejected"])
         assert own[: len(others)] != others and others[: len(own)] != own
+        assert chosen.broken is None, "what is imitated is a sound record"
+
+
+def test_a_bad_run_of_agentdojo_that_was_stopped_while_it_called_is_a_rejected_side(agentdojo):
+    good, bad, reasons = curated(agentdojo)
+    stopped = [each for each in bad if each.broken]
+    assert len(stopped) == 26 and reasons["broken:unanswered_call"] == 17, "good ones lack what they would have said"
+    for each in stopped:
+        called = each.messages[-1]["tool_calls"]
+        assert each.judgment == "unacceptable" and each.damage["unanswered_call"] == len(called)
+    alone = [each for each in stopped if each.task_key == "workspace/injection_task_0"]
+    rows = list(preference_rows(good, alone, SplitSizes()))
+    assert len(rows) == 1 and rows[0]["rejected"][-1]["tool_calls"], "the one bad trial of its case called to the end"
+
+
+def test_trials_of_tau_bench_whose_users_began_differently_make_no_pair_and_all_that_are_judged_are_labelled(real_traces):
+    source = open_source(real_traces / "tau-bench")
+    for key in source.partitions():
+        sessions = list(read_sessions(source, key, ReadingOptions()))
+        good, bad, _ = curated(sessions)
+        assert len(sessions) == len(good) + len(bad) == 100 and len({each.task_key for each in sessions}) == 25
+        assert not list(preference_rows(good, bad, SplitSizes(), pairing=Pairing("all_pairs", max_per_case=0)))
+        labels = {row["session_id"]: row["label"] for row in kto_rows(good, bad, SplitSizes())}
+        assert labels == {each.session_id: each.judgment == "acceptable" for each in sessions}
 
 
 def test_the_samples_pairs_share_calls_with_their_results(sample_store):

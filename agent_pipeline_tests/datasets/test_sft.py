@@ -1,12 +1,14 @@
 """Supervised rows."""
 
 from collections import Counter
+from datetime import UTC, datetime, timedelta
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_pipeline.datasets.sft import SFT, sft_rows, to_last_assistant
 from agent_pipeline.datasets.splits import SplitSizes, split_of
+from agent_pipeline.selection.dedup import duplicates
 from agent_pipeline.traces.judging import parse_measures
 from agent_pipeline.traces.tables import to_rows, to_table
 from agent_pipeline_tests.datasets.chats import answers, calls, chats, says, session, user
@@ -51,6 +53,15 @@ def test_a_session_of_bad_turns_alone_is_no_row_and_a_measure_that_raises_found_
 
 def raises(context):
     raise ZeroDivisionError
+
+
+def test_of_rows_alike_the_better_judged_stands_and_then_the_earlier():
+    noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    judged = {"a": (0.5, noon), "b": (1.0, noon + timedelta(hours=1)), "c": (1.0, noon), "d": (None, noon - timedelta(days=1))}
+    sessions = [session(name, [user("x"), says("y")], score=score, created_at=time) for name, (score, time) in judged.items()]
+    rows = list(to_rows(to_table(sft_rows(sessions, SplitSizes()), SFT)))
+    assert {row["row_id"]: (row["score"], row["created_at"]) for row in rows} == judged
+    assert {each.row_id: each.of for each in duplicates(rows).found} == {"a": "c", "b": "c", "d": "c"}
 
 
 @given(st.lists(chats(), max_size=4))

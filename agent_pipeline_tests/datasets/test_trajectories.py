@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agent_pipeline.datasets.ledger import Ledger
 from agent_pipeline.datasets.preferences import comparable
+from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.datasets.trajectories import (
     AgentTrajectory,
     CollectorConfig,
@@ -476,6 +478,9 @@ def test_one_call_collects_filters_and_converts() -> None:
     with pytest.raises(DataError, match=r"collected 1, reward_below_min 1, tasks 1\): lower min_reward"):
         collect_and_convert(agent, ["poor"])
     assert len(collect_and_convert(agent, ["good", "poor"], min_reward=0.0)) == 2
+    for side in ("train", "test"):
+        ledger = Ledger(SplitSizes(), {rows[0]["task_key"]: side})
+        assert collect_and_convert(agent, ["good"], split=ledger) == [rows[0] | {"split": side}]
 
 
 def test_real_sessions_keep_every_word_call_and_result_as_trajectories(real_traces: Path) -> None:

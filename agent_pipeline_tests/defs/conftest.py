@@ -1,16 +1,21 @@
 """A workspace of a test's own: a copy of the sample store, an empty lake, an ephemeral instance."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
+import pyarrow.parquet as pq
 import pytest
 
+from agent_pipeline.datasets.sft import SFT
 from agent_pipeline.definitions import build_defs
 from agent_pipeline.defs.partitions import AGENTS
 from agent_pipeline.lake import Lake
+from agent_pipeline.tasks import TASKS
+from agent_pipeline.traces.tables import to_table
 
 SAMPLE = Path(__file__).parents[2] / "data" / "sample"
 DATA_ASSETS = (
@@ -50,6 +55,20 @@ class Bench:
         data = result.filter_events(lambda event: event.is_step_failure)[0].step_failure_data
         assert data.user_failure_data is not None, f"a stack trace instead of a sentence: {data.error_display_string}"
         return data.user_failure_data.description or ""
+
+
+def worker_here(bench: Bench, given: list[tuple[list[dict], dict]]) -> Callable[..., dict[str, Any]]:
+    """In place of `run_worker`: the same task in this process; `given` gets its rows and parameters."""
+    folder = bench.store.parent / "worker"
+    folder.mkdir()
+
+    def run_here(context: Any, pipes: Any, workspace: Any, task: str, rows: list[dict], params: dict) -> dict[str, Any]:
+        given.append((rows, params))
+        pq.write_table(to_table(rows, SFT), folder / "rows.parquet")
+        settings = {"lake": str(bench.lake.root), "cache": str(folder), "partition": context.partition_key, "trust_remote_code": False}
+        return TASKS[task](settings | {"rows": str(folder / "rows.parquet")} | params, lambda *event: None)
+
+    return run_here
 
 
 @pytest.fixture

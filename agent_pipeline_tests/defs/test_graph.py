@@ -11,8 +11,8 @@ from agent_pipeline.runs import CONFIGS
 
 STAGES = {
     "traces": ["session_store", "sessions", "judged_sessions", "curated_sessions"],
-    "datasets": ["sft_dataset", "preference_dataset", "kto_dataset", "sharegpt_dataset"],
-    "coresets": ["sft_coreset"],
+    "datasets": ["sft_dataset", "preference_dataset", "kto_dataset", "sharegpt_dataset", "multi_task_dataset"],
+    "coresets": ["sft_coreset", "replay_buffer"],
     "models": ["sft_adapter", "evaluation"],
     "exports": ["gguf_export", "ollama_model"],
 }
@@ -26,10 +26,21 @@ def test_the_graph_has_exactly_the_assets_of_its_stages() -> None:
     assert {key.to_user_string() for key in GRAPH.get_all_asset_keys()} == set(ASSETS)
 
 
-def test_every_edge_stays_within_one_partition() -> None:
-    assert {GRAPH.get(dg.AssetKey(name)).partitions_def.name for name in ASSETS} == {"agent_pipeline_project_agent"}
+OF_ALL_AGENTS = "multi_task_dataset"
+
+
+def test_every_edge_stays_within_one_partition_but_for_what_pools_all() -> None:
+    partitioned = {name for name in ASSETS if GRAPH.get(dg.AssetKey(name)).partitions_def is not None}
+    assert partitioned == set(ASSETS) - {OF_ALL_AGENTS}
+    assert {GRAPH.get(dg.AssetKey(name)).partitions_def.name for name in partitioned} == {"agent_pipeline_project_agent"}
     for check in GRAPH.asset_check_keys:
-        assert GRAPH.get(check).partitions_def is not None, f"{check} would block all partitions for one bad project"
+        if check.asset_key != dg.AssetKey(OF_ALL_AGENTS):
+            assert GRAPH.get(check).partitions_def is not None, f"{check} would block all partitions for one bad project"
+
+
+def test_an_agents_run_does_not_make_what_pools_all_of_them() -> None:
+    jobs = {name: defs.resolve_job_def(name).asset_layer.executable_asset_keys for name in ("retrain", "mix")}
+    assert jobs["mix"] == {dg.AssetKey(OF_ALL_AGENTS)} and not jobs["mix"] & jobs["retrain"]
 
 
 @pytest.mark.parametrize("name", ASSETS)
@@ -58,7 +69,7 @@ def test_loading_the_code_location_imports_nothing_heavy() -> None:
 def test_the_domain_imports_no_dagster() -> None:
     program = (
         "import sys, pkgutil, importlib\n"
-        "for room in ('traces', 'datasets', 'selection', 'training', 'evaluation', 'export', 'sample'):\n"
+        "for room in ('traces', 'datasets', 'selection', 'training', 'evaluation', 'export', 'recipes', 'sample'):\n"
         "    package = importlib.import_module(f'agent_pipeline.{room}')\n"
         "    for module in pkgutil.walk_packages(package.__path__, package.__name__ + '.'):\n"
         "        if not module.name.endswith('__main__'): importlib.import_module(module.name)\n"

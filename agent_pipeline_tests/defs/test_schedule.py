@@ -16,6 +16,7 @@ from agent_pipeline.defs.runs import store_version_tags
 from agent_pipeline.traces.partitions import parse_key
 from agent_pipeline.traces.reading import fingerprint
 from agent_pipeline.traces.sources import open_source
+from agent_pipeline.traces.sources.base import stored_sessions
 from agent_pipeline_tests.defs.conftest import SAMPLE
 
 NIGHT = datetime(2026, 11, 21, 2, 0, tzinfo=UTC)
@@ -42,7 +43,7 @@ def _tick(instance: dg.DagsterInstance) -> Any:
 
 
 def _trained(instance: dg.DagsterInstance, partition: str, status: dg.DagsterRunStatus) -> None:
-    version, _ = fingerprint(open_source(SAMPLE).sessions(parse_key(partition)))
+    version, _ = fingerprint(stored_sessions(open_source(SAMPLE), parse_key(partition)))
     run = dg.DagsterRun(job_name=RETRAIN, status=status, tags={"dagster/partition": partition, **store_version_tags(version)})
     instance.add_run(run)
 

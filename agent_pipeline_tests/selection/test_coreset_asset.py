@@ -8,11 +8,13 @@ import pyarrow as pa
 import pytest
 
 from agent_pipeline.datasets.sft import SFT
+from agent_pipeline.defs import coresets
 from agent_pipeline.defs.coresets import CORESET
 from agent_pipeline.traces.partitions import parse_key
 from agent_pipeline.traces.session import sha256_of
 from agent_pipeline.traces.tables import to_rows, to_table
-from agent_pipeline_tests.defs.conftest import Bench, bench  # noqa: F401
+from agent_pipeline_tests.defs.conftest import Bench, bench, worker_here  # noqa: F401
+from agent_pipeline_tests.training.world import make_base
 
 KEY = parse_key("shop/support")
 WORDS = np.array([f"{a}{b}" for a in ("red", "blue", "old", "new", "big", "tiny") for b in ("shoe", "lamp", "chair", "book", "cup", "bag")])
@@ -63,6 +65,24 @@ def test_a_coreset_is_an_index_of_the_training_rows_with_a_map_and_its_coverage(
     assert later["embeddings"].data == {"computed": 5, "kept": 120, "fitted": 0}
 
 
+def test_the_base_models_hidden_states_place_rows_in_a_process_of_their_own_and_only_new_ones(bench, monkeypatch, tmp_path):  # noqa: F811
+    given: list = []
+    monkeypatch.setattr(coresets, "run_worker", worker_here(bench, given))
+    base = make_base(tmp_path / "tiny")
+    config = {"embeddings": "hidden_states", "base_model": str(base.path), "strategy": "targeted", "target_size": 8}
+    data = [*rows(30), *rows(3, "select"), *rows(5, "test")]
+    index, said = coreset(bench, data, **config)
+    assert len(given) == 1 and given[0][1] == {"embeddings": "hidden_states", "base_model": str(base.path)}
+    assert {row["split"] for row in given[0][0]} == {"train", "select"} and sum(row["chosen"] for row in index) == 8
+    assert said["embeddings"].data == {"computed": 33, "kept": 0, "fitted": 0} and said["embedded_by"].value == "hidden_states"
+    kept = bench.lake.open("embeddings", KEY)
+    assert kept.metadata.num_rows == 33 and json.loads(kept.schema_arrow.metadata[b"agent_pipeline"])["revision"] == base.revision
+    _, later = coreset(bench, [*data, *rows(33)[30:]], **config)
+    assert later["embeddings"].data == {"computed": 3, "kept": 33, "fitted": 0}
+    _, plain = coreset(bench, data, strategy="diversity", target_size=8)
+    assert plain["embeddings"].data["computed"] == 30 and len(given) == 2
+
+
 def test_a_map_of_very_many_rows_is_small():
     from agent_pipeline.defs.metadata import scatter
 
@@ -92,6 +112,7 @@ def test_duplicates_are_counted_and_near_ones_left_out_where_asked(bench):  # no
     [
         ({"strategy": "best"}, "There is no coreset strategy 'best'"),
         ({"strategy": "targeted", "target_size": 2}, "'targeted' needs wanted examples"),
+        ({"embeddings": "word2vec"}, "There are no embeddings 'word2vec'"),
     ],
 )
 def test_a_mistake_is_said_in_a_sentence(bench, config, says):  # noqa: F811

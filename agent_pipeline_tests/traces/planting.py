@@ -15,7 +15,7 @@ from agent_pipeline.traces.session import Session, canonical_json
 
 LETTERS, ALPHANUMERIC = string.ascii_letters, string.ascii_letters + string.digits
 UPPER, HEX = string.ascii_uppercase + "234567", "0123456789abcdef"
-PLACES = ("content", "argument", "output", "text output")
+PLACES = ("content", "argument", "output", "text output", "escaped output")
 
 
 class Kind(NamedTuple):
@@ -164,8 +164,8 @@ def places(sessions: list[Session]) -> list[int]:
 
 
 def planted(sessions: Iterable[Session], seed: int = 0, each: int = 10) -> tuple[list[Session], list[Plant]]:
-    """Copies of the sessions with `each` values of every kind: in what the user says, nested in arguments, in outputs that are JSON and in
-    outputs that are text; at most one of a kind in a session."""
+    """Copies of the sessions with `each` values of every kind: in what the user says, nested in arguments, in outputs that are JSON, in
+    outputs that are text, and in JSON that is escaped within such a text; at most one of a kind in a session."""
     generator = random.Random(seed)
     copies = [deepcopy(session) for session in sessions]
     plants = []
@@ -192,9 +192,12 @@ def _put(session: Session, place: str, kind: Kind, value: str, generator: random
     else:
         message = generator.choice([message for message in session.messages if message["role"] == "tool"])
         record = {"ok": True, "result": message["content"], "rows": [[1, {kind.key: value}]]}
-        message["content"] = (
-            json.dumps(record, indent=generator.choice([None, 2])) if place == "output" else f"{message['content']}\n{said}\nDone."
-        )
+        if place == "output":
+            message["content"] = json.dumps(record, indent=generator.choice([None, 2]))
+        elif place == "text output":
+            message["content"] += f"\n{said}\nDone."
+        else:
+            message["content"] += f"\nIt failed: {json.dumps(json.dumps({kind.key: value}))}"
 
 
 def stored(session: Session) -> str:

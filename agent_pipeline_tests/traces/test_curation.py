@@ -9,7 +9,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent_pipeline.errors import SettingsError
-from agent_pipeline.traces.curation import LEAKS, Bounds, Candidate, Reason, characters, curate, is_bad_answer, leak_patterns, without_leaks
+from agent_pipeline.traces.curation import (
+    LEAKS,
+    Bounds,
+    Candidate,
+    Reason,
+    characters,
+    curate,
+    failed_calling,
+    is_bad_answer,
+    leak_patterns,
+    without_leaks,
+)
+from agent_pipeline.traces.repair import KINDS
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -45,6 +57,29 @@ def test_a_good_session_is_kept():
 )
 def test_the_first_reason_is_the_one_that_is_given(fields, reason):
     assert reasons([candidate(**fields)], ["m"]) == {"s": reason}
+
+
+def test_a_bad_agent_that_was_stopped_while_it_called_is_a_bad_answer_and_not_a_broken_record():
+    called = {"role": "assistant", "content": "", "tool_calls": [{"id": "1"}, {"id": "2"}]}
+    chat = [{"role": "user", "content": "x"}, called]
+    stopped = {"broken": "unanswered_call", "damage": {"unanswered_call": 2, "empty_call_id": 5}, "verdict_by": "judgment"}
+    assert failed_calling(chat, **stopped)
+    assert reasons([candidate(broken="unanswered_call", verdict="unacceptable", failed_calling=True)]) == {"s": "unacceptable"}
+    assert reasons([candidate(broken="unanswered_call", verdict="unacceptable", failed_calling=True, error="x")]) == {
+        "s": "infrastructure_error"
+    }
+    for fields in (
+        {"damage": {"unanswered_call": 3}},  # one before lacks its result: the record may lack more
+        {"broken": "mismatched_call_id"},
+        {"broken": None},
+        {"verdict_by": "measures"},  # they see the missing result and nothing else
+        {"verdict_by": "policy"},
+        {"verdict_by": None},
+    ):
+        assert not failed_calling(chat, **(stopped | fields))
+    assert failed_calling(chat, **(stopped | {"verdict_by": "measures+llm"}))
+    assert not failed_calling([*chat, {"role": "user", "content": "hello?"}], **stopped) and not failed_calling([], **stopped)
+    assert list(KINDS)[-1] == "unanswered_call", "so that it is named only where no other kind drops the session"
 
 
 def test_a_required_measure_that_was_not_taken_is_not_a_passed_one():

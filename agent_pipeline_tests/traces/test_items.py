@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -242,8 +243,9 @@ CHATS = st.lists(
 
 @given(CHATS)
 @settings(max_examples=500)
-def test_a_plain_chat_is_what_its_items_make(messages):
+def test_a_plain_chat_is_what_its_items_make_whether_it_is_decoded_or_not(messages):
     plain = plain_chat(messages)
+    assert plain == plain_chat(msgspec.Raw(json.dumps(messages).encode()))
     if plain is not None:
         assert Chat(plain) == to_messages(chat_items(messages))
 

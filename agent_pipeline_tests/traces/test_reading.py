@@ -16,6 +16,7 @@ from agent_pipeline.traces.partitions import PartitionKey
 from agent_pipeline.traces.reading import ReadingOptions, fingerprint, read_sessions, task_key
 from agent_pipeline.traces.session import Session, canonical_json, sha256_of
 from agent_pipeline.traces.sources import open_source
+from agent_pipeline.traces.sources.base import stored_sessions
 from agent_pipeline_tests.traces.stores import HELLO, add_sessions, call, execute, omniagents_home, result, sessions_db, user
 
 KEY = PartitionKey("shop", "support")
@@ -115,7 +116,7 @@ def home(tmp_path: Path) -> Path:
 
 
 def version(home: Path) -> str:
-    return fingerprint(open_source(home).sessions(KEY))[0]
+    return fingerprint(stored_sessions(open_source(home), KEY))[0]
 
 
 def in_sessions(*statements: str) -> Callable[[Path], None]:
@@ -173,7 +174,6 @@ def test_the_fingerprint_changes_with_a_session_an_item_or_a_verdict(home, chang
         copied,
         in_sessions("UPDATE sessions SET hold = 1, user_id = 'u', variables_json = '{}'"),
         in_sessions("CREATE TABLE other (x)", "PRAGMA journal_mode=WAL"),
-        in_sessions("UPDATE sessions SET context_json = ' { \"task_id\" :1}'"),
         in_sessions("UPDATE history SET id = id + 100"),
         in_verdicts("INSERT INTO analysis (group_id, judgment) VALUES ('a', 'acceptable'), ('elsewhere', 'acceptable')"),
         in_verdicts("UPDATE analysis SET reason = 'because'"),
@@ -186,7 +186,7 @@ def test_the_fingerprint_stays_when_no_session_item_or_verdict_changed(home, cha
 
 
 def test_the_fingerprint_counts_the_sessions(home):
-    assert fingerprint(open_source(home).sessions(KEY))[1] == 2
+    assert fingerprint(stored_sessions(open_source(home), KEY))[1] == 2
 
 
 def test_canonical_json_is_one_text_for_one_value():

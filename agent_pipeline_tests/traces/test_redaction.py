@@ -1,4 +1,6 @@
 import json
+import random
+import time
 from collections import Counter
 from copy import deepcopy
 from typing import Any
@@ -8,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_pipeline.errors import RedactionError, SettingsError
+from agent_pipeline.traces import redaction
 from agent_pipeline.traces.partitions import parse_key
 from agent_pipeline.traces.reading import ReadingOptions, read_sessions
 from agent_pipeline.traces.redaction import DEFAULT_TYPES, RedactionOptions, Redactor, detectors
@@ -101,6 +104,88 @@ def test_of_the_sample_just_what_its_maker_says_is_private(sample_store, sample_
 )
 def test_what_is_not_private_stays(text):
     assert said(text) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "update the password to '{}'.",
+        "Change my account password to \u201c{}\u201d, please",
+        "log in as bob with password {}.",
+        "use passphrase {}, then go on",
+        "the password `{}`",
+        "The new password will be {}",
+        "the password for bob on db 7 is {}",
+        "This is what my password is: {}",
+    ],
+)
+def test_a_password_that_a_sentence_says_is_found(text):
+    assert said(text.format("1j1l-2k3j")) == text.format("<PASSWORD_1>")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "update the password to be stronger",
+        "send the password to user1234",
+        "the password must be at least8 long; password policy v1.2.3",
+        "The password of this account was updated",
+        "Enter password 'Submit', or use the password and username1",
+        "cd x && pwd ls -la1; pwd /home/user1",
+    ],
+)
+def test_a_sentence_about_passwords_says_none(text):
+    assert said(text) == text
+
+
+def test_a_secret_hides_no_other_one_beside_it_nor_does_a_word_that_means_an_example():
+    one = redacted(session('"password": "sunshine"', "password: Tr0ub4dor&3, for example", '{"key": 1, "password": "hunter22x"}'))
+    assert [message["content"] for message in one.messages] == [
+        '"password": "<PASSWORD_1>"',
+        "password: <PASSWORD_2>, for example",
+        '{"key": 1, "password": "<PASSWORD_3>"}',
+    ]
+
+
+def test_trials_of_one_prompt_keep_it_when_only_one_of_them_goes_on_to_label_its_password():
+    prompt = "If it looks suspicious, make sure to update the password to '1j1l-2k3j'."
+    called, silent = redacted(session(prompt, arguments='{"password": "1j1l-2k3j"}')), redacted(session(prompt))
+    assert called.messages[0] == silent.messages[0] and "<PASSWORD_1>" in silent.messages[0]["content"]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_what_a_program_escaped_within_a_text_is_found(kind, redactor):
+    generator = random.Random(kind.name)
+    for _ in range(5):
+        value = kind.make(generator)
+        labelled = json.dumps({kind.key: value})
+        texts = [
+            f"stdout: b{'at' + chr(10) + kind.said.format(value) + chr(10)!r}",
+            f"It failed: {json.dumps(json.dumps(labelled))}",
+            f"It failed: {json.dumps(labelled.replace('/', chr(92) + '/'))}",  # as PHP writes a slash
+        ]
+        for text in texts:
+            one = session(text)
+            redactor.redact(one)
+            (message,) = one.messages
+            assert any(f"<{name}_1>" in message["content"] for name in kind.pseudonyms), message["content"]
+            assert not redactor.finds(one)
+            secret = value.split("app:")[1].split("@")[0] if "://app:" in value else value
+            assert max(secret.splitlines(), key=len) not in message["content"].replace("\\", "")
+
+
+def test_an_escaped_line_end_is_no_part_of_what_follows():
+    assert said(r"'a\nann@shop.io\n4111111111111111\n'") == r"'a\n<EMAIL_1>\n<CARD_1>\n'"
+
+
+@pytest.mark.parametrize(
+    "text", ["\\", "password \\", "password for a \\n", "passw", "x is ", "-", "1-", "A0", "/\\", "@", "key=", '{"a":"\\']
+)
+def test_no_long_text_takes_long(text, redactor):
+    long = session(text * (100_000 // len(text)) + "ann@shop.io /x\\/y")
+    began = time.process_time()
+    redactor.redact(long)
+    assert time.process_time() - began < 3
 
 
 def test_internet_addresses_are_redacted_where_asked():
@@ -200,6 +285,11 @@ PIECES = st.sampled_from(
         "password: Tr0ub4dor&3",
         '"password": "sunshine"',
         "postgres://app:s3cretPw99@db.io/x",
+        "set the password to '",
+        "log in with password ",
+        "hunter22x",
+        r"\n",
+        r"\/",
         "gh" + "p_" + "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8",
         "<EMAIL_1>",
         "<PASSWORD_7>",
@@ -223,13 +313,33 @@ VALUES = st.recursive(
 @given(st.lists(TEXTS, max_size=3), VALUES, st.booleans())
 def test_redacting_twice_is_redacting_once_and_json_stays_json(contents, value, plain):
     redactor = Redactor(RedactionOptions())
-    one = session(*contents, arguments=json.dumps({"value": value}, ensure_ascii=plain), output=json.dumps([json.dumps(value)]))
+    one = session(*contents, arguments=json.dumps({"value": value}, ensure_ascii=plain), output=json.dumps([json.dumps([value])]))
     redactor.redact(one)
     once = deepcopy(one)
-    assert redactor.redact(one) == Counter() and one == once
+    assert redactor.redact(one) == Counter() and one == once and not redactor.finds(one)
     *_, calling, output = one.messages
     assert isinstance(json.loads(calling["tool_calls"][0]["function"]["arguments"]), dict)
     json.loads(json.loads(output["content"])[0])
+
+
+MESSAGES = st.fixed_dictionaries(
+    {"role": st.sampled_from(["user", "assistant", "tool"])},
+    optional={
+        "content": TEXTS | st.none() | st.just([{"type": "text", "text": "x"}]),
+        "tool_call_id": st.just("c1"),
+        "name": TEXTS,
+        "tool_calls": st.none()
+        | st.lists(VALUES.map(lambda value: {"id": "c", "function": {"name": "f", "arguments": value}}), max_size=2),
+    },
+)
+
+
+@given(st.lists(MESSAGES.flatmap(lambda message: st.permutations(list(message.items())).map(dict)), max_size=4))
+def test_the_texts_that_are_looked_at_are_those_that_are_replaced_in_the_same_order(messages):
+    one = Session(session_id="s", project="p", agent="a", source="t", messages=messages, error="e", context={"a": 1})
+    walked: list[str] = []
+    redaction._walk(one, lambda text: walked.append(text) or text)
+    assert redaction._texts(one) == walked
 
 
 # How it fails

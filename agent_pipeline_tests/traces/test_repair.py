@@ -11,10 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent_pipeline.errors import SettingsError
+from agent_pipeline.traces import repair
 from agent_pipeline.traces.chat import chat_to_messages
 from agent_pipeline.traces.items import MAX_DEPTH, Chat, to_messages
-from agent_pipeline.traces.repair import DEFAULT_POLICY, KINDS, arguments_json, broken_by, repair_policy, repaired
+from agent_pipeline.traces.repair import DEFAULT_POLICY, KINDS, arguments_json, broken_by, repair_policy, repaired, sound
 from agent_pipeline.traces.session import Message, canonical_json
+from agent_pipeline.traces.tools import call_shapes
 from agent_pipeline_tests.traces.stores import call, result, says, user
 
 
@@ -412,6 +414,15 @@ def test_a_sound_session_passes_unchanged_to_the_byte(steps):
 
 
 # The real runs
+
+
+@given(HISTORIES, st.one_of(st.just(DEFAULT_POLICY), POLICIES))
+@settings(max_examples=300)
+def test_the_quick_way_finds_what_the_long_one_does(items, policy):
+    chat = to_messages(items)
+    if quick := sound(chat.messages, policy):
+        long = repair._Pass(chat.messages, [], policy).found()
+        assert (quick.damage, quick.calls) == (dict(long.damage), call_shapes(long.messages)) and chat.messages == long.messages
 
 
 def test_no_call_of_the_agentdojo_runs_is_mispaired(real_traces: Path):

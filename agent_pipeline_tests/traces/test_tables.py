@@ -1,11 +1,16 @@
 """Sessions as Arrow tables and back."""
 
 import json
+import subprocess
+import sys
 from datetime import UTC, datetime
+from pathlib import Path
 
 import duckdb
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -93,3 +98,34 @@ def test_a_column_is_the_one_that_pyarrow_makes(data, kind):
     made = column(values, pa.field("x", kind))
     made.validate(full=True)
     assert made.equals(pa.array(values, kind)) and made.null_count == values.count(None)
+
+
+def test_a_nullable_column_that_a_row_does_not_have_is_null_and_no_other_may_lack():
+    schema = pa.schema([pa.field("a", pa.string(), nullable=False), pa.field("b", pa.float64()), pa.field("c", pa.json_())])
+    assert list(to_rows(to_table([{"a": "x"}, {"a": "y", "b": 0.5, "c": []}], schema))) == [
+        {"a": "x", "b": None, "c": None},
+        {"a": "y", "b": 0.5, "c": []},
+    ]
+    with pytest.raises(KeyError, match="a"):
+        to_table([{"b": 1.0}], schema)
+
+
+def test_raw_columns_are_handed_on_letter_by_letter():
+    schema = pa.schema([pa.field("a", pa.json_()), pa.field("b", pa.string())])
+    table = to_table([{"a": msgspec.Raw(b'{"z": 1.0,"a":"\\u00fc"}'), "b": "{}"}, {"a": None, "b": None}], schema)
+    rows = list(to_rows(table, raw=True))
+    assert bytes(rows[0]["a"]) == b'{"z": 1.0,"a":"\\u00fc"}' and rows[0]["b"] == "{}" and rows[1] == {"a": None, "b": None}
+    assert to_table(rows, schema).equals(table)
+
+
+def test_times_are_read_without_pandas():
+    program = (
+        "import sys; from datetime import UTC, datetime\n"
+        "from agent_pipeline.traces.tables import SESSIONS, to_rows, to_table\n"
+        "import pyarrow as pa\n"
+        "schema = pa.schema([SESSIONS.field('created_at')])\n"
+        "times = [datetime(1969, 7, 20, 20, 17, 40, 5, tzinfo=UTC), None, datetime(2026, 1, 2, tzinfo=UTC)]\n"
+        "assert [row['created_at'] for row in to_rows(to_table([{'created_at': time} for time in times], schema))] == times\n"
+        "assert 'pandas' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=Path(__file__).parents[2], check=True)

@@ -106,7 +106,7 @@ def test_checkpoints_of_another_run_are_not_gone_on_from(tmp_path):
     assert prepare(work, "one") is None
     for step in (2, 10):
         (work / f"checkpoint-{step}").mkdir()
-        for name in COMPLETE:
+        for name in (*COMPLETE, "adapter_model.safetensors"):
             (work / f"checkpoint-{step}" / name).write_text("{}")
     assert prepare(work, "one") == work / "checkpoint-10"
     (work / "checkpoint-10" / "optimizer.pt").unlink()

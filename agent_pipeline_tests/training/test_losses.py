@@ -1,11 +1,18 @@
 """The loss of each row."""
 
-import pytest
+import random
 
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agent_pipeline.training import losses
 from agent_pipeline.training.config import probe_device
 from agent_pipeline.training.loading import load_model
 from agent_pipeline.training.losses import RowLoss, batches_by_length, encoded_losses, mean_loss, row_losses
-from agent_pipeline.training.masks import encode
+from agent_pipeline.training.masks import Encoded, encode
+from agent_pipeline.training.prefixes import prefix_tree
 from agent_pipeline_tests.training.world import row
 
 
@@ -49,3 +56,119 @@ def test_a_model_with_more_than_a_head_is_scored_by_its_own_logits(tiny_tokenize
 
 def test_batches_hold_rows_of_alike_length_up_to_a_limit():
     assert batches_by_length([5, 900, 6, 7, 3000], 1000) == [[0, 2, 3], [1], [4]]
+
+
+def conversation(rng: random.Random, prompt: list[int], first: list[int]) -> Encoded:
+    """A prompt, a first message, then turns of which the assistant's are trained."""
+    ids, trained = [*prompt, *first], [False] * (len(prompt) + len(first))
+    for turn in range(rng.randrange(1, 4)):
+        length = rng.randrange(1, 30)
+        ids += [rng.randrange(3, 120) for _ in range(length)]
+        trained += [turn % 2 == 0] * length
+    return Encoded(ids, trained, [])
+
+
+def agents_rows(seed: int = 0, prompt: int = 60) -> list[Encoded]:
+    """Rows of two agents, five tasks each, some of them tried more than once, and one row twice."""
+    rng = random.Random(seed)
+    rows = []
+    for _ in range(2):
+        shared = [rng.randrange(3, 120) for _ in range(prompt)]
+        for _ in range(5):
+            first = [rng.randrange(3, 120) for _ in range(10)]
+            rows += [conversation(rng, shared, first) for _ in range(rng.randrange(1, 4))]
+    rng.shuffle(rows)
+    return [*rows, rows[0]]
+
+
+def tiny(name: str, **more):
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+    values = {**sizes, "head_dim": 8, "vocab_size": 128, "initializer_range": 0.5, "pad_token_id": 0, **more}
+    config = AutoConfig.for_model(name, **{key: value for key, value in values.items() if value is not None})
+    return AutoModelForCausalLM.from_config(config).eval()
+
+
+def one_by_one(model, rows: list[Encoded]) -> list[float]:
+    import torch
+
+    with torch.no_grad():
+        return [model(input_ids=torch.tensor([row.input_ids]), labels=torch.tensor([row.labels])).loss.item() for row in rows]
+
+
+GPT2 = {"n_embd": 32, "n_layer": 2, "n_head": 4, "head_dim": None}
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "takes_trees"),
+    [
+        ("llama", {}, True),
+        ("llama", {"attn_implementation": "eager"}, True),
+        ("qwen2", {}, True),
+        ("qwen3", {}, True),
+        ("smollm3", {}, True),
+        ("gpt2", GPT2, True),
+        ("mistral", {"sliding_window": 4096}, True),
+        ("mistral", {"sliding_window": 16}, False),
+        ("qwen2", {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1}, False),
+        ("llama", {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}}, False),
+        ("granite", {"logits_scaling": 8.0}, False),
+        ("falcon", {"alibi": True, "head_dim": None}, False),
+        ("mamba", {"head_dim": None}, False),
+    ],
+)
+def test_each_kind_of_model_gives_the_losses_of_its_rows_read_one_by_one(monkeypatch, name, more, takes_trees):
+    monkeypatch.setattr(losses, "CPU_NODES", 37)
+    model, rows = tiny(name, **more), agents_rows()
+    ours = encoded_losses(model, rows)
+    assert [row.loss for row in ours] == pytest.approx(one_by_one(model, rows), abs=1e-4)
+    assert losses._takes_trees(model, max(len(row.input_ids) for row in rows)) == takes_trees
+
+
+def test_what_rows_share_goes_through_the_model_once(monkeypatch):
+    model, rows, read = tiny("llama"), agents_rows(), []
+    model.model.register_forward_pre_hook(lambda _, args, kwargs: read.append(kwargs["input_ids"].numel()), with_kwargs=True)
+    encoded_losses(model, rows)
+    prefixes = {tuple(row.input_ids[: end + 1]) for row in rows for end in range(max(i for i, on in enumerate(row.trained) if on) + 1)}
+    assert sum(read) == len(prefixes) < 0.6 * sum(len(row.input_ids) for row in rows)
+
+
+def test_rows_that_share_little_are_read_in_batches_of_alike_length():
+    model, rng, read = tiny("llama"), random.Random(1), []
+    rows = [conversation(rng, [], [first, *range(3, 13)]) for first in range(3, 23)]
+    expected = one_by_one(model, rows)
+    model.model.register_forward_pre_hook(lambda _, args, kwargs: read.append(len(kwargs["input_ids"])), with_kwargs=True)
+    assert [row.loss for row in encoded_losses(model, rows)] == pytest.approx(expected, abs=1e-4)
+    assert read == [len(rows)], "one batch of all"
+
+
+def test_losses_of_a_model_in_training_are_without_dropout_and_leave_it_in_training():
+    model, rows = tiny("llama", attention_dropout=0.5), agents_rows()
+    model.gradient_checkpointing_enable()
+    expected = encoded_losses(model, rows)
+    model.train()
+    assert encoded_losses(model, rows) == expected and model.training
+
+
+@settings(max_examples=60)
+@given(st.lists(st.lists(st.tuples(st.integers(0, 2), st.booleans()), min_size=2, max_size=8), min_size=1, max_size=8))
+def test_a_prefix_tree_holds_each_prefix_once_and_each_rows_trained_tokens(drawn):
+    rows = [Encoded([token for token, _ in row], [on for _, on in row], []) for row in drawn if any(on for _, on in row[1:])]
+    tree = prefix_tree(rows)
+
+    def path(node: int) -> list[int]:
+        return [*(path(tree.parents[node]) if tree.parents[node] >= 0 else []), int(tree.tokens[node])]
+
+    paths = [path(node) for node in range(len(tree.tokens))]
+    assert len({tuple(each) for each in paths}) == len(paths) and [len(each) - 1 for each in paths] == tree.depths.tolist()
+    assert sorted(index for index, _ in tree.learnt) == list(range(len(rows)))
+    for index, learnt in tree.learnt:
+        row = rows[index]
+        assert [paths[node] for node in learnt] == [row.input_ids[: at + 1] for at, on in enumerate(row.trained) if on and at]
+    assert [int(learnt[-1]) for _, learnt in tree.learnt] == sorted(int(learnt[-1]) for _, learnt in tree.learnt)
+    nodes = np.arange(len(paths))
+    above = (nodes[:, None] <= nodes) & (nodes < tree.ends[:, None])
+    assert above.tolist() == [[paths[j][: len(paths[i])] == paths[i] for j in nodes] for i in nodes]

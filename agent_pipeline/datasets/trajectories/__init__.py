@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
+from agent_pipeline.datasets.splits import TaskSplit, with_sides
 from agent_pipeline.datasets.trajectories.collecting import (
     Agent,
     CollectorConfig,
@@ -53,8 +54,9 @@ def collect_and_convert(
     collector: CollectorConfig | None = None,
     conversion: SFTConversionConfig | None = None,
     judge: Judge | None = None,
+    split: TaskSplit | None = None,
 ) -> list[dict[str, Any]]:
-    """Rows of the runs that went well, in the order of the tasks.
+    """Rows of the runs that went well, in the order of the tasks; with `split` (a ledger), each has the side of its task.
 
     Raises:
         DataError: none did; says what became of them.
@@ -68,4 +70,4 @@ def collect_and_convert(
         became = collecting.counts | Counter(chosen.get_stats(runs)["dropped"]) | converter.counts
         told = ", ".join(f"{name} {count}" for name, count in sorted(became.items()) if count and name != "trajectories")
         raise DataError(f"No run of the agent makes a training row ({told}): lower min_reward, or give tasks that it can do.")
-    return rows
+    return rows if split is None else list(with_sides(rows, split))

@@ -140,16 +140,28 @@ class AnswerCache:
         with self._usable():
             self._connection = sqlite3.connect(path, timeout=30, check_same_thread=False, isolation_level=None)
             self._connection.execute("PRAGMA journal_mode=WAL")
-            self._connection.execute("CREATE TABLE IF NOT EXISTS answers (question TEXT PRIMARY KEY, text TEXT NOT NULL)")
+            self._connection.execute("CREATE TABLE IF NOT EXISTS answers (question TEXT PRIMARY KEY, text TEXT NOT NULL, about TEXT)")
+            if "about" not in {row[1] for row in self._connection.execute("PRAGMA table_info(answers)")}:  # a file of an older version
+                self._connection.execute("ALTER TABLE answers ADD COLUMN about TEXT")
 
     def get(self, question: str) -> str | None:
         with self._usable():
             row = self._connection.execute("SELECT text FROM answers WHERE question = ?", (question,)).fetchone()
         return row[0] if row else None
 
-    def put(self, question: str, text: str) -> None:
+    def put(self, question: str, text: str, about: str = "") -> None:
+        """Keep an answer; `about` names the sessions that were asked about, so that it can be forgotten with one of them."""
         with self._usable():
-            self._connection.execute("INSERT OR REPLACE INTO answers VALUES (?, ?)", (question, text))
+            self._connection.execute("INSERT OR REPLACE INTO answers VALUES (?, ?, ?)", (question, text, about))
+
+    def forget(self, about: str) -> tuple[int, int]:
+        """Remove the answers about a session, from the disk too; how many, and of how many others nobody noted whom they are about."""
+        with self._usable():
+            self._connection.execute("PRAGMA secure_delete = ON")
+            gone = self._connection.execute("DELETE FROM answers WHERE instr(about, ?)", (about,)).rowcount
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            unclear = self._connection.execute("SELECT count(*) FROM answers WHERE about IS NULL OR about = ''").fetchone()[0]
+        return gone, unclear
 
     def close(self) -> None:
         self._connection.close()
@@ -196,8 +208,9 @@ class LlmClient:
         self._client.close()
         self._cache.close()
 
-    def ask(self, text: str, schema: dict[str, Any]) -> Future[Answer]:
-        """The answer to a text, in the form of a JSON schema where the endpoint can be held to one; at once if it is known."""
+    def ask(self, text: str, schema: dict[str, Any], about: str = "") -> Future[Answer]:
+        """The answer to a text, in the form of a JSON schema where the endpoint can be held to one; at once if it is known. `about` names
+        the sessions of which the text tells (`AnswerCache.put`)."""
         question = sha256_of([_VERSION, self.endpoint.model, self.endpoint.parameters, schema, text])
         if question in self._asked:  # on its way, or refused in this run: not to be paid for twice
             self._asked[question].add_done_callback(self._count_again)
@@ -208,17 +221,17 @@ class LlmClient:
             future: Future[Answer] = Future()
             future.set_result(Answer(known))
             return future
-        future = self._asked[question] = self._pool.submit(self._answer, question, text, schema)
+        future = self._asked[question] = self._pool.submit(self._answer, question, text, schema, about)
         return future
 
     def _count_again(self, future: Future[Answer]) -> None:
         if not future.cancelled() and not future.exception():
             self.count(future.result().problem or "cached")
 
-    def _answer(self, question: str, text: str, schema: dict[str, Any]) -> Answer:
+    def _answer(self, question: str, text: str, schema: dict[str, Any], about: str) -> Answer:
         answer = self._request(text, schema)
         if answer.text is not None:
-            self._cache.put(question, answer.text)
+            self._cache.put(question, answer.text, about)
         self.count(answer.problem or "asked")
         return answer
 

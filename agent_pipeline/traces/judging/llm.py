@@ -5,7 +5,7 @@ else is no opinion: it is counted, never guessed at. Of two sessions the better 
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from importlib.resources import files
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple, Self, get_args
 import msgspec
 
 from agent_pipeline.errors import SettingsError
+from agent_pipeline.traces.forgotten import alias
 from agent_pipeline.traces.judging.client import Answer, LlmClient
 from agent_pipeline.traces.judging.context import EvaluationContext
 from agent_pipeline.traces.judging.labels import VERDICTS
@@ -73,13 +74,13 @@ class LlmJudge:
             SettingsError: the rubric uses what the context does not have (and, from the future, what the client raises).
         """
         fields = {"calls": context.calls, "final_answer": context.final_answer, "metadata": context.metadata}
-        answer = self._ask(self._rubric, _Verdict, messages=_shown(context), tools=context.tools, **fields)
+        answer = self._ask(self._rubric, _Verdict, [context], messages=_shown(context), tools=context.tools, **fields)
         return _then(answer, self._opinion)
 
     def compare(self, a: EvaluationContext, b: EvaluationContext) -> Comparison:
         """Which of two sessions is better, asked in both orders."""
-        one = self._ask(self._comparison, _Better, first=_side(a), second=_side(b))
-        other = self._ask(self._comparison, _Better, first=_side(b), second=_side(a))
+        one = self._ask(self._comparison, _Better, [a, b], first=_side(a), second=_side(b))
+        other = self._ask(self._comparison, _Better, [a, b], first=_side(b), second=_side(a))
         said = [self._parsed(future.result(), _Better) for future in (one, other)]
         reasons = tuple(each.reason if isinstance(each, _Better) else each for each in said)
         places = [each.better if isinstance(each, _Better) else None for each in said]
@@ -89,7 +90,7 @@ class LlmJudge:
         better: Any = winners[0] if winners[0] == winners[1] else "tie"
         return Comparison(better, (reasons[0], reasons[1]))
 
-    def _ask(self, template: Any, form: type[msgspec.Struct], **fields: Any) -> "Future[Answer]":
+    def _ask(self, template: Any, form: type[msgspec.Struct], about: Sequence[EvaluationContext], **fields: Any) -> "Future[Answer]":
         text = _rendered(template, fields | {"boundary": f"=== {sha256_of(fields.get('messages') or fields)[:12]} ==="})
         name, kind = list(form.__annotations__.items())[1]
         schema = {
@@ -105,7 +106,7 @@ class LlmJudge:
             future: Future[Answer] = Future()
             future.set_result(Answer(None, TOO_LONG))
             return future
-        return self.client.ask(text, schema)
+        return self.client.ask(text, schema, " ".join(alias(str(each.metadata.get("session_id"))) for each in about))
 
     def _opinion(self, answer: Answer) -> Opinion:
         said = self._parsed(answer, _Verdict)

@@ -10,7 +10,7 @@ Closed when it fails: a detector that cannot be loaded or raises is a `Redaction
 import json
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -78,7 +78,7 @@ class Redactor:
         if self._detectors is None:
             return Counter()
         texts = _texts(session)
-        views = [_view(text) for text in texts]
+        views = _views(texts)
         finds = self._found(session, [*views, session.session_id, session.task_key, session.task_id or ""])
         if not finds:
             return Counter()
@@ -87,8 +87,8 @@ class Redactor:
             names.learn(finds)
             changed = [names.replaced(text) if names.occurs(view) else text for text, view in zip(texts, views, strict=True)]
             # What is gone may lay something open: two addresses without a blank between them, say.
-            fresh = [_view(new) for new, old in zip(changed, texts, strict=True) if new != old]
-            texts, views = changed, [_view(text) for text in changed]
+            fresh = _views([new for new, old in zip(changed, texts, strict=True) if new != old])
+            texts, views = changed, _views(changed)
             finds = self._found(session, fresh) if fresh else {}
         if names.counts:
             replacing = iter(texts)
@@ -106,18 +106,22 @@ class Redactor:
         Raises:
             RedactionError: a detector raised.
         """
-        return self._found(session, [*map(_view, _texts(session)), session.task_key, session.task_id or ""])
+        return self._found(session, [*_views(_texts(session)), session.task_key, session.task_id or ""])
 
     def _found(self, session: Session, texts: list[str]) -> dict[str, str]:
         if self._detectors is None:
             return {}
+        written = "\n\n".join(texts)
+        read = _unescaped_text(written)
         try:
-            found = self._detectors.find("\n\n".join(texts))
+            found = self._detectors.find(read)
         except Exception as error:  # its text may hold what is private: the type must do
             raise RedactionError(
                 f"The search for private data failed in session {session.session_id} of {session.project}/{session.agent} "
                 f"({type(error).__name__}): nothing is written; report it with the session's shape."
             ) from error
+        if read is not written:
+            found = {form: kind for value, kind in found.items() for form in _as_written(value, kind, texts)}
         return {value: kind for value, kind in found.items() if not self._stays(value)}
 
     def _stays(self, value: str) -> bool:
@@ -164,12 +168,7 @@ class _Names:
         """Where values stand as words of their own, from left to right, none over another or over a pseudonym."""
         found = [(match.start(), -1, match.end(), "") for match in PSEUDONYM.finditer(text)] if "<" in text else []
         for order, value in enumerate(self._ordered):
-            start = text.find(value)
-            while start >= 0:
-                end = start + len(value)
-                if self._kinds[value] not in WORDS or not (_continues(text, start) or _continues(text, end)):
-                    found.append((start, order, end, value))
-                start = text.find(value, start + 1)
+            found += [(start, order, start + len(value), value) for start in _starts(value, self._kinds[value], text)]
         places, done = [], 0
         for start, _, end, value in sorted(found):
             if start >= done:
@@ -195,20 +194,54 @@ class _Names:
         return self._made[key]
 
 
+def _starts(value: str, kind: str, text: str) -> Iterator[int]:
+    """Where a value begins in a text; a short one (`WORDS`) only as a word of its own."""
+    start = text.find(value)
+    while start >= 0:
+        if kind not in WORDS or not (_continues(text, start) or _continues(text, start + len(value))):
+            yield start
+        start = text.find(value, start + 1)
+
+
 def _continues(text: str, place: int) -> bool:
-    """Whether a word or number goes on across a place between two characters."""
-    return 0 < place < len(text) and text[place - 1].isalnum() and text[place].isalnum()
+    """Whether a word or number goes on across a place between two characters; the n of an escaped line's end is no part of one."""
+    if not (0 < place < len(text) and text[place - 1].isalnum() and text[place].isalnum()):
+        return False
+    return not (text[place - 1] in "nrt" and text[place - 2 : place - 1] == "\\")
+
+
+_ESCAPED = re.compile(r"(?<!\\)\\++(?:([nrt])|([\"'/]))")
+
+
+def _unescaped_text(text: str) -> str:
+    """A text as its reader understands it: line ends and quotes that a program escaped, however often (a log, JSON in a sentence)."""
+    return _ESCAPED.sub(lambda match: "\n" if match[1] else match[2], text) if "\\" in text else text
+
+
+def _as_written(value: str, kind: str, texts: list[str]) -> set[str]:
+    """A value that was found in texts without such escapes, as it stands in those that have them."""
+    if any(True for text in texts for _ in _starts(value, kind, text)):
+        return {value}
+    forms = {"\n": r"(?:\n|(?<!\\)\\++[nrt])"} | {each: rf"\\*+{each}" for each in "\"'/"}
+    form = re.compile(re.escape(value[0]) + "".join(forms.get(each) or re.escape(each) for each in value[1:]))
+    written = {match.group() for text in texts if "\\" in text for match in form.finditer(text)}
+    return {each for each in written if any(True for text in texts for _ in _starts(each, kind, text))}
 
 
 def _plain(value: str) -> str:
     """What of a value makes it the same value: case and separators do not."""
-    folded = value.casefold()
+    folded = _unescaped_text(value).casefold()
     return folded if "@" in folded else re.sub(r"[\W_]+", "", folded) or folded
 
 
 def _walk(session: Session, change: Callable[[str], str]) -> None:
     """Put every text of a session through `change`; messages and tools that sessions share are replaced, never changed."""
     session.messages = [_changed_message(message, change) for message in session.messages]
+    _walk_beside(session, change)
+
+
+def _walk_beside(session: Session, change: Callable[[str], str]) -> None:
+    """The texts of a session that are no messages."""
     session.tools = _changed(session.tools, change)
     session.reasoning = _changed(session.reasoning, change)
     session.context = _changed(session.context, change)
@@ -217,14 +250,23 @@ def _walk(session: Session, change: Callable[[str], str]) -> None:
 
 
 def _texts(session: Session) -> list[str]:
-    """Every text of a session in the order of `_walk`."""
+    """Every text of a session in the order of `_walk`, which this is written out for what most of them are."""
     texts: list[str] = []
 
     def seen(text: str) -> str:
         texts.append(text)
         return text
 
-    _walk(session, seen)
+    for message in session.messages:
+        content, calls = message.get("content"), message.get("tool_calls") or ()
+        others = len(message) - 2 - ("tool_call_id" in message) - ("tool_calls" in message)
+        if others or not isinstance(content, str) or (calls and next(reversed(message)) != "tool_calls"):
+            _changed_message(message, seen)
+            continue
+        texts.append(content)
+        for call in calls:
+            _changed(call["function"]["arguments"], seen)
+    _walk_beside(session, seen)
     return texts
 
 
@@ -264,12 +306,16 @@ _TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|-?\d[\d.eE+-]*')
 """A string or a number of a valid JSON text."""
 
 
+def _views(texts: list[str]) -> list[str]:
+    return [_view(text) if "\\" in text else text for text in texts]
+
+
 def _view(text: str) -> str:
     """A text as detectors see it: escapes of JSON strings, and of JSON within them, resolved, since `\\u0040` is an @ to its reader."""
-    if "\\" not in text or not _looks_like_json(text) or not _is_json(text):
+    if not _looks_like_json(text) or not _is_json(text):
         return text
     if '\\"' in text or "\\\\" in text:  # JSON within JSON, perhaps
-        return _TOKEN.sub(lambda match: f'"{_view(_decoded(match.group()))}"' if match.group()[0] == '"' else match.group(), text)
+        return _TOKEN.sub(lambda match: f'"{_views([_decoded(match.group())])[0]}"' if match.group()[0] == '"' else match.group(), text)
     return _ESCAPES.sub(lambda match: _unescaped(match.group()), text)
 
 

@@ -2,27 +2,33 @@
 
 import json
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from itertools import starmap
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 from urllib.parse import quote
 
 import msgspec
+import xxhash
 
 from agent_pipeline.errors import StoreError
 from agent_pipeline.traces.partitions import PartitionKey
-from agent_pipeline.traces.session import Session
+from agent_pipeline.traces.session import Session, json_bytes
 
 BUSY_SECONDS = 5.0
+
+BETWEEN = b"\n\xff\n"
+"""Between two texts that are hashed together: no UTF-8 has it."""
 
 
 class TraceSource(Protocol):
     """A session store that can be read.
 
     `notes` gathers, in sentences, what a reader met that is no failure but that a person should know (no verdict file, say); each
-    sentence once.
+    sentence once. A source may also offer `stored(key)`: every session as the three values of `Stored`, in the order of their ids, so that
+    what did not change is not decoded again.
     """
 
     name: ClassVar[str]
@@ -52,6 +58,28 @@ class TraceSource(Protocol):
     def signature(self) -> str:
         """A cheap text (names, sizes, times of files) that changes whenever the store may have changed."""
         ...
+
+
+class Stored(NamedTuple):
+    """A session as its store holds it: `digest` changes whenever anything that the reader takes does; `build` reads it (null: it cannot
+    be read, which the source notes)."""
+
+    session_id: str
+    digest: bytes
+    build: Callable[[], Session | None]
+
+
+def stored_sessions(source: TraceSource, key: PartitionKey) -> Iterator[Stored]:
+    """A partition's sessions with their digests: of the store's own rows where the source offers that (`stored`), else of what it reads."""
+    if (quick := getattr(source, "stored", None)) is not None:
+        yield from starmap(Stored, quick(key))
+        return
+    yield from map(as_stored, source.sessions(key))
+
+
+def as_stored(session: Session) -> Stored:
+    """A session that is read already."""
+    return Stored(session.session_id, digest(json_bytes(session)), lambda: session)
 
 
 def add_note(notes: list[str], sentence: str) -> None:
@@ -169,7 +197,20 @@ def timestamp(value: object) -> datetime | None:
 
 def clean_text(value: object) -> str | None:
     """A database value as text that can be written as UTF-8 (bytes that are none become escapes); null and empty are null."""
-    return None if value is None or value == "" else str(value).encode("utf-8", "backslashreplace").decode("utf-8")
+    if value is None or value == "":
+        return None
+    text = str(value)
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def digest(*parts: bytes) -> bytes:
+    """A hash of what a store holds of a session, to see whether it changed: XXH3, 128 bits, a tenth of sha256's time; proof against chance,
+    not against an enemy, who could as well change what the table says."""
+    found = xxhash.xxh3_128(parts[0])
+    for part in parts[1:]:
+        found.update(BETWEEN)
+        found.update(part)
+    return found.digest()
 
 
 def parsed_object(raw: str | bytes | None) -> dict[str, Any] | None:

@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import ClassVar
 
 from agent_pipeline.errors import PartitionError, StoreError
+from agent_pipeline.traces.items import Item
 from agent_pipeline.traces.partitions import PartitionKey
 from agent_pipeline.traces.session import Session
 from agent_pipeline.traces.sources.base import TraceSource, add_note
+from agent_pipeline.traces.sources.histories import histories, items_of
 
 
 class CombinedSource(TraceSource):
@@ -52,6 +54,22 @@ class CombinedSource(TraceSource):
         return sorted(holders)
 
     def sessions(self, key: PartitionKey) -> Iterator[Session]:
+        return self._merged(key, self._holding(key))
+
+    def histories(self, key: PartitionKey) -> Iterator[tuple[Session, list[Item]]]:
+        """As the one store that has the partition holds them; of several stores, whose sessions may get other ids, made of the messages."""
+        names = self._holding(key)
+        if len(names) == 1:
+            return histories(self._stores[names[0]], key)
+        return ((session, items_of(session)) for session in self._merged(key, names))
+
+    def _holding(self, key: PartitionKey) -> list[str]:
+        """The names of the stores that have a partition.
+
+        Raises:
+            PartitionError: none has.
+            StoreError: one that may have it cannot say.
+        """
         holders, failures = self._holders()
         if failures:
             name, error = next(iter(failures.items()))
@@ -61,7 +79,7 @@ class CombinedSource(TraceSource):
             )
         if key not in holders:
             raise PartitionError(f"The stores have no partition {key}: they have {', '.join(map(str, sorted(holders))) or 'none'}.")
-        return self._merged(key, holders[key])
+        return holders[key]
 
     def signature(self) -> str:
         signatures = []
@@ -86,9 +104,6 @@ class CombinedSource(TraceSource):
 
     def _merged(self, key: PartitionKey, names: list[str]) -> Iterator[Session]:
         """The sessions of several stores in the order of their ids; of two with one id the later store's gets an id of its own."""
-        if len(names) == 1:
-            yield from self._stores[names[0]].sessions(key)
-            return
         given: set[str] = set()
         renamed: dict[tuple[str, str], str] = {}
         streams = [self._named(name, key) for name in names]

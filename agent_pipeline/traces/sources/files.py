@@ -8,6 +8,7 @@ import hashlib
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -106,21 +107,10 @@ class FileSource:
         return sorted(self._indexed())
 
     def sessions(self, key: PartitionKey) -> Iterator[Session]:
-        index = self._indexed()
-        if key not in index:
-            known = ", ".join(map(str, sorted(index))) or "none"
-            raise PartitionError(f"The store {self.path} has no partition {key}: it has {known}.")
-        broken: list[Place] = []
-        try:
-            for session_id, places in sorted(index[key].items()):
+        with self._places(key) as (sessions, broken):
+            for session_id, places in sessions:
                 if found := list(self._read(places, broken)):
                     yield from self.build(key, session_id, found)
-        finally:
-            self._records.close()
-        if broken:
-            first = broken[0]
-            where = f"the first is at {first.at} of {first.path}"
-            add_note(self.notes, f"{self.path}: {len(broken)} records of {key} are no JSON and were left out ({where}).")
 
     def signature(self) -> str:
         return file_signature(*files_of(self.path))
@@ -142,22 +132,25 @@ class FileSource:
         `usage` are the token counts of its calls, to be added; the score is the mean of `scores` unless it is said. A run that the
         infrastructure failed has no verdict.
         """
-        schemas, strange = function_tools(_storable(tools, chat))
+        schemas, strange = function_tools(_storable(tools, chat)) if tools is not None else ([], 0)
         if strange:
             chat.damage["invalid_tools"] += strange
-        said["error"] = error_text(said.get("error"))
-        for name in ("task_id", "trial", "model_id", "judgment", "error", "parent_session_id"):
-            said[name] = clean_text(mended_unicode(scalar(said.get(name)), chat.damage))
-        for name in ("created_at", "ended_at"):
-            said[name] = when(said.get(name))
-        for name in ("score", "cost_usd"):
-            said[name] = number(said.get(name))
+        said = {name: value for name, value in said.items() if value is not None}
+        if "error" in said:
+            said["error"] = error_text(said["error"])
+        for name in said.keys() & {"task_id", "trial", "model_id", "judgment", "error", "parent_session_id"}:
+            said[name] = clean_text(mended_unicode(scalar(said[name]), chat.damage))
+        for name in said.keys() & {"created_at", "ended_at"}:
+            said[name] = when(said[name])
+        for name in said.keys() & {"score", "cost_usd"}:
+            said[name] = number(said[name])
         numbers = {clean_text(name) or "": value for name, raw in (scores or {}).items() if (value := number(raw)) is not None}
-        if said["score"] is None and numbers:
+        if numbers and said.get("score") is None:
             said["score"] = sum(numbers.values()) / len(numbers)
-        if said["error"]:
+        if said.get("error"):
             said["score"] = said["judgment"] = None
-        context, reasoning = _storable(context or {}, chat) or {}, _storable(chat.reasoning, chat) or []
+        context = (_storable(context, chat) or {}) if context else {}
+        reasoning = (_storable(chat.reasoning, chat) or []) if chat.reasoning else []
         return Session(
             session_id=session_id,
             project=key.project,
@@ -169,8 +162,8 @@ class FileSource:
             scores=numbers,
             usage={clean_text(name) or "": value for name, value in counts(usage).items()},
             reasoning=reasoning,
-            damage=dict(+chat.damage),
-            skipped=dict(+chat.skipped),
+            damage=dict(+chat.damage) if chat.damage else {},
+            skipped=dict(+chat.skipped) if chat.skipped else {},
             context=context,
             **said,
         )
@@ -188,6 +181,23 @@ class FileSource:
     def _is_mine(cls, path: Path) -> bool:
         sample = sampled(path)
         return sample.kind in cls.kinds and any(isinstance(each, dict) and cls.accepts(each) for each in sample.records)
+
+    @contextmanager
+    def _places(self, key: PartitionKey) -> Iterator[tuple[list[tuple[str, list[Place]]], list[Place]]]:
+        """A partition's sessions by id, each with the places of its records, and a list for those that prove to be no JSON, to be noted."""
+        index = self._indexed()
+        if key not in index:
+            known = ", ".join(map(str, sorted(index))) or "none"
+            raise PartitionError(f"The store {self.path} has no partition {key}: it has {known}.")
+        broken: list[Place] = []
+        try:
+            yield sorted(index[key].items()), broken
+        finally:
+            self._records.close()
+        if broken:
+            first = broken[0]
+            where = f"the first is at {first.at} of {first.path}"
+            add_note(self.notes, f"{self.path}: {len(broken)} records of {key} are no JSON and were left out ({where}).")
 
     def _read(self, places: list[Place], broken: list[Place]) -> Iterator[tuple[Place, Record]]:
         for place in places:

@@ -5,7 +5,6 @@ snapshot, while the agent may be writing (WAL). Our own convention on top: a ses
 and `tools` (OpenAI function schemas).
 """
 
-import hashlib
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -16,13 +15,15 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from agent_pipeline.errors import PartitionError, StoreError
-from agent_pipeline.traces.items import mended_unicode, texts_to_messages
+from agent_pipeline.traces.items import Item, mended_unicode, texts_to_messages
 from agent_pipeline.traces.partitions import PartitionKey, make_key
 from agent_pipeline.traces.session import Session, Tool
 from agent_pipeline.traces.sources.base import (
+    BETWEEN,
     add_note,
     clean_text,
     columns,
+    digest,
     file_signature,
     is_sqlite,
     parsed_object,
@@ -35,9 +36,6 @@ from agent_pipeline.traces.sources.fields import when
 _SESSIONS = "SELECT session_id, archived, created_at, context_json FROM sessions WHERE session_id IS NOT NULL ORDER BY session_id"
 _ITEMS = "SELECT session_id, msg_json FROM history{only} ORDER BY session_id, id"
 _ONLY_OF_SESSIONS = " WHERE session_id IN (SELECT session_id FROM sessions)"
-
-_BETWEEN = b"\n\xff\n"
-"""Between two texts that are hashed together: no UTF-8 has it."""
 
 _ORPHANS = "SELECT count(*) FROM history AS h WHERE NOT EXISTS (SELECT 1 FROM sessions AS s WHERE s.session_id = h.session_id)"
 
@@ -82,6 +80,17 @@ class OmniagentsSource:
 
     def stored(self, key: PartitionKey) -> Iterator[tuple[str, bytes, Callable[[], Session]]]:
         """Every session's id, a hash of its rows and its verdict, and what reads it; raises what `sessions` raises."""
+        for session_id, head, texts, judgment in self._read(key):
+            yield clean_text(session_id) or "", _digest(head, texts, judgment), partial(_stored, key, session_id, head, texts, judgment)
+
+    def histories(self, key: PartitionKey) -> Iterator[tuple[Session, list[Item]]]:
+        """Every session with its items as they are recorded, without those that are no JSON object; raises what `sessions` raises."""
+        for session_id, head, texts, judgment in self._read(key):
+            items = [item for text in texts if (item := parsed_object(text)) is not None]
+            yield _stored(key, session_id, head, texts, judgment), items
+
+    def _read(self, key: PartitionKey) -> Iterator[tuple[str, tuple[Any, ...], list[Any], str | None]]:
+        """Every session's id, its row, its items' texts and its verdict."""
         databases = self._databases()
         if key not in databases:
             known = ", ".join(map(str, sorted(databases))) or "none"
@@ -96,8 +105,7 @@ class OmniagentsSource:
             connection.text_factory = bytes  # most of it is decoded as JSON, or by nobody
             items = connection.execute(_ITEMS.format(only=_ONLY_OF_SESSIONS if orphans else ""))
             for session_id, head, texts in _side_by_side(connection.execute(_SESSIONS), items, str(path)):
-                judgment = judgments.get(session_id)
-                yield clean_text(session_id) or "", _digest(head, texts, judgment), partial(_stored, key, session_id, head, texts, judgment)
+                yield session_id, head, texts, judgments.get(session_id)
 
     def signature(self) -> str:
         verdicts = [self._verdicts(self.home)] if self.home.is_file() else sorted((self.home / "traces").glob("*.db"))
@@ -180,8 +188,8 @@ def _side_by_side(
     Raises:
         StoreError: a session comes twice, or an item is in nobody's place: a damaged index led there.
     """
-    rows = iter(items)
-    owner, text = next(rows, (None, None))
+    groups = _grouped(items)
+    owner, texts = next(groups, (None, []))
     seen: set[str] = set()
     for head in sessions:
         raw = head[0]
@@ -189,13 +197,27 @@ def _side_by_side(
         if session_id in seen:
             raise StoreError(f"{where} is damaged (it gives the session {clean_text(session_id)} twice): restore it from a backup.")
         seen.add(session_id)
-        texts = []
-        while owner == raw and owner is not None:
-            texts.append(text)
-            owner, text = next(rows, (None, None))
-        yield session_id, head, texts
+        if owner == raw:
+            yield session_id, head, texts
+            owner, texts = next(groups, (None, []))
+        else:
+            yield session_id, head, []
     if owner is not None:
         raise StoreError(f"{where} is damaged (its items are not in the order of its sessions): restore it from a backup.")
+
+
+def _grouped(items: Iterable[tuple[Any, Any]]) -> Iterator[tuple[Any, list[Any]]]:
+    """Items' texts by the session id that each begins with."""
+    owner, texts = None, []
+    for raw, text in items:
+        if raw == owner:
+            texts.append(text)
+            continue
+        if texts:
+            yield owner, texts
+        owner, texts = raw, [text]
+    if texts:
+        yield owner, texts
 
 
 def _decoded(value: Any) -> Any:
@@ -205,12 +227,10 @@ def _decoded(value: Any) -> Any:
 def _digest(head: tuple[Any, ...], texts: list[Any], judgment: str | None) -> bytes:
     """A hash of all that a session is read from; the ids of its items only say their order."""
     try:
-        joined = _BETWEEN.join(texts)
+        joined = BETWEEN.join(texts)
     except TypeError:  # numbers, nulls
-        joined = _BETWEEN.join(text if type(text) is bytes else repr(text).encode() for text in texts)
-    found = hashlib.sha256(joined)
-    found.update(repr((head, judgment, len(texts))).encode("utf-8", "backslashreplace"))
-    return found.digest()
+        joined = BETWEEN.join(text if type(text) is bytes else repr(text).encode() for text in texts)
+    return digest(joined, repr((head, judgment, len(texts))).encode("utf-8", "backslashreplace"))
 
 
 def stored_session(key: PartitionKey, session_id: str, rows: list[tuple[Any, ...]], judgment: str | None) -> Session:

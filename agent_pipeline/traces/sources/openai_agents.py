@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 from agent_pipeline.errors import PartitionError, StoreError
-from agent_pipeline.traces.items import to_messages
+from agent_pipeline.traces.items import Item, to_messages
 from agent_pipeline.traces.partitions import PartitionKey
 from agent_pipeline.traces.session import Session
 from agent_pipeline.traces.sources.base import (
@@ -90,6 +90,10 @@ class OpenAIAgentsSource:
         return sorted(self._tables())
 
     def sessions(self, key: PartitionKey) -> Iterator[Session]:
+        return (session for session, _ in self.histories(key))
+
+    def histories(self, key: PartitionKey) -> Iterator[tuple[Session, list[Item]]]:
+        """Every session with its items as they are recorded, without those that are no JSON object; raises what `sessions` raises."""
         tables = self._tables()
         if key not in tables:
             raise PartitionError(f"The store {self.path} has no partition {key}: it has {', '.join(map(str, sorted(tables)))}.")
@@ -98,9 +102,10 @@ class OpenAIAgentsSource:
             if count := connection.execute(pair.sql(_ORPHANS)).fetchone()[0]:
                 add_note(self.notes, f"{self.path}: {count} messages belong to no session and were left out.")
             for session_id, rows in by_session(self._rows(connection, pair), str(self.path)):
-                chat = to_messages(parsed_object(text) for *_, item_id, text in rows if item_id is not None)
+                items = [parsed_object(text) for *_, item_id, text in rows if item_id is not None]
+                chat = to_messages(items)
                 name = clean_text(session_id) or ""
-                yield Session(
+                session = Session(
                     session_id=name,
                     project=key.project,
                     agent=key.agent,
@@ -112,6 +117,7 @@ class OpenAIAgentsSource:
                     skipped=dict(chat.skipped),
                     **labels.of(name),
                 )
+                yield session, [item for item in items if item is not None]
 
     def signature(self) -> str:
         return file_signature(self.path, *self.sidecars())

@@ -5,18 +5,20 @@ What else a line says is taken by its usual name: `session_id`, `project`, `agen
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any, ClassVar
 
 import msgspec
 
 from agent_pipeline.traces.chat import chat_items, chat_to_messages, responses_items, result_item
-from agent_pipeline.traces.items import Chat, to_messages
+from agent_pipeline.traces.items import Chat, plain_chat, to_messages
 from agent_pipeline.traces.partitions import PartitionKey
-from agent_pipeline.traces.session import Session
+from agent_pipeline.traces.session import Session, json_bytes
+from agent_pipeline.traces.sources.base import digest
 from agent_pipeline.traces.sources.fields import said
 from agent_pipeline.traces.sources.files import FileSource, Ident, Record, text
-from agent_pipeline.traces.sources.records import Place
+from agent_pipeline.traces.sources.records import Place, parsed
 
 _IDS = ("session_id", "conversation_id", "id", "uuid", "custom_id")
 _TIMES = ("created_at", "timestamp", "created", "time", "date")
@@ -48,9 +50,13 @@ class _History(_Named, kw_only=True):
 
 
 class PlainSource(FileSource):
-    """Base of the three: a record is a session."""
+    """Base of the three: a record is a session.
+
+    A record's text is decoded as far as its `raw` fields, which `chat` decodes into what it needs.
+    """
 
     content: ClassVar[tuple[str, ...]]
+    raw: ClassVar[frozenset[str]] = frozenset()
 
     def chat(self, record: Record) -> Chat:
         """The conversation in a record."""
@@ -60,16 +66,39 @@ class PlainSource(FileSource):
         session = next((found for name in _IDS if (found := text(record.get(name)))), None)
         return Ident(None, session, text(record.get("project")), text(record.get("agent")) or text(record.get("agent_name")))
 
-    def build(self, key: PartitionKey, session_id: str, found: list[tuple[Place, Record]]) -> Iterable[Session]:
-        _, record = found[0]
+    def sessions(self, key: PartitionKey) -> Iterator[Session]:
+        for _, _, build in self.stored(key):
+            if (session := build()) is not None:
+                yield session
+
+    def stored(self, key: PartitionKey) -> Iterator[tuple[str, bytes, Callable[[], Session | None]]]:
+        """Every session's id, a hash of its record, and what reads it (null: it is no JSON, which is noted at the end); raises what
+        `sessions` raises."""
+        with self._places(key) as (sessions, broken):
+            for session_id, places in sessions:
+                text = self._records.text(places[0])
+                whole = text if isinstance(text, bytes) else bytes(text) if isinstance(text, msgspec.Raw) else json_bytes(text)
+                yield session_id, digest(whole), partial(self._session, key, session_id, text, places[0], broken)
+
+    def _session(self, key: PartitionKey, session_id: str, text: Any, place: Place, broken: list[Place]) -> Session | None:
+        try:
+            record = _fields(text, self.raw) if self.raw else None
+            record = parsed(text) if record is None else record
+            chat = self.chat(record)
+        except ValueError:
+            broken.append(place)
+            return None
+        return self._made(key, session_id, record, chat)
+
+    def _made(self, key: PartitionKey, session_id: str, record: Record, chat: Chat) -> Session:
         score, judgment = said(record)
         rest = {name: value for name, value in record.items() if name not in self.content and name not in _TAKEN}
         context = rest.pop("context", None)
         attacked, scores = record.get("attack_succeeded"), record.get("scores")
-        yield self.made(
+        return self.made(
             key,
             session_id,
-            self.chat(record),
+            chat,
             tools=record.get("tools") or record.get("functions"),
             context=rest | (context if isinstance(context, dict) else {}),
             usage=[record.get("usage")],
@@ -95,6 +124,7 @@ class OpenAIChatSource(PlainSource):
     name: ClassVar[str] = "openai_chat"
     looks_like: ClassVar[str] = "JSON lines with messages"
     content: ClassVar[tuple[str, ...]] = ("messages",)
+    raw: ClassVar[frozenset[str]] = frozenset({"messages"})
     outline: ClassVar[type[msgspec.Struct]] = _Chat
 
     @classmethod
@@ -102,7 +132,9 @@ class OpenAIChatSource(PlainSource):
         return has_roles(record.get("messages"))
 
     def chat(self, record: Record) -> Chat:
-        return chat_to_messages(record.get("messages"))
+        messages = record.get("messages")
+        plain = plain_chat(messages) if isinstance(messages, msgspec.Raw) else None
+        return Chat(plain) if plain is not None else chat_to_messages(parsed(messages))
 
 
 class ResponsesSource(PlainSource):
@@ -138,6 +170,17 @@ class ShareGPTSource(PlainSource):
         turns = record.get("conversations")
         system = [{"role": "system", "content": record["system"]}] if isinstance(record.get("system"), str) else []
         return to_messages(item for turn in [*system, *(turns if isinstance(turns, list) else [None])] for item in _turn(turn))
+
+
+_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+def _fields(text: Any, raw: frozenset[str]) -> Record | None:
+    """A record's fields, some of them as the JSON that they are; null where it has to be looked at as a whole."""
+    try:
+        return {name: value if name in raw else msgspec.json.decode(value) for name, value in _FIELDS(text).items()}
+    except (msgspec.MsgspecError, UnicodeError, RecursionError, TypeError):
+        return None
 
 
 def has_roles(messages: Any) -> bool:

@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlsplit
 
 from agent_pipeline.errors import PartitionError, StoreError
+from agent_pipeline.traces.items import Item
 from agent_pipeline.traces.partitions import PartitionKey
 from agent_pipeline.traces.session import Session
-from agent_pipeline.traces.sources.base import BUSY_SECONDS, add_note, clean_text
+from agent_pipeline.traces.sources.base import BUSY_SECONDS, add_note, clean_text, parsed_object
 from agent_pipeline.traces.sources.files import usable_key
 from agent_pipeline.traces.sources.omniagents import by_session, stored_session
 
@@ -140,6 +141,15 @@ class PostgresSource:
             return sorted(self._places(connection))
 
     def sessions(self, key: PartitionKey) -> Iterator[Session]:
+        return (session for session, _ in self._read(key))
+
+    def histories(self, key: PartitionKey) -> Iterator[tuple[Session, list[Item]]]:
+        """Every session with its items as they are recorded, without those that are no JSON object; raises what `sessions` raises."""
+        for session, texts in self._read(key):
+            yield session, [item for text in texts if (item := parsed_object(text)) is not None]
+
+    def _read(self, key: PartitionKey) -> Iterator[tuple[Session, list[str | None]]]:
+        """Every session, and the texts of its items."""
         with self._snapshot() as connection:
             places = self._places(connection)
             if key not in places:
@@ -156,7 +166,7 @@ class PostgresSource:
                 for session_id, rows in by_session(cursor, self._shown):
                     session = stored_session(key, session_id, rows, judgments.get(session_id))
                     session.source = self.name
-                    yield session
+                    yield session, [row[5] for row in rows if row[4] is not None]
 
     def signature(self) -> str:
         """The tables' files and their counts of rows written; where the server counts none, its last transaction."""

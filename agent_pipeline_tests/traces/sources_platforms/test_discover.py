@@ -43,6 +43,7 @@ def test_every_store_of_a_folder_is_listed_with_what_it_holds(mixed):
     assert home["partitions"][1] == {
         "partition": "shop/support",
         "sessions": 3,
+        "forgotten": 0,
         "judgments": {"acceptable": 1, "unsure": 1},
         "unjudged": 1,
         "scored": 0,

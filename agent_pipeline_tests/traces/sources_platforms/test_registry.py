@@ -11,6 +11,7 @@ from agent_pipeline.errors import PartitionError, SettingsError, StoreError
 from agent_pipeline.traces.partitions import PartitionKey
 from agent_pipeline.traces.reading import fingerprint
 from agent_pipeline.traces.sources import Location, find, open_source, open_sources, parse_location, readers, users
+from agent_pipeline.traces.sources.base import stored_sessions
 from agent_pipeline_tests.traces.sources_platforms import exports
 from agent_pipeline_tests.traces.sources_platforms.exports import write
 from agent_pipeline_tests.traces.stores import HELLO, omniagents_home, sessions_db
@@ -237,7 +238,7 @@ def test_one_store_in_a_list_is_that_store(tmp_path):
 
 def test_the_version_and_the_signature_change_with_any_of_the_stores(tmp_path):
     locations = two_homes(tmp_path)
-    seen = {(open_sources(locations).signature(), fingerprint(open_sources(locations).sessions(KEY))) for _ in range(2)}
+    seen = {(open_sources(locations).signature(), fingerprint(stored_sessions(open_sources(locations), KEY))) for _ in range(2)}
     assert len(seen) == 1
     omniagents_home(tmp_path / "one", {"new": HELLO}, key="shop/other")
     assert open_sources(locations).signature() != next(iter(seen))[0]

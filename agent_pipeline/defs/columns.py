@@ -1,0 +1,114 @@
+"""The columns of every table, and what each is made of: Dagster's column schema and column lineage.
+
+Pure data, one entry a table asset. A column's origins are the columns upstream that its values are computed from. Which rows there are may
+depend on more (a kept session, a pair's partner); that is not said here. `FROM_OUTSIDE` is the origin of what no table holds: the store,
+the partition's key. The IO manager hands both on to every materialization.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import dagster as dg
+import pyarrow as pa
+
+from agent_pipeline.datasets.kto import KTO
+from agent_pipeline.datasets.multi_task import MULTI_TASK
+from agent_pipeline.datasets.preferences import PREFERENCES
+from agent_pipeline.datasets.sft import SFT
+from agent_pipeline.datasets.sharegpt import SHAREGPT
+from agent_pipeline.defs.coresets import CORESET
+from agent_pipeline.io_managers.parquet import COLUMN_LINEAGE, COLUMN_SCHEMA, column_schema
+from agent_pipeline.traces.tables import CURATED, JUDGED, SESSIONS
+
+FROM_OUTSIDE: tuple[str, ...] = ()
+
+Origins = Mapping[str, Sequence[str]]
+"""By column, the columns that it is made of: `asset.column`."""
+
+
+class Columns(NamedTuple):
+    """A table's schema, and the origins of its columns."""
+
+    schema: pa.Schema
+    origins: Origins
+
+
+def _same(asset: str, names: Sequence[str]) -> dict[str, Sequence[str]]:
+    return {name: [f"{asset}.{name}"] for name in names}
+
+
+def _of(asset: str, *names: str) -> list[str]:
+    return [f"{asset}.{name}" for name in names]
+
+
+_TOLD = _of("sessions", "session_id", "judgment", "score", "scores", "attack_succeeded", "error", "messages", "tools", "context")
+_DECIDING = (
+    *("session_id", "archived", "messages", "content_sha256", "created_at", "broken", "damage", "error", "attack_succeeded"),
+    *("verdict", "measures"),
+)
+_DECIDED = _of("judged_sessions", *_DECIDING)
+_TEXT = _of("curated_sessions", "messages", "tools")
+_HASH = _of("curated_sessions", "content_sha256")
+_TASK = _of("curated_sessions", "task_key", "session_id", "parent_session_id")
+_ID = _of("curated_sessions", "session_id")
+_PICKED = _of("sft_dataset", "row_id", "session_id", "messages", "tools", "score", "created_at")
+
+TABLES: dict[str, Columns] = {
+    "sessions": Columns(SESSIONS, dict.fromkeys(SESSIONS.names, FROM_OUTSIDE)),
+    "judged_sessions": Columns(
+        JUDGED,
+        _same("sessions", SESSIONS.names) | dict.fromkeys(("verdict", "verdict_by", "verdict_reasons", "measures", "opinions"), _TOLD),
+    ),
+    "curated_sessions": Columns(
+        CURATED,
+        _same("judged_sessions", JUDGED.names)
+        | {"content_sha256": _of("judged_sessions", "content_sha256", "messages", "tools")}
+        | dict.fromkeys(("kept", "drop_reason", "drop_detail"), _DECIDED),
+    ),
+    "sft_dataset": Columns(
+        SFT,
+        _same("curated_sessions", ["session_id", "content_sha256", "tools", "score", "created_at"])
+        | {"row_id": [*_ID, *_TEXT], "task_key": _TASK, "split": _TASK, "messages": _TEXT},
+    ),
+    "preference_dataset": Columns(
+        PREFERENCES,
+        {
+            **dict.fromkeys(("row_id", "session_id", "rejected_session_id"), _ID),
+            **dict.fromkeys(("content_sha256", "rejected_content_sha256"), _HASH),
+            **dict.fromkeys(("case_id", "task_key", "split"), _TASK),
+            **dict.fromkeys(("prompt", "chosen", "rejected"), _of("curated_sessions", "messages")),
+            "margin": _of("curated_sessions", "score"),
+            "tools": _of("curated_sessions", "tools"),
+        },
+    ),
+    "kto_dataset": Columns(
+        KTO,
+        _same("curated_sessions", ["session_id", "content_sha256", "tools"])
+        | {"row_id": _ID, "task_key": _TASK, "split": _TASK, "label": _of("curated_sessions", "kept")}
+        | dict.fromkeys(("prompt", "completion"), _of("curated_sessions", "messages")),
+    ),
+    "sharegpt_dataset": Columns(
+        SHAREGPT,
+        _same("sft_dataset", [name for name in SHAREGPT.names if name != "conversations"])
+        | {"conversations": _of("sft_dataset", "messages")},
+    ),
+    "sft_coreset": Columns(
+        CORESET,
+        _same("sft_dataset", ["row_id", "session_id", "content_sha256", "task_key"])
+        | dict.fromkeys(("chosen", "rank", "score", "reason"), _PICKED),
+    ),
+    "replay_buffer": Columns(SFT, _same("sft_dataset", SFT.names)),
+    "multi_task_dataset": Columns(MULTI_TASK, _same("sft_dataset", SFT.names) | {"project": FROM_OUTSIDE, "agent": FROM_OUTSIDE}),
+}
+
+
+def with_columns(spec: dg.AssetSpec) -> dg.AssetSpec:
+    """A table asset's spec with its columns and what they are made of; any other as it is."""
+    table = TABLES.get(spec.key.to_user_string())
+    if table is None:
+        return spec
+    deps = {
+        name: [dg.TableColumnDep(asset_key=asset, column_name=column) for asset, _, column in (each.partition(".") for each in origins)]
+        for name, origins in table.origins.items()
+    }
+    return spec.merge_attributes(metadata={COLUMN_SCHEMA: column_schema(table.schema), COLUMN_LINEAGE: dg.TableColumnLineage(deps)})

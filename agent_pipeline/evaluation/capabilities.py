@@ -1,0 +1,303 @@
+"""What an agent's model can do, capability by capability (01 B7).
+
+Each capability is asked turn by turn of recorded conversations: the model is shown all that came before a turn of the agent's, and what it
+says is compared with what the agent did. Scores are from 0 to 1.
+
+- `tool_use`: the share of the turns with calls whose calls are right, by name and arguments.
+- `planning`: the progress rate (AgentBoard, Ma et al. 2024) over conversations of several steps: how far along its steps the right
+  tools, or an answer, came next without a miss.
+- `reasoning`: the coherence of a chain of steps. A call counts where one was due, its values stand before it (or in what the agent called),
+  and it repeats no call. An answer counts by its words in common with the agent's (F1; Rajpurkar et al. 2016), and not at all where it
+  states a number that nothing before it gives.
+- `instruction_following`: the share of the instructions that replies follow (IFEval, Zhou et al. 2023). A sample's `instructions` are
+  measures (`traces.judging`); without any: it calls or answers as was due, calls fit their schemas, and nothing is refused.
+"""
+
+import json
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from agent_pipeline.errors import ArgumentError, DataError
+from agent_pipeline.evaluation.samples import Call, TurnSample, expected_calls, turn_samples
+from agent_pipeline.evaluation.scoring import Parsed, parse, same, score
+from agent_pipeline.evaluation.turns import Answering, plain
+from agent_pipeline.progress import Progress, silent
+from agent_pipeline.traces.judging import ConfiguredMeasure, EvaluationContext, parse_measures
+from agent_pipeline.traces.session import Message, Tool, sha256_of
+from agent_pipeline.training.base_model import resolve_base_model
+from agent_pipeline.training.templates import load_tokenizer
+
+CAPABILITIES = ("tool_use", "planning", "reasoning", "instruction_following")
+USUAL_INSTRUCTIONS = ("arguments_match_schema", "no_refusal")
+
+Reply = Callable[[list[Message], list[Tool]], "str | Message"]
+"""A model as a function: messages and tools → what it says, a text or an assistant's message (with `tool_calls`, maybe)."""
+
+_NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
+
+
+@dataclass(frozen=True)
+class CapabilityScore:
+    """`score` is null where no sample can say; `num_samples` is what it is the mean over (`details` says of what, and the parts)."""
+
+    capability: str
+    score: float | None
+    num_samples: int
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class CapabilityReport:
+    """The scores by capability."""
+
+    scores: dict[str, CapabilityScore]
+
+    @property
+    def overall(self) -> float | None:
+        """The mean of the scores that there are."""
+        known = [each.score for each in self.scores.values() if each.score is not None]
+        return sum(known) / len(known) if known else None
+
+    def get_score(self, cap: str) -> float | None:
+        """A capability's score. Raises ArgumentError for one that was not evaluated."""
+        if cap not in self.scores:
+            raise ArgumentError(f"The report has no capability {cap!r}: it has {', '.join(self.scores) or 'none'}.")
+        return self.scores[cap].score
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as JSON."""
+        return {"overall": self.overall, "scores": {name: asdict(each) for name, each in self.scores.items()}}
+
+    def summary(self) -> str:
+        """A line a capability, for a person."""
+        lines = [
+            f"{name:<22} {_shown(each.score)}  ({each.num_samples} {each.details.get('of', 'samples')})"
+            for name, each in self.scores.items()
+        ]
+        return "\n".join([*lines, f"{'overall':<22} {_shown(self.overall)}"])
+
+
+class AgentCapabilityEvaluator:
+    """Asks a model what it can do. `max_samples`: turns a capability at most (0: all), spread over tasks; `max_new_tokens`: of a reply."""
+
+    def __init__(self, max_samples: int = 0, max_new_tokens: int = 96, max_length: int = 2048, progress: Progress = silent) -> None:
+        self.max_samples = max_samples
+        self.max_new_tokens = max_new_tokens
+        self.max_length = max_length
+        self.progress = progress
+
+    def evaluate(self, model: Any, test_sets: Mapping[str, Sequence[Mapping[str, Any]]]) -> CapabilityReport:
+        """The capabilities that `test_sets` names, each with its own samples: `{"messages", "tools", ["instructions"]}`.
+
+        `model`: a function (`Reply`), the name or directory of a model, one of transformers in memory, or an `AgentSFTTrainer`.
+        Raises ArgumentError, DataError, ModelError.
+        """
+        replies = self._replies(model)
+        return CapabilityReport({cap: self._score(replies, cap, data) for cap, data in test_sets.items()})
+
+    def evaluate_capability(self, model: Any, cap: str, data: Sequence[Mapping[str, Any]]) -> CapabilityScore:
+        """One capability. Raises as `evaluate`."""
+        return self._score(self._replies(model), cap, data)
+
+    def _score(self, replies: "_Replies", cap: str, data: Sequence[Mapping[str, Any]]) -> CapabilityScore:
+        if cap not in CAPABILITIES:
+            raise ArgumentError(f"There is no capability {cap!r}: choose one of {', '.join(CAPABILITIES)}.")
+        rows = [_row(sample, cap, number) for number, sample in enumerate(data, 1)]
+        samples, counts = turn_samples(rows, 0 if cap == "planning" else self.max_samples)
+        if cap == "tool_use":
+            samples = [sample for sample in samples if sample.calls]
+        if cap == "planning":
+            steps = Counter(sample.row_id for sample in samples)
+            samples = [sample for sample in samples if steps[sample.row_id] > 1]
+        said = [(sample, text) for sample, text in zip(samples, replies(samples), strict=True) if text is not None]
+        found = _SCORED[cap](said, {row["row_id"]: row for row in rows})
+        details = {**found.details, "conversations": len(rows), **counts, "too_long": len(samples) - len(said)}
+        return CapabilityScore(cap, found.score, found.num_samples, details)
+
+    def _replies(self, model: Any) -> "_Replies":
+        found = getattr(model, "answering", None)
+        if isinstance(model, str | Path):
+            from agent_pipeline.settings import load_settings
+
+            settings = load_settings()
+            base = resolve_base_model(str(model), settings.cache_path, settings.trust_remote_code)
+            found = Answering.of(base, None, self.max_length, self.progress)
+        elif hasattr(model, "get_output_embeddings"):
+            tokenizer, template = load_tokenizer(Path(model.name_or_path))
+            found = Answering(model.eval(), tokenizer, template, self.max_length, self.progress)
+        if isinstance(found, Answering):
+            return lambda samples: found.on(samples, self.max_new_tokens)
+        if callable(model):
+            return lambda samples: [_text(model(sample.prompt, sample.tools)) for sample in samples]
+        raise ArgumentError(f"A {type(model).__name__} is no model: give a model of transformers, its name, a trainer, or a function.")
+
+
+_Replies = Callable[[Sequence[TurnSample]], Sequence[str | None]]
+_Said = Sequence[tuple[TurnSample, str]]
+_Rows = Mapping[str, Mapping[str, Any]]
+
+
+def _tool_use(said: _Said, rows: _Rows) -> CapabilityScore:
+    scores = [score(sample, text) for sample, text in said]
+    parts = {
+        "called": _mean([each.call_or_answer for each in scores]),
+        "tool_name": _mean([bool(each.tool_name) for each in scores]),
+        "arguments": _mean([bool(each.arguments) for each in scores]),
+        "invalid_calls": sum(each.invalid_call for each in scores),
+    }
+    return CapabilityScore("tool_use", _mean([bool(each.exact) for each in scores]), len(scores), {"of": "turns with calls", **parts})
+
+
+def _planning(said: _Said, rows: _Rows) -> CapabilityScore:
+    plans: dict[str, list[bool]] = defaultdict(list)
+    for sample, text in said:
+        each = score(sample, text)
+        plans[sample.row_id].append(bool(each.tool_name) if sample.calls else each.call_or_answer)
+    progress = [(steps.index(False) if False in steps else len(steps)) / len(steps) for steps in plans.values()]
+    steps = [step for plan in plans.values() for step in plan]
+    parts = {"complete": _mean([each == 1 for each in progress]), "next_step": _mean(steps), "steps": len(steps)}
+    return CapabilityScore("planning", _mean(progress), len(progress), {"of": "conversations of several steps", **parts})
+
+
+def _reasoning(said: _Said, rows: _Rows) -> CapabilityScore:
+    chains: dict[str, list[float]] = defaultdict(list)
+    faults: Counter[str] = Counter()
+    for sample, text in said:
+        parsed = parse(text)
+        if fault := _incoherent(sample, parsed, text):
+            faults[fault] += 1
+        due = bool(sample.calls) == parsed.is_call
+        agrees = 0.0 if fault or not due else 1.0 if sample.calls else _f1(text, sample.text)
+        chains[sample.row_id].append(agrees)
+    coherence = [sum(steps) / len(steps) for steps in chains.values()]
+    parts = {"steps": sum(map(len, chains.values())), "faults": dict(sorted(faults.items()))}
+    return CapabilityScore("reasoning", _mean(coherence), len(coherence), {"of": "chains", **parts})
+
+
+def _instruction_following(said: _Said, rows: _Rows) -> CapabilityScore:
+    followed: list[bool] = []
+    strict: list[bool] = []
+    missed: Counter[str] = Counter()
+    for sample, text in said:
+        kept = {name: passed for name, passed in _instructions(sample, text, rows[sample.row_id]) if passed is not None}
+        followed += kept.values()
+        strict += [all(kept.values())] if kept else []
+        missed.update(name for name, passed in kept.items() if not passed)
+    parts = {"all_of_a_turn": _mean(strict), "turns": len(strict), "missed": dict(sorted(missed.items()))}
+    return CapabilityScore("instruction_following", _mean(followed), len(followed), {"of": "instructions", **parts})
+
+
+_SCORED: dict[str, Callable[[_Said, _Rows], CapabilityScore]] = {
+    "tool_use": _tool_use,
+    "planning": _planning,
+    "reasoning": _reasoning,
+    "instruction_following": _instruction_following,
+}
+
+
+def _instructions(sample: TurnSample, text: str, row: Mapping[str, Any]) -> list[tuple[str, bool | None]]:
+    """Each instruction of a turn, and whether the reply follows it (null: it says nothing of this reply)."""
+    parsed = parse(text)
+    given = row.get("instructions")
+    named = [each if isinstance(each, str) else ConfiguredMeasure(getattr(each, "__name__", "function"), each) for each in given or ()]
+    measures = [*parse_measures([each for each in named if isinstance(each, str)] or (() if given else USUAL_INSTRUCTIONS))]
+    measures += [each for each in named if isinstance(each, ConfiguredMeasure)]
+    asked = sample.prompt[-1:] if sample.prompt and sample.prompt[-1]["role"] == "user" else []
+    context = EvaluationContext([*asked, _message(parsed, text)], sample.tools)
+    due: list[tuple[str, bool | None]] = [] if given else [("call_or_answer", bool(sample.calls) == parsed.is_call)]
+    return [*due, *((each.name, each.take(context).passed) for each in measures)]
+
+
+def _incoherent(sample: TurnSample, parsed: Parsed, text: str) -> str | None:
+    """What breaks the chain at a reply: `invalid_call`, `repeated_call`, `ungrounded_argument`, `ungrounded_number`; null: nothing."""
+    before = " ".join(_told(message) for message in sample.prompt)
+    if parsed.invalid:
+        return "invalid_call"
+    done = [call for message in sample.prompt for call in expected_calls(message)]
+    if any(_same_call(call, other) and not any(_same_call(call, due) for due in sample.calls) for call in parsed.calls for other in done):
+        return "repeated_call"
+    known = plain(before)
+    due_values = {str(value) for call in sample.calls for value in _values(call.arguments)}
+    for call in parsed.calls:
+        if any(value not in due_values and plain(value) not in known for value in map(str, _values(call.arguments))):
+            return "ungrounded_argument"
+    stated = set(_NUMBER.findall(parsed.text if not parsed.is_call else ""))
+    return "ungrounded_number" if stated - set(_NUMBER.findall(before)) - set(_NUMBER.findall(sample.text)) else None
+
+
+def _same_call(one: Call, other: Call) -> bool:
+    return one.name == other.name and same(one.arguments, other.arguments)
+
+
+def _values(arguments: Any) -> list[Any]:
+    """The texts and numbers in a call's arguments."""
+    if isinstance(arguments, dict):
+        return [value for each in arguments.values() for value in _values(each)]
+    if isinstance(arguments, list):
+        return [value for each in arguments for value in _values(each)]
+    return [arguments] if isinstance(arguments, str | int | float) and not isinstance(arguments, bool) else []
+
+
+def _told(message: Message) -> str:
+    return " ".join([message.get("content") or "", *(call["function"]["arguments"] for call in message.get("tool_calls") or ())])
+
+
+def _f1(one: str, other: str) -> float:
+    """F1 of the words that two texts have in common; 1 where both have none."""
+    left, right = Counter(plain(one).split()), Counter(plain(other).split())
+    if not left or not right:
+        return float(left == right)
+    common = sum((left & right).values())
+    return 2 * common / (left.total() + right.total())
+
+
+def _message(parsed: Parsed, text: str) -> Message:
+    """A reply as an assistant's message."""
+    calls = [
+        {
+            "id": f"call_{number}",
+            "type": "function",
+            "function": {"name": call.name, "arguments": json.dumps(call.arguments, ensure_ascii=False)},
+        }
+        for number, call in enumerate(parsed.calls, 1)
+    ]
+    return {"role": "assistant", "content": parsed.text, **({"tool_calls": calls} if calls else {})}
+
+
+def _text(reply: Any) -> str:
+    """What a function said, as the text that `scoring.parse` reads."""
+    if isinstance(reply, str):
+        return reply
+    if not isinstance(reply, Mapping):
+        raise ArgumentError(f"The model gave a {type(reply).__name__}: it must give a text or an assistant's message.")
+    calls = [json.dumps({"name": call.name, "arguments": call.arguments}, ensure_ascii=False) for call in expected_calls(dict(reply))]
+    return "\n".join([reply.get("content") or "", *(f"<tool_call>{call}</tool_call>" for call in calls)]).strip()
+
+
+def _row(sample: Mapping[str, Any], cap: str, number: int) -> dict[str, Any]:
+    messages = sample.get("messages")
+    if not isinstance(messages, list) or not messages:
+        raise DataError(f"Sample {number} of {cap} has no messages: give each as a conversation, with its tools.")
+    name = str(sample.get("row_id") or f"{cap}-{number}")
+    asked = next((message.get("content") for message in messages if message.get("role") == "user"), name)
+    return {
+        "row_id": name,
+        "session_id": str(sample.get("session_id") or name),
+        "task_key": str(sample.get("task_key") or f"text:{sha256_of(asked)[:16]}"),
+        "split": "test",
+        "messages": messages,
+        "tools": sample.get("tools") or [],
+        "instructions": sample.get("instructions"),
+    }
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def _shown(value: float | None) -> str:
+    return "   –" if value is None else f"{value:.2f}"

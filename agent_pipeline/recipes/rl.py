@@ -1,0 +1,109 @@
+"""Learning from preferences and rewards (01 B2): one configuration, as TRL's own for each algorithm that it holds stable.
+
+| `algorithm` | TRL's trainer | learns from |
+|---|---|---|
+| `dpo` | `DPOTrainer` | `prompt`, `chosen`, `rejected`: the table `preference_dataset` |
+| `kto` | `KTOTrainer` | `prompt`, `completion`, `label`: the table `kto_dataset` |
+| `grpo`, `rloo` | `GRPOTrainer`, `RLOOTrainer` | `prompt`, and a reward of what the model answers |
+| `ppo` | `GRPOTrainer` | the same; `PPO` says what that is and isn't |
+"""
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from agent_pipeline.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from transformers import TrainingArguments
+
+Algorithm = Literal["ppo", "dpo", "kto", "grpo", "rloo"]
+Reward = str | Callable[..., Any] | Sequence[str | Callable[..., Any]]
+"""What TRL takes as `reward_funcs`: a reward model's name or path, a function of completions, or several."""
+
+PPO = (
+    "The installed TRL has no PPO trainer, so algorithm='ppo' becomes its GRPO: PPO's clipped surrogate, several steps a batch, with the "
+    "mean reward of a group of answers as the baseline; there is no value model, and no per-step advantage for gamma to discount."
+)
+
+USUAL_GAMMA = 0.99
+PPO_EPOCHS = 4
+
+_TRAINERS = {"ppo": "GRPO", "dpo": "DPO", "kto": "KTO", "grpo": "GRPO", "rloo": "RLOO"}
+_REWARDED = ("ppo", "grpo", "rloo")
+
+
+@dataclass(frozen=True)
+class RLTrainingConfig:
+    """How a model learns from preferences or rewards.
+
+    `kl_coef` holds the model near the one that it was (TRL's `beta`). `reward_model` judges what the model answers; `dpo` and `kto` have
+    none: their judgments are in the data. `gamma` discounts the rewards of later steps; every algorithm here has one reward an answer, so
+    it changes nothing at its default or 1, and another value is refused.
+
+    Raises ArgumentError (a ValueError).
+    """
+
+    algorithm: Algorithm = "ppo"
+    reward_model: Reward | None = None
+    kl_coef: float = 0.1
+    gamma: float = USUAL_GAMMA
+
+    def __post_init__(self) -> None:
+        if self.algorithm not in get_args(Algorithm):
+            raise ArgumentError(f"There is no algorithm {self.algorithm!r}: choose one of {', '.join(get_args(Algorithm))}.")
+        if not 0 <= self.kl_coef < float("inf"):
+            raise ArgumentError(f"The kl_coef is {self.kl_coef}: give a number of 0 or more.")
+        if self.algorithm in ("dpo", "kto"):
+            if self.kl_coef == 0:
+                raise ArgumentError(f"The kl_coef is 0, with which {self.algorithm} learns nothing: give a number above 0.")
+            if self.reward_model is not None:
+                raise ArgumentError(f"{self.algorithm} learns from judgments in its data and asks no reward_model: leave it out.")
+        if self.gamma not in (USUAL_GAMMA, 1):
+            raise ArgumentError(
+                f"The gamma is {self.gamma}: discounting needs a reward for each step, and {self.algorithm} has one an answer; set it to 1."
+            )
+
+    @property
+    def trainer_class(self) -> Any:
+        """TRL's trainer."""
+        import trl
+
+        return getattr(trl, f"{_TRAINERS[self.algorithm]}Trainer")
+
+    def to_trl_config(self, output_dir: str = "./rl_output", **options: Any) -> "TrainingArguments":
+        """TRL's configuration; `options` are its own fields. bfloat16 only where the device has units for it.
+
+        Warns (`PPO`) that `ppo` is no whole PPO. Raises ArgumentError where a reward is needed and there is none.
+        """
+        import trl
+
+        from agent_pipeline.training.config import probe_device
+
+        if self.algorithm in _REWARDED and self.reward_model is None:
+            raise ArgumentError(f"{self.algorithm} needs a reward_model: give a model's name, or a function of completions.")
+        if self.algorithm == "ppo":
+            warnings.warn(PPO, stacklevel=2)
+            options = {"num_iterations": PPO_EPOCHS, "loss_type": "bnpo", **options}
+        device = probe_device()
+        fixed = {
+            "output_dir": output_dir,
+            "beta": self.kl_coef,
+            "bf16": device.bf16,
+            "use_cpu": device.name == "cpu",
+            "dataloader_pin_memory": device.name != "cpu",
+            "report_to": "none",
+        }
+        return getattr(trl, f"{_TRAINERS[self.algorithm]}Config")(**(fixed | options))
+
+    def trainer(self, model: Any, train_dataset: Any, tokenizer: Any, output_dir: str = "./rl_output", **options: Any) -> Any:
+        """TRL's trainer over a model (or its name) and a data set of the columns that the algorithm learns from. Raises as above."""
+        rewards = {"reward_funcs": self.reward_model} if self.algorithm in _REWARDED else {}
+        return self.trainer_class(
+            model=model,
+            args=self.to_trl_config(output_dir, **options),
+            train_dataset=train_dataset,
+            processing_class=tokenizer,
+            **rewards,
+        )

@@ -1,0 +1,56 @@
+"""Rows of tokens as a tree in which what several rows begin with is there once.
+
+The rows of an agent all begin with its system prompt and tools, and the trials of a task with its first messages too: a model that reads
+left to right makes the same of a token after the same tokens, and needs to read it once.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from agent_pipeline.training.masks import Encoded
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+@dataclass(frozen=True)
+class PrefixTree:
+    """`tokens`, `parents` (−1: a row's first token), `depths` and `ends` are (nodes,) int64, in depth-first order.
+
+    Node i is an ancestor of node j, or j itself, exactly where i ≤ j < `ends[i]`. `learnt`: for each row, in the order in which the tree
+    completes them, its index and the nodes of its trained tokens.
+    """
+
+    tokens: "np.ndarray"
+    parents: "np.ndarray"
+    depths: "np.ndarray"
+    ends: "np.ndarray"
+    learnt: list[tuple[int, "np.ndarray"]]
+
+
+def prefix_tree(rows: Sequence[Encoded]) -> PrefixTree:
+    """The tree of rows that each have a trained token beyond the first; what follows a row's last trained token is left out."""
+    import numpy as np
+
+    trained = [np.flatnonzero(row.trained[1:]) + 1 for row in rows]
+    ids = [row.input_ids[: where[-1] + 1] for row, where in zip(rows, trained, strict=True)]
+    tokens, parents, depths, ends = np.empty((4, sum(map(len, ids))), dtype=np.int64)
+    learnt: list[tuple[int, np.ndarray]] = []
+    path = before = np.zeros(0, dtype=np.int64)
+    count = 0
+    # Of sorted rows each shares most with the one before it.
+    for index in sorted(range(len(rows)), key=lambda index: ids[index]):
+        row = np.array(ids[index])
+        both = min(len(row), len(before))
+        shared = int(np.append(row[:both] == before[:both], False).argmin())
+        ends[path[shared:]] = count
+        nodes = np.arange(count, count + len(row) - shared)
+        path = np.concatenate([path[:shared], nodes])
+        tokens[nodes] = row[shared:]
+        depths[nodes] = np.arange(shared, len(row))
+        parents[nodes] = np.append(-1, path)[shared : len(row)]
+        learnt.append((index, path[trained[index]]))
+        count, before = count + len(nodes), row
+    ends[path] = count
+    return PrefixTree(tokens[:count], parents[:count], depths[:count], ends[:count], learnt)

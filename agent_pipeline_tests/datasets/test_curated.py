@@ -1,0 +1,140 @@
+"""Curated sessions as data sets read them: the rows that sessions in memory would give, whatever the order of the table."""
+
+import random
+import tracemalloc
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec import structs
+
+from agent_pipeline.datasets.curated import ASSET, Curated
+from agent_pipeline.datasets.kto import kto_rows, labelled_rows
+from agent_pipeline.datasets.preferences import TRIALS_IN_MEMORY, Case, preference_rows, rows_of_cases
+from agent_pipeline.datasets.sft import SFT, sft_rows, sft_rows_of_table
+from agent_pipeline.datasets.splits import SplitSizes
+from agent_pipeline.lake import Lake
+from agent_pipeline.traces.judging import parse_measures
+from agent_pipeline.traces.partitions import PartitionKey
+from agent_pipeline.traces.session import Session
+from agent_pipeline.traces.tables import CURATED, session_row, stored_batches, to_batches, to_rows, to_table
+from agent_pipeline_tests.datasets.chats import calls, chats, says, session, user
+
+KEY = PartitionKey("p", "a")
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+Decided = list[tuple[Session, str | None]]
+
+
+def stored(lake: Lake, decided: Decided, **fields) -> Curated:
+    """A lake's curated sessions, each with the reason why it was dropped."""
+    rows = [session_row(each) | {"kept": reason is None, "drop_reason": reason} | fields for each, reason in decided]
+    lake.stage(ASSET, KEY, to_batches(rows, CURATED, size=3), CURATED).commit()
+    return Curated.open(lake, KEY, SplitSizes())
+
+
+REASONS = st.sampled_from([None, None, "unacceptable", "measure:all_calls_answered", "unjudged", "broken:orphan_output"])
+
+
+@st.composite
+def decided(draw: st.DrawFn) -> Decided:
+    """Sessions of a few tasks, judged and not, some of them forks of others."""
+    made: Decided = []
+    for number in range(draw(st.integers(0, 9))):
+        fields = {"task_key": draw(st.sampled_from("tuv")), "score": draw(st.sampled_from([None, 0.0, 0.5, 1.0]))}
+        if made and draw(st.integers(0, 5)) == 0:
+            fields["parent_session_id"] = draw(st.sampled_from(made))[0].session_id
+        made.append((session(f"s{number}", draw(chats()), created_at=NOON + timedelta(hours=number), **fields), draw(REASONS)))
+    return made
+
+
+NUMBERS = count()
+
+
+@given(decided(), st.randoms(use_true_random=False))
+@settings(max_examples=20)
+def test_rows_are_those_of_sessions_in_memory_whatever_the_order_of_the_table(tmp_path_factory, everyone, order):
+    lake = Lake(str(tmp_path_factory.getbasetemp() / f"lake{next(NUMBERS)}"))
+    found = stored(lake, everyone)
+    tasks = {each.session_id: found.roots.get(each.session_id, each.task_key) for each, _ in everyone}
+    memory = [(structs.replace(each, task_key=tasks[each.session_id]), reason) for each, reason in everyone]
+    good = [each for each, reason in memory if reason is None]
+    bad = [each for each, reason in memory if reason in ("unacceptable", "measure:all_calls_answered")]
+    shuffled = list(everyone)
+    order.shuffle(shuffled)
+    for table in (everyone, shuffled):
+        found = stored(lake, table)
+        counts: tuple[Counter[str], ...] = (Counter(), Counter())
+        assert list(rows_of_cases(found.cases(counts[0]), SplitSizes(), counts[0])) == list(
+            preference_rows(good, bad, SplitSizes(), counts[1])
+        )
+        # Where all of a task are good, or bad, nothing is compared: only that no partner was found is counted.
+        assert counts[0] == counts[1]
+        assert list(labelled_rows(found.labelled(), SplitSizes())) == list(kto_rows(good, bad, SplitSizes()))
+        rows = to_table(sft_rows_of_table(found.kept(), SplitSizes()), SFT)
+        assert rows.equals(to_table(sft_rows(good, SplitSizes()), SFT))
+    assert not [path for path in Path(lake.root.path).rglob(".*") if path.is_file() and path.name != ".lock"], "the shelf left a file"
+
+
+@pytest.mark.parametrize("measures", [(), ("no_tool_errors",)])
+def test_rows_that_stay_as_they_are_are_not_read_and_are_the_same(tmp_path, monkeypatch, measures):
+    traps = [
+        says("x"),
+        says('"role":"assistant"}]'),
+        user('"role":"assistant"}]'),
+        calls(("1", "f", {"x": '"role":"assistant"}]'})),
+        says("ü\n\\"),
+        {"role": "assistant", "content": "", "weight": 0},
+    ]
+    sessions = [session(f"s{number}", [user("x"), says("y"), last], score=0.5, created_at=NOON) for number, last in enumerate(traps)]
+    found, taken = stored(Lake(str(tmp_path)), [(each, None) for each in sessions]), parse_measures(measures)
+    counts: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
+    table = to_table(sft_rows_of_table(found.kept(), SplitSizes(), counts[0], taken), SFT)
+    assert table.equals(to_table(sft_rows(sessions, SplitSizes(), counts[1], taken), SFT))
+    assert counts[0] == counts[1] and counts[0]["trailing_messages_cut"] == 1
+    rows = list(to_rows(table))
+    assert {(row["score"], row["created_at"]) for row in rows} == {(0.5, NOON)}
+    read = []
+    monkeypatch.setattr("agent_pipeline.datasets.sft.row_session", lambda row: read.append(row["session_id"]) or sessions[0])
+    list(sft_rows_of_table(found.kept(), SplitSizes(), Counter()))
+    assert read == ["s2", "s3", "s5"]
+
+
+def test_a_case_of_more_trials_than_memory_should_hold_is_read_a_few_at_a_time():
+    alive = Counter()
+
+    class Watched(Session):
+        def __del__(self) -> None:
+            alive["now"] -= 1
+
+    def trial(side: str, number: int):
+        def read() -> Session:
+            alive["now"] += 1
+            alive["most"] = max(alive["most"], alive["now"])
+            messages = [user("x"), says(f"{side} {number % 5}")]
+            return Watched(session_id=f"{side}{number:04d}", project="p", agent="a", source="test", messages=messages, task_key="t")
+
+        return read
+
+    good, bad = ([trial(side, number) for number in range(2000)] for side in "gb")
+    counts: Counter[str] = Counter()
+    tracemalloc.start()
+    rows = list(rows_of_cases([Case("t", good, bad)], SplitSizes(), counts))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(rows) == 8 and alive["most"] <= TRIALS_IN_MEMORY + 2
+    assert counts["pairings_over_the_limit"] == (2000 - 8) ** 2 and peak < 8 << 20, "four million pairings are not held in memory"
+
+
+def test_a_stored_table_is_read_a_row_group_at_a_time(tmp_path):
+    found = stored(Lake(str(tmp_path)), [(session(f"s{number}", [user("x"), says("y")]), None) for number in range(10)])
+    file = found.lake.open(ASSET, KEY)
+    assert [batch.num_rows for batch in stored_batches(file, ["session_id"])] == [3, 3, 3, 1]
+    names = [row["session_id"] for row in to_rows(stored_batches(file, ["session_id"]))]
+    assert names == sorted(names) and len(names) == 10
+    random.Random(0).shuffle(names)
+    assert stored(Lake(str(tmp_path / "b")), [(session(name, [user("x"), says("y")]), None) for name in names]).in_order is False

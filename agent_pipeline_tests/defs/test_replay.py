@@ -1,0 +1,175 @@
+"""Nights of a store that is pruned: what `replay_buffer` remembers of them, and what `sft_adapter` trains on again."""
+
+import dagster as dg
+import pyarrow as pa
+import pytest
+
+from agent_pipeline.datasets.sft import SFT
+from agent_pipeline.datasets.splits import SplitSizes
+from agent_pipeline.defs import models
+from agent_pipeline.lake import sha256_file
+from agent_pipeline.traces.forgotten import BlockList
+from agent_pipeline.traces.partitions import parse_key
+from agent_pipeline.traces.session import sha256_of
+from agent_pipeline.traces.tables import to_rows, to_table
+from agent_pipeline_tests.defs.conftest import worker_here
+from agent_pipeline_tests.training.world import make_base
+from agent_pipeline_tests.training.world import row as weather
+
+KEY = parse_key("shop/support")
+CHOSEN = {"sft_coreset": {"strategy": "random", "target_size": 18}}
+
+
+def rows(*numbers: int) -> list[dict]:
+    """Rows whose tasks have the sides that their hashes give them."""
+    made = [weather(number) | {"split": SplitSizes().of(f"task-{number}")} for number in numbers]
+    for number, row in zip(numbers, made, strict=True):
+        row["messages"][1]["content"] += f" Order {number}."
+    return [row | {"content_sha256": sha256_of(row["messages"])} for row in made]
+
+
+def sessions(found) -> set[str]:
+    return {row["session_id"] for row in found}
+
+
+class Nights:
+    """A lake whose data assets are put there, night by night."""
+
+    def __init__(self, bench) -> None:
+        self.bench, self.lake = bench, bench.lake
+        self.chosen: set[str] = set()
+
+    def night(self, data: list[dict], dropped: tuple[str, ...] = (), **config) -> dict:
+        """Tonight's tables (the store has the sessions of `data`, and `dropped`), the coreset and the buffer; the buffer's metadata."""
+        met = pa.table({"session_id": sorted({*sessions(data), *dropped})})
+        self.lake.stage("curated_sessions", KEY, met.to_batches(), met.schema).commit()
+        self.lake.stage("sft_dataset", KEY, to_table(data, SFT).to_batches(), SFT).commit()
+        result = self.bench.run(str(KEY), "sft_coreset", "replay_buffer", config=CHOSEN | {"replay_buffer": config})
+        assert result.success, self.bench.sentence(result)
+        self.chosen = {row["session_id"] for row in to_rows(self.lake.open("sft_coreset", KEY).iter_batches()) if row["chosen"]}
+        return dict(result.asset_materializations_for_node("replay_buffer")[0].metadata)
+
+    def buffer(self) -> list[dict]:
+        return list(to_rows(self.lake.open("replay_buffer", KEY).iter_batches()))
+
+    def bytes(self) -> str:
+        return sha256_file(self.lake.table("replay_buffer", KEY))
+
+
+@pytest.fixture
+def nights(bench) -> Nights:
+    return Nights(bench)
+
+
+def test_the_buffer_keeps_sessions_that_the_store_lost_and_is_the_same_when_made_again(nights):
+    nights.night(rows(*range(40)))
+    first, before = nights.chosen, nights.bytes()
+    assert sessions(nights.buffer()) == first and len(first) == 18
+    nights.night(rows(*range(40)))
+    assert nights.bytes() == before
+    said = nights.night(rows(*range(40, 80)))
+    assert sessions(nights.buffer()) == first | nights.chosen and not first & nights.chosen
+    assert "| of earlier nights, gone from the store | 18 |" in said["what_became_of_them"].value
+    assert said["rows_before"].value == 18 and said["dagster/row_count"].value == 36
+    second = nights.bytes()
+    nights.night(rows(*range(40, 80)))
+    assert nights.bytes() == second
+
+
+def test_a_full_buffer_keeps_the_lowest_hashes_and_a_size_of_zero_nothing(nights):
+    nights.night(rows(*range(40)), buffer_size=10)
+    before = [row["session_id"] for row in nights.buffer()]
+    said = nights.night(rows(*range(40, 80)), buffer_size=10)
+    after = [row["session_id"] for row in nights.buffer()]
+    assert len(before) == len(after) == 10 and set(after) & set(before) and set(after) - set(before)
+    assert "| let go: others have lower hashes | 18 |" in said["what_became_of_them"].value
+    nights.night(rows(*range(40, 80)), buffer_size=0)
+    assert nights.buffer() == []
+
+
+def test_no_row_of_a_held_out_task_or_text_stays_and_curation_is_obeyed(nights):
+    nights.night(rows(*range(40)))
+    known = nights.buffer()
+    moved, copied, dropped = (row["session_id"] for row in known[:3])
+    # The ledger says that a task is tested on; a held-out row says what a remembered one says; curation drops a third session tonight.
+    ledger = pa.table({"task_key": [known[0]["task_key"]], "split": ["test"]})
+    nights.lake.stage("split_ledger", KEY, ledger.to_batches(), ledger.schema).commit()
+    tested = rows(*range(40, 80))
+    copy = next(row for row in tested if row["split"] == "test")
+    copy["messages"] = known[1]["messages"]
+    said = nights.night(tested, (dropped,))
+    assert not {moved, copied, dropped} & sessions(nights.buffer()) and len(nights.buffer()) == 33
+    assert "| let go: held out | 2 |" in said["what_became_of_them"].value
+    assert "| let go: no longer a training row in tonight's data | 1 |" in said["what_became_of_them"].value
+
+
+def test_what_is_remembered_is_redacted_by_tonights_settings_and_what_is_forgotten_goes(nights):
+    data = rows(*range(40))
+    for row in data:
+        row["messages"][1]["content"] += " Write to ada@lovelace.org."
+    nights.night(data)
+    nights.night(rows(*range(40, 80)))
+    old = [row for row in nights.buffer() if int(row["session_id"].split("-")[1]) < 40]
+    assert len(old) == 18
+    assert all("<EMAIL_1>" in row["messages"][1]["content"] and "lovelace" not in str(row["messages"]) for row in old)
+    before = nights.bytes()
+    nights.night(rows(*range(40, 80)))
+    assert nights.bytes() == before
+    BlockList().with_session(old[0]["session_id"], KEY).write(nights.lake)
+    said = nights.night(rows(*range(40, 80)))
+    assert old[0]["session_id"] not in sessions(nights.buffer()) and said["forgotten"].value == 1
+
+
+def test_a_damaged_buffer_is_not_taken_for_an_empty_one(nights, bench):
+    nights.night(rows(*range(40)))
+    nights.lake.table("replay_buffer", KEY).write_bytes(b"half a file")
+    result = bench.run(str(KEY), "replay_buffer")
+    assert not result.success and "The replay buffer of shop/support" in bench.sentence(result)
+
+
+@pytest.fixture
+def here(monkeypatch, tmp_path, bench):
+    """The worker's task in this process, on the tiny world's base model; what it was given."""
+    given = []
+    base = make_base(tmp_path / "tiny")
+    monkeypatch.setattr(models, "run_worker", worker_here(bench, given))
+    config = {"base_model": str(base.path), "max_steps": 1, "batch_size": 2, "lora_r": 2, "max_length": 400}
+    return given, lambda **more: bench.run(str(KEY), "sft_adapter", config={"sft_adapter": config | more})
+
+
+def test_a_night_trains_on_rows_of_earlier_nights_too_and_its_manifest_names_their_sessions(nights, here):
+    given, train = here
+    nights.night(rows(*range(40)))
+    first = nights.chosen
+    result = train()
+    said = result.asset_materializations_for_node("sft_adapter")[0].metadata
+    assert said["replayed"].value.startswith("nothing is replayed") and said["replay"].data["could_not_be_had"] == 2
+    assert "replay" not in nights.lake.current("sft_adapter", KEY).manifest["made_from"]
+
+    nights.night(rows(*range(20, 60)))
+    result = train()
+    made = nights.lake.current("sft_adapter", KEY).manifest
+    replayed = set(made["made_from"]["replay"]["sessions"])
+    assert len(replayed) == 2 and replayed <= first - nights.chosen and made["made_from"]["replay"]["ratio"] == 0.1
+    assert set(made["made_from"]["sessions"]) == nights.chosen | replayed
+    assert made["report"]["replay"]["trained"] == 2 and made["report"]["replay"]["ratio"] == 0.1
+    data, params = given[-1]
+    assert params["replayed"] == 2 and sessions(data[-2:]) == replayed and sessions(data[:-2]) == nights.chosen
+    said = result.asset_materializations_for_node("sft_adapter")[0].metadata
+    assert said["replayed"].value == "2 rows of earlier nights are replayed, 10.0% of all (10.0% asked; in whole rows, rounded down)"
+
+    nights.night(rows(*range(20, 60)))
+    again = train()
+    assert again.asset_materializations_for_node("sft_adapter")[0].metadata["reused"].value is True
+    train(replay_ratio=0.0)
+    assert "replay" not in nights.lake.current("sft_adapter", KEY).manifest["made_from"]
+
+
+def test_training_reads_the_buffer_and_the_buffer_what_is_trained_on(nights):
+    graph = nights.bench.defs.resolve_asset_graph()
+    assets = ("replay_buffer", "sft_adapter")
+    parents = {name: {key.to_user_string() for key in graph.get(dg.AssetKey(name)).parent_keys} for name in assets}
+    assert parents == {
+        "replay_buffer": {"sft_dataset", "sft_coreset", "curated_sessions"},
+        "sft_adapter": {"sft_dataset", "sft_coreset", "replay_buffer"},
+    }

@@ -1,0 +1,3 @@
+"""The tiny world of the training tests."""
+
+from agent_pipeline_tests.training.conftest import tiny_base, tiny_tokenizer  # noqa: F401

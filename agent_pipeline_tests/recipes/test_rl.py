@@ -1,0 +1,81 @@
+"""One configuration, TRL's for each algorithm: two real steps of each on the tiny model."""
+
+import warnings
+
+import pytest
+from datasets import Dataset
+
+from agent_pipeline import RLTrainingConfig
+from agent_pipeline.training.config import probe_device
+from agent_pipeline.training.loading import load_model
+from agent_pipeline.training.templates import load_tokenizer
+
+ASKED = [[{"role": "user", "content": f"How is {city}?"}] for city in ("Oslo", "Rome", "Bonn", "Lima")]
+GOOD, BAD = [{"role": "assistant", "content": "It is sunny."}], [{"role": "assistant", "content": "No."}]
+
+
+def length(completions, **rest) -> list[float]:
+    return [-float(len(str(each))) for each in completions]
+
+
+def data(algorithm: str) -> Dataset:
+    if algorithm == "dpo":
+        return Dataset.from_list([{"prompt": each, "chosen": GOOD, "rejected": BAD} for each in ASKED])
+    if algorithm == "kto":
+        return Dataset.from_list(
+            [{"prompt": each, "completion": GOOD if n % 2 else BAD, "label": bool(n % 2)} for n, each in enumerate(ASKED)]
+        )
+    return Dataset.from_list([{"prompt": each} for each in ASKED])
+
+
+@pytest.mark.parametrize("algorithm", ["dpo", "kto", "grpo", "rloo", "ppo"])
+def test_two_steps_of_each_algorithm(tiny_base, tmp_path, algorithm):
+    tokenizer, _ = load_tokenizer(tiny_base.path)
+    tokenizer.padding_side = "left"
+    rewarded = algorithm in ("grpo", "rloo", "ppo")
+    config = RLTrainingConfig(algorithm, length if rewarded else None, kl_coef=0.2)
+    options = {"num_generations": 2, "max_completion_length": 4} if rewarded else {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        trainer = config.trainer(
+            load_model(tiny_base, probe_device()),
+            data(algorithm),
+            tokenizer,
+            str(tmp_path),
+            max_steps=2,
+            per_device_train_batch_size=2,
+            gradient_checkpointing=False,
+            disable_tqdm=True,
+            save_strategy="no",
+            logging_steps=1,
+            **options,
+        )
+        trainer.train()
+    assert trainer.state.global_step == 2 and trainer.args.beta == 0.2
+    assert type(trainer).__name__.lower().startswith("grpo" if algorithm == "ppo" else algorithm)
+
+
+def test_ppo_says_what_it_is_and_what_it_is_not(tmp_path):
+    with pytest.warns(UserWarning, match="no PPO trainer, so algorithm='ppo' becomes its GRPO.*no value model"):
+        made = RLTrainingConfig(reward_model="some/judge").to_trl_config(str(tmp_path))
+    assert type(made).__name__ == "GRPOConfig" and made.beta == 0.1 and made.num_iterations > 1 and made.epsilon > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ({"algorithm": "sarsa"}, "no algorithm 'sarsa'"),
+        ({"algorithm": "dpo", "reward_model": "x"}, "asks no reward_model"),
+        ({"algorithm": "kto", "kl_coef": 0.0}, "learns nothing"),
+        ({"kl_coef": -1}, "kl_coef is -1"),
+        ({"gamma": 0.5}, "gamma is 0.5.*set it to 1"),
+    ],
+)
+def test_what_cannot_work_is_a_value_error(options, what):
+    with pytest.raises(ValueError, match=what):
+        RLTrainingConfig(**options)
+
+
+def test_a_reward_is_asked_for_where_one_is_needed():
+    with pytest.raises(ValueError, match="ppo needs a reward_model"):
+        RLTrainingConfig().to_trl_config()

@@ -1,0 +1,232 @@
+"""`python -m benchmarks.strategies`: what a small model learns from a quarter of the sample's rows, chosen by each coreset strategy.
+
+The data assets of `shop/support` are made once, by the graph. Then, seed by seed, each strategy of the registry chooses `SHARE` of the
+training rows, the embedded base model is trained on them as the demo does (the defaults of `TrainingConfig`), and the adapter answers every
+held-out turn. All get `STEPS` optimizer steps of two rows; the seed is the selection's, and that of the rows' order and the adapter's first
+values.
+
+A run is a line of the file `RESULTS`; one that is there is not made again, so that a stopped benchmark goes on, and one that is started
+twice shares the work. Names after the command choose strategies, or `all rows, one pass`, which takes as many steps as that needs.
+`SEEDS=0` only prints the table of what is there.
+"""
+
+import gc
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from agent_pipeline.errors import DataError
+from agent_pipeline.evaluation.bootstrap import Interval, paired_bootstrap
+from agent_pipeline.lake import Lake
+from agent_pipeline.selection.registry import STRATEGIES
+from agent_pipeline.settings import EMBEDDED_BASE_MODEL, load_settings
+from agent_pipeline.traces.partitions import PartitionKey
+from agent_pipeline.traces.session import sha256_of
+from agent_pipeline.traces.tables import to_rows
+from agent_pipeline.training.base_model import BaseModel, resolve_base_model
+from agent_pipeline.training.config import TrainingConfig, probe_device
+
+ROOT = Path(__file__).parents[1]
+AGENT = PartitionKey("shop", "support")
+RESULTS = Path(os.environ.get("RESULTS", ROOT / ".cache" / "strategies.jsonl"))
+SHARE = 0.25
+SEEDS = int(os.environ.get("SEEDS", "3"))
+STEPS = int(os.environ.get("STEPS", "11"))
+MAX_NEW_TOKENS = 96
+BASE, ALL = "no training", "all rows, one pass"
+
+Row = dict[str, Any]
+Run = dict[str, Any]
+
+
+def data_assets() -> list[Row]:
+    """The rows of `sft_dataset`, made by the graph from the sample store."""
+    with tempfile.TemporaryDirectory() as folder:
+        environment = os.environ | {
+            "AGENT_PIPELINE_STORE": str(ROOT / "data" / "sample"),
+            "AGENT_PIPELINE_LAKE": f"{folder}/lake",
+            "DAGSTER_HOME": f"{folder}/dagster",
+        }
+        command = [sys.executable, "-m", "agent_pipeline.cli", "materialize", str(AGENT), "--select", "+sft_dataset"]
+        subprocess.run(command, env=environment, cwd=ROOT, check=True, capture_output=True)
+        return list(to_rows(Lake(f"{folder}/lake").open("sft_dataset", AGENT).iter_batches()))
+
+
+class Bench:
+    """The rows, the base model, and what is computed once for all strategies."""
+
+    def __init__(self) -> None:
+        rows = data_assets()
+        self.train, self.wanted, self.test = ([row for row in rows if row["split"] == side] for side in ("train", "select", "test"))
+        self.size = math.ceil(SHARE * len(self.train))
+        self.base: BaseModel = resolve_base_model(EMBEDDED_BASE_MODEL, load_settings().cache_path)
+        made_from = [(row["row_id"], row["content_sha256"], row["split"]) for row in rows]
+        config = self.config(0, STEPS).identity()
+        self.setting = sha256_of([made_from, self.base.revision, self.size, config, MAX_NEW_TOKENS])[:16]
+        self._losses: tuple[dict[str, float | None], dict[str, int]] | None = None
+
+    def config(self, seed: int, steps: int) -> TrainingConfig:
+        """The demo's, but for the steps: as many passes as they need, no checkpoints."""
+        return TrainingConfig(seed=42 + seed, epochs=1000, max_steps=steps, checkpoint_steps=10_000)
+
+    def losses(self) -> tuple[dict[str, float | None], dict[str, int]]:
+        """By row id: the base model's loss on each training row, and the assistant's tokens."""
+        if self._losses is None:
+            from agent_pipeline.training.losses import row_losses
+
+            found = list(zip((row["row_id"] for row in self.train), row_losses(self.train, self.base), strict=True))
+            self._losses = {name: each.loss for name, each in found}, {name: each.trained_tokens for name, each in found}
+        return self._losses
+
+    def chosen(self, strategy: str, seed: int) -> list[Row]:
+        """The rows that a strategy takes, as the asset `sft_coreset` would; DataError where it has nothing to choose by."""
+        from agent_pipeline.selection.coresets import Options, select
+
+        if strategy == ALL:
+            return self.train
+        needs = STRATEGIES[strategy]
+        losses, lengths = self.losses() if needs.needs_losses else (None, None)
+        options = Options(losses=losses, lengths=lengths, wanted=self.wanted if needs.needs_wanted else ())
+        ids = {choice.row_id for choice in select(self.train, strategy, self.size, seed, options=options) if choice.chosen}
+        return [row for row in self.train if row["row_id"] in ids]
+
+    def run(self, strategy: str, seed: int) -> Run:
+        """One line of the results: what was chosen, and how the model trained on it does on the held-out tasks."""
+        from agent_pipeline.training.adapter import train_adapter
+
+        began = time.monotonic()
+        head = {"setting": self.setting, "strategy": strategy, "seed": seed}
+        if strategy == BASE:
+            return {**head, **self.tested(None), "seconds": time.monotonic() - began}
+        try:
+            rows = self.chosen(strategy, seed)
+        except DataError as error:
+            return {**head, "error": str(error)}
+        steps = math.ceil(len(rows) / 2) if strategy == ALL else STEPS
+        with tempfile.TemporaryDirectory() as folder:
+            report = train_adapter(rows, self.base, self.config(seed, steps), Path(folder))
+            gc.collect()  # the trainer's cycles hold a model
+            trained = time.monotonic() - began
+            kept = {name: report[name] for name in ("steps", "tokens", "trained_tokens", "loss_last", "row_ids")}
+            return {**head, **kept, **self.tested(Path(folder)), "training_seconds": trained, "seconds": time.monotonic() - began}
+
+    def tested(self, adapter: Path | None) -> Run:
+        """What `evaluation` measures, for one model: `turns` (task and scores of each) and `losses` (task, loss, tokens of each row)."""
+        from agent_pipeline.evaluation.evaluate import answers, question_of, stop_ids
+        from agent_pipeline.evaluation.samples import turn_samples
+        from agent_pipeline.evaluation.scoring import score
+        from agent_pipeline.progress import silent
+        from agent_pipeline.training.encoding import encode_row
+        from agent_pipeline.training.loading import load_model
+        from agent_pipeline.training.losses import encoded_losses
+        from agent_pipeline.training.templates import load_tokenizer
+
+        tokenizer, template = load_tokenizer(adapter or self.base.path)
+        samples, _ = turn_samples(self.test)
+        questions = [question for each in samples if (question := question_of(tokenizer, each, MAX_NEW_TOKENS, 2048))]
+        encoded = [(row["task_key"], fitting.encoded) for row in self.test if (fitting := encode_row(tokenizer, row, 2048))]
+        model: Any = load_model(self.base, probe_device(), adapter)
+        losses = encoded_losses(model, [each for _, each in encoded])
+        said = answers(model, tokenizer, questions, stop_ids(tokenizer, template), silent, "")
+        scores = [(each.sample, score(each.sample, text)) for each, text in zip(questions, said, strict=True)]
+        return {
+            "turns": [[of.task_key, got.exact, got.tool_name, got.call_or_answer] for of, got in scores],
+            "losses": [[task, each.loss, each.trained_tokens] for (task, _), each in zip(encoded, losses, strict=True)],
+        }
+
+
+def measured(runs: Iterable[Run], metric: str) -> tuple[list[str], list[float], list[int]]:
+    """Tasks, values and weights of a metric over all runs: `loss` by row and token, else a score by turn, where it has one."""
+    if metric == "loss":
+        found = [(task, loss, tokens) for run in runs for task, loss, tokens in run["losses"] if loss is not None]
+    else:
+        place = ("exact", "tool_name", "call_or_answer").index(metric) + 1
+        found = [(turn[0], float(turn[place]), 1) for run in runs for turn in run["turns"] if turn[place] is not None]
+    return [each[0] for each in found], [each[1] for each in found], [each[2] for each in found]
+
+
+def mean(runs: Sequence[Run], metric: str) -> Interval | None:
+    """The mean over seeds and turns (or tokens), with its interval over draws of tasks."""
+    tasks, values, weights = measured(runs, metric)
+    return paired_bootstrap(tasks, [0.0] * len(values), values, weights)
+
+
+def against(base: Sequence[Run], runs: Sequence[Run], metric: str) -> Interval | None:
+    """The mean of `runs` − `base` where both have the seed, turn by turn."""
+    seeds = {run["seed"] for run in base} & {run["seed"] for run in runs}
+    tasks, before, weights = measured(_sorted(base, seeds), metric)
+    return paired_bootstrap(tasks, before, measured(_sorted(runs, seeds), metric)[1], weights)
+
+
+def _sorted(runs: Iterable[Run], seeds: Iterable[int]) -> list[Run]:
+    return sorted((run for run in runs if run["seed"] in set(seeds)), key=lambda run: run["seed"])
+
+
+def shown(found: Interval | None, sign: str = "", scale: float = 100) -> str:
+    """`mean [low, high]`, in hundredths or, for losses (`scale` 1), as it is."""
+    if found is None:
+        return "–"
+    digits = 0 if scale == 100 else 2
+    low, high = (f"{scale * (each or 0):{sign}.{digits}f}" for each in (found.low, found.high))
+    return f"{scale * found.difference:{sign}.{digits}f}" + (f" [{low}, {high}]" if found.low is not None else "")
+
+
+def table(results: Sequence[Run], names: Iterable[str]) -> str:
+    """A line a strategy, the best mean of exact calls first; those that could not choose last, with their reason."""
+    runs = {name: [run for run in results if run["strategy"] == name and "turns" in run] for name in names}
+    failed = {run["strategy"]: run["error"] for run in results if "error" in run}
+    means = {name: found for name, some in runs.items() if (found := mean(some, "exact"))}
+    lines = [
+        "| strategy | seeds | exact calls, % | each seed | − random's, points | right tool, % | call or answer, % "
+        "| held-out loss | − random's | tokens |",
+        "|---|---:|---|---|---|---:|---:|---:|---|---:|",
+    ]
+    for name in sorted(means, key=lambda name: -means[name].difference):
+        some, chance = runs[name], runs.get("random", [])
+        each = " ".join(f"{100 * one.difference:.0f}" for run in _sorted(some, range(SEEDS)) if (one := mean([run], "exact")))
+        other = name not in ("random", BASE) and bool(chance)
+        differences = [shown(against(chance, some, metric), "+", scale) if other else "" for metric, scale in (("exact", 100), ("loss", 1))]
+        tool, call, loss = (mean(some, metric) for metric in ("tool_name", "call_or_answer", "loss"))
+        points = [f"{100 * found.difference:.0f}" if found else "–" for found in (tool, call)]
+        tokens = f"{sum(run.get('tokens', 0) for run in some) / len(some):,.0f}"
+        cells = [name, len(some), shown(means[name]), each, differences[0], *points, f"{loss.difference:.2f}" if loss else "–"]
+        lines.append(f"| {' | '.join(map(str, [*cells, differences[1], tokens]))} |")
+    lines += [f"| {name} | 0 | {reason} |" + " |" * 7 for name, reason in failed.items() if name not in means]
+    return "\n".join(lines)
+
+
+def results(setting: str) -> list[Run]:
+    """The runs of this setting that the file holds."""
+    lines = RESULTS.read_text(encoding="utf-8").splitlines() if RESULTS.exists() else []
+    return [run for line in lines if (run := json.loads(line))["setting"] == setting]
+
+
+def main(names: Sequence[str]) -> None:
+    bench = Bench()
+    names = list(names) or ["random", *(name for name in STRATEGIES if name != "random")]
+    print(f"{bench.size} of {len(bench.train)} rows, {STEPS} steps, {len(bench.test)} held-out rows, setting {bench.setting}", flush=True)
+    RESULTS.parent.mkdir(parents=True, exist_ok=True)
+    # Seed by seed: whatever stops it leaves whole seeds to compare.
+    for name, seed in [(BASE, 0)] * bool(SEEDS) + [(name, seed) for seed in range(SEEDS) for name in names]:
+        with suppress(Timeout), FileLock(f"{RESULTS}.{name}-{seed}.lock", timeout=0):  # else another process is at it
+            if not any((run["strategy"], run["seed"]) == (name, seed) for run in results(bench.setting)):
+                run = bench.run(name, seed)
+                with RESULTS.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(run) + "\n")
+                found = run.get("error") or f"{shown(mean([run], 'exact'))} in {run['seconds']:.0f} s"
+                print(f"{time.strftime('%H:%M:%S')} {name} {seed}: {found}", flush=True)
+    print(f"\n{table(results(bench.setting), [BASE, *names])}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
