@@ -146,12 +146,19 @@ class Bench:
 
 
 def measured(runs: Iterable[Run], metric: str) -> tuple[list[str], list[float], list[int]]:
-    """Tasks, values and weights of a metric over all runs: `loss` by row and token, else a score by turn, where it has one."""
+    """Tasks, values and weights of a metric over all runs: `loss` by row and token, else a score by turn, where it has one.
+
+    `right` is of all turns: the exact call where one was expected, else no call. A model that always calls gains nothing there.
+    """
     if metric == "loss":
         found = [(task, loss, tokens) for run in runs for task, loss, tokens in run["losses"] if loss is not None]
     else:
-        place = ("exact", "tool_name", "call_or_answer").index(metric) + 1
-        found = [(turn[0], float(turn[place]), 1) for run in runs for turn in run["turns"] if turn[place] is not None]
+        turns = [
+            (task, {"exact": exact, "tool_name": tool, "call_or_answer": kind, "right": kind if exact is None else exact}[metric])
+            for run in runs
+            for task, exact, tool, kind in run["turns"]
+        ]
+        found = [(task, float(score), 1) for task, score in turns if score is not None]
     return [each[0] for each in found], [each[1] for each in found], [each[2] for each in found]
 
 
@@ -164,21 +171,23 @@ def mean(runs: Sequence[Run], metric: str) -> Interval | None:
 def against(base: Sequence[Run], runs: Sequence[Run], metric: str) -> Interval | None:
     """The mean of `runs` − `base` where both have the seed, turn by turn."""
     seeds = {run["seed"] for run in base} & {run["seed"] for run in runs}
-    tasks, before, weights = measured(_sorted(base, seeds), metric)
-    return paired_bootstrap(tasks, before, measured(_sorted(runs, seeds), metric)[1], weights)
+    (tasks, before, weights), (_, after, _) = (
+        measured([run for run in _sorted(some) if run["seed"] in seeds], metric) for some in (base, runs)
+    )
+    return paired_bootstrap(tasks, before, after, weights)
 
 
-def _sorted(runs: Iterable[Run], seeds: Iterable[int]) -> list[Run]:
-    return sorted((run for run in runs if run["seed"] in set(seeds)), key=lambda run: run["seed"])
+def _sorted(runs: Iterable[Run]) -> list[Run]:
+    return sorted(runs, key=lambda run: run["seed"])
 
 
-def shown(found: Interval | None, sign: str = "", scale: float = 100) -> str:
-    """`mean [low, high]`, in hundredths or, for losses (`scale` 1), as it is."""
+def shown(found: Interval | None, sign: str = "", metric: str = "") -> str:
+    """`mean [low, high]`, in hundredths or, for a loss, as it is; a dash where there is none."""
     if found is None:
         return "–"
-    digits = 0 if scale == 100 else 2
-    low, high = (f"{scale * (each or 0):{sign}.{digits}f}" for each in (found.low, found.high))
-    return f"{scale * found.difference:{sign}.{digits}f}" + (f" [{low}, {high}]" if found.low is not None else "")
+    scale, digits = (1, 2) if metric == "loss" else (100, 0)
+    mean, low, high = (f"{scale * (each or 0):{sign}.{digits}f}" for each in (found.difference, found.low, found.high))
+    return f"{mean} [{low}, {high}]" if found.low is not None else mean
 
 
 def table(results: Sequence[Run], names: Iterable[str]) -> str:
@@ -186,22 +195,16 @@ def table(results: Sequence[Run], names: Iterable[str]) -> str:
     runs = {name: [run for run in results if run["strategy"] == name and "turns" in run] for name in names}
     failed = {run["strategy"]: run["error"] for run in results if "error" in run}
     means = {name: found for name, some in runs.items() if (found := mean(some, "exact"))}
-    lines = [
-        "| strategy | seeds | exact calls, % | each seed | − random's, points | right tool, % | call or answer, % "
-        "| held-out loss | − random's | tokens |",
-        "|---|---:|---|---|---|---:|---:|---:|---|---:|",
-    ]
+    heads = ["strategy", "exact calls, %", "each seed", "− random's", "right tool, %", "all turns right, %", "− random's", "held-out loss"]
+    lines = [f"| {' | '.join([*heads, heads[3]])} |", "|---|---|---|---|---:|---:|---|---:|---|"]
     for name in sorted(means, key=lambda name: -means[name].difference):
-        some, chance = runs[name], runs.get("random", [])
-        each = " ".join(f"{100 * one.difference:.0f}" for run in _sorted(some, range(SEEDS)) if (one := mean([run], "exact")))
-        other = name not in ("random", BASE) and bool(chance)
-        differences = [shown(against(chance, some, metric), "+", scale) if other else "" for metric, scale in (("exact", 100), ("loss", 1))]
-        tool, call, loss = (mean(some, metric) for metric in ("tool_name", "call_or_answer", "loss"))
-        points = [f"{100 * found.difference:.0f}" if found else "–" for found in (tool, call)]
-        tokens = f"{sum(run.get('tokens', 0) for run in some) / len(some):,.0f}"
-        cells = [name, len(some), shown(means[name]), each, differences[0], *points, f"{loss.difference:.2f}" if loss else "–"]
-        lines.append(f"| {' | '.join(map(str, [*cells, differences[1], tokens]))} |")
-    lines += [f"| {name} | 0 | {reason} |" + " |" * 7 for name, reason in failed.items() if name not in means]
+        some, chance = runs[name], runs.get("random", []) if name not in ("random", BASE) else []
+        tool, right, loss = (found.difference if (found := mean(some, metric)) else 0 for metric in ("tool_name", "right", "loss"))
+        calls, turns, losses = (shown(against(chance, some, metric), "+", metric) for metric in ("exact", "right", "loss"))
+        each = " ".join(f"{100 * one.difference:.0f}" for run in _sorted(some) if (one := mean([run], "exact")))
+        cells = [name, shown(means[name]), each, calls, f"{100 * tool:.0f}", f"{100 * right:.0f}", turns, f"{loss:.2f}", losses]
+        lines.append(f"| {' | '.join(cells)} |")
+    lines += [f"| {name} | {reason} |" + " |" * 7 for name, reason in failed.items() if name not in means]
     return "\n".join(lines)
 
 

@@ -44,6 +44,7 @@ _READ = [
     "messages",
     "tools",
     "score",
+    "verdict",
     "attack_succeeded",
     "error",
 ]

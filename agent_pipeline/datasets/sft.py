@@ -28,7 +28,8 @@ SFT = pa.schema(
         pa.field("created_at", pa.timestamp("us", tz="UTC")),
     ]
 )
-"""`score` and `created_at` are the session's, null where nobody knows: of rows alike the better judged stands, then the earlier."""
+"""`score` (see `known_score`) and `created_at` are the session's, null where nobody knows: of rows alike the better judged stands, then the
+earlier."""
 
 
 def sft_rows(
@@ -61,7 +62,7 @@ def sft_rows(
             "split": split.of(session.task_key),
             "messages": messages,
             "tools": session.tools,
-            "score": session.score,
+            "score": known_score(session.score, session.judgment),
             "created_at": session.created_at,
         }
 
@@ -78,14 +79,22 @@ def sft_rows_of_table(
     counts = Counter() if counts is None else counts
     for row in rows:
         if measures or not bytes(row["messages"]).endswith(_ENDS_WITH_WORDS):
-            yield from sft_rows([row_session(row)], split, counts, measures)
+            session = row_session(row)
+            session.score = known_score(session.score, row["verdict"])
+            yield from sft_rows([session], split, counts, measures)
             continue
         counts["sessions"] += 1
         counts["rows"] += 1
         yield {name: row[name] for name in SFT.names if name in row} | {
             "row_id": row["session_id"],
             "split": split.of(row["task_key"]),
+            "score": known_score(row["score"], row["verdict"]),
         }
+
+
+def known_score(score: float | None, verdict: str | None) -> float | None:
+    """How good a session is, 0 to 1: its score, else what its verdict says; null where nobody judged it."""
+    return score if score is not None else {"acceptable": 1.0, "unacceptable": 0.0}.get(verdict or "")
 
 
 def unlearnt_turns(session: Session, measures: Sequence[ConfiguredMeasure], counts: Counter[str]) -> list[int]:

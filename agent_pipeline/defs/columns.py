@@ -67,8 +67,9 @@ TABLES: dict[str, Columns] = {
     ),
     "sft_dataset": Columns(
         SFT,
-        _same("curated_sessions", ["session_id", "content_sha256", "tools", "score", "created_at"])
-        | {"row_id": [*_ID, *_TEXT], "task_key": _TASK, "split": _TASK, "messages": _TEXT},
+        _same("curated_sessions", ["session_id", "content_sha256", "tools", "created_at"])
+        | {"row_id": [*_ID, *_TEXT], "task_key": _TASK, "split": _TASK, "messages": _TEXT}
+        | {"score": _of("curated_sessions", "score", "verdict", "judgment")},
     ),
     "preference_dataset": Columns(
         PREFERENCES,
