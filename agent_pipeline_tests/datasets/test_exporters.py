@@ -84,7 +84,8 @@ def test_sharegpt_has_calls_and_results() -> None:
     tools = [{"type": "function", "function": {"name": "f"}}]
     (record,) = ShareGptExporter().records([trace("a", 1.0, tools=tools)], ExportOptions(format="sharegpt", include_metadata=False))
     assert [turn["from"] for turn in record["conversations"]] == ["human", "function_call", "observation", "gpt"]
-    assert json.loads(record["tools"]) == [{"name": "f"}] and "metadata" not in record
+    (tool,) = json.loads(record["tools"])
+    assert tool["function"]["name"] == "f" and "metadata" not in record
 
 
 def test_metadata_is_left_out_where_it_is_not_asked_for() -> None:
