@@ -150,5 +150,12 @@ COLUMN_SCHEMA, COLUMN_LINEAGE = "dagster/column_schema", "dagster/column_lineage
 def column_schema(schema: pa.Schema) -> dg.TableSchema:
     """An Arrow schema as Dagster shows one."""
     return dg.TableSchema(
-        [dg.TableColumn(field.name, str(field.type), constraints=dg.TableColumnConstraints(nullable=field.nullable)) for field in schema]
+        [
+            dg.TableColumn(
+                field.name,
+                "json" if is_json(field.type) else str(field.type),
+                constraints=dg.TableColumnConstraints(nullable=field.nullable),
+            )
+            for field in schema
+        ]
     )
