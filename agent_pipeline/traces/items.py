@@ -75,11 +75,7 @@ def to_messages(items: Iterable[Item | None]) -> Chat:
                 continue
             call_id = _id(item.get("call_id")) or _id(item.get("id"))
             call = {"id": call_id, "type": "function", "function": {"name": item["name"], "arguments": text}}
-            if opened is None:
-                opened = {"role": "assistant", "content": "", "tool_calls": [call]}
-                messages.append(opened)
-            else:
-                opened.setdefault("tool_calls", []).append(call)
+            opened = _with_call(messages, opened, call)
             if thought:
                 thought = _think(chat, thought, next(at for at in range(len(messages) - 1, -1, -1) if messages[at] is opened))
         elif kind == "function_call_output":
@@ -96,6 +92,18 @@ def to_messages(items: Iterable[Item | None]) -> Chat:
     if thought:  # nothing was said after it
         skipped["reasoning"] += len(thought)
     return chat
+
+
+def _with_call(messages: list[Message], opened: Message | None, call: dict[str, Any]) -> Message:
+    """The assistant's message that a call joins: the open one, else a new one without words."""
+    if opened is None:
+        opened = {"role": "assistant", "content": "", "tool_calls": [call]}
+        messages.append(opened)
+    elif "tool_calls" in opened:
+        opened["tool_calls"].append(call)
+    else:
+        opened["tool_calls"] = [call]
+    return opened
 
 
 class _Part(msgspec.Struct):
@@ -178,13 +186,7 @@ def _plain_items(texts: Sequence[bytes | None]) -> list[Message] | None:
             if not name or name.isspace():
                 return None
             call = {"id": item.call_id or item.id or "", "type": "function", "function": {"name": name, "arguments": item.arguments or ""}}
-            if opened is None:
-                opened = {"role": "assistant", "content": "", "tool_calls": [call]}
-                messages.append(opened)
-            elif "tool_calls" in opened:
-                opened["tool_calls"].append(call)
-            else:
-                opened["tool_calls"] = [call]
+            opened = _with_call(messages, opened, call)
         elif kind == "function_call_output":
             messages.append({"role": "tool", "tool_call_id": item.call_id or "", "content": item.output or ""})
             opened = None
@@ -225,13 +227,7 @@ def plain_chat(messages: list[Any] | msgspec.Raw) -> list[Message] | None:
             if not name or name.isspace():
                 return None
             copied = {"id": call.id, "type": "function", "function": {"name": name, "arguments": call.function.arguments}}
-            if opened is None:
-                opened = {"role": "assistant", "content": "", "tool_calls": [copied]}
-                made.append(opened)
-            elif "tool_calls" in opened:
-                opened["tool_calls"].append(copied)
-            else:
-                opened["tool_calls"] = [copied]
+            opened = _with_call(made, opened, copied)
     return made
 
 
