@@ -32,18 +32,18 @@ if TYPE_CHECKING:
         load_trajectories,
     )
     from agent_pipeline.evaluation.capabilities import AgentCapabilityEvaluator, CapabilityReport, CapabilityScore
-    from agent_pipeline.recipes.agent import AgentSFTConfig, AgentSFTTrainer, EvalResult, TrainingResult
-    from agent_pipeline.recipes.methods import MethodConfig, MethodRegistry
-    from agent_pipeline.recipes.rl import RLTrainingConfig
-    from agent_pipeline.recipes.sessions import export_traces_for_sft, list_sessions, load_history
-    from agent_pipeline.recipes.sft import SFTTrainer, SFTTrainingConfig, SFTTrainingResult, train_sft
+    from agent_pipeline.notebook.agent import AgentSFTConfig, AgentSFTTrainer, EvalResult, TrainingResult
+    from agent_pipeline.notebook.methods import MethodConfig, MethodRegistry
+    from agent_pipeline.notebook.rl import RLTrainingConfig
+    from agent_pipeline.notebook.sessions import export_traces_for_sft, list_sessions, load_history
+    from agent_pipeline.notebook.sft import SFTTrainer, SFTTrainingConfig, SFTTrainingResult, train_sft
+    from agent_pipeline.selection.buffer import OnlineContinualLearner
     from agent_pipeline.selection.coresets import CoresetSelector
-    from agent_pipeline.selection.replay import OnlineContinualLearner
 
 _PLACES = {
     "AgentCapabilityEvaluator": "evaluation.capabilities",
-    "AgentSFTConfig": "recipes.agent",
-    "AgentSFTTrainer": "recipes.agent",
+    "AgentSFTConfig": "notebook.agent",
+    "AgentSFTTrainer": "notebook.agent",
     "AgentTrajectory": "datasets.trajectories",
     "CapabilityReport": "evaluation.capabilities",
     "CapabilityScore": "evaluation.capabilities",
@@ -51,25 +51,25 @@ _PLACES = {
     "CollectorConfig": "datasets.trajectories",
     "CoresetSelector": "selection.coresets",
     "DpoExporter": "datasets.exporters",
-    "EvalResult": "recipes.agent",
+    "EvalResult": "notebook.agent",
     "EvalSetResult": "datasets.exporters",
     "ExportOptions": "datasets.exporters",
-    "MethodConfig": "recipes.methods",
-    "MethodRegistry": "recipes.methods",
+    "MethodConfig": "notebook.methods",
+    "MethodRegistry": "notebook.methods",
     "MixerConfig": "datasets.mixing",
     "MultiTaskMixer": "datasets.mixing",
     "NothingToExport": "datasets.exporters",
-    "OnlineContinualLearner": "selection.replay",
-    "RLTrainingConfig": "recipes.rl",
+    "OnlineContinualLearner": "selection.buffer",
+    "RLTrainingConfig": "notebook.rl",
     "SFTConversionConfig": "datasets.trajectories",
-    "SFTTrainer": "recipes.sft",
-    "SFTTrainingConfig": "recipes.sft",
-    "SFTTrainingResult": "recipes.sft",
+    "SFTTrainer": "notebook.sft",
+    "SFTTrainingConfig": "notebook.sft",
+    "SFTTrainingResult": "notebook.sft",
     "ScoredTrace": "datasets.exporters",
     "ShareGptExporter": "datasets.exporters",
     "TaskSample": "datasets.mixing",
     "TrainingReporter": "datasets.exporters",
-    "TrainingResult": "recipes.agent",
+    "TrainingResult": "notebook.agent",
     "TrajectoryCollector": "datasets.trajectories",
     "TrajectoryFilter": "datasets.trajectories",
     "TrajectoryStep": "datasets.trajectories",
@@ -77,11 +77,11 @@ _PLACES = {
     "collect_and_convert": "datasets.trajectories",
     "eval_results_to_sft_dataset": "datasets.distillation",
     "export_traces": "datasets.exporters",
-    "export_traces_for_sft": "recipes.sessions",
-    "list_sessions": "recipes.sessions",
-    "load_history": "recipes.sessions",
+    "export_traces_for_sft": "notebook.sessions",
+    "list_sessions": "notebook.sessions",
+    "load_history": "notebook.sessions",
     "load_trajectories": "datasets.trajectories",
-    "train_sft": "recipes.sft",
+    "train_sft": "notebook.sft",
 }
 
 __all__ = [

@@ -11,13 +11,13 @@ import dagster as dg
 from agent_pipeline.defs import coresets, datasets, exports, models, multi_task, replay, traces
 from agent_pipeline.defs.columns import with_columns
 from agent_pipeline.defs.console import console
+from agent_pipeline.defs.io_managers.artifacts import ArtifactIOManager
+from agent_pipeline.defs.io_managers.parquet import ParquetIOManager
 from agent_pipeline.defs.jobs import mix, retrain
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.schedules import nightly
 from agent_pipeline.defs.sensors import discover_agents
 from agent_pipeline.defs.specs import ARTIFACTS, TABLES
-from agent_pipeline.io_managers.artifacts import ArtifactIOManager
-from agent_pipeline.io_managers.parquet import ParquetIOManager
 
 STAGES = [traces, datasets, multi_task, coresets, replay, models, exports]
 
@@ -40,7 +40,7 @@ def build_defs(resource_overrides: Mapping[str, Any] | None = None) -> dg.Defini
         schedules=[nightly],
         sensors=[discover_agents],
         resources=resources | dict(resource_overrides or {}),
-        # Cheap assets share one process; training and its like run in one of their own (agent_pipeline.worker).
+        # Cheap assets share one process; training and its like run in one of their own (agent_pipeline.compute.worker).
         executor=dg.in_process_executor,
         loggers={"console": console},
     )

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from agent_pipeline.forgetting import scan
-from agent_pipeline.lake import Lake, sha256_file
-from agent_pipeline.traces.partitions import PartitionKey
+from agent_pipeline.governance.forgetting import scan
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.storage.lake import Lake, sha256_file
 from agent_pipeline_tests.tiny import CACHE, make_tiny_base
 
 SAMPLE = Path(__file__).parents[1] / "data" / "sample"
@@ -30,7 +30,7 @@ class Shell:
     lake: Lake
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "agent_pipeline.cli", *arguments]
+        command = [sys.executable, "-m", "agent_pipeline.cli.app", *arguments]
         return subprocess.Popen(command, env=self.environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
     def run(self, *arguments: str) -> tuple[int, str]:

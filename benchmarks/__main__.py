@@ -39,7 +39,7 @@ def main() -> None:
             "AGENT_PIPELINE_LAKE": f"{folder}/lake",
             "DAGSTER_HOME": f"{folder}/dagster",
         }
-        python, command = sys.executable, [sys.executable, "-m", "agent_pipeline.cli"]
+        python, command = sys.executable, [sys.executable, "-m", "agent_pipeline.cli.app"]
         data = [*command, "materialize", "shop/support", "--select", "group:traces,group:datasets,group:coresets"]
         print("| what | ours | yardstick | ratio |\n|---|---:|---:|---:|")
         print(

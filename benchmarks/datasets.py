@@ -20,8 +20,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from agent_pipeline.lake import Lake
-from agent_pipeline.traces.partitions import PartitionKey
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.storage.lake import Lake
 from benchmarks.ingestion import TOOLS, chat, history, session_id
 
 SESSIONS = int(os.environ.get("SESSIONS", "200000"))
@@ -35,8 +35,8 @@ KEY = PartitionKey("shop", "support")
 
 def curated(count: int) -> Iterator[dict[str, Any]]:
     """Rows of `curated_sessions` of about 16 kB; the trials of a task begin alike."""
-    from agent_pipeline.traces.session import Session
-    from agent_pipeline.traces.tables import session_row
+    from agent_pipeline.sessions.session import Session
+    from agent_pipeline.sessions.tables import session_row
 
     names = {"query": {"type": "string"}, "limit": {"type": "integer"}, "exact": {"type": "boolean"}}
     tools = [{"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": names}}} for name in TOOLS]
@@ -63,7 +63,7 @@ def curated(count: int) -> Iterator[dict[str, Any]]:
 
 def make_lake(root: Path, count: int) -> None:
     """A lake with nothing but curated sessions."""
-    from agent_pipeline.traces.tables import CURATED, to_batches
+    from agent_pipeline.sessions.tables import CURATED, to_batches
 
     Lake(str(root)).stage("curated_sessions", KEY, to_batches(curated(count), CURATED), CURATED).commit()
 
@@ -102,7 +102,7 @@ def kto(lake: Lake) -> int:
 
 
 def written(lake: Lake, asset: str, rows: Iterator[dict[str, Any]], schema: Any) -> int:
-    from agent_pipeline.traces.tables import to_batches
+    from agent_pipeline.sessions.tables import to_batches
 
     staged = lake.stage(asset, KEY, to_batches(rows, schema), schema)
     staged.commit()

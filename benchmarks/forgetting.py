@@ -51,7 +51,7 @@ def make_lake(folder: Path) -> float:
         "DAGSTER_HOME": str(folder / "dagster"),
     }
     settings = ["sft_coreset.target_size=1000000", "sft_dataset.huggingface=true"]
-    command = [sys.executable, "-m", "agent_pipeline.cli", "materialize", "shop/support", "--select", ASSETS]
+    command = [sys.executable, "-m", "agent_pipeline.cli.app", "materialize", "shop/support", "--select", ASSETS]
     began = time.perf_counter()
     subprocess.run([*command, *(word for each in settings for word in ("--set", each))], env=os.environ | environment, check=True)
     seconds = time.perf_counter() - began
@@ -61,9 +61,9 @@ def make_lake(folder: Path) -> float:
 
 def add_manifest(folder: Path) -> None:
     """An artifact that names its sessions as an adapter does, without weights."""
-    from agent_pipeline.lake import Lake
-    from agent_pipeline.tasks import rows_made_from
-    from agent_pipeline.traces.partitions import PartitionKey
+    from agent_pipeline.compute.tasks import rows_made_from
+    from agent_pipeline.keys import PartitionKey
+    from agent_pipeline.storage.lake import Lake
 
     lake, key = Lake(str(folder / "lake")), PartitionKey("shop", "support")
     rows = lake.open("sft_dataset", key).read(["session_id", "row_id", "content_sha256", "split"]).to_pylist()
@@ -106,10 +106,10 @@ def main() -> None:
 
 def measure(folder: Path) -> None:
     """Forget a session that a model learnt from, and one that was rejected in a pair."""
-    from agent_pipeline.forgetting import forget, scan
-    from agent_pipeline.lake import Lake
-    from agent_pipeline.lineage import session_lineage
-    from agent_pipeline.traces.partitions import PartitionKey
+    from agent_pipeline.governance.forgetting import forget, scan
+    from agent_pipeline.governance.lineage import session_lineage
+    from agent_pipeline.keys import PartitionKey
+    from agent_pipeline.storage.lake import Lake
 
     lake = Lake(str(folder / "lake"))
     print(f"{SESSIONS:,} sessions, a lake of {size(folder / 'lake') / 1e9:.1f} GB in {len(list(lake.files()))} files")

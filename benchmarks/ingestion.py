@@ -121,11 +121,11 @@ def chat(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def ours(store: Path, out: Path, redaction: bool = False) -> tuple[int, int]:
     """Reader, repair, the table in the lake."""
-    from agent_pipeline.lake import Lake
-    from agent_pipeline.traces.ingestion import ingest
-    from agent_pipeline.traces.reading import ReadingOptions
-    from agent_pipeline.traces.redaction import RedactionOptions
-    from agent_pipeline.traces.sources import open_source
+    from agent_pipeline.ingestion.ingestion import ingest
+    from agent_pipeline.ingestion.reading import ReadingOptions
+    from agent_pipeline.redaction import RedactionOptions
+    from agent_pipeline.sources import open_source
+    from agent_pipeline.storage.lake import Lake
 
     source = open_source(store)
     options = ReadingOptions(redaction=RedactionOptions(enabled=redaction))
@@ -198,7 +198,7 @@ def child(name: str, store: Path, out: Path) -> None:
     if name == "loop":
         import datasets  # noqa: F401
     else:
-        import agent_pipeline.traces.ingestion  # noqa: F401
+        import agent_pipeline.ingestion.ingestion  # noqa: F401
     began = time.perf_counter()
     rows, size = MEASURED[name](store, out)
     seconds = time.perf_counter() - began

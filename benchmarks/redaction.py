@@ -12,11 +12,11 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from agent_pipeline.traces.reading import ReadingOptions, read_sessions
-from agent_pipeline.traces.redaction import RedactionOptions, Redactor
-from agent_pipeline.traces.session import Session
-from agent_pipeline.traces.sources import open_source
-from agent_pipeline_tests.traces.planting import KINDS, missed, places, planted
+from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
+from agent_pipeline.redaction import RedactionOptions, Redactor
+from agent_pipeline.sessions.session import Session
+from agent_pipeline.sources import open_source
+from agent_pipeline_tests.redaction.planting import KINDS, missed, places, planted
 from benchmarks.ingestion import ratio, rounds, seconds
 
 ROOT = Path(__file__).parents[1]

@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from agent_pipeline.minhash import bands
 from agent_pipeline.selection.clusters import nearest_distance, sample
 from agent_pipeline.selection.dedup import NEAR, _words, duplicates, near_pairs
 from agent_pipeline.selection.embeddings import embed
 from agent_pipeline.selection.kcenter import farthest
+from agent_pipeline.selection.minhash import bands
 from agent_pipeline.selection.pool import Pool
 from agent_pipeline.selection.registry import STRATEGIES
 
@@ -213,7 +213,7 @@ def losses() -> None:
     """
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
-    from agent_pipeline.settings import EMBEDDED_BASE_MODEL, load_settings
+    from agent_pipeline.config.settings import EMBEDDED_BASE_MODEL, load_settings
     from agent_pipeline.training.base_model import resolve_base_model
     from agent_pipeline.training.config import probe_device
     from agent_pipeline.training.loading import load_model
@@ -238,9 +238,9 @@ def sample_rows(tokenizer_path: Path) -> list[Any]:
     """The acceptable sessions of the sample's `shop/support`, without copies, as training encodes them."""
     from agent_pipeline.datasets.sft import sft_rows
     from agent_pipeline.datasets.splits import SplitSizes
-    from agent_pipeline.traces.partitions import PartitionKey
-    from agent_pipeline.traces.reading import ReadingOptions, read_sessions
-    from agent_pipeline.traces.sources import open_source
+    from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
+    from agent_pipeline.keys import PartitionKey
+    from agent_pipeline.sources import open_source
     from agent_pipeline.training.encoding import encode_rows
     from agent_pipeline.training.templates import load_tokenizer
 

@@ -15,9 +15,9 @@ import dagster as dg
 
 from agent_pipeline.definitions import build_defs
 from agent_pipeline.defs.partitions import AGENTS
-from agent_pipeline.lake import Lake
-from agent_pipeline.traces.partitions import parse_key
-from agent_pipeline.traces.sources import Reader, find
+from agent_pipeline.keys import parse_key
+from agent_pipeline.sources import Reader, find
+from agent_pipeline.storage.lake import Lake
 from benchmarks.redaction import REAL_TRACES
 
 ASSETS = ("sessions", "judged_sessions", "curated_sessions")

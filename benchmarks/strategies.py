@@ -25,14 +25,14 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from agent_pipeline.config.settings import EMBEDDED_BASE_MODEL, load_settings
 from agent_pipeline.errors import DataError
 from agent_pipeline.evaluation.bootstrap import Interval, paired_bootstrap
-from agent_pipeline.lake import Lake
+from agent_pipeline.keys import PartitionKey
 from agent_pipeline.selection.registry import STRATEGIES
-from agent_pipeline.settings import EMBEDDED_BASE_MODEL, load_settings
-from agent_pipeline.traces.partitions import PartitionKey
-from agent_pipeline.traces.session import sha256_of
-from agent_pipeline.traces.tables import to_rows
+from agent_pipeline.sessions.session import sha256_of
+from agent_pipeline.sessions.tables import to_rows
+from agent_pipeline.storage.lake import Lake
 from agent_pipeline.training.base_model import BaseModel, resolve_base_model
 from agent_pipeline.training.config import TrainingConfig, probe_device
 
@@ -57,7 +57,7 @@ def data_assets() -> list[Row]:
             "AGENT_PIPELINE_LAKE": f"{folder}/lake",
             "DAGSTER_HOME": f"{folder}/dagster",
         }
-        command = [sys.executable, "-m", "agent_pipeline.cli", "materialize", str(AGENT), "--select", "+sft_dataset"]
+        command = [sys.executable, "-m", "agent_pipeline.cli.app", "materialize", str(AGENT), "--select", "+sft_dataset"]
         subprocess.run(command, env=environment, cwd=ROOT, check=True, capture_output=True)
         return list(to_rows(Lake(f"{folder}/lake").open("sft_dataset", AGENT).iter_batches()))
 

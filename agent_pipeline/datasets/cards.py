@@ -20,9 +20,9 @@ from upath import UPath
 
 from agent_pipeline.datasets.splits import SPLITS
 from agent_pipeline.errors import ExportError
-from agent_pipeline.lake import Lake, put_file, sync
-from agent_pipeline.traces.partitions import PartitionKey
-from agent_pipeline.traces.tables import to_batches
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.sessions.tables import to_batches
+from agent_pipeline.storage.lake import Lake, put_file, sync
 
 _TEMPLATE = """---
 {{ card_data }}

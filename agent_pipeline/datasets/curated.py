@@ -23,11 +23,11 @@ import pyarrow.compute as pc
 from agent_pipeline.datasets.ledger import Ledger, settle
 from agent_pipeline.datasets.preferences import Case
 from agent_pipeline.datasets.splits import SplitSizes, root_tasks
-from agent_pipeline.lake import Lake
-from agent_pipeline.traces.curation import is_bad_answer
-from agent_pipeline.traces.partitions import PartitionKey
-from agent_pipeline.traces.session import Session
-from agent_pipeline.traces.tables import CURATED, column, row_session, stored_batches, to_rows
+from agent_pipeline.judging.curation import is_bad_answer
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.sessions.session import Session
+from agent_pipeline.sessions.tables import CURATED, column, row_session, stored_batches, to_rows
+from agent_pipeline.storage.lake import Lake
 
 ASSET = "curated_sessions"
 

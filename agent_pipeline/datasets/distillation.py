@@ -10,12 +10,12 @@ from agent_pipeline.datasets.intake import Intake
 from agent_pipeline.datasets.sft import to_last_assistant
 from agent_pipeline.datasets.splits import TaskSplit, with_sides
 from agent_pipeline.errors import DataError
-from agent_pipeline.traces.chat import responses_items
-from agent_pipeline.traces.items import to_messages
-from agent_pipeline.traces.redaction import RedactionOptions
-from agent_pipeline.traces.session import Message, Session, canonical_json, sha256_of
-from agent_pipeline.traces.sources.fields import elements, function_tools
-from agent_pipeline.traces.tables import to_table
+from agent_pipeline.redaction import RedactionOptions
+from agent_pipeline.sessions.chat import responses_items
+from agent_pipeline.sessions.items import to_messages
+from agent_pipeline.sessions.session import Message, Session, canonical_json, sha256_of
+from agent_pipeline.sessions.tables import to_table
+from agent_pipeline.sources.formats.fields import elements, function_tools
 
 if TYPE_CHECKING:
     from datasets import Dataset

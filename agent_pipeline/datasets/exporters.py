@@ -20,12 +20,12 @@ from agent_pipeline.datasets.sft import to_last_assistant
 from agent_pipeline.datasets.sharegpt import alternates, conversations, sharegpt_rows
 from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.errors import DataError, SettingsError
-from agent_pipeline.traces.partitions import PartitionKey
-from agent_pipeline.traces.redaction import RedactionOptions
-from agent_pipeline.traces.session import Message, Session, sha256_of
-from agent_pipeline.traces.sources.fields import elements, number, section
-from agent_pipeline.traces.sources.records import Place
-from agent_pipeline.traces.sources.swink import SwinkSource
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.redaction import RedactionOptions
+from agent_pipeline.sessions.session import Message, Session, sha256_of
+from agent_pipeline.sources.benchmarks.swink import SwinkSource
+from agent_pipeline.sources.formats.fields import elements, number, section
+from agent_pipeline.sources.formats.records import Place
 
 Format = Literal["chatml", "dpo", "sharegpt"]
 _LINEAGE = ("session_id", "content_sha256", "task_key")

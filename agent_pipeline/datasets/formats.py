@@ -13,7 +13,7 @@ import msgspec
 import pyarrow as pa
 
 from agent_pipeline.datasets.sft import SFT
-from agent_pipeline.traces.session import Message, Tool, tool_calls
+from agent_pipeline.sessions.session import Message, Tool, tool_calls
 
 Format = Literal["conversational", "openai", "prompt_completion", "prompt_completion_messages"]
 FORMATS: tuple[Format, ...] = get_args(Format)

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from itertools import islice
 
 from agent_pipeline.datasets.preferences import unfit_to_compare
-from agent_pipeline.traces.reading import mend, task_key
-from agent_pipeline.traces.redaction import RedactionOptions, Redactor
-from agent_pipeline.traces.repair import DEFAULT_POLICY
-from agent_pipeline.traces.session import Session
+from agent_pipeline.ingestion.reading import mend, task_key
+from agent_pipeline.redaction import RedactionOptions, Redactor
+from agent_pipeline.sessions.repair import DEFAULT_POLICY
+from agent_pipeline.sessions.session import Session
 
 
 class Intake:

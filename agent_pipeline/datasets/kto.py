@@ -13,7 +13,7 @@ import pyarrow as pa
 from agent_pipeline.datasets.preferences import unfit_to_compare
 from agent_pipeline.datasets.sft import to_last_assistant
 from agent_pipeline.datasets.splits import TaskSplit
-from agent_pipeline.traces.session import Message, Session
+from agent_pipeline.sessions.session import Message, Session
 
 KTO = pa.schema(
     [

@@ -14,8 +14,8 @@ from filelock import FileLock
 
 from agent_pipeline.datasets.splits import Split, SplitSizes
 from agent_pipeline.errors import DataError
-from agent_pipeline.lake import Lake
-from agent_pipeline.traces.partitions import PartitionKey
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.storage.lake import Lake
 
 LEDGER = "split_ledger"
 SCHEMA = pa.schema([pa.field("task_key", pa.string(), nullable=False), pa.field("split", pa.string(), nullable=False)])

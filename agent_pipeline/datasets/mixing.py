@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import msgspec
 
 from agent_pipeline.errors import DataError, SettingsError
-from agent_pipeline.traces.session import sha256_of
+from agent_pipeline.sessions.session import sha256_of
 
 Strategy = Literal["weighted", "balanced", "proportional"]
 

@@ -22,10 +22,10 @@ from agent_pipeline.datasets.mixing import MixerConfig, MultiTaskMixer, TaskSamp
 from agent_pipeline.datasets.sft import SFT
 from agent_pipeline.datasets.splits import SPLITS
 from agent_pipeline.errors import DataError, SettingsError
-from agent_pipeline.lake import Lake
-from agent_pipeline.traces.partitions import PartitionKey
-from agent_pipeline.traces.session import Message
-from agent_pipeline.traces.tables import stored_batches, to_rows
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.sessions.session import Message
+from agent_pipeline.sessions.tables import stored_batches, to_rows
+from agent_pipeline.storage.lake import Lake
 
 ASSET, SOURCE = "multi_task_dataset", "sft_dataset"
 

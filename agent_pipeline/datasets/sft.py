@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow as pa
 
 from agent_pipeline.datasets.splits import TaskSplit
-from agent_pipeline.traces.judging import ConfiguredMeasure, EvaluationContext
-from agent_pipeline.traces.session import Message, Session, is_learnt
-from agent_pipeline.traces.tables import row_session
+from agent_pipeline.judging import ConfiguredMeasure, EvaluationContext
+from agent_pipeline.sessions.session import Message, Session, is_learnt
+from agent_pipeline.sessions.tables import row_session
 
 SFT = pa.schema(
     [

@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from agent_pipeline.traces.session import Message, Tool, is_learnt
+from agent_pipeline.sessions.session import Message, Tool, is_learnt
 
 SHAREGPT = pa.schema(
     [

@@ -17,8 +17,8 @@ from agent_pipeline.datasets.preferences import PREFERENCES
 from agent_pipeline.datasets.sft import SFT
 from agent_pipeline.datasets.sharegpt import SHAREGPT
 from agent_pipeline.defs.coresets import CORESET
-from agent_pipeline.io_managers.parquet import COLUMN_LINEAGE, COLUMN_SCHEMA, column_schema
-from agent_pipeline.traces.tables import CURATED, JUDGED, SESSIONS
+from agent_pipeline.defs.io_managers.parquet import COLUMN_LINEAGE, COLUMN_SCHEMA, column_schema
+from agent_pipeline.sessions.tables import CURATED, JUDGED, SESSIONS
 
 FROM_OUTSIDE: tuple[str, ...] = ()
 

@@ -11,17 +11,17 @@ from msgspec.structs import asdict
 from pydantic import Field
 
 from agent_pipeline.defs.defaults import BASE_MODEL
+from agent_pipeline.defs.failures import user_errors
 from agent_pipeline.defs.metadata import counted, counts_table, histogram, scatter
 from agent_pipeline.defs.partitions import agent_key
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.specs import asset_options, version
 from agent_pipeline.defs.worker_client import run_worker
-from agent_pipeline.failures import user_errors
-from agent_pipeline.lake import Lake
+from agent_pipeline.keys import PartitionKey
 from agent_pipeline.selection.embeddings import TFIDF, check_embeddings
-from agent_pipeline.traces.partitions import PartitionKey
-from agent_pipeline.traces.session import sha256_of
-from agent_pipeline.traces.tables import to_rows, to_table
+from agent_pipeline.sessions.session import sha256_of
+from agent_pipeline.sessions.tables import to_rows, to_table
+from agent_pipeline.storage.lake import Lake
 
 CORESET = pa.schema(
     [

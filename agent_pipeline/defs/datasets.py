@@ -21,20 +21,20 @@ from agent_pipeline.datasets.formats import NO_FORM, Format, form, in_form
 from agent_pipeline.datasets.jsonl import trainers_lines
 from agent_pipeline.datasets.kto import KTO, labelled_rows
 from agent_pipeline.datasets.ledger import Ledger
-from agent_pipeline.datasets.near import Near, near_duplicates
 from agent_pipeline.datasets.preferences import PREFERENCES, Pairing, Strategy, length_ratios, rows_of_cases
 from agent_pipeline.datasets.sft import SFT, sft_rows_of_table
 from agent_pipeline.datasets.sharegpt import SHAREGPT, sharegpt_rows
 from agent_pipeline.datasets.splits import SPLITS, SplitSizes, empty_sides, overlaps
+from agent_pipeline.defs.failures import user_errors
 from agent_pipeline.defs.metadata import PREVIEW_ROWS, counts_table, histogram, preview
 from agent_pipeline.defs.partitions import AGENTS, agent_key
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.specs import asset_options, version
-from agent_pipeline.failures import user_errors
-from agent_pipeline.lake import StagedTable
-from agent_pipeline.traces.judging import parse_measures
-from agent_pipeline.traces.partitions import PartitionKey
-from agent_pipeline.traces.tables import stored_batches, to_batches, to_rows
+from agent_pipeline.judging import parse_measures
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.selection.near import Near, near_duplicates
+from agent_pipeline.sessions.tables import stored_batches, to_batches, to_rows
+from agent_pipeline.storage.lake import StagedTable
 
 Row = dict[str, Any]
 

@@ -4,8 +4,8 @@ They are read once, when the code location loads. A setting that is wrong must n
 built-in one, and every run says in one sentence what is wrong.
 """
 
+from agent_pipeline.config.settings import EMBEDDED_BASE_MODEL, load_settings
 from agent_pipeline.errors import SettingsError
-from agent_pipeline.settings import EMBEDDED_BASE_MODEL, load_settings
 
 
 def _base_model() -> str:

@@ -6,15 +6,15 @@ import dagster as dg
 import pyarrow as pa
 from pydantic import Field
 
+from agent_pipeline.defs.failures import user_errors
 from agent_pipeline.defs.models import artifact_made, heldout
 from agent_pipeline.defs.partitions import AGENTS, agent_key
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.specs import ARTIFACTS, asset_options, version
 from agent_pipeline.defs.worker_client import run_worker
 from agent_pipeline.export.ollama import create, model_name
-from agent_pipeline.failures import user_errors
-from agent_pipeline.lake import Artifact
-from agent_pipeline.traces.session import sha256_of
+from agent_pipeline.sessions.session import sha256_of
+from agent_pipeline.storage.lake import Artifact
 
 
 class GgufConfig(dg.Config):

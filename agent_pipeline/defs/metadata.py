@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
-from agent_pipeline.traces.session import Message
+from agent_pipeline.sessions.session import Message
 
 if TYPE_CHECKING:
     import numpy as np

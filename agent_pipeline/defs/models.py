@@ -8,6 +8,7 @@ from pydantic import Field
 
 from agent_pipeline.defs.coresets import another_stands_for_it
 from agent_pipeline.defs.defaults import BASE_MODEL
+from agent_pipeline.defs.failures import user_errors
 from agent_pipeline.defs.metadata import curve
 from agent_pipeline.defs.partitions import AGENTS, agent_key
 from agent_pipeline.defs.replay import chosen_rows, held_out_rows
@@ -15,10 +16,9 @@ from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.specs import ARTIFACTS, asset_options, version
 from agent_pipeline.defs.worker_client import run_worker
 from agent_pipeline.errors import DataError
-from agent_pipeline.failures import user_errors
-from agent_pipeline.lake import Artifact
-from agent_pipeline.selection.replay import draw
-from agent_pipeline.traces.tables import to_rows
+from agent_pipeline.selection.buffer import draw
+from agent_pipeline.sessions.tables import to_rows
+from agent_pipeline.storage.lake import Artifact
 
 
 class AdapterConfig(dg.Config):

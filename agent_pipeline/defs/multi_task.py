@@ -21,13 +21,13 @@ from agent_pipeline.datasets.multi_task import (
 )
 from agent_pipeline.datasets.splits import SPLITS, overlaps
 from agent_pipeline.defs.datasets import ConversationConfig, Output, near_check
+from agent_pipeline.defs.failures import user_errors
 from agent_pipeline.defs.partitions import AGENTS
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.specs import asset_options
 from agent_pipeline.errors import DataError, SettingsError
-from agent_pipeline.failures import user_errors
-from agent_pipeline.lake import Lake
-from agent_pipeline.traces.partitions import PartitionKey, parse_key
+from agent_pipeline.keys import PartitionKey, parse_key
+from agent_pipeline.storage.lake import Lake
 
 
 class MultiTaskConfig(ConversationConfig):

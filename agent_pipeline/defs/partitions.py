@@ -2,7 +2,7 @@
 
 import dagster as dg
 
-from agent_pipeline.traces.partitions import PartitionKey, parse_key
+from agent_pipeline.keys import PartitionKey, parse_key
 
 AGENTS = dg.DynamicPartitionsDefinition(name="agent_pipeline_project_agent")
 

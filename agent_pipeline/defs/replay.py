@@ -10,19 +10,19 @@ from pydantic import Field
 from agent_pipeline.datasets.ledger import read_ledger
 from agent_pipeline.datasets.sft import SFT
 from agent_pipeline.datasets.splits import SplitSizes
+from agent_pipeline.defs.failures import user_errors
 from agent_pipeline.defs.metadata import counts_table
 from agent_pipeline.defs.partitions import AGENTS, agent_key
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.specs import asset_options, version
 from agent_pipeline.errors import DataError
-from agent_pipeline.failures import user_errors
-from agent_pipeline.lake import Lake
-from agent_pipeline.selection.replay import HeldOut, Row, remember, said
-from agent_pipeline.traces.forgotten import BlockList
-from agent_pipeline.traces.partitions import PartitionKey
-from agent_pipeline.traces.redaction import Redactor
-from agent_pipeline.traces.session import Session
-from agent_pipeline.traces.tables import stored_batches, to_rows, to_table
+from agent_pipeline.ingestion.forgotten import BlockList
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.redaction import Redactor
+from agent_pipeline.selection.buffer import HeldOut, Row, remember, said
+from agent_pipeline.sessions.session import Session
+from agent_pipeline.sessions.tables import stored_batches, to_rows, to_table
+from agent_pipeline.storage.lake import Lake
 
 BUFFER = "replay_buffer"
 

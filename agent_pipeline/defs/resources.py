@@ -5,17 +5,17 @@ from collections.abc import Iterator
 
 import dagster as dg
 
+from agent_pipeline.config.settings import Settings, load_settings
 from agent_pipeline.errors import SettingsError
-from agent_pipeline.lake import Lake
-from agent_pipeline.settings import Settings, load_settings
-from agent_pipeline.traces.forgotten import BlockList
-from agent_pipeline.traces.judging import Labels, labels_signature, read_labels
-from agent_pipeline.traces.judging.client import Endpoint, Limits, LlmClient
-from agent_pipeline.traces.judging.llm import LlmJudge, read_rubric
-from agent_pipeline.traces.partitions import PartitionKey
-from agent_pipeline.traces.reading import fingerprint
-from agent_pipeline.traces.sources import TraceSource, open_sources, readers
-from agent_pipeline.traces.sources.base import Stored, stored_sessions
+from agent_pipeline.ingestion.forgotten import BlockList
+from agent_pipeline.ingestion.reading import fingerprint
+from agent_pipeline.judging import Labels, labels_signature, read_labels
+from agent_pipeline.judging.client import Endpoint, Limits, LlmClient
+from agent_pipeline.judging.llm import LlmJudge, read_rubric
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.sources import TraceSource, open_sources, readers
+from agent_pipeline.sources.base import Stored, stored_sessions
+from agent_pipeline.storage.lake import Lake
 
 
 class Workspace(dg.ConfigurableResource):

@@ -9,7 +9,7 @@ from agent_pipeline.defs.partitions import AGENTS
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.runs import store_version_tags, trained_on
 from agent_pipeline.errors import PipelineError
-from agent_pipeline.traces.partitions import parse_key
+from agent_pipeline.keys import parse_key
 
 
 @dg.schedule(job=retrain, cron_schedule="0 2 * * *", execution_timezone="UTC")

@@ -11,12 +11,16 @@ import dagster as dg
 import pyarrow as pa
 from pydantic import Field
 
+from agent_pipeline.defs.failures import user_errors
 from agent_pipeline.defs.metadata import bars, counted, counts_table, preview, weeks
 from agent_pipeline.defs.partitions import AGENTS, agent_key
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.specs import asset_options, version
-from agent_pipeline.failures import user_errors
-from agent_pipeline.traces.curation import (
+from agent_pipeline.ingestion.ingestion import ingest
+from agent_pipeline.judging import JUDGES, MEASURES, Judged, Panel, Policy, parse_measures
+from agent_pipeline.judging.agreement import Agreement
+from agent_pipeline.judging.client import Limits, LlmClient
+from agent_pipeline.judging.curation import (
     LEAKS,
     Bounds,
     Candidate,
@@ -27,14 +31,10 @@ from agent_pipeline.traces.curation import (
     leak_patterns,
     without_leaks,
 )
-from agent_pipeline.traces.ingestion import ingest
-from agent_pipeline.traces.judging import JUDGES, MEASURES, Judged, Panel, Policy, parse_measures
-from agent_pipeline.traces.judging.agreement import Agreement
-from agent_pipeline.traces.judging.client import Limits, LlmClient
-from agent_pipeline.traces.redaction import Redactor
-from agent_pipeline.traces.repair import DEFAULT_POLICY, KINDS, repair_policy
-from agent_pipeline.traces.session import Message
-from agent_pipeline.traces.tables import CURATED, JUDGED, row_session, stored_batches, to_batches, to_rows
+from agent_pipeline.redaction import Redactor
+from agent_pipeline.sessions.repair import DEFAULT_POLICY, KINDS, repair_policy
+from agent_pipeline.sessions.session import Message
+from agent_pipeline.sessions.tables import CURATED, JUDGED, row_session, stored_batches, to_batches, to_rows
 
 
 @dg.observable_source_asset(

@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 from agent_pipeline.datasets.sft import SFT
 from agent_pipeline.defs.partitions import agent_key
 from agent_pipeline.defs.resources import Workspace
-from agent_pipeline.lake import sha256_file
-from agent_pipeline.traces.tables import to_table
+from agent_pipeline.sessions.tables import to_table
+from agent_pipeline.storage.lake import sha256_file
 
 
 def run_worker(
@@ -23,7 +23,7 @@ def run_worker(
     rows: list[dict[str, Any]],
     params: dict[str, Any],
 ) -> dict[str, Any]:
-    """The result of a task of `agent_pipeline.tasks` on SFT rows.
+    """The result of a task of `agent_pipeline.compute.tasks` on SFT rows.
 
     Raises:
         dg.Failure: the task ended with a sentence for the user, or its process died.
@@ -42,7 +42,7 @@ def run_worker(
             "tables": _versions(context, workspace),
         }
         context.log.info(f"starting a process to {task} with {len(rows):,} rows")
-        command = [sys.executable, "-m", "agent_pipeline.worker"]
+        command = [sys.executable, "-m", "agent_pipeline.compute.worker"]
         try:
             invocation = pipes.run(context=context, command=command, extras={"task": task, "params": given | params})
         except dg.DagsterExecutionInterruptedError:

@@ -25,9 +25,9 @@ from agent_pipeline.errors import ArgumentError, DataError
 from agent_pipeline.evaluation.samples import Call, TurnSample, expected_calls, turn_samples
 from agent_pipeline.evaluation.scoring import Parsed, parse, same, score
 from agent_pipeline.evaluation.turns import Answering, plain
+from agent_pipeline.judging import ConfiguredMeasure, EvaluationContext, parse_measures
 from agent_pipeline.progress import Progress, silent
-from agent_pipeline.traces.judging import ConfiguredMeasure, EvaluationContext, parse_measures
-from agent_pipeline.traces.session import Message, Tool, sha256_of
+from agent_pipeline.sessions.session import Message, Tool, sha256_of
 from agent_pipeline.training.base_model import resolve_base_model
 from agent_pipeline.training.templates import load_tokenizer
 
@@ -121,7 +121,7 @@ class AgentCapabilityEvaluator:
     def _replies(self, model: Any) -> "_Replies":
         found = getattr(model, "answering", None)
         if isinstance(model, str | Path):
-            from agent_pipeline.settings import load_settings
+            from agent_pipeline.config.settings import load_settings
 
             settings = load_settings()
             base = resolve_base_model(str(model), settings.cache_path, settings.trust_remote_code)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agent_pipeline.traces.session import Message, Tool, is_learnt, sha256_of
+from agent_pipeline.sessions.session import Message, Tool, is_learnt, sha256_of
 from agent_pipeline.training.rendering import decoded
 
 

@@ -15,7 +15,7 @@ import msgspec
 
 from agent_pipeline.errors import ExportError
 from agent_pipeline.export.gguf_header import GgufHeader, read_header
-from agent_pipeline.traces.session import Message, Tool
+from agent_pipeline.sessions.session import Message, Tool
 
 
 class Completion(msgspec.Struct):

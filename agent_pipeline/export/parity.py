@@ -14,7 +14,7 @@ import msgspec
 from agent_pipeline.errors import DataError, ExportError, ModelError
 from agent_pipeline.export.llama import Completion, LlamaCpp
 from agent_pipeline.progress import Progress, silent
-from agent_pipeline.traces.session import Message
+from agent_pipeline.sessions.session import Message
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

@@ -20,7 +20,7 @@ from agent_pipeline.selection.dedup import duplicates, reasons
 from agent_pipeline.selection.embeddings import Embed, conversation_text, embed
 from agent_pipeline.selection.pool import LOSS_RATIO, MIN_SCORE, Pool
 from agent_pipeline.selection.registry import strategy as named
-from agent_pipeline.traces.session import Message, is_learnt, sha256_of, tool_calls
+from agent_pipeline.sessions.session import Message, is_learnt, sha256_of, tool_calls
 
 if TYPE_CHECKING:
     import numpy as np
@@ -249,7 +249,7 @@ def model_losses(samples: Sequence[dict[str, Any]], model: Any, max_length: int 
 
     rows = [{"tools": [], "session_id": row["row_id"], **row} for row in _with_ids(samples)]
     if isinstance(model, str | Path):
-        from agent_pipeline.settings import load_settings
+        from agent_pipeline.config.settings import load_settings
 
         return row_losses(rows, resolve_base_model(str(model), load_settings().cache_path), max_length=max_length)
     tokenizer, _ = load_tokenizer(Path(model.name_or_path))

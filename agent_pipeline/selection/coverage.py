@@ -7,7 +7,7 @@ from agent_pipeline.errors import DataError
 from agent_pipeline.selection.clusters import nearest_distance, sample
 from agent_pipeline.selection.coresets import Choice
 from agent_pipeline.selection.embeddings import Embed, conversation_text, embed
-from agent_pipeline.traces.session import tool_calls
+from agent_pipeline.sessions.session import tool_calls
 
 if TYPE_CHECKING:
     import numpy as np

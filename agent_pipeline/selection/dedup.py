@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from agent_pipeline.errors import SettingsError
-from agent_pipeline.minhash import Sketches
 from agent_pipeline.selection.embeddings import conversation_text, embed
-from agent_pipeline.traces.session import is_learnt, sha256_of
+from agent_pipeline.selection.minhash import Sketches
+from agent_pipeline.sessions.session import is_learnt, sha256_of
 
 if TYPE_CHECKING:
     import numpy as np

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agent_pipeline.errors import ModelError, SettingsError
-from agent_pipeline.traces.session import Message
+from agent_pipeline.sessions.session import Message
 
 if TYPE_CHECKING:
     import numpy as np

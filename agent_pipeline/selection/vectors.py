@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from agent_pipeline.errors import DataError
-from agent_pipeline.lake import Lake
+from agent_pipeline.keys import PartitionKey
 from agent_pipeline.selection.embeddings import DIMENSIONS, Embed, Encoder, Space, fit
-from agent_pipeline.traces.partitions import PartitionKey
-from agent_pipeline.traces.session import sha256_of
+from agent_pipeline.sessions.session import sha256_of
+from agent_pipeline.storage.lake import Lake
 
 if TYPE_CHECKING:
     import numpy as np

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent_pipeline.errors import DataError
 from agent_pipeline.progress import Progress, silent
-from agent_pipeline.selection.replay import checked_ratio, due
+from agent_pipeline.selection.buffer import checked_ratio, due
 from agent_pipeline.training import checkpoints
 from agent_pipeline.training.base_model import BaseModel
 from agent_pipeline.training.config import TrainingConfig, probe_device
@@ -25,7 +25,7 @@ from agent_pipeline.training.identity import adapter_identity
 from agent_pipeline.training.loading import load_model
 from agent_pipeline.training.losses import encoded_losses, mean_loss
 from agent_pipeline.training.templates import TrainingTemplate, load_tokenizer
-from agent_pipeline.training.trainer import build_trainer
+from agent_pipeline.training.trainers.sft import build_trainer
 
 if TYPE_CHECKING:
     from peft import PeftModel

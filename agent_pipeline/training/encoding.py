@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent_pipeline.errors import DataError
 from agent_pipeline.progress import Progress, silent
-from agent_pipeline.traces.session import Message
+from agent_pipeline.sessions.session import Message
 from agent_pipeline.training.masks import Encoded, check, encode
 from agent_pipeline.training.rendering import render
 from agent_pipeline.training.truncation import truncate

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from agent_pipeline.traces.session import sha256_of
+from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.training.base_model import BaseModel
 from agent_pipeline.training.config import TrainingConfig
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from agent_pipeline.errors import DataError
-from agent_pipeline.traces.session import Message, Tool, is_learnt
+from agent_pipeline.sessions.session import Message, Tool, is_learnt
 from agent_pipeline.training.rendering import decoded, render
 from agent_pipeline.training.templates import special_tokens, stop_token
 

@@ -8,7 +8,7 @@ it is saved in `tokenizer_config.json` beside the template it belongs to.
 import json
 from typing import TYPE_CHECKING, Any, Literal
 
-from agent_pipeline.traces.session import Message, Tool
+from agent_pipeline.sessions.session import Message, Tool
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from agent_pipeline.errors import ModelError
-from agent_pipeline.traces.session import Message, Tool
+from agent_pipeline.sessions.session import Message, Tool
 from agent_pipeline.training.rendering import ArgumentsAs, render, render_with
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from agent_pipeline.traces.session import Message
+from agent_pipeline.sessions.session import Message
 
 
 def exchanges(messages: list[Message]) -> tuple[list[Message], list[list[Message]]]:

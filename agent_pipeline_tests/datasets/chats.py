@@ -5,9 +5,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from agent_pipeline.traces.items import to_messages
-from agent_pipeline.traces.repair import repaired
-from agent_pipeline.traces.session import Message, Session
+from agent_pipeline.sessions.items import to_messages
+from agent_pipeline.sessions.repair import repaired
+from agent_pipeline.sessions.session import Message, Session
 
 WORDS = st.sampled_from(["a", "b", "ü\n"])
 ARGUMENTS = st.sampled_from(["{}", '{"x": 1}', '{ "x":1 }', '{"x": 2}'])

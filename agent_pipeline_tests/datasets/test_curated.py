@@ -17,11 +17,11 @@ from agent_pipeline.datasets.kto import kto_rows, labelled_rows
 from agent_pipeline.datasets.preferences import TRIALS_IN_MEMORY, Case, preference_rows, rows_of_cases
 from agent_pipeline.datasets.sft import SFT, sft_rows, sft_rows_of_table
 from agent_pipeline.datasets.splits import SplitSizes
-from agent_pipeline.lake import Lake
-from agent_pipeline.traces.judging import parse_measures
-from agent_pipeline.traces.partitions import PartitionKey
-from agent_pipeline.traces.session import Session
-from agent_pipeline.traces.tables import CURATED, session_row, stored_batches, to_batches, to_rows, to_table
+from agent_pipeline.judging import parse_measures
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.sessions.session import Session
+from agent_pipeline.sessions.tables import CURATED, session_row, stored_batches, to_batches, to_rows, to_table
+from agent_pipeline.storage.lake import Lake
 from agent_pipeline_tests.datasets.chats import calls, chats, says, session, user
 
 KEY = PartitionKey("p", "a")

@@ -9,8 +9,8 @@ from agent_pipeline.datasets.distillation import DISTILLATION, eval_results_to_s
 from agent_pipeline.datasets.ledger import Ledger
 from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.errors import DataError
-from agent_pipeline.traces.reading import task_key
-from agent_pipeline.traces.session import Session
+from agent_pipeline.ingestion.reading import task_key
+from agent_pipeline.sessions.session import Session
 
 HISTORY = [
     {"role": "system", "content": "Be brief."},

@@ -22,7 +22,7 @@ from agent_pipeline.datasets.exporters import (
 from agent_pipeline.datasets.preferences import Pairing
 from agent_pipeline.errors import DataError, SettingsError
 from agent_pipeline_tests.datasets.chats import answers, calls, says, session, user
-from agent_pipeline_tests.traces.sources.samples import SWINK_SET, swink_result
+from agent_pipeline_tests.sources.samples import SWINK_SET, swink_result
 
 
 def trace(name: str, score: float, answer: str = "", case: str = "t", **fields) -> ScoredTrace:
@@ -255,7 +255,7 @@ def test_a_score_that_is_none_is_refused() -> None:
 
 
 def test_every_judged_real_case_exports_and_no_poisoned_run_does(real_traces: Path) -> None:
-    from agent_pipeline.traces.sources import open_source
+    from agent_pipeline.sources import open_source
 
     source = open_source(real_traces / "agentdojo" / "important_instructions_slack_3pipelines.jsonl")
     for key in source.partitions():

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from agent_pipeline.datasets.formats import FORMATS, REFUSED_NAME, as_text, form, in_form
 from agent_pipeline.datasets.sft import sft_rows
 from agent_pipeline.datasets.splits import SplitSizes
-from agent_pipeline.traces.judging import parse_measures
-from agent_pipeline.traces.tables import to_rows, to_table
+from agent_pipeline.judging import parse_measures
+from agent_pipeline.sessions.tables import to_rows, to_table
 from agent_pipeline_tests.datasets.chats import answers, calls, chats, says, session, user
 from agent_pipeline_tests.datasets.schemas import OPENAI
 
@@ -66,10 +66,10 @@ def test_every_line_is_what_openai_documents_and_every_form_survives_the_lake(ev
 
 
 def test_the_airlines_lines_are_what_openai_documents(real_traces):
-    from agent_pipeline.traces.partitions import parse_key
-    from agent_pipeline.traces.reading import ReadingOptions, read_sessions
-    from agent_pipeline.traces.redaction import RedactionOptions
-    from agent_pipeline.traces.sources import open_source
+    from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
+    from agent_pipeline.keys import parse_key
+    from agent_pipeline.redaction import RedactionOptions
+    from agent_pipeline.sources import open_source
 
     source = open_source(real_traces / "stores" / "omniagents_home")
     sessions = read_sessions(source, parse_key("tau/airline"), ReadingOptions(redaction=RedactionOptions(enabled=False)))

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from agent_pipeline.datasets.kto import KTO, kto_rows, prompt_and_completion
 from agent_pipeline.datasets.preferences import preference_rows
 from agent_pipeline.datasets.splits import SplitSizes
-from agent_pipeline.traces.partitions import parse_key
-from agent_pipeline.traces.reading import ReadingOptions, read_sessions
-from agent_pipeline.traces.redaction import RedactionOptions
-from agent_pipeline.traces.sources import open_source
-from agent_pipeline.traces.tables import to_rows, to_table
+from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
+from agent_pipeline.keys import parse_key
+from agent_pipeline.redaction import RedactionOptions
+from agent_pipeline.sessions.tables import to_rows, to_table
+from agent_pipeline.sources import open_source
 from agent_pipeline_tests.datasets.chats import answers, calls, chats, says, session, user
 
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from agent_pipeline.datasets.ledger import LEDGER, read_ledger, settle
 from agent_pipeline.datasets.splits import SplitSizes, split_of
 from agent_pipeline.errors import DataError
-from agent_pipeline.lake import Lake
-from agent_pipeline.traces.partitions import PartitionKey
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.storage.lake import Lake
 
 KEY = PartitionKey("p", "a")
 

@@ -15,10 +15,10 @@ from agent_pipeline.datasets.preferences import PREFERENCES, preference_rows
 from agent_pipeline.datasets.sft import SFT, sft_rows
 from agent_pipeline.datasets.sharegpt import SHAREGPT, sharegpt_rows
 from agent_pipeline.datasets.splits import SplitSizes
-from agent_pipeline.lake import Lake
-from agent_pipeline.traces.partitions import PartitionKey
-from agent_pipeline.traces.session import Session
-from agent_pipeline.traces.tables import to_batches
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.sessions.session import Session
+from agent_pipeline.sessions.tables import to_batches
+from agent_pipeline.storage.lake import Lake
 from agent_pipeline_tests.datasets.chats import calls, says, session, user
 from agent_pipeline_tests.training.world import TOOL, make_base, row
 

@@ -11,12 +11,12 @@ from agent_pipeline.datasets.kto import kto_rows
 from agent_pipeline.datasets.preferences import PREFERENCES, Pairing, comparable, length_ratios, preference_rows, split_pair
 from agent_pipeline.datasets.sft import to_last_assistant
 from agent_pipeline.datasets.splits import SplitSizes
-from agent_pipeline.traces.curation import Candidate, Reason, curate, failed_calling, is_bad_answer
-from agent_pipeline.traces.judging import judge
-from agent_pipeline.traces.partitions import parse_key
-from agent_pipeline.traces.reading import ReadingOptions, read_sessions
-from agent_pipeline.traces.sources import open_source
-from agent_pipeline.traces.tables import to_rows, to_table
+from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
+from agent_pipeline.judging import judge
+from agent_pipeline.judging.curation import Candidate, Reason, curate, failed_calling, is_bad_answer
+from agent_pipeline.keys import parse_key
+from agent_pipeline.sessions.tables import to_rows, to_table
+from agent_pipeline.sources import open_source
 from agent_pipeline_tests.datasets.chats import answers, calls, chats, says, session, user
 
 

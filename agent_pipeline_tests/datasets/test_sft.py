@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from agent_pipeline.datasets.sft import SFT, sft_rows, to_last_assistant
 from agent_pipeline.datasets.splits import SplitSizes, split_of
+from agent_pipeline.judging import parse_measures
 from agent_pipeline.selection.dedup import duplicates
-from agent_pipeline.traces.judging import parse_measures
-from agent_pipeline.traces.tables import to_rows, to_table
+from agent_pipeline.sessions.tables import to_rows, to_table
 from agent_pipeline_tests.datasets.chats import answers, calls, chats, says, session, user
 
 

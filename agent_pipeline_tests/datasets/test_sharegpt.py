@@ -14,10 +14,10 @@ from agent_pipeline.datasets.formats import REFUSED_NAME, in_form
 from agent_pipeline.datasets.sft import sft_rows, weighted
 from agent_pipeline.datasets.sharegpt import SHAREGPT, alternates, conversations, messages_of, sharegpt_rows
 from agent_pipeline.datasets.splits import SplitSizes
-from agent_pipeline.traces.reading import ReadingOptions, read_sessions
-from agent_pipeline.traces.redaction import RedactionOptions
-from agent_pipeline.traces.sources import open_source
-from agent_pipeline.traces.tables import to_rows, to_table
+from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
+from agent_pipeline.redaction import RedactionOptions
+from agent_pipeline.sessions.tables import to_rows, to_table
+from agent_pipeline.sources import open_source
 from agent_pipeline_tests.datasets.chats import answers, calls, chats, says, session, user
 from agent_pipeline_tests.datasets.schemas import AXOLOTL, OPENAI, llama_factory_refuses
 

@@ -32,11 +32,11 @@ from agent_pipeline.datasets.trajectories.conversion import chatml_text, react_t
 from agent_pipeline.datasets.trajectories.endpoint import tool_schema
 from agent_pipeline.datasets.trajectories.model import messages_of
 from agent_pipeline.errors import DataError, SettingsError, StoreError
-from agent_pipeline.traces.judging.client import Endpoint
-from agent_pipeline.traces.repair import repaired
+from agent_pipeline.judging.client import Endpoint
+from agent_pipeline.sessions.repair import repaired
 from agent_pipeline_tests.datasets.chats import answers, calls, chats, says, session, user
-from agent_pipeline_tests.traces.judging.endpoint import endpoint, refuses
-from agent_pipeline_tests.traces.judging.endpoint import says as replies
+from agent_pipeline_tests.judging.endpoint import endpoint, refuses
+from agent_pipeline_tests.judging.endpoint import says as replies
 
 STEPS = [
     TrajectoryStep("I look.", "find", {"what": "spade"}, "in the shed", 0.5),
@@ -484,7 +484,7 @@ def test_one_call_collects_filters_and_converts() -> None:
 
 
 def test_real_sessions_keep_every_word_call_and_result_as_trajectories(real_traces: Path) -> None:
-    from agent_pipeline.traces.sources import open_source
+    from agent_pipeline.sources import open_source
 
     source = open_source(real_traces / "tau-bench" / "gpt-4o-airline_tasks00-24.json")
     sessions = [each for key in source.partitions() for each in source.sessions(key)]

@@ -10,12 +10,12 @@ import dagster as dg
 import pyarrow.parquet as pq
 import pytest
 
+from agent_pipeline.compute.tasks import TASKS
 from agent_pipeline.datasets.sft import SFT
 from agent_pipeline.definitions import build_defs
 from agent_pipeline.defs.partitions import AGENTS
-from agent_pipeline.lake import Lake
-from agent_pipeline.tasks import TASKS
-from agent_pipeline.traces.tables import to_table
+from agent_pipeline.sessions.tables import to_table
+from agent_pipeline.storage.lake import Lake
 
 SAMPLE = Path(__file__).parents[2] / "data" / "sample"
 DATA_ASSETS = (

@@ -5,8 +5,8 @@ import pytest
 
 from agent_pipeline.definitions import defs
 from agent_pipeline.defs.columns import TABLES
-from agent_pipeline.traces.partitions import PartitionKey
-from agent_pipeline.traces.tables import to_rows
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.sessions.tables import to_rows
 from agent_pipeline_tests.defs.conftest import Bench
 
 GRAPH = defs.resolve_asset_graph()

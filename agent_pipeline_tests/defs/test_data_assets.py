@@ -13,7 +13,7 @@ from dagster._core.definitions.observe import observe
 
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.traces import session_store
-from agent_pipeline.traces.partitions import PartitionKey
+from agent_pipeline.keys import PartitionKey
 from agent_pipeline_tests.defs.conftest import DATA_ASSETS, SAMPLE, Bench
 
 MANIFEST = json.loads((SAMPLE / "manifest.json").read_text(encoding="utf-8"))["partitions"]
@@ -130,7 +130,7 @@ def test_a_full_disk_is_one_sentence_and_leaves_the_last_good_version(bench: Ben
     if not full.exists():
         pytest.skip("this system has no /dev/full")
     # A write to this name meets a real full disk.
-    monkeypatch.setattr("agent_pipeline.lake.uuid4", lambda: type("U", (), {"hex": "full0000"}))
+    monkeypatch.setattr("agent_pipeline.storage.lake.uuid4", lambda: type("U", (), {"hex": "full0000"}))
     target = bench.lake.table("sessions", PartitionKey("shop", "intern"))
     Path(target.parent.path, f".part-0.parquet-{os.getpid()}-full0000").symlink_to(full)
     result = bench.run("shop/intern", "sessions")
@@ -212,7 +212,7 @@ def test_private_data_that_was_written_fails_the_blocking_check_without_being_sh
         message = json.dumps({"role": "user", "content": "I am ann@private.example"})
         connection.execute("INSERT INTO history (session_id, msg_json) VALUES ('leaky', ?)", (message,))
     with monkeypatch.context() as broken:
-        broken.setattr("agent_pipeline.traces.redaction.Redactor.redact", lambda self, session: Counter())
+        broken.setattr("agent_pipeline.redaction.Redactor.redact", lambda self, session: Counter())
         result = bench.run("shop/intern", "sessions", "judged_sessions")
     assert not result.success and not bench.lake.has("judged_sessions", PartitionKey("shop", "intern"))
     (failed,) = [each for each in result.get_asset_check_evaluations() if not each.passed]

@@ -17,9 +17,9 @@ from agent_pipeline.datasets.formats import in_form
 from agent_pipeline.datasets.ledger import LEDGER
 from agent_pipeline.definitions import build_defs
 from agent_pipeline.errors import ExportError
-from agent_pipeline.lake import Lake
-from agent_pipeline.traces.partitions import PartitionKey
-from agent_pipeline.traces.tables import CURATED, row_session, to_batches, to_rows
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.sessions.tables import CURATED, row_session, to_batches, to_rows
+from agent_pipeline.storage.lake import Lake
 from agent_pipeline_tests.defs.conftest import DATA_ASSETS, SAMPLE, Bench
 
 TRACES = DATA_ASSETS[:3]

@@ -7,12 +7,12 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from agent_pipeline.cli import app
+from agent_pipeline.cli.app import app
+from agent_pipeline.cli.runs import _ops
 from agent_pipeline.defs.resources import Workspace
-from agent_pipeline.runs import _ops
-from agent_pipeline.traces.partitions import PartitionKey
+from agent_pipeline.keys import PartitionKey
 from agent_pipeline_tests.defs.conftest import Bench
-from agent_pipeline_tests.traces.judging.endpoint import endpoint, verdict
+from agent_pipeline_tests.judging.endpoint import endpoint, verdict
 
 KEY = PartitionKey("shop", "intern")
 

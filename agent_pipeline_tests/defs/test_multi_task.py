@@ -14,8 +14,8 @@ from agent_pipeline.datasets.sft import SFT
 from agent_pipeline.defs.multi_task import nothing_of_any_agent_stands_on_two_sides_of_the_split
 from agent_pipeline.defs.partitions import AGENTS
 from agent_pipeline.defs.resources import Workspace
-from agent_pipeline.traces.partitions import PartitionKey, parse_key
-from agent_pipeline.traces.tables import to_batches, to_rows
+from agent_pipeline.keys import PartitionKey, parse_key
+from agent_pipeline.sessions.tables import to_batches, to_rows
 from agent_pipeline_tests.defs.conftest import Bench
 
 A, B, C = PartitionKey("p", "a"), PartitionKey("p", "b"), PartitionKey("q", "c")
@@ -183,8 +183,8 @@ def test_the_same_rows_in_another_order_give_the_same_bytes_and_another_seed_oth
 def test_jsonl_and_a_folder_are_written_as_of_every_data_set(mixing: Mixing, tmp_path: Path) -> None:
     from datasets import load_dataset
 
-    from agent_pipeline.traces.session import Session
-    from agent_pipeline.traces.tables import CURATED, session_row
+    from agent_pipeline.sessions.session import Session
+    from agent_pipeline.sessions.tables import CURATED, session_row
 
     for key in (A, B):
         mixing.write(key, rows_of(key, 4))
@@ -223,8 +223,8 @@ def test_nothing_to_mix_is_one_sentence(mixing: Mixing) -> None:
 
 
 def test_from_the_shell_it_needs_no_partition_and_a_partition_has_none_of_it(bench: Bench) -> None:
+    from agent_pipeline.cli.runs import materialize
     from agent_pipeline.errors import SettingsError
-    from agent_pipeline.runs import materialize
 
     keys = [PartitionKey("shop", "support"), PartitionKey("office", "rooms")]
     for key in keys:

@@ -7,11 +7,11 @@ import pytest
 from agent_pipeline.datasets.sft import SFT
 from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.defs import models
-from agent_pipeline.lake import sha256_file
-from agent_pipeline.traces.forgotten import BlockList
-from agent_pipeline.traces.partitions import parse_key
-from agent_pipeline.traces.session import sha256_of
-from agent_pipeline.traces.tables import to_rows, to_table
+from agent_pipeline.ingestion.forgotten import BlockList
+from agent_pipeline.keys import parse_key
+from agent_pipeline.sessions.session import sha256_of
+from agent_pipeline.sessions.tables import to_rows, to_table
+from agent_pipeline.storage.lake import sha256_file
 from agent_pipeline_tests.defs.conftest import worker_here
 from agent_pipeline_tests.training.world import make_base
 from agent_pipeline_tests.training.world import row as weather

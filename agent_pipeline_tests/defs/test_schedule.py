@@ -13,10 +13,10 @@ from agent_pipeline.definitions import defs
 from agent_pipeline.defs.jobs import RETRAIN
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.runs import store_version_tags
-from agent_pipeline.traces.partitions import parse_key
-from agent_pipeline.traces.reading import fingerprint
-from agent_pipeline.traces.sources import open_source
-from agent_pipeline.traces.sources.base import stored_sessions
+from agent_pipeline.ingestion.reading import fingerprint
+from agent_pipeline.keys import parse_key
+from agent_pipeline.sources import open_source
+from agent_pipeline.sources.base import stored_sessions
 from agent_pipeline_tests.defs.conftest import SAMPLE
 
 NIGHT = datetime(2026, 11, 21, 2, 0, tzinfo=UTC)

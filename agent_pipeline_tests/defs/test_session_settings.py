@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from agent_pipeline.cli import app
-from agent_pipeline.traces.partitions import PartitionKey
+from agent_pipeline.cli.app import app
+from agent_pipeline.keys import PartitionKey
 from agent_pipeline_tests.defs.conftest import Bench
 
 KEY = PartitionKey("shop", "support")

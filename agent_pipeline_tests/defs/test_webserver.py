@@ -39,7 +39,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         "AGENT_PIPELINE_LAKE": str(folder / "lake"),
     }
     for command in (["discover"], ["materialize", "shop/intern", "--select", "group:traces,group:datasets"]):
-        subprocess.run([sys.executable, "-m", "agent_pipeline.cli", *command], env=environment, check=True, capture_output=True)
+        subprocess.run([sys.executable, "-m", "agent_pipeline.cli.app", *command], env=environment, check=True, capture_output=True)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

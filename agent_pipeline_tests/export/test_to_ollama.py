@@ -10,7 +10,7 @@ import pytest
 from agent_pipeline import SFTTrainingResult
 from agent_pipeline.errors import ExportError
 from agent_pipeline.export.gguf_header import read_header
-from agent_pipeline.recipes import sft
+from agent_pipeline.notebook import sft
 from agent_pipeline_tests.export.conftest import CONVERSATIONS
 
 

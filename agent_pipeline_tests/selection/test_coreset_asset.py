@@ -10,9 +10,9 @@ import pytest
 from agent_pipeline.datasets.sft import SFT
 from agent_pipeline.defs import coresets
 from agent_pipeline.defs.coresets import CORESET
-from agent_pipeline.traces.partitions import parse_key
-from agent_pipeline.traces.session import sha256_of
-from agent_pipeline.traces.tables import to_rows, to_table
+from agent_pipeline.keys import parse_key
+from agent_pipeline.sessions.session import sha256_of
+from agent_pipeline.sessions.tables import to_rows, to_table
 from agent_pipeline_tests.defs.conftest import Bench, bench, worker_here  # noqa: F401
 from agent_pipeline_tests.training.world import make_base
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent_pipeline.errors import SettingsError
-from agent_pipeline.minhash import bands
 from agent_pipeline.selection.dedup import Duplicate, duplicates, identity, near_pairs, reasons, semantic_pairs
+from agent_pipeline.selection.minhash import bands
 
 VOCABULARY = [f"{a}{b}{c}" for a in "bdfgklmnprst" for b in "aeiou" for c in "bdfgklmnprst"]
 

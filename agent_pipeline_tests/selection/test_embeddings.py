@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from agent_pipeline.errors import ModelError, SettingsError
-from agent_pipeline.lake import Lake
+from agent_pipeline.keys import parse_key
 from agent_pipeline.selection import embeddings
 from agent_pipeline.selection.embeddings import check_embeddings, encoder
 from agent_pipeline.selection.vectors import KeptEmbeddings
-from agent_pipeline.traces.partitions import parse_key
+from agent_pipeline.storage.lake import Lake
 
 KEY = parse_key("shop/support")
 WORDS = ["cat", "dog", "hen", "fish", "corn", "eats", "the", "at", "noon"]

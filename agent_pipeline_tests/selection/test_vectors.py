@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from agent_pipeline.lake import Lake
+from agent_pipeline.keys import parse_key
 from agent_pipeline.selection.embeddings import Space
 from agent_pipeline.selection.vectors import KeptEmbeddings
-from agent_pipeline.traces.partitions import parse_key
+from agent_pipeline.storage.lake import Lake
 
 KEY = parse_key("shop/support")
 TEXTS = [f"the {animal} eats {food} at {hour}" for animal in ("cat", "dog", "hen") for food in ("fish", "corn") for hour in range(5)]

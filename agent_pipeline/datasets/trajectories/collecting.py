@@ -29,13 +29,13 @@ from agent_pipeline.datasets.trajectories.model import (
     trajectory_of,
 )
 from agent_pipeline.errors import DataError, PipelineError, SettingsError
-from agent_pipeline.traces.chat import chat_to_messages, responses_items
-from agent_pipeline.traces.items import mended_unicode, to_messages
-from agent_pipeline.traces.reading import mend
-from agent_pipeline.traces.redaction import RedactionOptions, Redactor
-from agent_pipeline.traces.repair import DEFAULT_POLICY, KINDS
-from agent_pipeline.traces.session import Session, sha256_of
-from agent_pipeline.traces.sources.fields import number, verdict
+from agent_pipeline.ingestion.reading import mend
+from agent_pipeline.redaction import RedactionOptions, Redactor
+from agent_pipeline.sessions.chat import chat_to_messages, responses_items
+from agent_pipeline.sessions.items import mended_unicode, to_messages
+from agent_pipeline.sessions.repair import DEFAULT_POLICY, KINDS
+from agent_pipeline.sessions.session import Session, sha256_of
+from agent_pipeline.sources.formats.fields import number, verdict
 
 Agent = Callable[[Any], Any]
 Judge = Callable[[AgentTrajectory], Any]

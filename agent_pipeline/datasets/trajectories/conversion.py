@@ -13,8 +13,8 @@ from agent_pipeline.datasets.sft import to_last_assistant
 from agent_pipeline.datasets.trajectories.collecting import why_not
 from agent_pipeline.datasets.trajectories.model import AgentTrajectory, session_of
 from agent_pipeline.errors import DataError, SettingsError
-from agent_pipeline.traces.redaction import RedactionOptions
-from agent_pipeline.traces.session import Message, Tool
+from agent_pipeline.redaction import RedactionOptions
+from agent_pipeline.sessions.session import Message, Tool
 
 Format = Literal["chatml", "chatml_text", "alpaca"]
 TEMPLATE = Path(__file__).parents[2] / "training" / "hermes_chatml.jinja"

@@ -13,8 +13,8 @@ from typing import Any, Self
 from agent_pipeline.datasets.trajectories.collecting import InfrastructureError, task_of
 from agent_pipeline.datasets.trajectories.model import TrajectoryStep, decoded_input
 from agent_pipeline.errors import SettingsError
-from agent_pipeline.traces.judging.client import Endpoint
-from agent_pipeline.traces.session import Message, Tool
+from agent_pipeline.judging.client import Endpoint
+from agent_pipeline.sessions.session import Message, Tool
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _ENDS = {"length": "was cut off at its longest answer: raise max_tokens in parameters", "content_filter": "was kept back by a filter"}

@@ -15,9 +15,9 @@ import msgspec
 
 from agent_pipeline.datasets.jsonl import write_jsonl
 from agent_pipeline.errors import DataError, StoreError
-from agent_pipeline.traces.repair import arguments_json
-from agent_pipeline.traces.session import Message, Session, Tool, sha256_of
-from agent_pipeline.traces.sources.fields import number
+from agent_pipeline.sessions.repair import arguments_json
+from agent_pipeline.sessions.session import Message, Session, Tool, sha256_of
+from agent_pipeline.sources.formats.fields import number
 
 FINISH = "finish"
 """The action with which a ReAct agent gives its answer (in any case)."""

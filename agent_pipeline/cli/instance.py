@@ -1,0 +1,31 @@
+"""Dagster's home: a folder of the project's by default, never a lost temporary one."""
+
+import os
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agent_pipeline.config.settings import config_file
+
+if TYPE_CHECKING:
+    import dagster as dg
+
+
+def dagster_home() -> Path:
+    """`DAGSTER_HOME`, else `.dagster` beside `pipeline.toml` (or in the working directory); made, with a `dagster.yaml`, if missing."""
+    file = config_file()
+    home = Path(os.environ.get("DAGSTER_HOME") or (file.parent if file else Path.cwd()) / ".dagster").expanduser().resolve()
+    home.mkdir(parents=True, exist_ok=True)
+    if not (home / "dagster.yaml").exists():
+        text = files("agent_pipeline").joinpath("dagster.yaml").read_text(encoding="utf-8")
+        (home / "dagster.yaml").write_text(text, encoding="utf-8")
+    os.environ["DAGSTER_HOME"] = str(home)
+    return home
+
+
+def open_instance() -> "dg.DagsterInstance":
+    """The instance that the UI uses as well."""
+    import dagster as dg
+
+    dagster_home()
+    return dg.DagsterInstance.get()

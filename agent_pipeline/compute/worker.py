@@ -1,0 +1,79 @@
+"""The process that heavy work runs in: training, evaluation, losses, export; started by the Dagster assets through Dagster Pipes.
+
+One process a task: torch's memory is given back when it ends, and the graph's own process stays light. A mistake of the user's comes
+back as a sentence, not as a stack trace. The process ends when its parent does: a killed run leaves no trainer behind.
+"""
+
+import os
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from agent_pipeline.compute.tasks import TASKS
+from agent_pipeline.errors import PipelineError, disk_sentence
+from agent_pipeline.progress import throttled
+
+
+def main() -> None:
+    """Run the task that the parent asked for and report its result, or its error, as one message."""
+    from dagster_pipes import open_dagster_pipes
+
+    _end_with_parent()
+    # Idle threads that spin take the cores from others: with a second torch process beside it, training was ten times slower.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # TRL still uses names that transformers renames: nothing that a user could mend, and on his screen with every training.
+    warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
+    for variable in ("HF_HUB_DISABLE_PROGRESS_BARS", "HF_DATASETS_DISABLE_PROGRESS_BARS", "TOKENIZERS_PARALLELISM"):
+        os.environ.setdefault(variable, "false" if variable.startswith("TOK") else "1")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    with open_dagster_pipes() as pipes:
+        task, params = pipes.get_extra("task"), pipes.get_extra("params")
+        try:
+            with _one_at_a_time(Path(params["cache"]), pipes.log.info):
+                result = TASKS[task](params, throttled(pipes.log.info))
+        except PipelineError as error:
+            result = {"error": str(error)}
+        except OSError as error:
+            if (sentence := disk_sentence(error)) is None:
+                raise
+            result = {"error": sentence}
+        pipes.report_custom_message(result)
+
+
+@contextmanager
+def _one_at_a_time(cache: Path, say: Callable[[str], None]) -> Iterator[None]:
+    """Let one heavy task at a time run on this machine: several nightly runs start together, and two trainings want twice the memory.
+
+    A file lock and not a pool of Dagster's: the system takes it from a process that was killed, at once and without a daemon.
+    """
+    cache.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(cache / "worker.lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        say("waiting for another heavy task on this machine to end")
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _end_with_parent() -> None:
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+if __name__ == "__main__":
+    main()

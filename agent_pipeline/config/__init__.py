@@ -1,0 +1,1 @@
+"""Settings: `pipeline.toml` and the environment as one typed tree."""

@@ -1,0 +1,293 @@
+"""Settings: `pipeline.toml`, overridden by `AGENT_PIPELINE_*` variables.
+
+The file is looked for in the working directory and above it (`AGENT_PIPELINE_CONFIG` names another); relative paths, in it and in
+variables, start from its folder. An empty variable is none. A name that no setting has is an error, in the file as in the environment: a
+misspelt setting must not be a silent default.
+"""
+
+import difflib
+import json
+import os
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_validator
+from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+
+from agent_pipeline.datasets.mixing import Strategy
+from agent_pipeline.errors import PartitionError, SettingsError
+from agent_pipeline.ingestion.reading import ReadingOptions
+from agent_pipeline.keys import PartitionKey, parse_key
+from agent_pipeline.redaction import DEFAULT_TYPES, RedactionOptions
+from agent_pipeline.redaction.detectors import KINDS
+from agent_pipeline.sources import Location, parse_location
+
+PREFIX = "AGENT_PIPELINE_"
+EMBEDDED_BASE_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
+_NOT_SETTINGS = {"CONFIG", "REAL_TRACES"}
+_NESTED = {"SPLIT", "AGENTS", "REDACTION", "JUDGE", "MIXING"}
+
+
+class AgentSettings(BaseModel):
+    """What the settings say about one agent (`[agents."project/agent"]`) beyond what its store knows."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    system_prompt: str = Field(default="", description="Put before sessions that have no system message.")
+    tools: str = Field(default="", description="A JSON file of OpenAI function schemas, for a source that records none.")
+    task_pattern: str = Field(default="", description="Regular expression on the session id whose groups name the task.")
+    task_field: str = Field(default="", description="Key of the session's context that names the task.")
+    labels: str = Field(default="", description="People's judgments of this agent's sessions, instead of the general labels.")
+
+
+class JudgeSettings(BaseModel):
+    """The language model that may judge (`[judge]`); without an endpoint there is none."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    endpoint: str = Field(default="", description="Base URL of an OpenAI-compatible server, https://host/v1.")
+    model: str = Field(default="", description="The model's name there.")
+    api_key_variable: str = Field(default="OPENAI_API_KEY", description="The environment variable that holds the key.")
+    rubric: str = Field(default="", description="A Jinja template of the question, instead of the one that comes with the pipeline.")
+    parameters: dict[str, Any] = Field(default={"temperature": 0, "max_tokens": 512}, description="Sent with every request.")
+    input_price: float = Field(default=0.0, ge=0, description="US dollars a million tokens asked.")
+    output_price: float = Field(default=0.0, ge=0, description="US dollars a million tokens answered.")
+    concurrency: int = Field(default=4, ge=1, le=64, description="Requests at a time.")
+    retries: int = Field(default=4, ge=0, description="How often a request that failed for a passing reason is made again.")
+    seconds: float = Field(default=120.0, gt=0, description="How long an answer may take.")
+    max_characters: int = Field(default=200_000, ge=1000, description="Longer questions are not asked.")
+
+
+class RedactionSettings(BaseModel):
+    """Private data that becomes pseudonyms before anything is written (`[redaction]`)."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    enabled: bool = Field(default=True, description="Look for private data at all.")
+    allow: list[str] = Field(default=[], description="Values that stay: exact ones, or regular expressions between slashes.")
+    types: list[str] = Field(default=list(DEFAULT_TYPES), description=f"Kinds to look for: {', '.join(KINDS)}.")
+    phone_regions: list[str] = Field(default=["US"], description="Countries whose telephone numbers are known without + and prefix.")
+
+
+class SplitSettings(BaseModel):
+    """Shares of the tasks that are held out, for ever: change them before the first night, not after."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    test: float = 0.2
+    select: float = 0.1
+
+
+class MixingSettings(BaseModel):
+    """What multi_task_dataset is made of (`[mixing]`)."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    weights: dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]] = Field(
+        default={"*": 1.0}, description="By project/agent, or by a pattern such as tau/*: each agent that fits has this weight."
+    )
+    strategy: Strategy = Field(default="weighted", description="weighted, balanced, or proportional to what the agents have.")
+    total: int = Field(default=0, ge=0, description="Rows to train on; 0: as many as there can be with every agent in its exact share.")
+    seed: int = Field(default=42, description="Another seed draws others, in another order.")
+
+
+class Settings(BaseSettings):
+    """All settings of the pipeline, with their defaults."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, env_nested_delimiter="__", env_ignore_empty=True, extra="forbid")
+
+    store: Annotated[str | list[str], NoDecode] = Field(
+        default_factory=lambda: omniagents_store(),
+        description="Session store, or a list of them: paths, URLs, or name:path to name a reader.",
+    )
+    sources: list[str] = Field(default=[], description="Readers of your own, each package.module:Class.")
+    lake: str = Field(default="lake", description="Where tables and models go: a folder, or an fsspec URL such as s3://bucket/lake.")
+    cache: str = Field(default="~/.cache/agent-pipeline", description="Local folder for base models and copies of remote ones.")
+    base_model: str = Field(default=EMBEDDED_BASE_MODEL, description="Hugging Face id or local path of the model to train.")
+    trust_remote_code: bool = Field(default=False, description="Run the Python code that a base model's repository carries.")
+    llama_cpp: str = Field(default="", description="A llama.cpp checkout to convert with, instead of the installed converter.")
+    task_pattern: str = Field(default="", description="Default of agents.*.task_pattern.")
+    task_field: str = Field(default="", description="Default of agents.*.task_field.")
+    labels: str = Field(default="", description="People's judgments: a CSV or JSONL file, or a folder of them.")
+    redaction: RedactionSettings = RedactionSettings()
+    judge: JudgeSettings = JudgeSettings()
+    split: SplitSettings = SplitSettings()
+    mixing: MixingSettings = MixingSettings()
+    agents: dict[str, AgentSettings] = {}
+
+    _home: Path = PrivateAttr(default_factory=Path.cwd)
+    """Folder that relative paths start from; set by load_settings."""
+
+    @field_validator("store", mode="before")
+    @classmethod
+    def _one_or_several(cls, store: Any) -> Any:
+        """One store as it is written; several from a list, which is JSON in a variable."""
+        if isinstance(store, str) and store.lstrip().startswith("["):
+            try:
+                store = json.loads(store)
+            except ValueError as error:
+                raise ValueError(f"it is no JSON list: {error}") from error
+        several = isinstance(store, list) and bool(store) and all(isinstance(each, str) and each for each in store)
+        if not several and not (isinstance(store, str) and store):
+            raise ValueError("it is neither a path nor a list of paths")
+        return store
+
+    @field_validator("agents")
+    @classmethod
+    def _keys(cls, agents: dict[str, AgentSettings]) -> dict[str, AgentSettings]:
+        """Settings of a name that no agent can have would never apply."""
+        for key in agents:
+            try:
+                parse_key(key)
+            except PartitionError as error:
+                raise ValueError(str(error).rstrip(".")) from error
+        return agents
+
+    @classmethod
+    def settings_customise_sources(
+        cls, settings_cls: type[BaseSettings], init_settings: Any, env_settings: Any, dotenv_settings: Any, file_secret_settings: Any
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        file = config_file()
+        return (init_settings, env_settings, *([TomlConfigSettingsSource(settings_cls, file)] if file else []))
+
+    @property
+    def stores(self) -> list[Location]:
+        """The stores to read, their paths absolute; a store that is named twice counts once."""
+        named = [self.store] if isinstance(self.store, str) else self.store
+        return list(dict.fromkeys(parse_location(each, self._home) for each in named))
+
+    @property
+    def cache_path(self) -> Path:
+        return self._absolute(self.cache)
+
+    @property
+    def lake_url(self) -> str:
+        return self.lake if "://" in self.lake else str(self._absolute(self.lake))
+
+    def labels_path(self, key: PartitionKey) -> Path | None:
+        """Where people's judgments of an agent's sessions are; null where the settings name no place."""
+        labels = self.agents.get(str(key), AgentSettings()).labels or self.labels
+        return self._absolute(labels) if labels else None
+
+    @property
+    def labels_paths(self) -> list[Path]:
+        """Every place that may hold judgments."""
+        named = [self.labels, *(agent.labels for agent in self.agents.values())]
+        return sorted({self._absolute(labels) for labels in named if labels})
+
+    @property
+    def rubric_path(self) -> Path | None:
+        """The user's rubric; null for the one that comes with the pipeline."""
+        return self._absolute(self.judge.rubric) if self.judge.rubric else None
+
+    @property
+    def redaction_options(self) -> RedactionOptions:
+        """What is redacted."""
+        of = self.redaction
+        return RedactionOptions(of.enabled, tuple(of.allow), tuple(of.types), tuple(of.phone_regions))
+
+    def reading(self, key: PartitionKey) -> ReadingOptions:
+        """How the sessions of an agent are read.
+
+        Raises:
+            SettingsError: its file of tools is missing or holds no list of schemas.
+        """
+        agent = self.agents.get(str(key), AgentSettings())
+        return ReadingOptions(
+            system_prompt=agent.system_prompt,
+            tools=tuple(_tools(self._absolute(agent.tools))) if agent.tools else (),
+            task_pattern=agent.task_pattern or self.task_pattern,
+            task_field=agent.task_field or self.task_field,
+            redaction=self.redaction_options,
+        )
+
+    def _absolute(self, path: str) -> Path:
+        return (self._home / Path(path).expanduser()).resolve()
+
+
+def omniagents_store() -> str:
+    """Where omniagents keeps its sessions by its own variables: the store of whoever sets none."""
+    named = {name: os.environ.get(f"OMNIAGENTS_{name}", "") for name in ("HISTORY_BACKEND", "HISTORY_URL", "HISTORY_DB", "HOME")}
+    if named["HISTORY_BACKEND"].lower() in ("postgres", "postgresql") and named["HISTORY_URL"]:
+        return named["HISTORY_URL"]
+    return named["HISTORY_DB"] or named["HOME"] or "~/.omniagents"
+
+
+def load_settings(**overrides: Any) -> Settings:
+    """The settings in force now; `overrides` (a test's, a notebook's) beat the environment, which beats the file.
+
+    Raises:
+        SettingsError: the file is missing or not TOML, or a setting is unknown or malformed.
+    """
+    _refuse_unknown_variables()
+    file = config_file()
+    try:
+        settings = Settings(**overrides)
+    except ValidationError as error:
+        raise SettingsError(_sentence(error, file)) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{file} is not a TOML file ({error}): mend it.") from error
+    except OSError as error:
+        raise SettingsError(f"{file} cannot be read ({error}): check its permissions.") from error
+    except ValueError as error:  # JSON in a variable that is none
+        raise SettingsError(f"A variable of the environment is wrong ({error}).") from error
+    settings._home = file.parent if file else Path.cwd()
+    return settings
+
+
+def config_file() -> Path | None:
+    """The settings file in force, or none.
+
+    Raises:
+        SettingsError: AGENT_PIPELINE_CONFIG names a file that is not there.
+    """
+    if named := os.environ.get(PREFIX + "CONFIG"):
+        if not Path(named).is_file():
+            raise SettingsError(f"AGENT_PIPELINE_CONFIG names {named}, which is no file: correct it or unset it.")
+        return Path(named).resolve()
+    here = Path.cwd()
+    return next((folder / "pipeline.toml" for folder in (here, *here.parents) if (folder / "pipeline.toml").is_file()), None)
+
+
+def _refuse_unknown_variables() -> None:
+    known = {name.upper() for name in Settings.model_fields} | _NOT_SETTINGS
+    for variable in sorted(os.environ):
+        if not variable.upper().startswith(PREFIX):  # their case does not matter to pydantic either
+            continue
+        name, nested, _ = variable.upper().removeprefix(PREFIX).partition("__")
+        if name not in known or (nested and name not in _NESTED):
+            raise SettingsError(f"{variable} is no setting{_nearest(name, known, PREFIX)}.")
+
+
+def _sentence(error: ValidationError, file: Path | None) -> str:
+    first = error.errors()[0]
+    name = ".".join(str(part) for part in first["loc"])
+    where = f"{file} or the environment" if file else "the environment"
+    if first["type"] == "extra_forbidden":
+        inner: dict[Any, type[BaseModel]] = {
+            "split": SplitSettings,
+            "redaction": RedactionSettings,
+            "judge": JudgeSettings,
+            "mixing": MixingSettings,
+            "agents": AgentSettings,
+        }
+        known = set((Settings if len(first["loc"]) == 1 else inner.get(first["loc"][0], Settings)).model_fields)
+        return f"The setting {name!r} (in {where}) does not exist{_nearest(str(first['loc'][-1]), known)}."
+    return f"The setting {name!r} is wrong ({first['msg']}; got {first['input']!r}): correct it in {where}."
+
+
+def _nearest(name: str, known: set[str], prefix: str = "") -> str:
+    close = difflib.get_close_matches(name, sorted(known), n=1)
+    return f": did you mean {prefix}{close[0]}?" if close else f"; there are {', '.join(sorted(prefix + each for each in known))}"
+
+
+def _tools(path: Path) -> list[dict[str, Any]]:
+    try:
+        tools = json.loads(path.read_text(encoding="utf-8"))
+        json.dumps(tools, ensure_ascii=False, allow_nan=False).encode("utf-8")  # what the lake could not hold
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"The tools file {path} cannot be read ({error}): give a JSON list of OpenAI function schemas.") from error
+    if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
+        raise SettingsError(f"The tools file {path} holds no JSON list of OpenAI function schemas.")
+    return tools

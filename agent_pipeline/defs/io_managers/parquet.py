@@ -1,0 +1,161 @@
+"""Tables as Parquet, loaded as the type that the downstream asset's annotation names.
+
+`pyarrow.RecordBatchReader` streams (memory holds one batch), `pyarrow.Table`, `pandas.DataFrame`, `polars.DataFrame`, `polars.LazyFrame`
+and `datasets.Dataset` load whole. A fan-in over many partitions is always one object of that type, for none, one and many.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import dagster as dg
+import pyarrow as pa
+
+from agent_pipeline.config.settings import load_settings
+from agent_pipeline.defs.failures import user_errors
+from agent_pipeline.keys import PartitionKey, parse_key
+from agent_pipeline.sessions.tables import is_json, stored_batches
+from agent_pipeline.storage.lake import Lake, StagedTable
+
+
+class ParquetIOManager(dg.ConfigurableIOManager):
+    """Stores an asset's partition as one Parquet file in the lake."""
+
+    lake: str = ""
+
+    def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
+        """Put a table into its place: one that is staged already, or any of the types that can be loaded."""
+        with user_errors():
+            keys = _keys(context)
+            if len(keys) != 1:
+                raise dg.DagsterInvariantViolationError(
+                    f"{context.asset_key.to_user_string()} was given one table for {len(keys)} partitions."
+                )
+            if isinstance(obj, StagedTable):
+                staged = obj
+            else:
+                reader = _reader(obj)
+                staged = self._lake().stage(_name(context), keys[0], reader, reader.schema)
+            size = staged.bytes
+            staged.commit()
+        # What an asset says of its columns' origins is shown of what was materialized.
+        lineage = {name: each for name, each in context.definition_metadata.items() if name == COLUMN_LINEAGE}
+        context.add_output_metadata(
+            {
+                "dagster/row_count": staged.rows,
+                COLUMN_SCHEMA: column_schema(staged.schema),
+                "dagster/uri": str(staged.target),
+                "size_bytes": size,
+                **lineage,
+            }
+        )
+
+    def load_input(self, context: dg.InputContext) -> Any:
+        """The upstream partitions as one object of the annotated type."""
+        with user_errors():
+            lake, name = self._lake(), _name(context)
+            files = [lake.open(name, key) for key in _keys(context)]
+        schema = files[0].schema_arrow if files else pa.schema([])
+        reader = pa.RecordBatchReader.from_batches(schema, (batch for file in files for batch in _batches(file, schema)))
+        wanted = context.dagster_type.typing_type
+        full_name = f"{getattr(wanted, '__module__', '')}.{getattr(wanted, '__qualname__', '')}"
+        return _LOADERS.get(full_name, _as_table)(reader)
+
+    def _lake(self) -> Lake:
+        settings = load_settings()
+        return Lake(self.lake or settings.lake_url, settings.cache_path)
+
+
+def _keys(context: dg.OutputContext | dg.InputContext) -> list[PartitionKey | None]:
+    if not context.has_asset_partitions:
+        return [None]
+    return [parse_key(key) for key in context.asset_partition_keys]
+
+
+def _name(context: dg.OutputContext | dg.InputContext) -> str:
+    return "__".join(context.asset_key.path)
+
+
+def _batches(file: Any, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    for batch in stored_batches(file):
+        yield batch if batch.schema.equals(schema) else batch.cast(schema)
+
+
+def _reader(obj: Any) -> pa.RecordBatchReader:
+    """Any of the table types as batches, without importing a library that the object is not of."""
+    if isinstance(obj, pa.RecordBatchReader):
+        return obj
+    if isinstance(obj, pa.Table):
+        return obj.to_reader()
+    for module, convert in _CONVERTERS.items():
+        if module in sys.modules and type(obj).__module__.split(".")[0] == module:
+            return convert(obj).to_reader()
+    raise TypeError(f"A {type(obj).__name__} is no table: give a pyarrow, pandas, polars or datasets one.")
+
+
+def _as_table(reader: pa.RecordBatchReader) -> pa.Table:
+    return reader.read_all()
+
+
+def _as_text(reader: pa.RecordBatchReader) -> pa.Table:
+    """JSON columns as plain strings, for libraries that do not know the extension type."""
+    table = reader.read_all()
+    fields = [field.with_type(pa.string()) if is_json(field.type) else field for field in table.schema]
+    return pa.Table.from_arrays(
+        [column.cast(field.type) for column, field in zip(table.columns, fields, strict=True)], schema=pa.schema(fields)
+    )
+
+
+def _as_pandas(reader: pa.RecordBatchReader) -> Any:
+    return _as_text(reader).to_pandas()
+
+
+def _as_polars(reader: pa.RecordBatchReader) -> Any:
+    import polars
+
+    return polars.from_arrow(_as_text(reader))
+
+
+def _as_dataset(reader: pa.RecordBatchReader) -> Any:
+    """JSON columns become `datasets.Json` features: absent keys stay absent, and trainers see conversations."""
+    import datasets
+
+    table = reader.read_all()
+    if not table.num_rows:  # datasets takes the type of a JSON column from its first chunk, and without rows there is none
+        table = pa.Table.from_batches([pa.RecordBatch.from_pylist([], schema=table.schema)])
+    features = datasets.Features.from_arrow_schema(table.schema)
+    return datasets.Dataset(table, info=datasets.DatasetInfo(features=features))
+
+
+_LOADERS: dict[str, Callable[[pa.RecordBatchReader], Any]] = {
+    "pyarrow.lib.RecordBatchReader": lambda reader: reader,
+    "pandas.DataFrame": _as_pandas,
+    "pandas.core.frame.DataFrame": _as_pandas,
+    "polars.dataframe.frame.DataFrame": _as_polars,
+    "polars.lazyframe.frame.LazyFrame": lambda reader: _as_polars(reader).lazy(),
+    "datasets.arrow_dataset.Dataset": _as_dataset,
+}
+
+_CONVERTERS: dict[str, Callable[[Any], pa.Table]] = {
+    "pandas": lambda obj: pa.Table.from_pandas(obj, preserve_index=False),
+    "polars": lambda obj: obj.collect().to_arrow() if hasattr(obj, "collect") else obj.to_arrow(),
+    # Not `.data`: a selected, filtered or shuffled Dataset holds all rows there, and beside them the indices of its own.
+    "datasets": lambda obj: obj.with_format("arrow")[:].replace_schema_metadata(None),
+}
+
+
+COLUMN_SCHEMA, COLUMN_LINEAGE = "dagster/column_schema", "dagster/column_lineage"
+
+
+def column_schema(schema: pa.Schema) -> dg.TableSchema:
+    """An Arrow schema as Dagster shows one."""
+    return dg.TableSchema(
+        [
+            dg.TableColumn(
+                field.name,
+                "json" if is_json(field.type) else str(field.type),
+                constraints=dg.TableColumnConstraints(nullable=field.nullable),
+            )
+            for field in schema
+        ]
+    )

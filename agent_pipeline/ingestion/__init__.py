@@ -1,0 +1,1 @@
+"""From a store to the table `sessions`: discovery, reading, and incremental ingestion."""

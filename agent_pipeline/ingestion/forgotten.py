@@ -1,0 +1,75 @@
+"""The block list: which sessions were forgotten, so that reading their store again does not bring them back.
+
+A small table of the lake (`tables/forgotten_sessions`, without partitions). A session can be kept out only by what is known of it when it
+comes again, its id; the list holds the sha256 of that and nothing else of the session. The same hash stands wherever another record names a
+forgotten session (`forgotten:…`: a side chain its parent, a model its sessions): who knows the id can ask, and the list tells it to nobody.
+"""
+
+import hashlib
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.sessions.session import Session
+from agent_pipeline.sessions.tables import to_rows, to_table
+from agent_pipeline.storage.lake import Lake
+
+FORGOTTEN = "forgotten_sessions"
+ALIAS = "forgotten:"
+_SCHEMA = pa.schema([pa.field("id_hash", pa.string(), nullable=False), pa.field("project", pa.string()), pa.field("agent", pa.string())])
+
+
+def alias(session_id: str) -> str:
+    """What stands for the id of a forgotten session, wherever it was named."""
+    return ALIAS + hashlib.sha256(session_id.encode("utf-8")).hexdigest()[:32]
+
+
+class BlockList(NamedTuple):
+    """(alias, partition) of every forgotten session; a null partition is all of them, those to come too."""
+
+    entries: frozenset[tuple[str, PartitionKey | None]] = frozenset()
+
+    @classmethod
+    def read(cls, lake: Lake) -> "BlockList":
+        """The lake's list; empty where nothing was forgotten.
+
+        Raises:
+            DataError: the list is damaged (nothing may be read then: it might be what was forgotten).
+        """
+        if not lake.has(FORGOTTEN, None):
+            return cls()
+        rows = to_rows(lake.open(FORGOTTEN, None).read())
+        return cls(frozenset((ALIAS + row["id_hash"], _key(row["project"], row["agent"])) for row in rows))
+
+    def with_session(self, session_id: str, key: PartitionKey | None) -> "BlockList":
+        """The list with one session more."""
+        return BlockList(self.entries | {(alias(session_id), key)})
+
+    def write(self, lake: Lake) -> None:
+        """Put the list in its place, in one step."""
+        entries = sorted(self.entries, key=lambda entry: (entry[0], str(entry[1] or "")))
+        both = [(each.removeprefix(ALIAS), *(key or (None, None))) for each, key in entries]
+        rows = [dict(zip(_SCHEMA.names, each, strict=True)) for each in both]
+        lake.stage(FORGOTTEN, None, to_table(rows, _SCHEMA).to_batches(), _SCHEMA).commit()
+
+    def has(self, session_id: str, key: PartitionKey | None) -> bool:
+        """Whether a partition's session is forgotten; without a partition, whether it is in all."""
+        return bool(self.entries) and not self.entries.isdisjoint({(alias(session_id), None), (alias(session_id), key)})
+
+    def where(self, session_id: str) -> list[str]:
+        """The partitions in which a session is forgotten; `*` for all."""
+        return sorted(str(key or "*") for each, key in self.entries if each == alias(session_id))
+
+    def without_names(self, session: Session, key: PartitionKey) -> Session:
+        """A session whose parent has an alias where it is forgotten."""
+        if session.parent_session_id is not None and self.has(session.parent_session_id, key):
+            session.parent_session_id = alias(session.parent_session_id)
+        return session
+
+
+NOTHING_FORGOTTEN = BlockList()
+
+
+def _key(project: str | None, agent: str | None) -> PartitionKey | None:
+    return None if project is None or agent is None else PartitionKey(project, agent)

@@ -1,0 +1,344 @@
+"""A partition of a store as the table `sessions`: one pass, one batch in memory, and what did not change since the last table is copied.
+
+Beside the table lies `sessions_seen`: of each session a hash of what the store held, and what the run must know of a session that it does
+not read again. A table that is made by copying has the bytes of one that is made anew; a change of code, settings or table makes all anew.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, lru_cache, partial
+from importlib.metadata import version
+from pathlib import Path
+from sys import intern
+from typing import Any, NamedTuple
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from agent_pipeline.errors import DataError
+from agent_pipeline.ingestion.forgotten import BlockList
+from agent_pipeline.ingestion.reading import Preparation, ReadingOptions
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.redaction.detectors import LIBRARIES
+from agent_pipeline.sessions.session import Session, Tool, content_sha256, json_bytes, sha256_of
+from agent_pipeline.sessions.tables import (
+    CHARACTERS_PER_BATCH,
+    MESSAGES,
+    ROWS_PER_BATCH,
+    SESSIONS,
+    column,
+    encoded_batch,
+    encoded_row,
+    is_json,
+    to_rows,
+)
+from agent_pipeline.sessions.tools import CallShape, ToolSchemas
+from agent_pipeline.sources.base import Stored, TraceSource, stored_sessions
+from agent_pipeline.storage.lake import Lake, StagedTable, sha256_file
+
+SEEN = "sessions_seen"
+_SEEN_SCHEMA = pa.schema(
+    [
+        pa.field("session_id", pa.string(), nullable=False),
+        pa.field("digest", pa.binary(), nullable=False),
+        pa.field("calls", pa.string(), nullable=False),
+        pa.field("redacted", pa.string(), nullable=False),
+        pa.field("private_id", pa.bool_(), nullable=False),
+    ]
+)
+_MADE_BY, _TABLE, _TOOLS = b"made_by", b"table_sha256", b"tools"
+_LIBRARIES = ("pyarrow", "msgspec", *LIBRARIES)
+_SHAPES = msgspec.json.Decoder(list[CallShape])
+
+
+class _Seen(NamedTuple):
+    """What the next run must know of a session: a row of `sessions_seen`."""
+
+    session_id: str
+    digest: bytes
+    calls: str
+    redacted: str
+    private_id: bool
+
+
+class Ingested(NamedTuple):
+    """The table, not yet in its place, and what is worth telling: counts by name (`damage`, `skipped`, `judgment`, `tools`), what was
+    redacted by kind, the first sessions, how many were copied from the last table, and how many of the store's were kept out as
+    forgotten."""
+
+    table: StagedTable
+    counts: dict[str, Counter[str]]
+    redacted: Counter[str]
+    first: list[dict[str, Any]]
+    copied: int
+    forgotten: int
+
+
+def ingest(source: TraceSource, key: PartitionKey, options: ReadingOptions, lake: Lake) -> Ingested:
+    """Read a partition and write its table.
+
+    What the next run needs is kept at once: it names the table that it belongs to, and counts for nothing beside another.
+    Raises what `TraceSource.sessions`, `Preparation` and `Lake.stage` raise.
+    """
+    last = _last(lake, key, options)
+    run = _Run(Preparation(options), last)
+    stored = _Remaining(stored_sessions(source, key), key, BlockList.read(lake))
+    table = lake.stage("sessions", key, run.batches(iter(stored)), SESSIONS)
+    counts, tools = run.counts, run.inferred()
+    if run.tools is not None and tools != run.tools:  # the last sessions taught what the first ones did not know
+        counts = {name: Counter() for name in _COUNTED}
+        table = lake.stage("sessions", key, _with_tools(table, tools, counts), SESSIONS)
+    source.notes.extend(run.preparation.notes(key))
+    metadata = {_MADE_BY: made_by(options).encode(), _TABLE: table.sha256.encode(), _TOOLS: json_bytes(tools)}
+    schema = _SEEN_SCHEMA.with_metadata(metadata)
+    lake.stage(SEEN, key, _seen_batches(run.seen, schema), schema).commit()
+    return Ingested(table, _told(counts), run.preparation.redacted, _first(table), run.copied, stored.forgotten)
+
+
+def _seen_batches(seen: list[_Seen], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    for start in range(0, len(seen), ROWS_PER_BATCH):
+        columns = zip(*seen[start : start + ROWS_PER_BATCH], strict=True)
+        yield pa.RecordBatch.from_arrays([column(list(values), each) for values, each in zip(columns, schema, strict=True)], schema=schema)
+
+
+class _Remaining:
+    """Stored sessions without those that were forgotten, which are counted."""
+
+    def __init__(self, stored: Iterator[Stored], key: PartitionKey, blocked: BlockList) -> None:
+        self._stored, self._key, self._blocked = stored, key, blocked
+        self.forgotten = 0
+
+    def __iter__(self) -> Iterator[Stored]:
+        for each in self._stored:
+            if self._blocked.has(each.session_id, self._key):
+                self.forgotten += 1
+            elif self._blocked.entries:
+                yield each._replace(build=partial(self._without_names, each.build))
+            else:
+                yield each
+
+    def _without_names(self, build: Callable[[], Session | None]) -> Session | None:
+        session = build()
+        return session and self._blocked.without_names(session, self._key)
+
+
+def made_by(options: ReadingOptions) -> str:
+    """What a table follows from beside its store: the code and the settings."""
+    return sha256_of([_code(), repr(options)])
+
+
+@cache
+def _code() -> str:
+    """The text of the code that makes the table, and the libraries that decide on its bytes."""
+    package = Path(__file__).parents[1]
+    rooms = ("ingestion", "redaction", "sessions", "sources", "storage")
+    files = [file for room in rooms for file in sorted((package / room).rglob("*.py"))]
+    return sha256_of([[[path.name, sha256_file(path)] for path in files], [version(name) for name in _LIBRARIES]])
+
+
+class _Last(NamedTuple):
+    """The last table, where it can be copied from: its file, what is known of each row, and where each session's is."""
+
+    file: pq.ParquetFile
+    seen: list[_Seen]
+    places: dict[str, int]
+    tools: list[Tool]
+
+
+def _last(lake: Lake, key: PartitionKey, options: ReadingOptions) -> _Last | None:
+    if not (lake.is_local and lake.has("sessions", key) and lake.has(SEEN, key)):
+        return None
+    try:
+        table = lake.open(SEEN, key).read()
+        metadata: Mapping[bytes, bytes] = table.schema.metadata or {}
+        if metadata.get(_MADE_BY) != made_by(options).encode():
+            return None
+        if metadata.get(_TABLE) != sha256_file(Path(lake.table("sessions", key).path)).encode():
+            return None
+        seen = [_Seen(*row) for row in zip(*(column.to_pylist() for column in table.columns), strict=True)]
+        tools = msgspec.json.decode(metadata[_TOOLS])
+        return _Last(lake.open("sessions", key), seen, {each.session_id: at for at, each in enumerate(seen)}, tools)
+    except (DataError, pa.ArrowException, OSError, KeyError, TypeError, ValueError):  # made anew, it is whole again
+        return None
+
+
+class _Run:
+    """One pass over a store; `tools` are those that the batches were given, which the end of the pass may prove wrong."""
+
+    def __init__(self, preparation: Preparation, last: _Last | None) -> None:
+        self.preparation = preparation
+        self.tools: list[Tool] | None = last.tools if last else None
+        self.seen: list[_Seen] = []
+        self.counts: dict[str, Counter[str | None]] = {name: Counter() for name in _COUNTED}
+        self.copied = 0
+        self._last = last
+        self._calls: set[str] = set()
+
+    def inferred(self) -> list[Tool]:
+        """The tools that all calls so far tell of."""
+        schemas = ToolSchemas()
+        for text in self._calls:
+            schemas.add(_SHAPES.decode(text))
+        return schemas.tools()
+
+    def batches(self, stored: Iterator[Stored]) -> Iterator[pa.RecordBatch]:
+        """The table's batches: a thousand rows each, or fewer where they are long; an unchanged session's row is copied."""
+        old = _Rows(self._last.file) if self._last else None
+        made: list[list[Any]] = []
+        places: list[tuple[bool, int]] = []  # of each row: whether it is copied, and its place in the last table or in `made`
+        size, newest = 0, -1
+        for each in stored:
+            at = self._last.places.get(each.session_id, -1) if self._last else -1
+            if self._last and old and at > newest and self._last.seen[at].digest == each.digest:
+                newest = at
+                places.append((True, at))
+                size += old.size(at)
+                known = self._last.seen[at]
+                self.copied += 1
+            elif found := self._made(each):
+                row, known = found
+                places.append((False, len(made)))
+                made.append(row)
+                size += len(row[MESSAGES])
+            else:
+                continue
+            self._calls.add(known.calls)
+            self.seen.append(known)
+            self.preparation.note(known.session_id, _redacted(known.redacted), known.private_id)
+            if len(places) == ROWS_PER_BATCH or size >= CHARACTERS_PER_BATCH:
+                yield self._batch(made, places, old)
+                made, places, size = [], [], 0
+        if places:
+            yield self._batch(made, places, old)
+
+    def _made(self, stored: Stored) -> tuple[list[Any], _Seen] | None:
+        session = stored.build()
+        if session is None:
+            return None
+        redacted, calls = self.preparation.prepare(session)
+        private = self.preparation.took_private_id()
+        counted = json_bytes(redacted).decode() if redacted else "{}"
+        return encoded_row(session), _Seen(stored.session_id, stored.digest, _text_of(calls), intern(counted), private)
+
+    def _batch(self, made: list[list[Any]], places: list[tuple[bool, int]], old: "_Rows | None") -> pa.RecordBatch:
+        if self.tools is None:
+            self.tools = self.inferred()  # of the first batch: mostly they are all
+        batch = encoded_batch(made, json_bytes(self.tools))
+        if old is not None:
+            kept, first = old.up_to(max((at for copied, at in places if copied), default=-1))
+            order = column([batch.num_rows + at - first if copied else at for copied, at in places], pa.field("at", pa.int64()))
+            batch = _one(pa.concat_tables([pa.Table.from_batches([batch]), *kept]).take(order))
+        _count(batch, self.counts)
+        return batch
+
+
+class _Rows:
+    """Rows of a table in their order, a row group at a time; the next one is read (which needs no interpreter lock) meanwhile."""
+
+    def __init__(self, file: pq.ParquetFile) -> None:
+        self._file = file
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="last-table")
+        self._ahead = self._thread.submit(self._group, 0)
+        self._groups: list[pa.Table] = []
+        self._sizes: list[int] = []
+        self._first = self._end = self._next = 0
+
+    def size(self, at: int) -> int:
+        """The length of a row's messages in bytes."""
+        while at >= self._end:
+            self._read()
+        return self._sizes[at - self._first]
+
+    def up_to(self, at: int) -> tuple[list[pa.Table], int]:
+        """The row groups in memory and the place of their first row; those that end before the row after `at` are let go afterwards."""
+        found, first = list(self._groups), self._first
+        while self._groups and self._first + self._groups[0].num_rows <= at + 1:
+            gone = self._groups.pop(0).num_rows
+            self._first += gone
+            del self._sizes[:gone]
+        return found, first
+
+    def _group(self, number: int) -> pa.Table | None:
+        return self._file.read_row_group(number, use_threads=False) if number < self._file.num_row_groups else None
+
+    def _read(self) -> None:
+        if (group := self._ahead.result()) is None:
+            raise IndexError("the last table has no such row")
+        self._next += 1
+        self._ahead = self._thread.submit(self._group, self._next)
+        self._end += group.num_rows
+        self._groups.append(group)
+        for chunk in group["messages"].chunks:
+            self._sizes += pc.binary_length(chunk.storage).to_pylist()
+
+
+def _filled(table: pa.Table, tools: list[Tool]) -> pa.Table:
+    """A table whose rows without tools have the inferred ones; the content's hash says so."""
+    origins = table["tools_origin"].to_pylist()
+    if not any(origin in ("none", "inferred") for origin in origins):
+        return table
+    text, origin = json_bytes(tools), "inferred" if tools else "none"
+    own = table["tools"].to_pylist()
+    hashes, messages = table["content_sha256"].to_pylist(), table["messages"]
+    for at, each in enumerate(origins):
+        if each in ("none", "inferred"):
+            origins[at], own[at] = origin, text.decode()
+            hashes[at] = content_sha256(messages[at].as_py().encode(), text)
+    columns = {"tools": own, "tools_origin": origins, "content_sha256": hashes}
+    for name, values in columns.items():
+        place = table.schema.get_field_index(name)
+        table = table.set_column(place, table.schema.field(place), column(values, table.schema.field(place)))
+    return table
+
+
+def _with_tools(staged: StagedTable, tools: list[Tool], counts: dict[str, Counter[str | None]]) -> Iterator[pa.RecordBatch]:
+    """The batches of a table with other tools inferred, counted."""
+    file = pq.ParquetFile(staged.file)
+    for group in range(file.num_row_groups):
+        batch = _one(_filled(file.read_row_group(group, use_threads=False), tools))
+        _count(batch, counts)
+        yield batch
+    staged.file.unlink()
+
+
+def _one(table: pa.Table) -> pa.RecordBatch:
+    return table.combine_chunks().to_batches()[0]
+
+
+_COUNTED = {"damage": "damage", "skipped": "skipped", "judgment": "judgment", "tools": "tools_origin"}
+"""What is counted of a table, and in which column it is."""
+
+
+def _count(batch: pa.RecordBatch, counts: dict[str, Counter[str | None]]) -> None:
+    for name, place in _COUNTED.items():
+        values = batch[place].storage if is_json(batch[place].type) else batch[place]
+        counts[name].update({each["values"]: each["counts"] for each in pc.value_counts(values).to_pylist()})
+
+
+def _told(counts: dict[str, Counter[str | None]]) -> dict[str, Counter[str]]:
+    """The counts by name, of the JSON columns by what their objects count."""
+    found: dict[str, Counter[str]] = {name: Counter() for name in counts}
+    for name in ("damage", "skipped"):
+        for text, times in counts[name].items():
+            found[name].update({kind: number * times for kind, number in msgspec.json.decode(text or "{}").items()})
+    for name in ("judgment", "tools"):
+        found[name].update({value or "none": times for value, times in counts[name].items()})
+    return found
+
+
+def _first(staged: StagedTable, number: int = 5) -> list[dict[str, Any]]:
+    batches = pq.ParquetFile(staged.file).iter_batches(batch_size=number, columns=["session_id", "messages"])
+    return list(to_rows(batch for batch, _ in zip(batches, range(1), strict=False)))
+
+
+@lru_cache(maxsize=4096)  # many sessions have the same: one text of each is held
+def _text_of(shapes: frozenset[CallShape]) -> str:
+    return json_bytes(sorted(shapes)).decode()
+
+
+@lru_cache(maxsize=1024)
+def _redacted(text: str) -> dict[str, int]:
+    return msgspec.json.decode(text, type=dict[str, int])

@@ -1,0 +1,183 @@
+"""A partition of a store as canonical sessions: what every source needs after its reader.
+
+Repair, system prompt and tools from the settings where the source has none, the task key, redaction; then tool schemas inferred from the
+calls where nobody has any.
+"""
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from agent_pipeline.errors import SettingsError
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.redaction import RedactionOptions, Redactor
+from agent_pipeline.sessions.repair import DEFAULT_POLICY, Policy, broken_by, repaired, sound
+from agent_pipeline.sessions.session import Session, Tool, canonical_json, sha256_of
+from agent_pipeline.sessions.tools import CallShape, ToolSchemas, call_shapes
+from agent_pipeline.sources.base import Stored, TraceSource
+
+
+@dataclass(frozen=True)
+class ReadingOptions:
+    """What the settings say about one agent's sessions.
+
+    `task_pattern` is a regular expression searched in the session id; its groups (or the whole match) name the task. `task_field` is a key
+    of the session's context. Without either, and without a task id from the source, the first user message is the task. `repair` says
+    what is done about each kind of damage.
+    """
+
+    system_prompt: str = ""
+    tools: tuple[Tool, ...] = field(default=())
+    task_pattern: str = ""
+    task_field: str = ""
+    repair: Policy = field(default_factory=lambda: DEFAULT_POLICY)
+    redaction: RedactionOptions = field(default_factory=RedactionOptions)
+
+
+class Prepared(NamedTuple):
+    """What was redacted of a session by kind, and where it has no tools, the shapes of its calls."""
+
+    redacted: Counter[str]
+    calls: frozenset[CallShape]
+
+
+class Preparation:
+    """Makes sessions, as a source gives them, ready to be written; counts what was redacted by kind, and what a person should be told.
+
+    Raises:
+        SettingsError: an option has a value that it cannot have.
+        RedactionError: private data cannot be looked for.
+    """
+
+    def __init__(self, options: ReadingOptions) -> None:
+        self.options = options
+        self.redacted: Counter[str] = Counter()
+        self.private_ids = 0
+        self._redactor = Redactor(options.redaction)
+        self._pattern = _compiled(options.task_pattern)
+        self._count = self._unmatched = 0
+
+    def prepare(self, session: Session) -> Prepared:
+        """Make one session ready, all but the tools that are inferred."""
+        options = self.options
+        calls = mend(session, options.repair)
+        if not session.tools and options.tools:
+            session.tools, session.tools_origin = list(options.tools), "settings"
+        if options.system_prompt and not any(message["role"] == "system" for message in session.messages):
+            session.messages = [{"role": "system", "content": options.system_prompt}, *session.messages]
+            session.reasoning = [each | {"message": each["message"] + 1} for each in session.reasoning]
+        session.task_key = task_key(session, self._pattern, options.task_field)
+        # Last: the task belongs to what was said, whatever is redacted of it.
+        redacted = self._redactor.redact(session)
+        if session.tools:
+            return Prepared(redacted, frozenset())
+        return Prepared(redacted, call_shapes(session.messages) if calls is None or redacted else calls)
+
+    def note(self, session_id: str, redacted: Mapping[str, int], private_id: bool) -> None:
+        """Count a session that was prepared, now or by an earlier run."""
+        self._count += 1
+        self._unmatched += self._pattern is not None and not _named(self._pattern, session_id)
+        if redacted:
+            self.redacted.update(redacted)
+        self.private_ids += private_id
+
+    def took_private_id(self) -> bool:
+        """Whether the id of the session that was prepared last holds something private."""
+        found, self._redactor.private_ids = bool(self._redactor.private_ids), 0
+        return found
+
+    def notes(self, key: PartitionKey) -> Iterator[str]:
+        """What a person should be told about all of them, in sentences."""
+        if self._unmatched:
+            pattern = self.options.task_pattern
+            yield f"task_pattern {pattern!r} names no task in {self._unmatched} of the {self._count} session ids of {key}."
+        if self.private_ids:
+            yield f"{self.private_ids} session ids of {key} hold what looks private; ids are names and stay: give other ones in the store."
+
+
+def read_sessions(
+    source: TraceSource, key: PartitionKey, options: ReadingOptions, redacted: Counter[str] | None = None
+) -> Iterator[Session]:
+    """Every session of the partition, complete and redacted; `redacted` counts the places where, by kind.
+
+    All of them are held in memory, since the last one may teach the first one's tools: `ingestion` writes a table without that.
+    Raises what `TraceSource.sessions` and `Preparation` raise.
+    """
+    preparation, schemas, found = Preparation(options), ToolSchemas(), []
+    for session in source.sessions(key):
+        prepared = preparation.prepare(session)
+        preparation.note(session.session_id, prepared.redacted, preparation.took_private_id())
+        schemas.add(prepared.calls)
+        found.append(session)
+    source.notes.extend(preparation.notes(key))
+    if redacted is not None:
+        redacted.update(preparation.redacted)
+    tools = schemas.tools()
+    for session in found:
+        if tools and not session.tools:
+            session.tools, session.tools_origin = tools, "inferred"
+        yield session
+
+
+def mend(session: Session, policy: Policy) -> frozenset[CallShape] | None:
+    """Repair a session as its source gave it, and say whether its damage drops it; answers the shapes of a sound session's calls."""
+    if found := sound(session.messages, policy):
+        damage, calls = found
+    else:
+        mended, calls = repaired(session.messages, session.reasoning, policy), None
+        session.messages, session.reasoning, damage = mended.messages, mended.reasoning, mended.damage
+        if mended.skipped:
+            session.skipped = dict(Counter(session.skipped) + mended.skipped)
+    if damage:
+        session.damage = dict(Counter(session.damage) + Counter(damage))
+    if session.damage:
+        session.broken = broken_by(session.damage, policy)
+    return calls
+
+
+def task_key(session: Session, pattern: re.Pattern[str] | None, context_field: str) -> str:
+    """The task that a session is a trial of: what the split belongs to.
+
+    In order: the pattern on the session id, the named field of its context, the source's task id, the first user message with case and
+    white space folded (as its sha256, so that no text of a conversation travels in a key). A session with none of these is its own task.
+    """
+    if pattern is not None and (named := _named(pattern, session.session_id)):
+        return named
+    value = session.context.get(context_field) if context_field else None
+    if value is not None and value != "":
+        return value if isinstance(value, str) else canonical_json(value)
+    if session.task_id:
+        return session.task_id
+    asked = next((message["content"] for message in session.messages if message["role"] == "user"), None)
+    return f"text:{sha256_of(' '.join(asked.lower().split()))[:16]}" if asked else f"session:{session.session_id}"
+
+
+def fingerprint(stored: Iterable[Stored]) -> tuple[str, int]:
+    """A store partition's data version and its number of sessions.
+
+    The version changes when what the reader takes from the store does: it is the sha256 of the sessions' ids and digests, in their order;
+    a vacuumed, copied or touched file keeps its version.
+    """
+    found, count = hashlib.sha256(), 0
+    for each in stored:
+        found.update(canonical_json([each.session_id, each.digest.hex()]).encode())
+        count += 1
+    return found.hexdigest(), count
+
+
+def _named(pattern: re.Pattern[str], session_id: str) -> str:
+    """The task that a pattern finds in a session id; empty where it finds none."""
+    match = pattern.search(session_id)
+    if match is None:
+        return ""
+    return "-".join(group for group in match.groups() if group) if match.re.groups else match.group()
+
+
+def _compiled(pattern: str) -> re.Pattern[str] | None:
+    try:
+        return re.compile(pattern) if pattern else None
+    except re.error as error:
+        raise SettingsError(f"task_pattern {pattern!r} is not a regular expression ({error}): mend it in pipeline.toml.") from error

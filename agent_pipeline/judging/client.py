@@ -1,0 +1,312 @@
+"""Questions to a language model behind an OpenAI-compatible endpoint: asked once, paid for once, never beyond the limit.
+
+The official client retries with backoff and honours `Retry-After`. Answers are kept in a small SQLite file by the sha256 of question, model
+and parameters, written as they come: a run that is killed pays for nothing twice.
+"""
+
+import logging
+import sqlite3
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from urllib.parse import urlsplit
+
+from agent_pipeline.errors import SettingsError
+from agent_pipeline.sessions.session import sha256_of
+
+if TYPE_CHECKING:
+    import openai
+
+_VERSION = 1
+_FORMATS = ("json_schema", "json_object", "text")
+_FAILURES_IN_A_ROW = 5
+_MILLION = 1_000_000
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where to ask, and how. `parameters` go into every request as they are; prices are US dollars a million tokens.
+
+    `seconds` is the time an answer may take, `retries` how often a request that failed for a passing reason is made again.
+    """
+
+    url: str
+    model: str
+    api_key: str = ""
+    parameters: dict[str, Any] = field(default_factory=lambda: {"temperature": 0, "max_tokens": 512})
+    input_price: float = 0.0
+    output_price: float = 0.0
+    concurrency: int = 4
+    retries: int = 4
+    seconds: float = 120.0
+
+    def connect(self, called: str) -> "openai.OpenAI":
+        """A client for it, which retries with backoff; `called` names the endpoint in an error.
+
+        Raises:
+            SettingsError: the URL is none.
+        """
+        import openai
+
+        host = urlsplit(self.url).hostname
+        if not host:
+            raise SettingsError(f"{called} {self.url!r} is no URL: write it as https://host/v1.")
+        logging.getLogger("httpx2").setLevel(logging.WARNING)  # a line a request would bury the run's own
+        return openai.OpenAI(
+            base_url=self.url,
+            api_key=self.api_key or "none",
+            timeout=self.seconds,
+            max_retries=self.retries,
+            # A proxy set in the environment has no business with the loopback interface.
+            http_client=openai.DefaultHttpxClient(trust_env=host not in ("localhost", "127.0.0.1", "::1")),
+        )
+
+    @property
+    def longest_answer(self) -> int:
+        """Tokens that an answer may have, by the parameters; a guess of 512 where they do not say."""
+        given = self.parameters.get("max_completion_tokens", self.parameters.get("max_tokens"))
+        return given if isinstance(given, int) and given > 0 else 512
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one run may spend; 0 is no limit."""
+
+    requests: int = 0
+    tokens: int = 0
+    usd: float = 0.0
+
+
+class Answer(NamedTuple):
+    """`text` is null where there is none; `problem` then says why, in words that group well."""
+
+    text: str | None
+    problem: str = ""
+
+
+class Spend:
+    """What was spent, and whether one question more may be asked. A question is let through only if its estimate fits what is left."""
+
+    def __init__(self, endpoint: Endpoint, limits: Limits) -> None:
+        self.requests = self.input_tokens = self.output_tokens = 0
+        self._endpoint, self._limits = endpoint, limits
+        self._reserved: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    @property
+    def usd(self) -> float:
+        """Dollars so far, by the prices given; 0 where none were."""
+        return self._price(self.input_tokens, self.output_tokens)
+
+    def reserve(self, estimate: tuple[int, int]) -> bool:
+        """Set a request of so many tokens (in, out) aside; false if the limit does not allow it."""
+        with self._lock:
+            tokens_in = self.input_tokens + self._reserved["in"] + estimate[0]
+            tokens_out = self.output_tokens + self._reserved["out"] + estimate[1]
+            limits = self._limits
+            if (
+                (limits.requests and self.requests >= limits.requests)
+                or (limits.tokens and tokens_in + tokens_out > limits.tokens)
+                or (limits.usd and self._price(tokens_in, tokens_out) > limits.usd)
+            ):
+                return False
+            self.requests += 1
+            self._reserved.update({"in": estimate[0], "out": estimate[1]})
+            return True
+
+    def settle(self, estimate: tuple[int, int], used: tuple[int, int]) -> None:
+        """Put what a request really used in the place of its estimate."""
+        with self._lock:
+            self._reserved.subtract({"in": estimate[0], "out": estimate[1]})
+            self.input_tokens += used[0]
+            self.output_tokens += used[1]
+
+    def _price(self, tokens_in: int, tokens_out: int) -> float:
+        return (tokens_in * self._endpoint.input_price + tokens_out * self._endpoint.output_price) / _MILLION
+
+
+class AnswerCache:
+    """Answers by question, in one SQLite file that several runs may share."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._lock = threading.Lock()
+        self._path = path
+        with self._usable():
+            self._connection = sqlite3.connect(path, timeout=30, check_same_thread=False, isolation_level=None)
+            self._connection.execute("PRAGMA journal_mode=WAL")
+            self._connection.execute("CREATE TABLE IF NOT EXISTS answers (question TEXT PRIMARY KEY, text TEXT NOT NULL, about TEXT)")
+            if "about" not in {row[1] for row in self._connection.execute("PRAGMA table_info(answers)")}:  # a file of an older version
+                self._connection.execute("ALTER TABLE answers ADD COLUMN about TEXT")
+
+    def get(self, question: str) -> str | None:
+        with self._usable():
+            row = self._connection.execute("SELECT text FROM answers WHERE question = ?", (question,)).fetchone()
+        return row[0] if row else None
+
+    def put(self, question: str, text: str, about: str = "") -> None:
+        """Keep an answer; `about` names the sessions that were asked about, so that it can be forgotten with one of them."""
+        with self._usable():
+            self._connection.execute("INSERT OR REPLACE INTO answers VALUES (?, ?, ?)", (question, text, about))
+
+    def forget(self, about: str) -> tuple[int, int]:
+        """Remove the answers about a session, from the disk too; how many, and of how many others nobody noted whom they are about."""
+        with self._usable():
+            self._connection.execute("PRAGMA secure_delete = ON")
+            gone = self._connection.execute("DELETE FROM answers WHERE instr(about, ?)", (about,)).rowcount
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            unclear = self._connection.execute("SELECT count(*) FROM answers WHERE about IS NULL OR about = ''").fetchone()[0]
+        return gone, unclear
+
+    def close(self) -> None:
+        self._connection.close()
+
+    @contextmanager
+    def _usable(self) -> Iterator[None]:
+        """One thread at a time; raises SettingsError where the file is no database, or cannot be written."""
+        try:
+            with self._lock:
+                yield
+        except sqlite3.Error as error:
+            raise SettingsError(
+                f"The judge's cache {self._path} cannot be used ({error}): make room, remove it, or set cache to another folder."
+            ) from error
+
+
+class LlmClient:
+    """Asks questions, several at a time; a context manager.
+
+    `counts` tells `asked`, `cached`, and every problem by name. An endpoint that cannot be reached or never answers, a wrong key and an
+    unknown model raise SettingsError from the answer's future; what fails later costs its own answer, and after five failures in a row
+    nothing more is asked.
+    """
+
+    def __init__(self, endpoint: Endpoint, limits: Limits, cache: Path) -> None:
+        if limits.usd and not (endpoint.input_price or endpoint.output_price):
+            raise SettingsError("A limit in US dollars needs prices: set judge.input_price and judge.output_price (per million tokens).")
+        self._client = endpoint.connect("judge.endpoint")
+        self.endpoint, self.spend = endpoint, Spend(endpoint, limits)
+        self.counts: Counter[str] = Counter()
+        self._cache = AnswerCache(cache)
+        self._pool = ThreadPoolExecutor(endpoint.concurrency, thread_name_prefix="judge")
+        self._asked: dict[str, Future[Answer]] = {}
+        self._lock = threading.Lock()
+        self._format = 0
+        self._failures = 0
+        self._answered = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._pool.shutdown(cancel_futures=True)
+        self._client.close()
+        self._cache.close()
+
+    def ask(self, text: str, schema: dict[str, Any], about: str = "") -> Future[Answer]:
+        """The answer to a text, in the form of a JSON schema where the endpoint can be held to one; at once if it is known. `about` names
+        the sessions of which the text tells (`AnswerCache.put`)."""
+        question = sha256_of([_VERSION, self.endpoint.model, self.endpoint.parameters, schema, text])
+        if question in self._asked:  # on its way, or refused in this run: not to be paid for twice
+            self._asked[question].add_done_callback(self._count_again)
+            return self._asked[question]
+        known = self._cache.get(question)
+        if known is not None:
+            self.count("cached")
+            future: Future[Answer] = Future()
+            future.set_result(Answer(known))
+            return future
+        future = self._asked[question] = self._pool.submit(self._answer, question, text, schema, about)
+        return future
+
+    def _count_again(self, future: Future[Answer]) -> None:
+        if not future.cancelled() and not future.exception():
+            self.count(future.result().problem or "cached")
+
+    def _answer(self, question: str, text: str, schema: dict[str, Any], about: str) -> Answer:
+        answer = self._request(text, schema)
+        if answer.text is not None:
+            self._cache.put(question, answer.text, about)
+        self.count(answer.problem or "asked")
+        return answer
+
+    def _request(self, text: str, schema: dict[str, Any]) -> Answer:
+        import openai
+
+        # Four characters a token is usual, three is careful.
+        estimate = (len(text) // 3 + 1, self.endpoint.longest_answer)
+        for index in range(self._format, len(_FORMATS)):
+            if self._failures >= _FAILURES_IN_A_ROW:
+                return Answer(None, "the endpoint stopped answering")
+            if not self.spend.reserve(estimate):
+                return Answer(None, "the spend limit was reached")
+            used = (0, 0)
+            try:
+                done = self._client.chat.completions.create(
+                    model=self.endpoint.model,
+                    messages=[{"role": "user", "content": text}],
+                    extra_body=self.endpoint.parameters | _response_format(_FORMATS[index], schema),
+                )
+                used = _usage(done, estimate)
+                # A server that is none of these answers 200 with anything.
+                content = done.choices[0].message.content if done.choices else None
+            except (openai.BadRequestError, openai.UnprocessableEntityError) as error:
+                if index + 1 == len(_FORMATS):
+                    self._went(True)
+                    return Answer(None, f"the endpoint refused the request ({error.status_code})")
+                continue  # it may not know this way of asking for JSON
+            except (openai.AuthenticationError, openai.PermissionDeniedError, openai.NotFoundError) as error:
+                raise SettingsError(
+                    f"The judge's endpoint {self.endpoint.url} refuses the model {self.endpoint.model!r} or the key "
+                    f"(HTTP {error.status_code}): correct judge.endpoint, judge.model, or the variable that judge.api_key_variable names."
+                ) from error
+            except (openai.APIError, ValueError, AttributeError, TypeError) as error:
+                return self._failed(error)
+            finally:
+                self.spend.settle(estimate, used)
+            self._went(True)
+            self._format = index
+            return Answer(content) if isinstance(content, str) else Answer(None, "the model gave no text")
+        raise AssertionError("every format either answers or ends")
+
+    def _failed(self, error: Exception) -> Answer:
+        import openai
+
+        self._went(False)
+        # One session may be too much for a server that is well otherwise; a server that nobody can reach is another matter.
+        unreachable = isinstance(error, openai.APIConnectionError) and not isinstance(error, openai.APITimeoutError)
+        if not self._answered and (unreachable or self._failures >= _FAILURES_IN_A_ROW):
+            raise SettingsError(
+                f"The judge's endpoint {self.endpoint.url} answers nothing ({type(error).__name__}: {str(error)[:200]}): start it, correct "
+                "judge.endpoint, or take llm out of decided_by."
+            ) from error
+        return Answer(None, f"the request failed ({type(error).__name__})")
+
+    def _went(self, well: bool) -> None:
+        with self._lock:
+            self._failures = 0 if well else self._failures + 1
+            self._answered |= well
+
+    def count(self, name: str) -> None:
+        """Count what became of a question; answers come in from several threads."""
+        with self._lock:
+            self.counts[name] += 1
+
+
+def _response_format(name: str, schema: dict[str, Any]) -> dict[str, Any]:
+    if name == "json_schema":
+        return {"response_format": {"type": name, "json_schema": {"name": "answer", "strict": True, "schema": schema}}}
+    return {"response_format": {"type": name}} if name == "json_object" else {}
+
+
+def _usage(done: Any, estimate: Sequence[int]) -> tuple[int, int]:
+    """Tokens in and out; what a server does not say is taken to be what was set aside: null is not zero."""
+    usage = done.usage
+    if usage is None or not isinstance(usage.prompt_tokens, int) or not isinstance(usage.completion_tokens, int):
+        return estimate[0], estimate[1]
+    return usage.prompt_tokens, usage.completion_tokens

@@ -1,0 +1,192 @@
+"""What people say of sessions in files of their own: CSV or JSONL with `session_id`, `judgment`, `reason`.
+
+`project` and `agent` are optional columns that say whose session it is; other columns are passed over, so a filled review file is a label
+file. An empty judgment says nothing, and takes back nothing; of several judgments of one session the last counts (the files of a folder in
+the order of their names).
+"""
+
+import csv
+import io
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from agent_pipeline.errors import PartitionError, SettingsError
+from agent_pipeline.keys import PartitionKey, make_key
+from agent_pipeline.redaction import Redactor
+from agent_pipeline.sessions.session import Message, Session, sha256_of
+from agent_pipeline.sources.base import file_signature
+
+Verdict = Literal["acceptable", "unacceptable"]
+VERDICTS: dict[str | None, Verdict] = {"acceptable": "acceptable", "unacceptable": "unacceptable"}
+
+SUFFIXES = (".csv", ".jsonl")
+_BOMS = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
+_SHOWN = 5
+# Excel stops at 32,767 characters a cell; other programs do not, and the csv module's own limit is 131,072.
+_LONGEST_FIELD = (1 << 31) - 1
+
+
+class Label(NamedTuple):
+    """A person's judgment of one session."""
+
+    judgment: Verdict
+    reason: str = ""
+
+
+@dataclass
+class Labels:
+    """The labels of one agent by session id; `notes` says in sentences what could not be used."""
+
+    where: str = ""
+    by_id: dict[str, Label] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def version_with(self, store_version: str, session_ids: Iterable[str]) -> str:
+        """The data version of a store's sessions and of the labels that name them; without such labels, that of the store."""
+        used = {session_id: self.by_id[session_id] for session_id in session_ids if session_id in self.by_id}
+        return sha256_of([store_version, used]) if used else store_version
+
+    def redact(self, redactor: Redactor) -> None:
+        """Replace what is private in the reasons, in place; raises what `Redactor.redact` raises."""
+        texts: list[Message] = [{"role": "user", "content": label.reason} for label in self.by_id.values()]
+        carrier = Session(session_id="", project="", agent="", source="labels", messages=texts)
+        redactor.redact(carrier)
+        for (session_id, label), message in zip(list(self.by_id.items()), carrier.messages, strict=True):
+            self.by_id[session_id] = label._replace(reason=message["content"])
+
+    def unknown(self, session_ids: set[str]) -> str:
+        """A sentence on the labels that name none of the sessions; empty where there are none."""
+        unknown = sorted(set(self.by_id) - session_ids)
+        if not unknown:
+            return ""
+        return f"{self.where}: {len(unknown)} labels name no session of this agent ({_some(map(repr, unknown), len(unknown))})."
+
+
+def label_files(path: Path) -> list[Path]:
+    """The label files at a path: itself, or the CSV and JSONL files of a folder by name.
+
+    Raises:
+        SettingsError: there is nothing at the path, or a file of another kind.
+    """
+    try:
+        if path.is_dir():
+            return sorted(each for each in path.iterdir() if each.suffix.lower() in SUFFIXES and not each.name.startswith("."))
+        if path.is_file() and path.suffix.lower() in SUFFIXES:
+            return [path]
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    what = "is neither a .csv nor a .jsonl file" if path.exists() else "does not exist"
+    raise SettingsError(f"The labels {path} {what}: let the setting labels name a CSV or JSONL file, or a folder of them.")
+
+
+def labels_signature(path: Path) -> str:
+    """A cheap text that changes whenever the labels may have changed."""
+    return file_signature(*label_files(path))
+
+
+def read_labels(path: Path, key: PartitionKey) -> Labels:
+    """The labels of an agent.
+
+    Raises:
+        SettingsError: a file is missing, cannot be read or decoded, or has no columns `session_id` and `judgment`.
+    """
+    labels = Labels(str(path))
+    unknown: Counter[str] = Counter()
+    broken = 0
+    for file in label_files(path):
+        for row in _rows(file):
+            session_id = _text(row.get("session_id")) if row is not None else ""
+            if row is None or not session_id:
+                broken += 1
+                continue
+            if not _is_of(row, key):
+                continue
+            said = _text(row.get("judgment"))
+            judgment = VERDICTS.get(said.casefold())
+            if judgment:
+                labels.by_id[session_id] = Label(judgment, _text(row.get("reason")))
+            elif said:
+                unknown[said[:40]] += 1
+    if broken:
+        labels.notes.append(f"{path}: {broken} rows are no label (not JSON, or without a session_id) and were left out.")
+    if unknown:
+        named = _some(map(repr, sorted(unknown)), len(unknown))
+        labels.notes.append(f"{path}: {unknown.total()} judgments are neither acceptable nor unacceptable ({named}) and were left out.")
+    return labels
+
+
+def _rows(file: Path) -> Iterator[dict[str, Any] | None]:
+    """The rows of a file by folded column name; null for a line that is no JSON object."""
+    try:
+        raw = file.read_bytes()
+        text = raw.decode(_BOMS.get(raw[:2], "utf-8-sig"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise _unreadable(file, error) from error
+    return _json_rows(file, text) if file.suffix.lower() == ".jsonl" else _csv_rows(file, text)
+
+
+def _csv_rows(file: Path, text: str) -> Iterator[dict[str, Any] | None]:
+    csv.field_size_limit(_LONGEST_FIELD)
+    header = text.lstrip().partition("\n")[0]
+    # Spreadsheets of many languages write a semicolon where the comma is the decimal sign.
+    delimiter = max(",;\t", key=header.count)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    names: list[str] | None = None
+    try:
+        for values in reader:
+            if not any(value.strip() for value in values):
+                continue
+            if names is None:
+                names = [value.strip().casefold() for value in values]
+                _check_columns(file, names)
+            else:
+                yield dict(zip(names, values, strict=False))
+    except csv.Error as error:
+        raise SettingsError(f"The labels {file} are no CSV from line {reader.line_num} on ({error}): mend the quotes there.") from error
+    if names is None:
+        _check_columns(file, [])
+
+
+def _json_rows(file: Path, text: str) -> Iterator[dict[str, Any] | None]:
+    rows = []
+    for line in text.split("\n"):
+        if line.strip():
+            try:
+                value = json.loads(line)
+            except (ValueError, RecursionError):
+                value = None
+            rows.append({str(name).strip().casefold(): each for name, each in value.items()} if isinstance(value, dict) else None)
+    _check_columns(file, {name for row in rows if row for name in row})
+    yield from rows
+
+
+def _check_columns(file: Path, names: Iterable[str]) -> None:
+    if missing := sorted({"session_id", "judgment"} - set(names)):
+        raise SettingsError(f"The labels {file} have no {' and no '.join(missing)}: name the columns session_id, judgment, reason.")
+
+
+def _is_of(row: dict[str, Any], key: PartitionKey) -> bool:
+    """Whether a row speaks of this agent, or does not say of which."""
+    project, agent = _text(row.get("project")), _text(row.get("agent"))
+    try:
+        return make_key(project or key.project, agent or key.agent) == key
+    except PartitionError:
+        return False
+
+
+def _text(value: Any) -> str:
+    """A cell as text that can be written as UTF-8."""
+    return "" if value is None else str(value).strip().encode("utf-8", "replace").decode("utf-8")
+
+
+def _some(names: Iterable[str], count: int) -> str:
+    shown = [name for name, _ in zip(names, range(_SHOWN), strict=False)]
+    return ", ".join(shown) + (", …" if count > _SHOWN else "")
+
+
+def _unreadable(path: Path, error: Exception) -> SettingsError:
+    return SettingsError(f"The labels {path} cannot be read ({error}): check the permissions, and save the file as UTF-8.")

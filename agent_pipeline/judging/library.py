@@ -1,0 +1,179 @@
+"""The measures that come with the pipeline. Each says in its reason what it saw, never with the conversation's own words."""
+
+import json
+import re
+from functools import lru_cache
+from typing import Any
+
+from agent_pipeline.judging.context import Call, EvaluationContext
+from agent_pipeline.judging.measures import MeasureResult, measure
+from agent_pipeline.sessions.session import canonical_json
+
+# How a model declines, at the beginning of its answer. An apology alone ("I'm sorry, your order is late") is none.
+_REFUSAL = re.compile(
+    r"(?:i(?:'m| am) (?:very |really |so )?sorry,? (?:but |however,? )?|sorry,? (?:but )?|unfortunately,? |as an ai[^,.]{0,40},? )?"
+    r"i(?:'m| am)? (?:can(?:'t|not| not)|won't|will not|must (?:decline|refuse)|(?:not|un) ?able to|have to (?:decline|refuse)) "
+    r"(?:\w+ ){0,2}?(?:assist|help|comply|fulfil|fulfill|do that|answer|provide|support|engage|participate)",
+    re.IGNORECASE,
+)
+
+
+@measure
+def ended_with_answer(context: EvaluationContext) -> MeasureResult:
+    """The agent had the last word: words of its own, or before a closing user message; never an unanswered call."""
+    if context.final_answer:
+        return MeasureResult(True)
+    spoken = [message for message in context.messages if message["role"] != "system"]
+    while spoken and spoken[-1]["role"] == "user":
+        spoken.pop()
+    if not spoken:
+        return MeasureResult(False, "no message of the agent")
+    return MeasureResult(False, f"ends on a {'tool call' if spoken[-1].get('tool_calls') else spoken[-1]['role'] + ' message'}")
+
+
+@measure
+def answer_mentions(context: EvaluationContext, text: str, ignore_case: bool = True) -> MeasureResult:
+    """The last answer contains the text (blanks and line breaks are alike)."""
+    if not context.final_answer:
+        return MeasureResult(False, "no answer at the end")
+    answer, wanted = " ".join(context.final_answer.split()), " ".join(text.split())
+    if ignore_case:
+        answer, wanted = answer.casefold(), wanted.casefold()
+    return MeasureResult(True) if wanted in answer else MeasureResult(False, f"the answer does not mention {text!r}")
+
+
+@measure
+def no_refusal(context: EvaluationContext) -> MeasureResult:
+    """The last answer does not begin by declining to help (English wordings only)."""
+    if not context.final_answer:
+        return MeasureResult(None, "no answer at the end")
+    # Typographic apostrophes are apostrophes.
+    refused = _REFUSAL.match(context.final_answer.replace("\u2019", "'"))
+    return MeasureResult(False, "the answer declines to help") if refused else MeasureResult(True)
+
+
+@measure
+def called_tool(context: EvaluationContext, name: str, times: int | None = None) -> MeasureResult:
+    """The tool was called: at least once, or exactly so many times."""
+    count = sum(call.name == name for call in context.calls)
+    if count >= 1 if times is None else count == times:
+        return MeasureResult(True)
+    return MeasureResult(False, f"{name} was called {count} times" + ("" if times is None else f", not {times}"))
+
+
+@measure
+def arguments_match_schema(context: EvaluationContext) -> MeasureResult:
+    """Every call is of a tool that there is, with arguments that its JSON schema allows."""
+    if not context.calls:
+        return MeasureResult(True)
+    schemas = {function["name"]: function.get("parameters") for tool in context.tools if (function := _function(tool))}
+    if not schemas:
+        return MeasureResult(None, "the session has no tools to check with")
+    for number, call in enumerate(context.calls, 1):
+        if call.name not in schemas:
+            return MeasureResult(False, f"call {number} is of {call.name}, which is no tool of the session")
+        if wrong := _mismatch(call, schemas[call.name]):
+            return MeasureResult(False, f"call {number} ({call.name}): {wrong}")
+    return MeasureResult(True)
+
+
+@measure
+def no_repeated_call(context: EvaluationContext, allowed: int = 0) -> MeasureResult:
+    """No call (at most `allowed`) repeats an earlier one: the same name, arguments and result.
+
+    The same call with another result is a retry or a poll, and no repetition.
+    """
+    seen: set[tuple[str, str, str | None]] = set()
+    repeated = []
+    for call in context.calls:
+        this = (call.name, call.raw if call.arguments is None else canonical_json(call.arguments), call.result)
+        if this in seen:
+            repeated.append(call.name)
+        seen.add(this)
+    if len(repeated) <= allowed:
+        return MeasureResult(True)
+    return MeasureResult(False, f"{len(repeated)} calls repeat an earlier one ({', '.join(sorted(set(repeated)))})")
+
+
+@measure
+def at_most_steps(context: EvaluationContext, steps: int) -> MeasureResult:
+    """The agent took at most so many steps: messages of its own, each with any number of calls."""
+    taken = sum(message["role"] == "assistant" for message in context.messages)
+    return MeasureResult(True) if taken <= steps else MeasureResult(False, f"{taken} steps")
+
+
+@measure
+def all_calls_answered(context: EvaluationContext) -> MeasureResult:
+    """Every tool call has its result."""
+    unanswered = sum(call.result is None for call in context.calls)
+    return MeasureResult(False, f"{unanswered} calls without a result") if unanswered else MeasureResult(True)
+
+
+@measure
+def no_tool_errors(context: EvaluationContext) -> MeasureResult:
+    """No tool result is an error."""
+    errors = sum(map(is_tool_error, context.results))
+    return MeasureResult(False, f"{errors} tool results are errors") if errors else MeasureResult(True)
+
+
+@measure
+def no_tool_error_at_end(context: EvaluationContext) -> MeasureResult:
+    """The last tool result is not an error."""
+    if context.results and is_tool_error(context.results[-1]):
+        return MeasureResult(False, "the last tool result is an error")
+    return MeasureResult(True)
+
+
+@measure
+def tool_success_rate(context: EvaluationContext) -> float | None:
+    """The share of tool results that are no errors; null where no tool was used."""
+    results = context.results
+    return 1 - sum(map(is_tool_error, results)) / len(results) if results else None
+
+
+def is_tool_error(text: str) -> bool:
+    """Whether a tool result reads as an error: a JSON object with a true `error` or `is_error`, or a text that begins with "Error"."""
+    text = text.strip()
+    if text[:5].lower() == "error":
+        return True
+    if not text.startswith("{"):
+        return False
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(value, dict) and bool(value.get("error") or value.get("is_error"))
+
+
+def _function(tool: dict[str, Any]) -> dict[str, Any] | None:
+    function = tool.get("function")
+    return function if isinstance(function, dict) and isinstance(function.get("name"), str) else None
+
+
+def _mismatch(call: Call, schema: Any) -> str:
+    """What is wrong with a call's arguments; empty if nothing is. A broken schema raises: it can pass and fail nothing."""
+    import jsonschema
+
+    if call.arguments is None:
+        return "its arguments are not a JSON object"
+    if not isinstance(schema, dict):
+        return ""
+    error = jsonschema.exceptions.best_match(_validator(canonical_json(schema)).iter_errors(call.arguments))
+    if error is None:
+        return ""
+    where = ".".join(str(part) for part in error.absolute_path) or "the arguments"
+    # The message of jsonschema quotes the value, which may be private.
+    return f"{where} breaks the schema's {error.validator!r}"
+
+
+@lru_cache(maxsize=1024)
+def _validator(schema: str) -> Any:
+    """The validator of a JSON schema (its text, since sessions share their tools' schemas, not the objects)."""
+    import jsonschema
+    import referencing
+
+    parsed = json.loads(schema)
+    kind = jsonschema.validators.validator_for(parsed, default=jsonschema.Draft202012Validator)
+    kind.check_schema(parsed)
+    # A registry of its own: a schema that names another by URL must not make us fetch it.
+    return kind(parsed, registry=referencing.Registry())

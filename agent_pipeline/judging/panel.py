@@ -1,0 +1,89 @@
+"""All judges on a stream of sessions: everything that costs nothing first, the language model only where it still matters."""
+
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+from agent_pipeline.judging.agreement import Agreement
+from agent_pipeline.judging.context import EvaluationContext
+from agent_pipeline.judging.labels import Labels
+from agent_pipeline.judging.llm import LlmJudge
+from agent_pipeline.judging.measures import ConfiguredMeasure, MeasureResult
+from agent_pipeline.judging.policy import Judged, Opinion, Policy, decide, opinions_of
+from agent_pipeline.sessions.session import Session
+
+AskLlm = Literal["undecided", "all"]
+
+
+class _Heard(NamedTuple):
+    key: Any
+    session: Session
+    results: dict[str, MeasureResult]
+    opinions: dict[str, Opinion]
+    llm: "Future[Opinion] | None"
+
+
+@dataclass
+class Panel:
+    """The judges of one run, and what they said, counted.
+
+    `ask_llm`: `undecided` asks the model where its opinion can still change the verdict, `all` wherever there is something to judge (to see
+    how far it agrees with people). Archived and empty sessions and failures of the infrastructure are never asked about.
+    """
+
+    measures: list[ConfiguredMeasure]
+    policy: Policy
+    labels: Labels
+    llm: LlmJudge | None = None
+    ask_llm: AskLlm = "undecided"
+    verdicts: Counter[str] = field(default_factory=Counter)
+    failed: Counter[str] = field(default_factory=Counter)
+    not_taken: Counter[str] = field(default_factory=Counter)
+    agreement: Agreement = field(default_factory=Agreement)
+
+    def judge(self, sessions: Iterable[tuple[Any, Session]]) -> Iterator[tuple[Any, Judged]]:
+        """Every session's verdict beside whatever came with it, in order.
+
+        Raises:
+            SettingsError: the language model's endpoint cannot be used at all.
+        """
+        seen: set[str] = set()
+        waiting: deque[_Heard] = deque()
+        # As many sessions are held as keep the model busy: without one, none.
+        ahead = 4 * self.llm.client.endpoint.concurrency if self.llm else 0
+        for key, session in sessions:
+            seen.add(session.session_id)
+            waiting.append(self._hear(key, session))
+            while len(waiting) > ahead:
+                yield self._decided(waiting.popleft())
+        while waiting:
+            yield self._decided(waiting.popleft())
+        self.labels.notes.extend(filter(None, [self.labels.unknown(seen)]))
+
+    def _hear(self, key: Any, session: Session) -> _Heard:
+        context = EvaluationContext.of(session)
+        results = {each.name: each.take(context) for each in self.measures}
+        opinions = opinions_of(session, results, self.policy, self.labels.by_id.get(session.session_id))
+        asked = self.llm.opinion(context) if self.llm and self._matters(session, opinions) else None
+        return _Heard(key, session, results, opinions, asked)
+
+    def _matters(self, session: Session, opinions: dict[str, Opinion]) -> bool:
+        if session.archived or session.error is not None or session.attack_succeeded:
+            return False
+        if not any(message["role"] != "system" for message in session.messages):
+            return False
+        return self.ask_llm == "all" or self.policy.asks_for("llm", opinions)
+
+    def _decided(self, heard: _Heard) -> tuple[Any, Judged]:
+        opinions = heard.opinions | ({"llm": heard.llm.result()} if heard.llm else {})
+        judged = decide(heard.session, self.policy, heard.results, opinions)
+        self.verdicts[f"{judged.verdict} by {judged.verdict_by}" if judged.verdict else "none"] += 1
+        for name, result in judged.measures.items():
+            if result.passed is False:
+                self.failed[name] += 1
+            elif result.passed is None and result.score is None:
+                self.not_taken[f"{name} {result.reason}"] += 1
+        self.agreement.add(judged)
+        return heard.key, judged

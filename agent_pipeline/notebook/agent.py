@@ -1,0 +1,264 @@
+"""An agent's model, trained and evaluated in one object (01 B1): SAGE's names over the rooms below.
+
+The adapter is the one that the asset `sft_adapter` would train from the same rows and numbers: same template, same masks, same trainer.
+"""
+
+import json
+import math
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agent_pipeline.config.settings import load_settings
+from agent_pipeline.datasets.jsonl import write_atomically
+from agent_pipeline.errors import DataError, ModelError
+from agent_pipeline.evaluation.turns import Answering
+from agent_pipeline.notebook.samples import Row, rows_only
+from agent_pipeline.progress import Progress, silent
+from agent_pipeline.selection.buffer import OnlineContinualLearner
+from agent_pipeline.selection.coresets import CoresetSelector
+from agent_pipeline.sessions.session import json_bytes
+from agent_pipeline.training.adapter import train_adapter
+from agent_pipeline.training.base_model import BaseModel, resolve_base_model
+from agent_pipeline.training.config import TrainingConfig
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+MODEL = "model"
+BUFFER = "replay_buffer.json"
+USUAL_CORESET = 1000
+
+
+@dataclass(frozen=True)
+class AgentSFTConfig:
+    """How an agent's model is trained.
+
+    `train_data` and `eval_data` are anything that `samples.read_samples` takes: a file, a data set, a list of rows or of trajectories; they
+    may share no conversation. `max_seq_length` in tokens. The learning rate of 2e-5 is one for every weight: with LoRA ten to fifty times
+    it is usual.
+
+    `use_coreset_selection` trains on `coreset_target_size` rows (null: half of them, at most 1,000), chosen by any strategy of
+    `selection`; the losses that some ask for are the base model's. `use_online_continual` takes the rows in their order, as a stream of
+    batches: each is mixed with rows of earlier ones, `continual_replay_ratio` of the whole, and then shown to the buffer; the buffer stays
+    in `output_dir`, so that the next training replays what this one saw. `max_steps` above 0 ends a training early.
+
+    Raises SettingsError for a value that cannot work.
+    """
+
+    base_model: str
+    train_data: Any
+    eval_data: Any = None
+    output_dir: str = "./agent_sft_output"
+    num_epochs: float = 3
+    batch_size: int = 8
+    learning_rate: float = 2e-5
+    gradient_accumulation_steps: int = 4
+    max_seq_length: int = 2048
+    use_lora: bool = True
+    lora_r: int = 16
+    lora_alpha: int = 32
+    use_dora: bool = False
+    use_lora_plus: bool = False
+    lora_plus_lr_ratio: float = 16.0
+    use_coreset_selection: bool = False
+    coreset_strategy: str = "hybrid"
+    coreset_target_size: int | None = None
+    use_online_continual: bool = False
+    continual_buffer_size: int = 2048
+    continual_replay_ratio: float = 0.25
+    max_steps: int = 0
+    seed: int = 42
+
+    def __post_init__(self) -> None:
+        self.training()
+        if self.use_coreset_selection:
+            CoresetSelector(self.coreset_strategy, USUAL_CORESET if self.coreset_target_size is None else self.coreset_target_size)
+        if self.use_online_continual:
+            self.learner()
+
+    def training(self) -> TrainingConfig:
+        """The numbers of the training itself. Raises SettingsError."""
+        return TrainingConfig(
+            epochs=self.num_epochs,
+            max_steps=self.max_steps,
+            learning_rate=self.learning_rate,
+            batch_size=self.batch_size,
+            gradient_accumulation=self.gradient_accumulation_steps,
+            max_length=self.max_seq_length,
+            use_lora=self.use_lora,
+            lora_r=self.lora_r,
+            lora_alpha=self.lora_alpha,
+            use_dora=self.use_dora,
+            use_lora_plus=self.use_lora_plus,
+            lora_plus_lr_ratio=self.lora_plus_lr_ratio,
+            in_order=self.use_online_continual,
+            seed=self.seed,
+        )
+
+    def learner(self) -> OnlineContinualLearner:
+        """An empty buffer. Raises SettingsError."""
+        return OnlineContinualLearner(self.continual_buffer_size, self.continual_replay_ratio, seed=self.seed)
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """What came of a training. Losses in nats an assistant's token: of the last step, and of `eval_data` (null: there is none).
+
+    `counts`: `records` given, `rows` of them, `coreset` chosen, `replayed` from the buffer, `trained`; `report` is `training.json`.
+    """
+
+    model_path: str
+    final_loss: float
+    eval_loss: float | None
+    steps: int
+    counts: dict[str, int]
+    report: dict[str, Any] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class EvalResult:
+    """How a model does on turns of its agent. `accuracy`: the share of turns that are right, a call by name and arguments, an answer by its
+    words; `loss` in nats an assistant's token. `details` has the accuracies apart, and every turn with what was said."""
+
+    accuracy: float
+    loss: float | None
+    num_samples: int
+    details: dict[str, Any] = field(repr=False)
+
+
+class AgentSFTTrainer:
+    """Trains, evaluates, keeps and takes up again one agent's model."""
+
+    def __init__(self, config: AgentSFTConfig, progress: Progress = silent) -> None:
+        self.config = config
+        self.model_path: Path | None = None
+        self._progress = progress
+        self._loaded: Answering | None = None
+
+    def train(self) -> TrainingResult:
+        """Train; the model lies in the folder `model` of `output_dir`, complete or not at all. One that was killed goes on where it was.
+
+        Raises DataError for data that cannot be trained on, ModelError for a base model that cannot, SettingsError.
+        """
+        config, base = self.config, self._base()
+        rows, counted = rows_only(config.train_data)
+        heldout = rows_only(config.eval_data, "select")[0] if config.eval_data is not None else []
+        counts = {**counted}
+        learnt = {row["content_sha256"] for row in rows}
+        if both := sum(row["content_sha256"] in learnt for row in heldout):
+            raise DataError(f"{both} of {len(heldout)} conversations of eval_data are in train_data too: take them out of one of the two.")
+        if config.use_coreset_selection:
+            rows = self._coreset(rows)
+            counts["coreset"] = len(rows)
+        out_dir = Path(config.output_dir).expanduser()
+        learner = None
+        if config.use_online_continual:
+            learner = self._buffer(out_dir)
+            stream = _mixed(learner, rows, config.batch_size)
+            counts["replayed"] = len(stream) - len(rows)
+            rows = stream
+        building = out_dir / ".training"
+        building.mkdir(parents=True, exist_ok=True)
+        report = train_adapter(rows, base, config.training(), building, heldout, self._progress)
+        shutil.rmtree(out_dir / MODEL, ignore_errors=True)
+        building.rename(out_dir / MODEL)
+        if learner is not None:
+            write_atomically(out_dir / BUFFER, json_bytes({"seen": learner.seen, "rows": learner.buffer}))
+        self.model_path, self._loaded = out_dir / MODEL, None
+        return TrainingResult(
+            str(self.model_path),
+            report["loss_last"],
+            report["heldout"]["after"] if heldout else None,
+            report["steps"],
+            {**counts, "trained": report["rows"]["trained"]},
+            report,
+        )
+
+    def evaluate(self, data: Any = None, max_samples: int = 0, max_new_tokens: int = 96) -> EvalResult:
+        """The model (before any training: the base model) on every assistant turn of `data`, or of the configuration's `eval_data`.
+
+        `max_samples` above 0: so many turns at most, spread over tasks. Raises DataError, ModelError.
+        """
+        data = self.config.eval_data if data is None else data
+        if data is None:
+            raise DataError("There is nothing to evaluate on: give data, or eval_data in the configuration.")
+        rows, _ = rows_only(data, "test")
+        answered = self.answering.on_rows(rows, max_samples, max_new_tokens)
+        right = [each.right for each in answered.turns]
+        return EvalResult(
+            sum(right) / len(right),
+            answered.loss,
+            len(right),
+            {**answered.accuracies, "counts": answered.counts, "samples": [asdict(each) for each in answered.turns]},
+        )
+
+    def save_model(self, path: str | Path) -> str:
+        """Copy the trained adapter (or whole model), with tokenizer and template, to a directory, and return it.
+
+        Raises ModelError where nothing was trained or loaded.
+        """
+        if self.model_path is None:
+            raise ModelError("There is no trained model to save: call train() or load_model(path) first.")
+        target = Path(path).expanduser()
+        if target.resolve() != self.model_path.resolve():
+            shutil.copytree(self.model_path, target, dirs_exist_ok=True)
+        return str(target)
+
+    def load_model(self, path: str | Path) -> None:
+        """Take up a model that `save_model` or `train` left. Raises ModelError where there is none."""
+        path = Path(path).expanduser()
+        if not any((path / name).is_file() for name in ("adapter_config.json", "config.json")):
+            raise ModelError(f"{path} holds no trained model: give a directory that save_model wrote.")
+        self.model_path, self._loaded = path, None
+
+    @property
+    def model(self) -> "PreTrainedModel":
+        """The model in memory: trained, loaded, or the base."""
+        return self.answering.model
+
+    @property
+    def tokenizer(self) -> "PreTrainedTokenizerBase":
+        """Its tokenizer, with the training template."""
+        return self.answering.tokenizer
+
+    @property
+    def answering(self) -> Answering:
+        """The model with its tokenizer and template, loaded at its first use. Raises ModelError."""
+        if self._loaded is None:
+            self._loaded = Answering.of(self._base(), self.model_path, self.config.max_seq_length, self._progress)
+        return self._loaded
+
+    def _base(self) -> BaseModel:
+        settings = load_settings()
+        return resolve_base_model(self.config.base_model, settings.cache_path, settings.trust_remote_code)
+
+    def _coreset(self, rows: list[Row]) -> list[Row]:
+        asked = self.config.coreset_target_size
+        size = min(USUAL_CORESET, math.ceil(len(rows) / 2)) if asked is None else asked
+        return CoresetSelector(self.config.coreset_strategy, size, seed=self.config.seed).select(rows, self.config.base_model)
+
+    def _buffer(self, out_dir: Path) -> OnlineContinualLearner:
+        """The buffer that the last training in this folder left; an empty one where there was none."""
+        path = out_dir / BUFFER
+        if not path.is_file():
+            return self.config.learner()
+        try:
+            kept = json.loads(path.read_text(encoding="utf-8"))
+            rows, seen = kept["rows"], kept["seen"]
+        except (ValueError, KeyError, OSError) as error:
+            raise DataError(f"The replay buffer {path} cannot be read ({error}): remove it to begin anew.") from error
+        # Not with the seed of the last time: it would draw the same rows again.
+        return replace(self.config.learner(), seed=self.config.seed + seen, buffer=rows[: self.config.continual_buffer_size], seen=seen)
+
+
+def _mixed(learner: OnlineContinualLearner, rows: Sequence[Row], size: int) -> list[Row]:
+    """The rows as a stream of batches, each mixed with rows of earlier ones."""
+    stream: list[Row] = []
+    for start in range(0, len(rows), size):
+        batch = rows[start : start + size]
+        stream += learner.mix_with_replay(batch)
+        learner.update_buffer(batch)
+    return stream

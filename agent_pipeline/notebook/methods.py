@@ -1,0 +1,111 @@
+"""The ways to train an agent that are compared with one another (01 B8; SAGE's names), each as a configuration that does what it says."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from agent_pipeline.datasets.mixing import MixerConfig, MultiTaskMixer
+from agent_pipeline.datasets.trajectories import AgentTrajectory, TrajectoryFilter, TrajectoryToSFTConverter, load_trajectories
+from agent_pipeline.errors import ArgumentError, DataError
+from agent_pipeline.notebook.agent import AgentSFTConfig
+from agent_pipeline.notebook.samples import rows_only
+
+
+@dataclass(frozen=True)
+class MethodConfig:
+    """One way to train. `config` makes the training of it; what is not said here is as in `AgentSFTConfig`.
+
+    `use_trajectory_collection`: trains on runs of an agent (FireAct), those that `trajectory_filter` lets through. `use_multi_task`: trains
+    on several tasks' data in the shares of `task_weights` (AgentTuning); without weights all count alike.
+    """
+
+    name: str
+    description: str
+    use_coreset: bool = False
+    coreset_strategy: str = "hybrid"
+    use_continual: bool = False
+    use_dora: bool = False
+    use_lora_plus: bool = False
+    use_trajectory_collection: bool = False
+    use_multi_task: bool = False
+    coreset_target_size: int | None = None
+    lora_plus_lr_ratio: float = 16.0
+    task_weights: Mapping[str, float] = field(default_factory=dict)
+    trajectory_filter: TrajectoryFilter = field(default_factory=TrajectoryFilter)
+
+    def config(self, base_model: str, train_data: Any, **options: Any) -> AgentSFTConfig:
+        """The configuration of a training by this method; `options` are fields of `AgentSFTConfig`, and beat the method's own.
+
+        `train_data` is whatever `AgentSFTConfig` takes; for trajectories, `AgentTrajectory` objects or a file of them; for several tasks, a
+        mapping from a task's name to its data. Raises ArgumentError, DataError for other data; SettingsError.
+        """
+        if self.use_trajectory_collection:
+            train_data = self._of_trajectories(train_data)
+        elif self.use_multi_task:
+            train_data = self._of_tasks(train_data)
+        own: dict[str, Any] = {
+            "use_coreset_selection": self.use_coreset,
+            "coreset_strategy": self.coreset_strategy,
+            "coreset_target_size": self.coreset_target_size,
+            "use_online_continual": self.use_continual,
+            "use_dora": self.use_dora,
+            "use_lora_plus": self.use_lora_plus,
+            "lora_plus_lr_ratio": self.lora_plus_lr_ratio,
+        }
+        return AgentSFTConfig(base_model, train_data, **(own | options))
+
+    def _of_trajectories(self, data: Any) -> list[dict[str, Any]]:
+        runs = load_trajectories(data) if isinstance(data, str | Path) else list(data) if isinstance(data, Iterable) else [data]
+        if not all(isinstance(run, AgentTrajectory) for run in runs):
+            raise ArgumentError(f"{self.name} trains on trajectories: give AgentTrajectory objects, or a file of them.")
+        converter = TrajectoryToSFTConverter()
+        rows = converter.convert(self.trajectory_filter.filter(runs))
+        if not rows:
+            dropped = self.trajectory_filter.get_stats(runs)["dropped"] | {k: v for k, v in converter.counts.items() if k != "trajectories"}
+            told = ", ".join(f"{name} {count}" for name, count in sorted(dropped.items())) or "there are none"
+            raise DataError(f"None of {len(runs)} trajectories can be trained on ({told}): collect runs that succeed.")
+        return rows
+
+    def _of_tasks(self, data: Any) -> list[dict[str, Any]]:
+        if not isinstance(data, Mapping) or not data:
+            raise ArgumentError(f"{self.name} trains on several tasks: give a mapping from each task's name to its data.")
+        rows = {str(task): rows_only(each)[0] for task, each in data.items()}
+        mixer = MultiTaskMixer(MixerConfig(self.task_weights, "weighted" if self.task_weights else "balanced"))
+        return [sample.data | {"row_id": f"{sample.task_type}/{sample.data['row_id']}"} for sample in mixer.mix(rows)]
+
+
+_METHODS = {
+    "A_baseline": MethodConfig("Baseline", "Standard supervised fine-tuning."),
+    "B1_coreset_loss": MethodConfig(
+        "Coreset (loss)", "The rows that the base model knows least.", use_coreset=True, coreset_strategy="loss_topk"
+    ),
+    "B2_coreset_diversity": MethodConfig(
+        "Coreset (diversity)", "The rows that are least alike.", use_coreset=True, coreset_strategy="diversity"
+    ),
+    "B3_coreset_hybrid": MethodConfig(
+        "Coreset (hybrid)", "60 % of the rows by loss, 40 % by diversity.", use_coreset=True, coreset_strategy="hybrid"
+    ),
+    "C_continual": MethodConfig("Continual", "Rows of earlier batches and trainings replayed.", use_continual=True),
+    "D_combined": MethodConfig("Combined", "A hybrid coreset with replay.", use_coreset=True, use_continual=True),
+    "E_fireact": MethodConfig("FireAct", "Fine-tuning on an agent's own trajectories (Chen et al. 2023).", use_trajectory_collection=True),
+    "F_agenttuning": MethodConfig("AgentTuning", "Several tasks mixed (Zeng et al. 2023).", use_multi_task=True),
+    "G_dora": MethodConfig("DoRA", "Weight-decomposed low-rank adaptation (Liu et al. 2024).", use_dora=True),
+    "H_lora_plus": MethodConfig("LoRA+", "A higher learning rate for matrix B (Hayou et al. 2024).", use_lora_plus=True),
+}
+
+_QUICK = ("A_baseline", "B3_coreset_hybrid", "D_combined")
+
+
+class MethodRegistry:
+    """The methods by their ids."""
+
+    @staticmethod
+    def get_all_methods() -> dict[str, MethodConfig]:
+        """Every method, in the order of the ids."""
+        return dict(_METHODS)
+
+    @staticmethod
+    def get_quick_methods() -> dict[str, MethodConfig]:
+        """A few that say most: nothing special, a coreset, a coreset with replay."""
+        return {name: _METHODS[name] for name in _QUICK}

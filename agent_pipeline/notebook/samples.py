@@ -1,0 +1,230 @@
+"""Training data in the forms that people have it in, as the rows that every room here works on.
+
+A record is told by its keys: `messages` (OpenAI's form), `conversations` (ShareGPT), `prompt` and `completion` (chats or texts),
+`instruction` and `output` (Alpaca), or it is an `AgentTrajectory`. Data is a list of records, a Hugging Face data set, a folder that
+`Dataset.save_to_disk` wrote, or a file of records (JSON lines, JSON, Parquet, Arrow).
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from agent_pipeline.datasets.sft import to_last_assistant
+from agent_pipeline.datasets.sharegpt import messages_of
+from agent_pipeline.datasets.splits import SPLITS
+from agent_pipeline.datasets.trajectories import AgentTrajectory, session_of
+from agent_pipeline.errors import DataError
+from agent_pipeline.ingestion.reading import mend, task_key
+from agent_pipeline.sessions.chat import chat_to_messages
+from agent_pipeline.sessions.items import Chat
+from agent_pipeline.sessions.repair import DEFAULT_POLICY
+from agent_pipeline.sessions.session import Message, Session, is_learnt
+from agent_pipeline.sources.formats.fields import elements, function_tools, number, when
+from agent_pipeline.sources.formats.plain import ShareGPTSource
+from agent_pipeline.sources.formats.records import parsed, records
+
+Row = dict[str, Any]
+Record = Mapping[str, Any]
+
+KEYS = "messages, conversations, prompt and completion, or instruction and output"
+
+
+@dataclass
+class Samples:
+    """Rows to learn (`row_id`, `session_id`, `content_sha256`, `task_key`, `split`, `messages`, `tools`), pairs of texts that no chat
+    template renders, each (prompt, completion), and `counts`: `records` = `rows` + `texts` + the reasons why others are none."""
+
+    rows: list[Row] = field(default_factory=list)
+    texts: list[tuple[str, str]] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+
+
+def read_samples(data: Any, split: str = "train") -> Samples:
+    """The data as rows of one side of the split, in its order; a row of our own tables keeps its names.
+
+    Of records that say their side (our tables do) training takes those of `train` alone, and evaluation none of those. Damaged
+    conversations are mended or left out by the default policy, and counted. Raises DataError where nothing is left, or the data is
+    none of these; StoreError where a file cannot be read.
+    """
+    found, seen = Samples(), Counter[str]()
+    for place, record in enumerate(_records(data), 1):
+        found.counts["records"] += 1
+        if _other_side(record, split):
+            found.counts["of_another_split"] += 1
+            continue
+        if isinstance(pair := _pair(record), tuple):
+            found.texts.append(pair)
+            found.counts["texts"] += 1
+            continue
+        made = _row(record, place, split)
+        if isinstance(made, str):
+            found.counts[made] += 1
+            continue
+        seen[made["row_id"]] += 1
+        if seen[made["row_id"]] > 1:
+            made["row_id"] += f"~{seen[made['row_id']]}"
+        found.rows.append(made)
+        found.counts["rows"] += 1
+    if not (found.rows or found.texts):
+        told = ", ".join(f"{name} {count}" for name, count in found.counts.most_common() if name != "records") or "it is empty"
+        raise DataError(f"The training data holds nothing to learn from ({told}): give records with {KEYS}.")
+    return found
+
+
+def rows_only(data: Any, split: str = "train") -> tuple[list[Row], Counter[str]]:
+    """The rows and counts of data that must be conversations. Raises what `read_samples` raises, and DataError for texts."""
+    found = read_samples(data, split)
+    if found.texts:
+        raise DataError(f"{len(found.texts)} of {found.counts['records']} records are texts, no conversations: give messages.")
+    return found.rows, found.counts
+
+
+def _records(data: Any) -> Iterable[Any]:
+    if isinstance(data, str | Path):
+        data = _of_path(Path(data).expanduser())
+    if isinstance(data, Mapping) or not isinstance(data, Iterable):
+        raise DataError(f"Training data cannot be a {type(data).__name__}: give a file, a data set or a list of records.")
+    return map(_without_nulls, data) if hasattr(data, "features") else data
+
+
+def _of_path(path: Path) -> Iterable[Any]:
+    if path.is_dir() and (path / "dataset_info.json").is_file():
+        from datasets import load_from_disk
+
+        return load_from_disk(str(path))
+    if not path.is_file():
+        raise DataError(f"The training data {path} is no file and no folder of a saved data set: give one of them.")
+    notes: list[str] = []
+    lines = [parsed(each.raw) for each in records(path, notes)]
+    if notes:
+        raise DataError(f"{notes[0].rstrip('.')}: mend the file first; what is trained on should be all that was meant.")
+    return chain.from_iterable(each if isinstance(each, list) else [each] for each in lines)
+
+
+def _other_side(record: Any, split: str) -> bool:
+    said = _text(record, "split")
+    return said in SPLITS and (said == "train") != (split == "train")
+
+
+def _pair(record: Any) -> tuple[str, str] | None:
+    """Prompt and completion of a record of texts."""
+    if not isinstance(record, Mapping) or record.get("messages") is not None:
+        return None
+    prompt, completion = record.get("prompt"), record.get("completion")
+    return (prompt, completion) if isinstance(prompt, str) and isinstance(completion, str) and completion else None
+
+
+def _row(record: Any, place: int, split: str) -> Row | str:
+    """A record as a row, or why it is none."""
+    if isinstance(record, AgentTrajectory):
+        session, weights = session_of(record), [1]
+    elif not isinstance(record, Mapping):
+        return "no_record"
+    elif (chat := _chat(record)) is None:
+        return "unknown_keys"
+    else:
+        session, weights = _session(record, chat[0]), chat[1]
+    mend(session, DEFAULT_POLICY)
+    if session.broken:
+        return f"broken:{session.broken}"
+    content = session.content_sha256()  # of what was said, whatever of it is learnt
+    said = [message for message in session.messages if message["role"] == "assistant"]
+    if any(not weight for weight in weights):
+        if len(weights) != len(said):
+            return "weights_without_their_messages"
+        for message, weight in zip(said, weights, strict=True):
+            if not weight:
+                message["weight"] = 0
+    messages = to_last_assistant(session.messages)
+    if not any(is_learnt(message) for message in messages if message["role"] == "assistant"):
+        return "nothing_to_learn"
+    name = _text(record, "row_id") or _text(record, "session_id") or f"record-{place}"
+    return {
+        "row_id": name,
+        "session_id": _text(record, "session_id") or session.session_id or name,
+        "content_sha256": content,
+        "task_key": _text(record, "task_key") or task_key(session, None, ""),
+        "split": split,
+        "messages": messages,
+        "tools": session.tools,
+        **_known(record),
+    }
+
+
+def _known(record: Any) -> Row:
+    """Score and time, where a record says them."""
+    if not isinstance(record, Mapping):
+        return {}
+    found = {"score": number(record.get("score")), "created_at": when(record.get("created_at"))}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _text(record: Any, name: str) -> str:
+    value = record.get(name) if isinstance(record, Mapping) else None
+    return value if isinstance(value, str) else ""
+
+
+def _session(record: Record, chat: Chat) -> Session:
+    tools, strange = function_tools(record.get("tools") or record.get("functions"))
+    chat.damage["invalid_tools"] += strange
+    return Session(
+        session_id=_text(record, "session_id"),
+        project="samples",
+        agent="samples",
+        source="samples",
+        messages=chat.messages,
+        tools=tools,
+        task_id=_text(record, "task_id") or None,
+        damage=dict(+chat.damage),
+        skipped=dict(chat.skipped),
+    )
+
+
+def _chat(record: Record) -> tuple[Chat, list[int]] | None:
+    """The conversation of a record, and the weight of each of the assistant's messages; null where no key tells one."""
+    if record.get("messages") is not None:
+        return _weighted(record["messages"])
+    if record.get("conversations") is not None:
+        return _turns(record)
+    if isinstance(record.get("prompt"), list) and isinstance(record.get("completion"), list):
+        # Only the completion is learnt, whatever the assistant said before it.
+        before = [message | {"weight": 0} if isinstance(message, dict) else message for message in record["prompt"]]
+        return _weighted([*before, *record["completion"]])
+    if isinstance(record.get("instruction"), str) and isinstance(record.get("output"), str):
+        asked = "\n\n".join(filter(None, (record["instruction"], record.get("input"))))
+        said: list[Message] = [{"role": "user", "content": asked}, {"role": "assistant", "content": record["output"]}]
+        system = [{"role": "system", "content": record["system"]}] if record.get("system") else []
+        return Chat([*system, *said]), [1]
+    return None
+
+
+def _turns(record: Record) -> tuple[Chat, list[int]]:
+    """A ShareGPT conversation: in our own form, which has ids, nothing is lost; in another the reader of such files knows what is what."""
+    turns = [turn for turn in elements(record["conversations"]) if isinstance(turn, dict)]
+    acts = [turn for turn in turns if turn.get("from") in ("function_call", "observation")]
+    if acts and all("ids" in turn for turn in acts):
+        return _weighted(messages_of(turns))
+    said = [turn for turn in turns if turn.get("from") in ("gpt", "assistant", "function_call")]
+    return ShareGPTSource(Path()).chat(dict(record)), [int(turn.get("train") is not False) for turn in said]
+
+
+def _weighted(messages: Any) -> tuple[Chat, list[int]]:
+    """A chat in any spelling, and the weights that its messages had."""
+    if not isinstance(messages, list):
+        return chat_to_messages(messages), [1]
+    plain = [dict(message) if isinstance(message, dict) else message for message in messages]
+    weights = [int(bool(each.pop("weight", 1))) for each in plain if isinstance(each, dict) and each.get("role") == "assistant"]
+    for each in plain:
+        if isinstance(each, dict):
+            each.pop("weight", None)
+    return chat_to_messages(plain), weights
+
+
+def _without_nulls(value: Any) -> Any:
+    """A value as it was before `datasets` gave every object all the keys that any has."""
+    if isinstance(value, dict):
+        return {name: _without_nulls(each) for name, each in value.items() if each is not None}
+    return [_without_nulls(each) for each in value] if isinstance(value, list) else value

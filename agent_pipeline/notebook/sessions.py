@@ -1,0 +1,253 @@
+"""Sessions of a project's agent: their list, their histories, and data sets of those that pass (01 A1 and A2)."""
+
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import pyarrow as pa
+
+from agent_pipeline.config.settings import load_settings
+from agent_pipeline.datasets.distillation import said_only
+from agent_pipeline.datasets.formats import form, in_form
+from agent_pipeline.datasets.preferences import unfit_to_compare
+from agent_pipeline.datasets.sft import sft_rows
+from agent_pipeline.datasets.splits import SplitSizes
+from agent_pipeline.errors import ArgumentError, DataError, NoSessionsError
+from agent_pipeline.ingestion.forgotten import BlockList
+from agent_pipeline.ingestion.reading import read_sessions
+from agent_pipeline.judging import ConfiguredMeasure, EvaluationContext, parse_measure
+from agent_pipeline.judging.curation import LEAKS, leak_patterns, without_leaks
+from agent_pipeline.judging.labels import VERDICTS
+from agent_pipeline.keys import PartitionKey, make_key
+from agent_pipeline.sessions.items import Item
+from agent_pipeline.sessions.repair import repair_policy
+from agent_pipeline.sessions.session import Session
+from agent_pipeline.sessions.tables import to_table
+from agent_pipeline.sources import Location, TraceSource, open_sources, parse_location, readers
+from agent_pipeline.sources.formats.histories import histories
+from agent_pipeline.storage.lake import Lake
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+Store = str | Path | Location | TraceSource | Sequence[str | Path | Location]
+"""A store, several, or a reader that is open already."""
+
+Measure = str | Callable[[EvaluationContext], Any]
+"""The name of a registered measure, as in a configuration (`at_most_steps(12)`), or a function of an evaluation context."""
+
+
+FORMATS = ("conversational", "prompt_completion", "prompt_completion_messages")
+
+
+class StoredSession(NamedTuple):
+    """A session as its store lists it; `message_count` is the number of its items."""
+
+    id: str
+    archived: bool
+    message_count: int
+
+
+def list_sessions(project_slug: str, agent_slug: str, *, store: Store | None = None) -> list[StoredSession]:
+    """Every session of a project's agent, archived and empty ones too, in the order of their ids.
+
+    `store`: where to look, instead of the stores of the settings. Raises PartitionError, StoreError, SettingsError.
+    """
+    source, key = _open(store), make_key(project_slug, agent_slug)
+    found = [StoredSession(session.session_id, session.archived, len(items)) for session, items in histories(source, key)]
+    _warn(source)
+    return found
+
+
+def load_history(session_id: str, project_slug: str, agent_slug: str, *, store: Store | None = None) -> list[Item]:
+    """A session's items, in order, with whatever is private in them.
+
+    Raises DataError where there is no such session, and what `list_sessions` raises.
+    """
+    key = make_key(project_slug, agent_slug)
+    for session, items in histories(_open(store), key):
+        if session.session_id == session_id:
+            return items
+    raise DataError(f"{key} has no session {session_id!r}: list_sessions({key.project!r}, {key.agent!r}) gives those that it has.")
+
+
+def export_traces_for_sft(
+    project_slug: str,
+    agent_slug: str,
+    *,
+    judgment: str | None = None,
+    measure: Measure | None = None,
+    measure_passed: bool = True,
+    filter_fn: Callable[[list[Item]], bool] | None = None,
+    format: str = "conversational",
+    include_system: bool = True,
+    max_sessions: int | None = None,
+    include_tool_calls: bool = True,
+    repair: Mapping[str, str] | None = None,
+    store: Store | None = None,
+    counts: Counter[str] | None = None,
+) -> "Dataset":
+    """The sessions that pass as a Hugging Face `Dataset`, in the order of their ids, mended and redacted as the settings say.
+
+    `judgment`: keep those that are judged so. `measure`: keep those whose result is `measure_passed`. `filter_fn` looks at the history as
+    the store holds it, before anything is mended or redacted. `max_sessions`: the first so many that passed. Without
+    `include_tool_calls` only what was said is left. `repair`: what to do about a kind of damage, where the default will not do.
+
+    `format`: `conversational` (columns `messages`, `tools`), `prompt_completion` (texts) or `prompt_completion_messages` (TRL's
+    conversational one); see `formats`. Each row has `session_id`, `content_sha256`, and the `task_key` to which its split belongs
+    (`splits.split_of`).
+
+    `counts` gets `sessions` = `rows` + the reasons: `forgotten` (`agent-pipeline forget`, in the settings' lake), `archived`, `empty`,
+    `not_<judgment>`, `unjudged`, `filtered`, `filter_raised: <what>`, `broken:<kind>`, `infrastructure_error`, `attack_succeeded`,
+    `verdict_leak`, `measure_failed`, `measure_passed`, `measure_not_taken: <why>`, `max_sessions`, `no_assistant_message`, `no_answer`.
+
+    Raises:
+        NoSessionsError: (a ValueError) no session is left; says how many each filter took.
+        ArgumentError: (a ValueError) a judgment, measure or format that there is not.
+        PartitionError, StoreError, SettingsError, RedactionError: from where the sessions are read.
+    """
+    from datasets import Dataset
+
+    if format not in FORMATS:
+        raise ArgumentError(f"The format {format!r} does not exist: choose one of {', '.join(FORMATS)}.")
+    schema = pa.schema([column for column in form(format).schema if column.name not in ("row_id", "split")])
+    counts = Counter() if counts is None else counts
+    source, key, settings = _open(store), make_key(project_slug, agent_slug), load_settings()
+    asked = _Asked(judgment, _measure(measure), measure_passed, filter_fn, include_system, include_tool_calls)
+    options = settings.reading(key)
+    if repair:
+        options = replace(options, repair=repair_policy(repair))
+    looked_at = _Looking(source, asked, BlockList.read(Lake(settings.lake_url, settings.cache_path)))
+    kept: list[Session] = []
+    for session in read_sessions(cast("TraceSource", looked_at), key, options):
+        counts["sessions"] += 1
+        reason = looked_at.reasons.get(session.session_id) or asked.reason(session)
+        if reason is None and max_sessions is not None and len(kept) >= max_sessions:
+            reason = "max_sessions"
+        if reason:
+            counts[reason] += 1
+        else:
+            kept.append(session)
+    counts["sessions"] += looked_at.forgotten
+    counts["forgotten"] += looked_at.forgotten
+    _warn(source)
+    made: Counter[str] = Counter()
+    rows = list(in_form(sft_rows(kept, SplitSizes(), made), format, made))
+    counts["rows"] += len(rows)
+    counts["no_answer"] += made["rows_without_an_answer"]
+    counts["no_assistant_message"] += made["no_assistant_message"]
+    for name in [name for name, number in counts.items() if not number]:
+        del counts[name]
+    if not rows:
+        told = ", ".join(f"{name} {number}" for name, number in counts.most_common() if name != "sessions") or "there are none"
+        raise NoSessionsError(f"None of {counts['sessions']} sessions of {key} can be trained on ({told}): loosen what took most of them.")
+    return Dataset(to_table(rows, schema))
+
+
+@dataclass
+class _Asked:
+    """What a session must be to be kept."""
+
+    judgment: str | None
+    measure: ConfiguredMeasure | None
+    measure_passed: bool
+    filter_fn: Callable[[list[Item]], bool] | None
+    include_system: bool
+    include_tool_calls: bool
+
+    def __post_init__(self) -> None:
+        if self.judgment is not None and self.judgment not in VERDICTS:
+            raise ArgumentError(f"There is no judgment {self.judgment!r}: ask for 'acceptable' or 'unacceptable'.")
+        self._leaks = leak_patterns(LEAKS)
+
+    def reason_as_stored(self, session: Session, items: list[Item]) -> str | None:
+        """Why a session is left out, from what its store says."""
+        if session.archived:
+            return "archived"
+        if not items or not session.messages:
+            return "empty"
+        if self.judgment is not None and (said := VERDICTS.get(session.judgment)) != self.judgment:
+            return "unjudged" if said is None else f"not_{self.judgment}"
+        if self.filter_fn is None:
+            return None
+        try:
+            return None if self.filter_fn(items) else "filtered"
+        except Exception as error:  # a user's predicate may raise anything; it must cost its own session
+            return f"filter_raised: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
+
+    def reason(self, session: Session) -> str | None:
+        """Why a session that is mended and redacted is left out; one that stays gets the form that is asked for."""
+        if session.broken is not None:
+            return f"broken:{session.broken}"
+        if unfit := unfit_to_compare(session):
+            return unfit
+        session.messages, _, leak = without_leaks(session.messages, self._leaks)
+        if leak is not None:
+            return "verdict_leak"
+        if self.measure is not None:
+            passed, why, _ = self.measure.take(EvaluationContext.of(session))
+            if passed is None:
+                return f"measure_not_taken: {why}"
+            if passed is not self.measure_passed:
+                return "measure_failed" if self.measure_passed else "measure_passed"
+        if not self.include_system:
+            session.messages = [message for message in session.messages if message["role"] != "system"]
+        if not self.include_tool_calls:
+            session.messages, session.tools = said_only(session.messages), []
+        return None
+
+
+@dataclass
+class _Looking:
+    """A source that looks at each history as it goes by; `reasons`: why a session is left out, by its id. Forgotten ones pass unseen."""
+
+    source: TraceSource
+    asked: _Asked
+    blocked: BlockList
+    forgotten: int = 0
+    reasons: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def notes(self) -> list[str]:
+        return self.source.notes
+
+    def sessions(self, key: PartitionKey) -> Iterator[Session]:
+        for session, items in histories(self.source, key):
+            if self.blocked.has(session.session_id, key):
+                self.forgotten += 1
+                continue
+            if reason := self.asked.reason_as_stored(session, items):
+                self.reasons[session.session_id] = reason
+            yield session
+
+
+def _measure(measure: Any) -> ConfiguredMeasure | None:
+    if measure is None:
+        return None
+    if isinstance(measure, str):
+        return parse_measure(measure)
+    if not callable(measure):
+        raise ArgumentError(f"The measure is a {type(measure).__name__}: give a registered measure's name, or a function of a context.")
+    return ConfiguredMeasure(getattr(measure, "__name__", type(measure).__name__), measure)
+
+
+def _open(store: Store | None) -> TraceSource:
+    """A reader of the store, or of those that the settings name. Raises StoreError, SettingsError."""
+    settings = load_settings()
+    if store is None:
+        return open_sources(settings.stores, readers(settings.sources))
+    if isinstance(store, str | Path | Location):
+        store = [store]
+    if isinstance(store, Sequence):
+        locations = [each if isinstance(each, Location) else parse_location(str(each)) for each in store]
+        return open_sources(locations, readers(settings.sources))
+    return store
+
+
+def _warn(source: TraceSource) -> None:
+    """Say what a reader met that a person should know (a store without a verdict file, say)."""
+    for note in source.notes:
+        warnings.warn(note, stacklevel=3)

@@ -1,0 +1,1 @@
+"""The canonical session: items, chat messages, repair, tables."""

@@ -1,0 +1,85 @@
+"""Tool schemas for sessions whose source has none, inferred from the calls that were seen.
+
+A chat template can only render tools that it is given, and a model trained without them learns to call tools that it was never
+told of. What is inferred is marked so (`tools_origin = "inferred"`): names, argument names, JSON types, and which arguments every
+call had.
+"""
+
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from agent_pipeline.sessions.session import Message, Tool
+
+CallShape = tuple[str, tuple[tuple[str, str], ...]]
+"""A tool's name and, by argument name, the JSON types of one call."""
+
+_ARGUMENTS = msgspec.json.Decoder(dict[str, Any])
+_JSON_TYPES: dict[type, str] = {
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    str: "string",
+    list: "array",
+    dict: "object",
+    type(None): "null",
+}
+
+
+def call_shapes(messages: Iterable[Message]) -> frozenset[CallShape]:
+    """The different calls of a session; one whose arguments are no JSON object is passed over (damage, counted elsewhere)."""
+    calls = (call["function"] for message in messages for call in message.get("tool_calls") or ())
+    return frozenset(shape for call in calls if (shape := call_shape(call["name"], call["arguments"])))
+
+
+def call_shape(tool: str, arguments: str) -> CallShape | None:
+    """One call's shape; null where its arguments are no JSON object."""
+    try:
+        values = _ARGUMENTS.decode(arguments)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return None
+    return _shape(tool, tuple(values), tuple(map(type, values.values())))
+
+
+@lru_cache(maxsize=4096)
+def _shape(tool: str, names: tuple[str, ...], types: tuple[type, ...]) -> CallShape:
+    return tool, tuple(sorted((name, _JSON_TYPES[each]) for name, each in zip(names, types, strict=True)))
+
+
+class ToolSchemas:
+    """Gathers calls over the sessions of a partition; holds what differs, not the calls."""
+
+    def __init__(self) -> None:
+        self._shapes: set[CallShape] = set()
+
+    def add(self, shapes: Iterable[CallShape]) -> None:
+        """Take in one session's calls."""
+        self._shapes.update(shapes)
+
+    def tools(self) -> list[Tool]:
+        """OpenAI function schemas, by name; an argument is required if every call had it."""
+        calls: dict[str, list[dict[str, str]]] = {}
+        for name, arguments in self._shapes:
+            calls.setdefault(name, []).append(dict(arguments))
+        return [
+            {"type": "function", "function": {"name": name, "description": "", "parameters": _parameters(calls[name])}}
+            for name in sorted(calls)
+        ]
+
+
+def _parameters(calls: list[dict[str, str]]) -> dict[str, Any]:
+    names = sorted({name for call in calls for name in call})
+    return {
+        "type": "object",
+        "properties": {name: {"type": _type({call[name] for call in calls if name in call})} for name in names},
+        "required": [name for name in names if all(name in call for call in calls)],
+    }
+
+
+def _type(seen: set[str]) -> str | list[str]:
+    """One JSON type, or a list of several; an integer is a number too."""
+    if {"integer", "number"} <= seen:
+        seen = seen - {"integer"}
+    return next(iter(seen)) if len(seen) == 1 else sorted(seen)

@@ -1,0 +1,1 @@
+"""Readers of the stores that agent frameworks write."""

@@ -1,0 +1,188 @@
+"""Claude Code sessions: JSON lines of `{type, uuid, parentUuid, isSidechain, sessionId, timestamp, message}`, a file or a folder of them.
+
+The lines of one API message (`message.id`) are put together. Lines are a tree by `parentUuid`: of its branches the one with the last
+line is taken. Side chains (a sub-agent's work) are sessions of their own that name their parent. Lines of other types are passed over and
+counted.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import msgspec
+
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.sessions.chat import chat_to_messages
+from agent_pipeline.sessions.items import text_of
+from agent_pipeline.sessions.session import Session
+from agent_pipeline.sources.agents.codex import folder_name
+from agent_pipeline.sources.base import add_note
+from agent_pipeline.sources.formats.fields import elements, number, section
+from agent_pipeline.sources.formats.files import FileSource, Ident, Record, text
+from agent_pipeline.sources.formats.records import Kind, Place
+
+_SPOKEN = ("user", "assistant")
+_CONTEXT = ("cwd", "gitBranch", "version", "agentId")
+
+
+class _Line(msgspec.Struct):
+    type: str
+    sessionId: Any = None  # noqa: N815
+    cwd: Any = None
+
+
+class ClaudeCodeSource(FileSource):
+    """A session's file, or a folder of them (such as ~/.claude/projects): the working folder's name is the project."""
+
+    name: ClassVar[str] = "claude_code"
+    looks_like: ClassVar[str] = "Claude Code sessions: lines of user and assistant with sessionId and message"
+    kinds: ClassVar[tuple[Kind, ...]] = ("lines",)
+    merges: ClassVar[bool] = True
+    outline: ClassVar[type[msgspec.Struct]] = _Line
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._left = 0
+
+    @classmethod
+    def accepts(cls, record: Record) -> bool:
+        return record.get("type") in _SPOKEN and isinstance(record.get("message"), dict) and "sessionId" in record
+
+    def identify(self, record: Record, place: Place) -> Ident | None:
+        session = text(record.get("sessionId"))
+        return Ident(session, session, folder_name(record.get("cwd")), self.name.replace("_", "-")) if session else None
+
+    def sessions(self, key: PartitionKey) -> Iterator[Session]:
+        self._left = 0
+        yield from super().sessions(key)
+        if self._left:
+            sentence = f"{self.path}: {self._left} messages of {key} are on conversation branches that were left"
+            add_note(self.notes, f"{sentence}; of each session the branch with the last line was taken.")
+
+    def build(self, key: PartitionKey, session_id: str, found: list[tuple[Place, Record]]) -> Iterable[Session]:
+        main: list[Record] = []
+        sides: dict[str, list[Record]] = {}
+        roots: dict[Any, str] = {}
+        for line in _distinct(record for _, record in found):
+            if line.get("isSidechain") is True:
+                parent, own = text(line.get("parentUuid")), text(line.get("uuid"))
+                chain = text(line.get("agentId")) or roots.get(parent) or own or "side"
+                roots[own] = chain
+                sides.setdefault(chain, []).append(line)
+            else:
+                main.append(line)
+        if main:
+            yield self._session(key, session_id, main, None)
+        for chain, lines in sorted(sides.items()):
+            yield self._session(key, f"{session_id}:{chain}", lines, session_id)
+
+    def _session(self, key: PartitionKey, session_id: str, lines: list[Record], parent: str | None) -> Session:
+        taken, others = _branch(lines)
+        self._left += others
+        spoken = [line for line in taken if not _synthetic(line)]
+        chat = chat_to_messages(_merged(spoken))
+        chat.skipped.update(f"line:{text(line.get('type')) or 'unknown'}" for line in lines if line.get("type") not in _SPOKEN)
+        chat.skipped["other_branch"] += others
+        chat.skipped["synthetic_message"] += len(taken) - len(spoken)
+        usage = {_message_id(line) or id(line): section(line, "message", "usage") for line in spoken if line.get("type") == "assistant"}
+        costs = [cost for line in spoken if (cost := number(line.get("costUSD"))) is not None]
+        times = [line["timestamp"] for line in taken if line.get("timestamp")]
+        models = [section(line, "message").get("model") for line in spoken if line.get("type") == "assistant"]
+        broken = bool(taken) and taken[-1].get("isApiErrorMessage") is True
+        return self.made(
+            key,
+            session_id,
+            chat,
+            context={name: lines[0][name] for name in _CONTEXT if lines[0].get(name) is not None},
+            usage=usage.values(),
+            cost_usd=sum(costs) if costs else None,
+            created_at=times[0] if times else None,
+            ended_at=times[-1] if times else None,
+            model_id=next((model for model in reversed(models) if model), None),
+            parent_session_id=parent,
+            error=_words(taken[-1]) or "the API gave an error" if broken else None,
+        )
+
+
+def _distinct(lines: Iterable[Record]) -> Iterable[Record]:
+    """Lines without those that a resumed session's file repeats."""
+    seen: set[str] = set()
+    for line in lines:
+        own = text(line.get("uuid"))
+        if own is None or own not in seen:
+            yield line
+        if own is not None:
+            seen.add(own)
+
+
+def _branch(lines: list[Record]) -> tuple[list[Record], int]:
+    """The conversation that ends in the last line, in order, and how many lines of others were left out.
+
+    From the last line up by `parentUuid` (`logicalParentUuid` over a compaction; the line before where a parent is not in the file). What
+    belongs to a message on the way is taken too: the other lines of the same API message, and the results that its calls
+    still miss.
+    """
+    spoken = [line for line in lines if line.get("type") in _SPOKEN]
+    at = {own: number for number, line in enumerate(lines) if (own := text(line.get("uuid")))}
+    chain: set[int] = set()
+    here = max((number for number, line in enumerate(lines) if line.get("type") in _SPOKEN), default=-1)
+    while here >= 0 and here not in chain:
+        chain.add(here)
+        line = lines[here]
+        parent = text(line.get("parentUuid")) or text(line.get("logicalParentUuid"))
+        if parent is None and "parentUuid" in line:  # the beginning; without the field the lines are no tree, but follow one another
+            break
+        here = at.get(parent, here - 1) if parent else here - 1
+    on_way = [lines[number] for number in sorted(chain) if lines[number].get("type") in _SPOKEN]
+    messages = {_message_id(line) for line in on_way if line.get("type") == "assistant"} - {None}
+    taken_ids = {id(line) for line in on_way} | {id(line) for line in spoken if _message_id(line) in messages}
+    blocks = [block for line in spoken if id(line) in taken_ids for block in _blocks(line)]
+    answered = {text(block.get("tool_use_id")) for block in blocks if block.get("type") == "tool_result"}
+    waiting = {text(block.get("id")) for block in blocks if block.get("type") == "tool_use"} - answered
+    taken = [line for line in spoken if id(line) in taken_ids or _answers(line, waiting)]
+    return taken, len(spoken) - len(taken)
+
+
+def _answers(line: Record, calls: set[Any]) -> bool:
+    blocks = _blocks(line)
+    return bool(blocks) and all(block.get("type") == "tool_result" and text(block.get("tool_use_id")) in calls for block in blocks)
+
+
+def _merged(lines: list[Record]) -> list[Any]:
+    """The messages, the parts of each API message in one, where its first part was; a part that is there twice is taken once."""
+    merged: list[Any] = []
+    whole: dict[str, Record] = {}
+    for line in lines:
+        message, name = section(line, "message"), _message_id(line)
+        if name is None or line.get("type") != "assistant":
+            merged.append({**message, "role": text(message.get("role")) or line["type"]})
+        elif name not in whole:
+            whole[name] = {"role": "assistant", "content": list(_parts(message))}
+            merged.append(whole[name])
+        else:
+            whole[name]["content"] += [part for part in _parts(message) if part not in whole[name]["content"]]
+    return merged
+
+
+def _parts(message: Record) -> list[Any]:
+    content = message.get("content")
+    return content if isinstance(content, list) else [] if content is None else [content]
+
+
+def _blocks(line: Record) -> list[Record]:
+    return [block for block in elements(section(line, "message").get("content")) if isinstance(block, dict)]
+
+
+def _message_id(line: Record) -> str | None:
+    return text(section(line, "message").get("id"))
+
+
+def _synthetic(line: Record) -> bool:
+    """Whether Claude Code wrote a message itself: an error of the API, a note that nothing was asked, the summary after a compaction."""
+    of_model = section(line, "message").get("model") == "<synthetic>"
+    return of_model or line.get("isApiErrorMessage") is True or line.get("isCompactSummary") is True
+
+
+def _words(line: Record) -> str | None:
+    return text(text_of(section(line, "message").get("content"), Counter()))

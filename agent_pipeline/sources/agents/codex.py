@@ -1,0 +1,113 @@
+"""Codex CLI rollouts: lines of `{timestamp, type, payload}`, a file a session.
+
+`response_item` payloads are Responses items; `event_msg` lines repeat them and are passed over, but for token counts and errors. Context
+that Codex puts before the first words of the user, as user messages, joins the system message.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import takewhile
+from pathlib import PurePath, PureWindowsPath
+from typing import Any, ClassVar
+
+import msgspec
+
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.sessions.chat import responses_items
+from agent_pipeline.sessions.items import text_of, to_messages
+from agent_pipeline.sessions.session import Session
+from agent_pipeline.sources.formats.fields import section
+from agent_pipeline.sources.formats.files import FileSource, Ident, Record, text
+from agent_pipeline.sources.formats.records import Kind, Place
+
+_LINES = {"session_meta", "response_item", "event_msg", "turn_context", "compacted"}
+_EVENTS = {"token_count", "error"}
+_INJECTED = (
+    "<environment_context>",
+    "<user_instructions>",
+    "<permissions instructions>",
+    "<skills_instructions>",
+    "# AGENTS.md instructions",
+)
+_CONTEXT = ("cwd", "originator", "cli_version", "source", "model_provider", "git")
+
+
+class _Payload(msgspec.Struct):
+    type: Any = None
+    id: Any = None
+    cwd: Any = None
+
+
+class _Line(msgspec.Struct):
+    type: str
+    payload: _Payload
+
+
+class CodexSource(FileSource):
+    """A rollout, or a folder of them: the working folder's name is the project."""
+
+    name: ClassVar[str] = "codex"
+    looks_like: ClassVar[str] = "Codex rollouts: lines of session_meta, turn_context and response_item"
+    kinds: ClassVar[tuple[Kind, ...]] = ("lines",)
+    outline: ClassVar[type[msgspec.Struct]] = _Line
+
+    @classmethod
+    def accepts(cls, record: Record) -> bool:
+        return record.get("type") in ("session_meta", "response_item", "turn_context") and isinstance(record.get("payload"), dict)
+
+    def identify(self, record: Record, place: Place) -> Ident | None:
+        payload = record.get("payload")
+        kind, inner = record.get("type"), msgspec.structs.asdict(payload) if isinstance(payload, _Payload) else section(payload)
+        if kind not in _LINES or (kind == "event_msg" and text(inner.get("type")) not in _EVENTS) or kind == "compacted":
+            return None
+        meta = inner if kind == "session_meta" else {}
+        file = ":".join([*self.under(place.path), place.path.stem])
+        return Ident(file, text(meta.get("id")), folder_name(meta.get("cwd")), self.name)
+
+    def build(self, key: PartitionKey, session_id: str, found: list[tuple[Place, Record]]) -> Iterable[Session]:
+        lines = [record for _, record in found]
+        meta = next((section(line, "payload") for line in lines if line.get("type") == "session_meta"), {})
+        models = [section(line, "payload").get("model") for line in lines if line.get("type") == "turn_context"]
+        events = [section(line, "payload") for line in lines if line.get("type") == "event_msg"]
+        used = [section(event, "info", "total_token_usage") for event in events if event.get("type") == "token_count"]
+        items = [line.get("payload") for line in lines if line.get("type") == "response_item"]
+        times = [line["timestamp"] for line in lines if line.get("timestamp")]
+        last = section(lines[-1], "payload")
+        yield self.made(
+            key,
+            session_id,
+            to_messages(_with_system(meta, items)),
+            tools=meta.get("dynamic_tools"),
+            context={name: meta[name] for name in _CONTEXT if meta.get(name) is not None},
+            usage=next(([each] for each in reversed(used) if each), ()),
+            created_at=meta.get("timestamp") or (times[0] if times else None),
+            ended_at=times[-1] if times else None,
+            model_id=next((model for model in reversed(models) if model), None),
+            parent_session_id=section(meta, "source", "subagent", "thread_spawn").get("parent_thread_id"),
+            error=last.get("message") if lines[-1].get("type") == "event_msg" and last.get("type") == "error" else None,
+        )
+
+
+def folder_name(path: Any) -> str | None:
+    """The last part of a path as any system writes it."""
+    named = text(path)
+    return None if named is None else (PureWindowsPath if "\\" in named else PurePath)(named).name or None
+
+
+def _with_system(meta: Record, items: list[Any]) -> Iterator[Any]:
+    """The instructions, and what was put before the user's first words, as one system message; then the items."""
+    instructions = section(meta, "base_instructions").get("text") or meta.get("instructions")
+    system = [instructions] if isinstance(instructions, str) and instructions.strip() else []
+    before = list(takewhile(lambda each: each is not None, map(_injected, items)))
+    system += [each for each in before if each]
+    if system:
+        yield {"type": "message", "role": "system", "content": "\n\n".join(system)}
+    yield from responses_items(items[len(before) :])
+
+
+def _injected(item: Any) -> str | None:
+    """The text of a message that Codex itself put in; null for any other item."""
+    if not isinstance(item, dict) or item.get("type") != "message" or item.get("role") not in ("user", "developer", "system"):
+        return None
+    content = text_of(item.get("content"), Counter())
+    return content if item["role"] != "user" or content.lstrip().startswith(_INJECTED) else None

@@ -1,0 +1,96 @@
+"""The OpenAI Agents SDK's trace export, a JSON line each: `{"object": "trace", ...}` and `{"object": "trace.span", ...}`.
+
+A run is a trace, and a session the traces that share `group_id`. `generation` spans hold the messages; `response` spans hold none, so of a
+session that has only those, the tools' calls and results are all there is. Verdicts may lie beside the file (`labels.py`).
+"""
+
+from pathlib import Path
+from typing import Any, ClassVar
+
+from agent_pipeline.sources.base import file_signature
+from agent_pipeline.sources.formats.fields import section, when
+from agent_pipeline.sources.formats.files import Ident, Record, files_of, text
+from agent_pipeline.sources.formats.labels import Labels, labels_file
+from agent_pipeline.sources.formats.records import Kind, Place
+from agent_pipeline.sources.platforms.requests import messages_of, request_of, response_of
+from agent_pipeline.sources.platforms.spans import SpanSource
+from agent_pipeline.sources.platforms.threads import Span
+
+
+class OpenAITracesSource(SpanSource):
+    """Files of exported traces."""
+
+    name: ClassVar[str] = "openai_agents_traces"
+    looks_like: ClassVar[str] = "JSON lines with object trace and trace.span"
+    kinds: ClassVar[tuple[Kind, ...]] = ("lines", "document")
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._labels: tuple[str, Labels] | None = None
+
+    @classmethod
+    def accepts(cls, record: Record) -> bool:
+        kind = record.get("object")
+        return (kind == "trace" and "workflow_name" in record) or (kind == "trace.span" and isinstance(record.get("span_data"), dict))
+
+    def identify(self, record: Record, place: Place) -> Ident:
+        if record.get("object") == "trace":
+            return Ident(_trace(record.get("id"), place), text(record.get("group_id")), text(record.get("workflow_name")))
+        data = section(record, "span_data")
+        return Ident(_trace(record.get("trace_id"), place), agent=text(data.get("name")) if data.get("type") == "agent" else None)
+
+    def spans(self, record: Record) -> list[Span]:
+        if record.get("object") == "trace":
+            return []
+        data = section(record, "span_data")
+        span = Span(
+            trace=text(record.get("trace_id")) or "",
+            id=text(record.get("id")) or "",
+            parent=text(record.get("parent_id")),
+            name=text(data.get("name")),
+            started=when(record.get("started_at")),
+            ended=when(record.get("ended_at")),
+            error=_error(record.get("error")),
+        )
+        kind = data.get("type")
+        if kind == "function":
+            span.kind, span.arguments, span.output = "tool", data.get("input"), data.get("output")
+        elif kind in ("generation", "response"):
+            response = response_of(data.get("output"))
+            span.kind, span.given, span.answered = "model", messages_of(data.get("input"), "user"), response.messages
+            span.model, span.usage = data.get("model"), section(data, "usage")
+            span.tools = request_of(data.get("model_config")).tools
+        elif kind == "custom":
+            # A turn's tokens; the task's and the run's are sums of them.
+            inner = section(data, "data")
+            span.usage = section(inner, "usage") if inner.get("sdk_span_type") == "turn" else {}
+        elif kind == "agent":
+            span.kind = "agent"
+        return [span]
+
+    def about(self, record: Record) -> dict[str, Any]:
+        if record.get("object") != "trace":
+            return {}
+        metadata = section(record, "metadata")
+        return {"task_id": metadata.get("task_id"), "trial": metadata.get("trial"), "context": metadata}
+
+    def beside(self, session_id: str) -> dict[str, Any]:
+        signature = self.signature()
+        if self._labels is None or self._labels[0] != signature:
+            self._labels = signature, Labels(self.sidecars(), self.notes)
+        return self._labels[1].of(session_id)
+
+    def signature(self) -> str:
+        return file_signature(*files_of(self.path), *self.sidecars())
+
+    def sidecars(self) -> list[Path]:
+        """The files of labels beside the files of traces."""
+        return [labels for path in files_of(self.path) for labels in labels_file(path)]
+
+
+def _trace(value: Any, place: Place) -> str:
+    return text(value) or f"{place}"
+
+
+def _error(error: Any) -> str | None:
+    return text(error.get("message")) if isinstance(error, dict) else text(error)

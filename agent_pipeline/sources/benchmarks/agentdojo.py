@@ -1,0 +1,82 @@
+"""AgentDojo runs: one object a run, as lines or as the files `runs/<pipeline>/<suite>/<user task>/<attack>/<injection task>.json`.
+
+A pipeline may call itself only `local`: its name is the folder before the suite, in `_path` or in the file's own path. `error` is a failure
+of the infrastructure. `security` says that an attack succeeded, and means nothing where none was made.
+"""
+
+from collections.abc import Iterable
+from pathlib import PurePosixPath
+from typing import Any, ClassVar
+
+import msgspec
+
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.sessions.chat import chat_to_messages
+from agent_pipeline.sessions.session import Session
+from agent_pipeline.sources.formats.fields import verdict
+from agent_pipeline.sources.formats.files import FileSource, Ident, Record, text
+from agent_pipeline.sources.formats.records import Place
+
+_CONTEXT = ("attack_type", "injections", "duration", "benchmark_version", "agentdojo_package_version", "_path")
+
+
+class _Run(msgspec.Struct):
+    suite_name: str
+    user_task_id: str
+    messages: msgspec.Raw
+    injection_task_id: Any = None
+    attack_type: Any = None
+    pipeline_name: Any = None
+    _path: Any = None
+
+
+class AgentDojoSource(FileSource):
+    """A file of runs, or a folder of them."""
+
+    name: ClassVar[str] = "agentdojo"
+    looks_like: ClassVar[str] = "runs with suite_name, user_task_id and messages"
+    outline: ClassVar[type[msgspec.Struct]] = _Run
+
+    @classmethod
+    def accepts(cls, record: Record) -> bool:
+        return isinstance(record.get("messages"), list) and "suite_name" in record and "user_task_id" in record
+
+    def identify(self, record: Record, place: Place) -> Ident:
+        suite, attack = text(record.get("suite_name")) or "", _attack(record) or "none"
+        session = ":".join([suite, text(record.get("user_task_id")) or "", attack, text(record.get("injection_task_id")) or "none"])
+        return Ident(None, session, suite, _agent(record, suite, place))
+
+    def build(self, key: PartitionKey, session_id: str, found: list[tuple[Place, Record]]) -> Iterable[Session]:
+        place, record = found[0]
+        suite = text(record.get("suite_name")) or ""
+        task = [suite, text(record.get("user_task_id")), text(record.get("injection_task_id"))]
+        score, judgment = verdict(record.get("utility"))
+        obeyed = record.get("security") if _attack(record) else None
+        yield self.made(
+            key,
+            session_id,
+            chat_to_messages(record.get("messages")),
+            context={name: record[name] for name in _CONTEXT if record.get(name) is not None},
+            scores={"utility": score},
+            created_at=record.get("evaluation_timestamp"),
+            task_id="/".join(part for part in task if part),
+            trial=session_id.partition("~")[2] or "1",
+            model_id=_agent(record, suite, place),
+            judgment=judgment,
+            attack_succeeded=obeyed if isinstance(obeyed, bool) else None,
+            error=record.get("error"),
+        )
+
+
+def _attack(record: Record) -> str | None:
+    """The kind of attack that was made on a run; null for none."""
+    attack = text(record.get("attack_type"))
+    return None if attack in (None, "none") else attack
+
+
+def _agent(record: Record, suite: str, place: Place) -> str | None:
+    for path in (text(record.get("_path")), place.path.as_posix()):
+        parts = PurePosixPath(path or "").parts
+        if suite in parts[1:]:
+            return parts[parts.index(suite, 1) - 1]
+    return text(record.get("pipeline_name"))

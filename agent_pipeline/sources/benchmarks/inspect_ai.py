@@ -1,0 +1,114 @@
+"""Inspect AI logs: `.json` documents, and `.eval` zips of `header.json` and `samples/*.json`; each sample is a session.
+
+A sample's `epoch` is its trial. Values are `"C"`, `"I"`, a number, a bool or an object of these. `attachment://` texts are put back in
+their places; the tools' schemas are those of its model events.
+"""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+from agent_pipeline.errors import StoreError
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.sessions.chat import chat_to_messages
+from agent_pipeline.sessions.items import MAX_DEPTH
+from agent_pipeline.sessions.session import Session
+from agent_pipeline.sources.base import add_note
+from agent_pipeline.sources.formats.fields import elements, section, verdict
+from agent_pipeline.sources.formats.files import FileSource, Ident, Record, text
+from agent_pipeline.sources.formats.records import Archive, Kind, Place, kind_of, parsed
+
+_ATTACHMENT = "attachment://"
+_CONTEXT = ("input", "target", "metadata", "limit", "total_time", "working_time", "uuid")
+
+
+class InspectSource(FileSource):
+    """A log or a folder of them: the task is the project, the model the agent."""
+
+    name: ClassVar[str] = "inspect_ai"
+    looks_like: ClassVar[str] = "Inspect logs (.json or .eval) with eval and samples"
+    kinds: ClassVar[tuple[Kind, ...]] = ("lines", "document", "zip")
+
+    @classmethod
+    def accepts(cls, record: Record) -> bool:
+        """A whole log, or a sample (in a zip)."""
+        log = isinstance(record.get("eval"), dict) and "status" in record and "version" in record
+        return log or ("epoch" in record and "id" in record and isinstance(record.get("messages"), list))
+
+    def unpack(self, record: Record) -> list[Record]:
+        if not isinstance(record.get("eval"), dict):
+            return [record]
+        header = {name: record.get(name) for name in ("eval", "status", "stats")}
+        return [{**section(sample), "log": header} for sample in elements(record.get("samples"))]
+
+    def empty(self, record: Record) -> str:
+        return "is an Inspect log without samples: there is nothing in it to read."
+
+    def identify(self, record: Record, place: Place) -> Ident:
+        run = self._run(record, place)
+        name = ":".join([text(run.get("run_id")) or place.path.stem, text(record.get("id")) or "", text(record.get("epoch")) or "1"])
+        return Ident(None, name, text(run.get("task")), text(run.get("model")))
+
+    def build(self, key: PartitionKey, session_id: str, found: list[tuple[Place, Record]]) -> Iterable[Session]:
+        place, record = found[0]
+        run = self._run(record, place)
+        attachments = section(record, "attachments")
+        listed = elements(record.get("events") or section(record, "transcript").get("events"))
+        events = [each for each in listed if isinstance(each, dict)]
+        times = [event["timestamp"] for event in events if event.get("timestamp")]
+        scores = dict(_scores(record.get("scores")))
+        mean = sum(scores.values()) / len(scores) if scores else None
+        tools = next((event["tools"] for event in events if event.get("event") == "model" and event.get("tools")), None)
+        yield self.made(
+            key,
+            session_id,
+            chat_to_messages(_restored(record.get("messages"), attachments)),
+            tools=_restored(tools, attachments),
+            context={name: _restored(record[name], attachments) for name in _CONTEXT if record.get(name) is not None},
+            usage=section(record, "model_usage").values(),
+            scores=scores,
+            created_at=record.get("started_at") or next(iter(times), None) or run.get("created"),
+            ended_at=record.get("completed_at") or (times[-1] if times else None),
+            task_id=record.get("id"),
+            trial=record.get("epoch"),
+            model_id=run.get("model"),
+            judgment=verdict(mean)[1],
+            error=record.get("error"),
+        )
+
+    def _run(self, record: Record, place: Place) -> Record:
+        """What the log says of its evaluation."""
+        if "log" in record:
+            return section(record, "log", "eval")
+        if place.path not in self._beside:
+            self._beside[place.path] = self._header(place.path)
+        return section(self._beside[place.path], "eval")
+
+    def _header(self, path: Path) -> Record:
+        try:
+            header = parsed(Archive(path).member("header.json")) if kind_of(path) == "zip" else {}
+        except (StoreError, ValueError) as error:
+            add_note(self.notes, f"{path} has no header that can be read, so task and model are not known ({error})")
+            header = {}
+        return header if isinstance(header, dict) else {}
+
+
+def _scores(scores: Any) -> Iterator[tuple[str, float]]:
+    """Each scorer's value as a number; a value that is an object gives one for each of its names."""
+    for name in section(scores):
+        value = section(scores, name).get("value")
+        for inner, each in value.items() if isinstance(value, dict) else [("", value)]:
+            if (found := verdict(each)[0]) is not None:
+                yield f"{name}/{inner}" if inner else name, found
+
+
+def _restored(value: Any, attachments: Record, depth: int = MAX_DEPTH) -> Any:
+    """A value with its attachments back in their places; what is nested too deeply stays as it is."""
+    if isinstance(value, str) and value.startswith(_ATTACHMENT):
+        found = attachments.get(value.removeprefix(_ATTACHMENT))
+        return found if isinstance(found, str) else value
+    if isinstance(value, dict) and depth:
+        return {name: _restored(each, attachments, depth - 1) for name, each in value.items()}
+    if isinstance(value, list) and depth:
+        return [_restored(each, attachments, depth - 1) for each in value]
+    return value

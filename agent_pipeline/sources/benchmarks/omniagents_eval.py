@@ -1,0 +1,86 @@
+"""omniagents evaluation results: `{results: [{passed, history, ...}]}`; a result is a session, its runs of one prompt are trials.
+
+A result's measures (`{passed, reason, tier, counts}` by name) become its scores: 1 for passed, 0 for not.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.sessions.chat import responses_items
+from agent_pipeline.sessions.items import to_messages
+from agent_pipeline.sessions.session import Session, sha256_of
+from agent_pipeline.sources.formats.fields import elements, scalar, section, verdict
+from agent_pipeline.sources.formats.files import FileSource, Ident, Record, text
+from agent_pipeline.sources.formats.records import Kind, Place
+
+_TASKS = ("task_id", "prompt_id", "case_id", "name")
+_PROMPTS = ("prompt", "input")
+_TRIALS = ("trial", "run", "run_index", "attempt")
+_MEASURES = ("measures", "measure_results", "checks")
+_RUN = ("project", "agent", "model", "tools", "created_at", "timestamp")
+_TAKEN = {*_TASKS, *_TRIALS, *_MEASURES, *_RUN, "history", "passed", "error", "usage", "session_id", "id", "run_of"}
+
+
+class OmniagentsEvalSource(FileSource):
+    """A file of results, or a folder of them (a run each)."""
+
+    name: ClassVar[str] = "omniagents_eval"
+    looks_like: ClassVar[str] = "omniagents evaluation results with results of passed and history"
+    kinds: ClassVar[tuple[Kind, ...]] = ("lines", "document")
+
+    @classmethod
+    def accepts(cls, record: Record) -> bool:
+        return any("passed" in each and "history" in each for each in elements(record.get("results")) if isinstance(each, dict))
+
+    def unpack(self, record: Record) -> list[Record]:
+        """The results, with what is said of all of them, and which run of its prompt each is."""
+        of = {name: record[name] for name in _RUN if record.get(name) is not None}
+        runs: Counter[str | None] = Counter()
+        found: list[Record] = []
+        for each in map(section, elements(record.get("results"))):
+            runs[_task(each)] += 1
+            found.append({**of, **each, "run_of": runs[_task(each)]})
+        return found
+
+    def identify(self, record: Record, place: Place) -> Ident:
+        session = text(record.get("session_id")) or text(record.get("id")) or f"{place.path.stem}:{place.at:06d}:{place.part:06d}"
+        return Ident(None, session, text(record.get("project")), text(record.get("agent")))
+
+    def build(self, key: PartitionKey, session_id: str, found: list[tuple[Place, Record]]) -> Iterable[Session]:
+        place, record = found[0]
+        trial = next((named for name in _TRIALS if (named := scalar(record.get(name))) is not None), str(record["run_of"]))
+        yield self.made(
+            key,
+            session_id,
+            to_messages(responses_items(record.get("history"))),
+            tools=record.get("tools"),
+            context={name: value for name, value in record.items() if name not in _TAKEN},
+            usage=[record.get("usage")],
+            scores=dict(_measured(next((record[name] for name in _MEASURES if record.get(name)), None))),
+            created_at=record.get("created_at") or record.get("timestamp"),
+            task_id=_task(record),
+            trial=f"{place.path.stem}:{trial}" if place.path != self.path else trial,
+            model_id=record.get("model"),
+            judgment=verdict(record.get("passed"))[1],
+            error=record.get("error"),
+        )
+
+
+def _task(result: Record) -> str | None:
+    """The task that a result names; of a prompt in words, their sha256, since no text of a conversation travels in a key."""
+    if named := next((named for name in _TASKS if (named := text(result.get(name)))), None):
+        return named
+    asked = next((asked for name in _PROMPTS if (asked := text(result.get(name)))), None)
+    return f"prompt:{sha256_of(asked)[:16]}" if asked else None
+
+
+def _measured(measures: Any) -> Iterable[tuple[str, float]]:
+    """Each measure's result as a number, from an object by name or a list of named results."""
+    named = [(name, section(measures, name)) for name in section(measures)]
+    named += [(text(each.get("name") or each.get("measure")) or "", each) for each in elements(measures) if isinstance(each, dict)]
+    for name, result in named:
+        value = verdict(result.get("score"))[0] if result.get("passed") is None else verdict(result["passed"])[0]
+        if value is not None:
+            yield name, value

@@ -1,0 +1,125 @@
+"""swink-agent-eval results: `results/<set>/<timestamp>.json`, an `EvalSetResult` a run; the prompts are in `sets/<set>.json`, by case.
+
+One run has each case once: runs of a set are one partition, in which a case is the task and a run's timestamp the trial. Newer results
+carry the prompts themselves. The summary-only report (`schema_version`) has no conversation in it.
+"""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+from agent_pipeline.errors import StoreError
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.sessions.chat import chat_to_messages
+from agent_pipeline.sessions.session import Session
+from agent_pipeline.sources.base import add_note, file_signature
+from agent_pipeline.sources.formats.fields import elements, number, section, verdict
+from agent_pipeline.sources.formats.files import FileSource, Ident, Record, files_of, text
+from agent_pipeline.sources.formats.records import Kind, Place, parsed
+
+
+class SwinkSource(FileSource):
+    """A store of evaluation sets and results, or one file of results."""
+
+    name: ClassVar[str] = "swink_eval"
+    looks_like: ClassVar[str] = "swink-agent-eval results with eval_set_id and case_results"
+    kinds: ClassVar[tuple[Kind, ...]] = ("lines", "document")
+
+    @classmethod
+    def accepts(cls, record: Record) -> bool:
+        """Results, the summary of one, or the set of cases that belongs to them."""
+        if "eval_set_id" in record or "schema_version" in record:
+            return isinstance(record.get("case_results" if "eval_set_id" in record else "cases"), list)
+        return any("user_messages" in each for each in elements(record.get("cases")) if isinstance(each, dict))
+
+    def unpack(self, record: Record) -> list[Record]:
+        of = {"eval_set_id": record.get("eval_set_id"), "timestamp": record.get("timestamp")}
+        return [{**section(each), **of} for each in elements(record.get("case_results"))]
+
+    def empty(self, record: Record) -> str | None:
+        if "schema_version" not in record:
+            return None
+        return "is a summary without conversations: give the results themselves (results/<set>/<time>.json)."
+
+    def identify(self, record: Record, place: Place) -> Ident | None:
+        if not isinstance(record.get("invocation"), dict):
+            add_note(self.notes, f"{place.path} has cases without an invocation: what was not recorded cannot be read.")
+            return None
+        of, run, case = (text(record.get(name)) for name in ("eval_set_id", "timestamp", "case_id"))
+        model = section(record, "invocation", "model").get("model_id")
+        return Ident(None, ":".join([of or "", run or place.path.stem, case or str(place.part)]), of, text(model))
+
+    def build(self, key: PartitionKey, session_id: str, found: list[tuple[Place, Record]]) -> Iterable[Session]:
+        place, record = found[0]
+        invocation = section(record, "invocation")
+        turns = [section(turn) for turn in elements(invocation.get("turns"))]
+        spoken = [section(turn, "assistant_message") for turn in turns]
+        case = self._case(record, place)
+        chat = chat_to_messages([*_prompts(case), *(message for turn in turns for message in _turn(turn))])
+        metrics = [section(metric) for metric in elements(record.get("metric_results"))]
+        scores = {text(metric.get("evaluator_name")) or "": section(metric, "score").get("value") for metric in metrics}
+        failed = [each.get("error_message") for each in spoken if each.get("stop_reason") == "error"]
+        times = [each["timestamp"] for each in spoken if number(each.get("timestamp"))]
+        yield self.made(
+            key,
+            session_id,
+            chat,
+            context={"final_response": invocation.get("final_response"), "case": case.get("name"), "metadata": case.get("metadata")},
+            usage=[invocation.get("total_usage")],
+            cost_usd=section(invocation, "total_cost").get("total"),
+            scores=scores,
+            created_at=times[0] if times else record.get("timestamp"),
+            ended_at=times[-1] if times else None,
+            task_id=record.get("case_id"),
+            trial=text(record.get("timestamp")) or place.path.stem,
+            model_id=section(invocation, "model").get("model_id"),
+            judgment=verdict(record.get("verdict"))[1],
+            error=(text(failed[-1]) or "the model's stream broke off") if failed and spoken[-1].get("stop_reason") == "error" else None,
+        )
+
+    def signature(self) -> str:
+        """With the sets that belong to a single file of results."""
+        sets = _sets_of(self.path)
+        return file_signature(*files_of(self.path), *(files_of(sets) if self.path.is_file() and sets.is_dir() else ()))
+
+    def _case(self, record: Record, place: Place) -> Record:
+        """The case that a result is of: the result itself, if it carries its prompts."""
+        if record.get("user_messages"):
+            return record
+        cases = elements(self._set(text(record.get("eval_set_id")) or "", place.path).get("cases"))
+        return next((each for each in cases if isinstance(each, dict) and each.get("id") == record.get("case_id")), {})
+
+    def _set(self, name: str, results: Path) -> Record:
+        """The set of that name."""
+        if not name or name in (".", "..") or set(name) & set("/\\\0"):
+            add_note(self.notes, f"{results} names a set {name!r}, which is no file name: its prompts are not known.")
+            return {}
+        path = _sets_of(results) / f"{name}.json"
+        if path not in self._beside:
+            try:
+                self._beside[path] = section(parsed(path.read_bytes()))
+            except (OSError, ValueError, StoreError) as error:
+                add_note(self.notes, f"The prompts of {name} are not known, so its sessions begin with the agent ({path}: {error}).")
+                self._beside[path] = {}
+        return self._beside[path]
+
+
+def _sets_of(results: Path) -> Path:
+    """The folder `sets` beside the folder `results` that a file lies in."""
+    return results.resolve().parent.parent.parent / "sets"
+
+
+def _prompts(case: Record) -> Iterator[Any]:
+    if case.get("system_prompt"):
+        yield {"role": "system", "content": case["system_prompt"]}
+    for asked in elements(case.get("user_messages")):
+        yield asked if isinstance(asked, dict) else {"role": "user", "content": asked}
+
+
+def _turn(turn: Record) -> Iterator[Any]:
+    """What the agent said, with its calls, and the results."""
+    content = section(turn, "assistant_message").get("content")
+    inside = any(isinstance(block, dict) and block.get("type") == "tool_call" for block in elements(content))
+    yield {"role": "assistant", "content": content, "tool_calls": None if inside else turn.get("tool_calls")}
+    for result in elements(turn.get("tool_results")):
+        yield {**result, "role": "tool"} if isinstance(result, dict) else None

@@ -1,0 +1,56 @@
+"""ToolBench answers: `{win, answer_generation{query, function, train_messages, final_answer, finish_type}}`, a file each.
+
+`train_messages` are the prompts of the chosen chain, each longer than the one before: the last is the conversation. The search tree's other
+chains are left out. An answer without a finished chain has its query only.
+"""
+
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.sessions.chat import chat_to_messages
+from agent_pipeline.sessions.session import Session
+from agent_pipeline.sources.base import add_note
+from agent_pipeline.sources.formats.fields import elements, section, verdict
+from agent_pipeline.sources.formats.files import FileSource, Ident, Record
+from agent_pipeline.sources.formats.records import Place
+
+
+class ToolBenchSource(FileSource):
+    """A folder of answers, by group (`G1_answer`) and `<query>_<method>.json`."""
+
+    name: ClassVar[str] = "toolbench"
+    looks_like: ClassVar[str] = "answers with win and answer_generation"
+
+    @classmethod
+    def accepts(cls, record: Record) -> bool:
+        answer = record.get("answer_generation")
+        return isinstance(answer, dict) and "query" in answer
+
+    def identify(self, record: Record, place: Place) -> Ident:
+        _, _, method = place.path.stem.partition("_")
+        return Ident(None, ":".join([*self.under(place.path), place.path.stem]), None, method or None)
+
+    def build(self, key: PartitionKey, session_id: str, found: list[tuple[Place, Record]]) -> Iterable[Session]:
+        place, record = found[0]
+        answer = section(record, "answer_generation")
+        chains = elements(answer.get("train_messages"))
+        messages: Any = chains[-1] if chains else [{"role": "user", "content": answer.get("query")}]
+        if not chains:
+            add_note(self.notes, f"{place.path} has no finished chain of messages: only its query was read.")
+        score, judgment = verdict(record.get("win"))
+        query, _, method = place.path.stem.partition("_")
+        yield self.made(
+            key,
+            session_id,
+            chat_to_messages(messages),
+            tools=answer.get("function"),
+            context={
+                name: answer[name] for name in ("query", "final_answer", "finish_type", "valid_data", "query_count") if name in answer
+            },
+            usage=[{"total_tokens": answer.get("total_tokens")}],
+            scores={"win": score},
+            task_id=f"{place.path.parent.name}/{query}",
+            model_id=method,
+            judgment=judgment,
+        )

@@ -1,0 +1,126 @@
+"""Several stores as one: the partitions are the union, a partition in two stores has the sessions of both.
+
+A store that cannot be opened or listed may hold sessions of any partition. It does not hide the partitions of the others, but reading
+any of them fails with a sentence that names it: half of an agent's sessions must not pass for all. Whoever can do without the store takes
+it out of `store`.
+"""
+
+import heapq
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import ClassVar
+
+from agent_pipeline.errors import PartitionError, StoreError
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.sessions.items import Item
+from agent_pipeline.sessions.session import Session
+from agent_pipeline.sources.base import TraceSource, add_note
+from agent_pipeline.sources.formats.histories import histories, items_of
+
+
+class CombinedSource(TraceSource):
+    """Stores by what they are called; an error stands for one that could not be opened.
+
+    Raises:
+        StoreError: none could be opened.
+    """
+
+    name: ClassVar[str] = "several"
+    looks_like: ClassVar[str] = "several stores"
+    notes: list[str]
+
+    def __init__(self, stores: Mapping[str, TraceSource | StoreError]) -> None:
+        self._stores = {name: store for name, store in stores.items() if not isinstance(store, StoreError)}
+        self._closed = {name: store for name, store in stores.items() if isinstance(store, StoreError)}
+        if not self._stores:
+            raise next(iter(self._closed.values()), StoreError("No session store is given: set AGENT_PIPELINE_STORE."))
+        self.notes = []
+        for store in self._stores.values():
+            self.notes += store.notes
+            store.notes = self.notes
+        for error in self._closed.values():
+            add_note(self.notes, str(error))
+
+    @classmethod
+    def detect(cls, path: Path) -> bool:
+        return False  # several stores are no one's find
+
+    def partitions(self) -> list[PartitionKey]:
+        holders, failures = self._holders()
+        for error in failures.values():
+            add_note(self.notes, str(error))
+        if failures and not holders:
+            raise next(iter(failures.values()))
+        return sorted(holders)
+
+    def sessions(self, key: PartitionKey) -> Iterator[Session]:
+        return self._merged(key, self._holding(key))
+
+    def histories(self, key: PartitionKey) -> Iterator[tuple[Session, list[Item]]]:
+        """As the one store that has the partition holds them; of several stores, whose sessions may get other ids, made of the messages."""
+        names = self._holding(key)
+        if len(names) == 1:
+            return histories(self._stores[names[0]], key)
+        return ((session, items_of(session)) for session in self._merged(key, names))
+
+    def _holding(self, key: PartitionKey) -> list[str]:
+        """The names of the stores that have a partition.
+
+        Raises:
+            PartitionError: none has.
+            StoreError: one that may have it cannot say.
+        """
+        holders, failures = self._holders()
+        if failures:
+            name, error = next(iter(failures.items()))
+            sentence = str(error).rstrip(".")
+            raise StoreError(
+                f"{sentence}; the store {name} may hold sessions of {key} too, so mend it, or take it out of the setting store."
+            )
+        if key not in holders:
+            raise PartitionError(f"The stores have no partition {key}: they have {', '.join(map(str, sorted(holders))) or 'none'}.")
+        return holders[key]
+
+    def signature(self) -> str:
+        signatures = []
+        for store in self._stores.values():
+            try:
+                signatures.append(store.signature())
+            except StoreError as error:
+                signatures.append(str(error))
+        return "|".join([*signatures, *map(str, self._closed.values())])
+
+    def _holders(self) -> tuple[dict[PartitionKey, list[str]], dict[str, StoreError]]:
+        """Which stores hold a partition, and which cannot say."""
+        holders: dict[PartitionKey, list[str]] = {}
+        failures = dict(self._closed)
+        for name, store in self._stores.items():
+            try:
+                for key in store.partitions():
+                    holders.setdefault(key, []).append(name)
+            except StoreError as error:
+                failures[name] = error
+        return holders, failures
+
+    def _merged(self, key: PartitionKey, names: list[str]) -> Iterator[Session]:
+        """The sessions of several stores in the order of their ids; of two with one id the later store's gets an id of its own."""
+        given: set[str] = set()
+        renamed: dict[tuple[str, str], str] = {}
+        streams = [self._named(name, key) for name in names]
+        count = 0
+        for session, name in heapq.merge(*streams, key=lambda each: each[0].session_id):
+            if session.session_id in given:
+                count += 1
+                made = next(each for number in range(2, len(given) + 3) if (each := f"{session.session_id}~{number}") not in given)
+                renamed[name, session.session_id] = made
+                session.session_id = made
+            if session.parent_session_id is not None:
+                session.parent_session_id = renamed.get((name, session.parent_session_id), session.parent_session_id)
+            given.add(session.session_id)
+            yield session
+        if count:
+            add_note(self.notes, f"{key}: {count} session ids are in more than one store ({', '.join(names)}); the later got ~2, ~3.")
+
+    def _named(self, name: str, key: PartitionKey) -> Iterator[tuple[Session, str]]:
+        for session in self._stores[name].sessions(key):
+            yield session, name

@@ -1,0 +1,1 @@
+"""What readers share: record files, field access, generic formats."""

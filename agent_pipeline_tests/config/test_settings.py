@@ -1,0 +1,212 @@
+"""Settings: from the file and the environment, and never a misspelt one in silence."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from agent_pipeline.cli.instance import dagster_home
+from agent_pipeline.config.settings import config_file, load_settings
+from agent_pipeline.errors import SettingsError, disk_sentence
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.progress import duration, throttled
+from agent_pipeline.sources import Location
+
+AIRLINE = PartitionKey("tau", "airline")
+
+
+@pytest.fixture
+def toml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Writes the pipeline.toml of a project that is the working directory's parent."""
+    (tmp_path / "deep").mkdir()
+    monkeypatch.chdir(tmp_path / "deep")
+
+    def write(text: str | bytes) -> Path:
+        path = tmp_path / "pipeline.toml"
+        path.write_bytes(text if isinstance(text, bytes) else text.encode("utf-8"))
+        return path
+
+    return write
+
+
+def refused() -> str:
+    with pytest.raises(SettingsError) as error:
+        load_settings()
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_without_a_file_the_defaults_hold_and_paths_start_here():
+    settings = load_settings()
+    assert config_file() is None
+    assert settings.lake_url == str(Path.cwd() / "lake")
+    assert settings.stores == [Location(str(Path("~/.omniagents").expanduser()))]
+    assert not settings.trust_remote_code
+
+
+def test_the_file_is_found_above_and_its_paths_are_relative_to_it(toml, tmp_path):
+    toml('store = "stores/mine"\nlake = "s3://bucket/lake"\ncache = "/tmp/c"\n')
+    settings = load_settings()
+    assert settings.stores == [Location(str(tmp_path / "stores" / "mine"))]
+    assert settings.lake_url == "s3://bucket/lake"
+    assert settings.cache_path == Path("/tmp/c")
+
+
+def test_what_is_given_beats_the_environment_which_beats_the_file(toml, monkeypatch):
+    toml('base_model = "file"\nlake = "file"\nstore = "file"\n[split]\ntest = 0.3\n')
+    monkeypatch.setenv("AGENT_PIPELINE_BASE_MODEL", "variable")
+    monkeypatch.setenv("AGENT_PIPELINE_LAKE", "variable")
+    monkeypatch.setenv("AGENT_PIPELINE_SPLIT__SELECT", "0.05")
+    settings = load_settings(lake="given")
+    assert (settings.store, settings.base_model, settings.lake) == ("file", "variable", "given")
+    assert (settings.split.test, settings.split.select) == (0.3, 0.05)
+
+
+def test_several_stores_are_a_list_and_a_variable_holds_it_as_json(toml, tmp_path, monkeypatch):
+    toml('store = ["a", "langfuse:b", "postgresql://u:secret@host/db?x=1", "./a"]\nsources = ["mine:Reader"]\n')
+    settings = load_settings()
+    assert settings.stores == [
+        Location(str(tmp_path / "a")),
+        Location(str(tmp_path / "b"), "langfuse"),
+        Location("postgresql://u:secret@host/db?x=1"),
+    ]
+    assert [str(each) for each in settings.stores][1:] == [f"langfuse:{tmp_path / 'b'}", "postgresql://host/db"]
+    assert settings.sources == ["mine:Reader"]
+    monkeypatch.setenv("AGENT_PIPELINE_STORE", '["c", "d"]')
+    monkeypatch.setenv("AGENT_PIPELINE_SOURCES", '["other:Reader"]')
+    assert [Path(each.where).name for each in load_settings().stores] == ["c", "d"]
+    assert load_settings().sources == ["other:Reader"]
+
+
+@pytest.mark.parametrize("store", ["[]", '["a", 5]', '["a", ""]', "[a"])
+def test_a_list_of_stores_that_is_none_is_a_sentence(monkeypatch, store):
+    monkeypatch.setenv("AGENT_PIPELINE_STORE", store)
+    assert "'store' is wrong" in refused()
+
+
+def test_who_sets_no_store_has_the_one_of_omniagents_own_variables(monkeypatch):
+    variables = [
+        ("OMNIAGENTS_HOME", "/home", "/home"),
+        ("OMNIAGENTS_HISTORY_DB", "/one/sessions.db", "/one/sessions.db"),
+        ("OMNIAGENTS_HISTORY_URL", "postgresql://host/db", "/one/sessions.db"),
+        ("OMNIAGENTS_HISTORY_BACKEND", "postgres", "postgresql://host/db"),
+        ("AGENT_PIPELINE_STORE", "/mine", "/mine"),
+    ]
+    for name, value, expected in variables:
+        monkeypatch.setenv(name, value)
+        assert [each.where for each in load_settings().stores] == [expected]
+
+
+def test_an_empty_variable_is_none(toml, monkeypatch):
+    toml('lake = "file"\n')
+    monkeypatch.setenv("AGENT_PIPELINE_LAKE", "")
+    assert load_settings().lake == "file"
+
+
+def test_a_named_file_is_taken_and_must_be_there(tmp_path, monkeypatch):
+    monkeypatch.setenv("AGENT_PIPELINE_CONFIG", str(tmp_path / "other.toml"))
+    assert "which is no file" in refused()
+    (tmp_path / "other.toml").write_text('lake = "x"', encoding="utf-8")
+    assert load_settings().lake_url == str(tmp_path / "x")
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ('laek = "x"', "'laek' .* does not exist: did you mean lake"),
+        ('home = "/"', "'home' .* does not exist"),
+        ("[split]\ntset = 0.1", "'split.tset' .* does not exist: did you mean test"),
+        ('[agents."tau/airline"]\ntask_patern = "x"', "does not exist: did you mean task_pattern"),
+        ("[mixing]\nweight = {}", "'mixing.weight' .* does not exist: did you mean weights"),
+        ('[mixing.weights]\n"tau/*" = -1', r"'mixing.weights.tau/\*' is wrong"),
+        ('[agents."Tau Airline"]\ntask_pattern = "x"', "'Tau Airline' is not a partition"),
+        ("store = 5", "'store' is wrong"),
+        ('[split]\ntest = "much"', "'split.test' is wrong"),
+        ("store = ", "is not a TOML file"),
+        (b"\xff\xfe", "is not a TOML file"),
+    ],
+)
+def test_a_wrong_file_is_a_sentence_that_names_it(toml, text, sentence):
+    path = toml(text)
+    message = refused()
+    assert str(path) in message
+    assert re.search(sentence, message)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "sentence"),
+    [
+        ("AGENT_PIPELINE_STOER", "x", "AGENT_PIPELINE_STOER is no setting: did you mean AGENT_PIPELINE_STORE"),
+        ("agent_pipeline_stoer", "x", "agent_pipeline_stoer is no setting"),
+        ("AGENT_PIPELINE_HOME", "x", "AGENT_PIPELINE_HOME is no setting"),
+        ("AGENT_PIPELINE_STORE__PATH", "x", "AGENT_PIPELINE_STORE__PATH is no setting"),
+        ("AGENT_PIPELINE_SPLIT__TSET", "0.1", "'split.tset' .* does not exist: did you mean test"),
+        ("AGENT_PIPELINE_SPLIT__TEST", "much", "'split.test' is wrong"),
+        ("AGENT_PIPELINE_AGENTS", "{", "A variable of the environment is wrong"),
+        ("AGENT_PIPELINE_TRUST_REMOTE_CODE", "perhaps", "'trust_remote_code' is wrong"),
+    ],
+)
+def test_a_wrong_variable_is_a_sentence(monkeypatch, name, value, sentence):
+    monkeypatch.setenv(name, value)
+    with pytest.raises(SettingsError, match=sentence) as error:
+        load_settings()
+    assert "None" not in str(error.value)
+
+
+# Agents
+
+
+def test_an_agents_own_settings_beat_the_defaults_for_all(toml, tmp_path):
+    toml(
+        'task_pattern = "all"\ntask_field = "case"\n'
+        '[agents."tau/airline"]\ntask_pattern = "own"\nsystem_prompt = "p"\ntools = "tools.json"\n'
+    )
+    (tmp_path / "tools.json").write_text('[{"type": "function"}]', encoding="utf-8")
+    settings = load_settings()
+    own, other = settings.reading(AIRLINE), settings.reading(PartitionKey("tau", "retail"))
+    assert (own.task_pattern, own.task_field, own.system_prompt, own.tools) == ("own", "case", "p", ({"type": "function"},))
+    assert (other.task_pattern, other.task_field, other.system_prompt, other.tools) == ("all", "case", "", ())
+
+
+@pytest.mark.parametrize("content", [None, "", "{}", "[1]", "no json", '[{"a": NaN}]', r'[{"a": "\ud800"}]'])
+def test_a_tools_file_that_is_missing_or_none_is_a_sentence(toml, tmp_path, content):
+    toml('[agents."tau/airline"]\ntools = "tools.json"\n')
+    if content is not None:
+        (tmp_path / "tools.json").write_text(content, encoding="utf-8")
+    with pytest.raises(SettingsError, match=r"The tools file .*tools\.json .*JSON list of OpenAI function schemas"):
+        load_settings().reading(AIRLINE)
+
+
+# What lies beside the settings
+
+
+def test_dagsters_home_lies_beside_the_settings_and_is_made_whole(toml, tmp_path, monkeypatch):
+    toml("")
+    monkeypatch.setenv("DAGSTER_HOME", "")
+    assert dagster_home() == tmp_path / ".dagster"
+    assert (tmp_path / ".dagster" / "dagster.yaml").stat().st_size > 0
+    (tmp_path / ".dagster" / "dagster.yaml").write_text("# mine\n", encoding="utf-8")
+    assert (dagster_home() / "dagster.yaml").read_text(encoding="utf-8") == "# mine\n"
+
+
+def test_a_full_disk_and_a_forbidden_one_have_their_sentence_and_other_errors_none():
+    assert "The disk is full at /x: make room" in str(disk_sentence(OSError(28, "no space", "/x")))
+    assert "No permission to write at /x" in str(disk_sentence(PermissionError(13, "denied", "/x")))
+    assert disk_sentence(FileNotFoundError(2, "gone", "/x")) is None
+
+
+def test_progress_tells_the_first_and_the_last_and_few_between():
+    lines: list[str] = []
+    progress = throttled(lines.append, every=1000)
+    for done in range(11):
+        progress(done, 10, "training")
+    assert lines == ["training: 0/10", "training: 10/10"]
+    progress(1, 5, "evaluating")
+    assert lines[-1] == "evaluating: 1/5"
+    assert [duration(seconds) for seconds in (-1, 59.6, 75)] == ["0s", "1m00s", "1m15s"]
+
+
+def test_json_settings_of_agents_can_come_from_a_variable(monkeypatch):
+    monkeypatch.setenv("AGENT_PIPELINE_AGENTS", json.dumps({"tau/airline": {"task_field": "case"}}))
+    assert load_settings().reading(AIRLINE).task_field == "case"

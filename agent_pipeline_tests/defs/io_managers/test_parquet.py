@@ -1,0 +1,269 @@
+"""Tables through Dagster: every annotated type, for none, one and three partitions, always one object."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import dagster as dg
+import datasets
+import pandas
+import polars
+import pyarrow as pa
+import pytest
+
+from agent_pipeline.defs.io_managers.parquet import ParquetIOManager
+from agent_pipeline.keys import parse_key
+from agent_pipeline.sessions.tables import to_batches, to_table
+from agent_pipeline.storage.lake import Lake
+
+SCHEMA = pa.schema([pa.field("session_id", pa.string(), nullable=False), pa.field("messages", pa.json_(), nullable=False)])
+CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+CHAT = [
+    {"role": "user", "content": "ü"},
+    {"role": "assistant", "content": "", "tool_calls": [CALL]},
+    {"role": "tool", "tool_call_id": "1", "content": "x"},
+]
+AGENTS = dg.StaticPartitionsDefinition(["tau/airline", "tau/retail", "shop/support"])
+TYPES = (pa.Table, pa.RecordBatchReader, pandas.DataFrame, polars.DataFrame, polars.LazyFrame, datasets.Dataset)
+
+
+def table(*names: str) -> pa.Table:
+    return to_table([{"session_id": name, "messages": CHAT} for name in names], SCHEMA)
+
+
+def rows_of(value: Any) -> list[dict[str, Any]]:
+    """Rows of any of the types; `messages` decoded, whoever keeps them as text."""
+    if isinstance(value, datasets.Dataset):
+        rows = value.to_list()
+    elif isinstance(value, pandas.DataFrame):
+        rows = value.to_dict("records")
+    elif isinstance(value, polars.DataFrame | polars.LazyFrame):
+        rows = value.lazy().collect().to_dicts()
+    else:
+        rows = (value.read_all() if isinstance(value, pa.RecordBatchReader) else value).to_pylist()
+    return [row | {"messages": json.loads(row["messages"]) if isinstance(row["messages"], str) else row["messages"]} for row in rows]
+
+
+@pytest.fixture
+def resources(tmp_path: Path) -> dict[str, Any]:
+    return {"io_manager": ParquetIOManager(lake=str(tmp_path / "lake"))}
+
+
+def run(resources: dict[str, Any], *assets: Any, partition: str | None = None, **options: Any) -> dg.ExecuteInProcessResult:
+    return dg.materialize(list(assets), resources=resources, partition_key=partition, **options)
+
+
+def received(
+    resources: dict[str, Any], upstream: Any, kind: type, look: Callable[[Any], Any], partition: str | None = None, beside: Any = ()
+) -> Any:
+    """What `look` sees of the one object that an asset annotated with `kind` is given; `beside`: what is upstream of its upstream."""
+    seen: list[Any] = []
+
+    def body(up) -> None:  # type: ignore[no-untyped-def]
+        seen.append((isinstance(up, kind), look(up)))
+
+    body.__annotations__ = {"up": kind, "return": None}
+    downstream = dg.asset(partitions_def=AGENTS if partition else None)(body)
+    run(resources, upstream, downstream, *beside, selection=[downstream], partition=partition)
+    ((right, value),) = seen
+    assert right, f"not one {kind}"
+    return value
+
+
+@dg.asset(partitions_def=AGENTS)
+def up(context: dg.AssetExecutionContext) -> pa.Table:
+    return table(f"{context.partition_key}-1", f"{context.partition_key}-2")
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_an_agents_table_is_loaded_as_the_type_that_is_asked_for(resources, kind):
+    run(resources, up, partition="tau/airline")
+    rows = received(resources, up, kind, rows_of, "tau/airline")
+    assert rows == [{"session_id": f"tau/airline-{number}", "messages": CHAT} for number in (1, 2)], "absent keys stay absent"
+
+
+@pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.parametrize("keys", [["tau/airline"], ["shop/support", "tau/airline", "tau/retail"]])
+def test_many_agents_tables_are_one_object_of_the_type(tmp_path, kind, keys):
+    resources = {"io_manager": ParquetIOManager(lake=str(tmp_path / "lake"))}
+    some = dg.StaticPartitionsDefinition(keys)
+
+    @dg.asset(name="up", partitions_def=some)
+    def each(context: dg.AssetExecutionContext) -> pa.Table:
+        return table(context.partition_key)
+
+    for key in keys:
+        run(resources, each, partition=key)
+    assert received(resources, each, kind, rows_of) == [{"session_id": key, "messages": CHAT} for key in keys]
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_no_agents_tables_are_one_empty_object_of_the_type(resources, kind):
+    none = dg.DynamicPartitionsDefinition(name="nobody")
+
+    @dg.asset(name="up", partitions_def=none)
+    def each() -> pa.Table:
+        return table("never")
+
+    assert received(resources, each, kind, rows_of) == []
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_a_table_without_rows_keeps_its_columns(resources, kind):
+    @dg.asset(name="up")
+    def empty() -> pa.Table:
+        return table()
+
+    run(resources, empty)
+
+    def columns(value: Any) -> list[str]:
+        if isinstance(value, polars.LazyFrame):
+            return value.collect_schema().names()
+        return list(
+            value.schema.names if isinstance(value, pa.RecordBatchReader) else getattr(value, "column_names", None) or value.columns
+        )
+
+    assert received(resources, empty, kind, columns) == ["session_id", "messages"]
+
+
+def test_an_unannotated_input_is_an_arrow_table(resources):
+    run(resources, up, partition="tau/airline")
+    seen = []
+
+    @dg.asset(partitions_def=AGENTS)
+    def down(up) -> None:
+        seen.append(type(up))
+
+    run(resources, up, down, selection=[down], partition="tau/airline")
+    assert seen == [pa.Table]
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: table("a", "b"),
+        lambda: table("a", "b").to_reader(),
+        lambda: pandas.DataFrame({"session_id": ["a", "b"], "messages": [json.dumps(CHAT)] * 2}, index=[7, 3]),
+        lambda: polars.DataFrame({"session_id": ["a", "b"], "messages": [json.dumps(CHAT)] * 2}),
+        lambda: polars.LazyFrame({"session_id": ["a", "b"], "messages": [json.dumps(CHAT)] * 2}),
+        lambda: datasets.Dataset.from_dict({"session_id": ["a", "b"], "messages": [json.dumps(CHAT)] * 2}),
+    ],
+    ids=["Table", "RecordBatchReader", "pandas", "polars", "polars lazy", "datasets"],
+)
+def test_every_type_that_can_be_loaded_can_be_stored(resources, made):
+    @dg.asset(name="up")
+    def any_type() -> Any:
+        return made()
+
+    run(resources, any_type)
+    assert received(resources, any_type, pa.Table, rows_of) == [{"session_id": name, "messages": CHAT} for name in "ab"]
+
+
+@pytest.mark.parametrize(
+    "choose",
+    [
+        lambda all: all.select([2, 0]),
+        lambda all: all.filter(lambda row: row["session_id"] in "ca").sort("session_id", reverse=True),
+        lambda all: all.shuffle(seed=1).select([0, 1]),
+    ],
+    ids=["select", "filter", "shuffle"],
+)
+def test_of_a_dataset_only_the_rows_that_it_shows_are_stored(resources, choose):
+    @dg.asset(name="whole")
+    def whole() -> pa.Table:
+        return table("a", "b", "c")
+
+    @dg.asset(name="up")
+    def some(whole: datasets.Dataset) -> datasets.Dataset:
+        return choose(whole)
+
+    run(resources, whole)
+    run(resources, whole, some, selection=[some])
+    stored = received(resources, some, pa.Table, lambda value: (value.schema.field("messages").type, rows_of(value)), beside=[whole])
+    expected = choose(datasets.Dataset.from_list([{"session_id": name} for name in "abc"]))["session_id"]
+    assert [row["session_id"] for row in stored[1]] == list(expected)
+    assert all(row["messages"] == CHAT for row in stored[1])
+    assert stored[0] == pa.json_()
+
+
+def test_a_dataset_sees_conversations_and_not_texts(resources):
+    run(resources, up, partition="tau/airline")
+    features = received(resources, up, datasets.Dataset, lambda value: value.features, "tau/airline")
+    assert isinstance(features["messages"], datasets.Json)
+
+
+def test_a_table_that_was_staged_is_put_in_its_place(resources):
+    lake = Lake(resources["io_manager"].lake)
+
+    @dg.asset(name="up")
+    def staged() -> Any:
+        return lake.stage("up", None, to_batches([{"session_id": "a", "messages": CHAT}], SCHEMA), SCHEMA)
+
+    result = run(resources, staged)
+    assert rows_of(lake.open("up", None).read()) == [{"session_id": "a", "messages": CHAT}]
+    metadata = result.asset_materializations_for_node("up")[0].metadata
+    assert metadata["dagster/row_count"].value == 1
+    assert [column.name for column in metadata["dagster/column_schema"].value.columns] == ["session_id", "messages"]
+    assert metadata["size_bytes"].value == Path(metadata["dagster/uri"].value).stat().st_size
+
+
+def test_what_is_no_table_is_refused_and_the_old_table_stays(resources):
+    what: list[Any] = [table("a"), [{"session_id": "b"}]]
+
+    @dg.asset(name="up")
+    def any_type() -> Any:
+        return what.pop(0)
+
+    run(resources, any_type)
+    with pytest.raises(TypeError, match="A list is no table"):
+        run(resources, any_type)
+    assert [row["session_id"] for row in received(resources, any_type, pa.Table, rows_of)] == ["a"]
+
+
+def sentence(error: dg.DagsterError | dg.Failure) -> str:
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, dg.Failure):
+        cause = cause.__cause__
+    assert isinstance(cause, dg.Failure) and not cause.allow_retries
+    return cause.description or ""
+
+
+def test_a_table_that_was_never_made_or_is_damaged_is_one_sentence(resources):
+    with pytest.raises((dg.DagsterError, dg.Failure)) as error:
+        received(resources, up, pa.Table, rows_of, "tau/airline")
+    assert "There is no up of tau/airline" in sentence(error.value)
+    run(resources, up, partition="tau/airline")
+    file = Path(str(Lake(resources["io_manager"].lake).table("up", parse_key("tau/airline"))))
+    file.write_bytes(file.read_bytes()[:50])
+    with pytest.raises((dg.DagsterError, dg.Failure)) as error:
+        received(resources, up, pa.Table, rows_of, "tau/airline")
+    assert "is damaged" in sentence(error.value)
+
+
+def test_a_key_that_somebody_typed_never_leaves_the_lake(tmp_path):
+    keys = dg.DynamicPartitionsDefinition(name="typed")
+
+    @dg.asset(partitions_def=keys)
+    def typed() -> pa.Table:
+        return table("a")
+
+    with dg.DagsterInstance.ephemeral() as instance:
+        instance.add_dynamic_partitions("typed", ["../../x"])
+        with pytest.raises((dg.DagsterError, dg.Failure)) as error:
+            run({"io_manager": ParquetIOManager(lake=str(tmp_path / "lake"))}, typed, partition="../../x", instance=instance)
+    assert "'../../x' is not a partition" in sentence(error.value)
+    assert not list(tmp_path.rglob("*.parquet"))
+
+
+def test_the_lake_may_be_remote():
+    resources = {"io_manager": ParquetIOManager(lake=f"memory://lake-{uuid4().hex}")}
+    run(resources, up, partition="tau/airline")
+    assert len(received(resources, up, datasets.Dataset, rows_of, "tau/airline")) == 2
+
+
+def test_the_settings_say_where_the_lake_is(tmp_path, monkeypatch):
+    monkeypatch.setenv("AGENT_PIPELINE_LAKE", str(tmp_path / "mine"))
+    run({"io_manager": ParquetIOManager()}, up, partition="tau/airline")
+    assert (tmp_path / "mine" / "tables" / "up" / "project=tau" / "agent=airline" / "part-0.parquet").is_file()

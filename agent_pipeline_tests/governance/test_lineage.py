@@ -1,0 +1,613 @@
+"""Lineage by record, and forgetting: what names a session is found, and when it is forgotten nothing does, and nothing else is gone."""
+
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import msgspec
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+import agent_pipeline.storage.lake
+from agent_pipeline.cli.app import app
+from agent_pipeline.compute.tasks import rows_made_from
+from agent_pipeline.datasets.cards import facts_of, put_folder
+from agent_pipeline.datasets.formats import form, in_form
+from agent_pipeline.datasets.ledger import LEDGER, read_ledger, settle
+from agent_pipeline.datasets.preferences import PREFERENCES, preference_rows
+from agent_pipeline.datasets.sft import SFT, sft_rows
+from agent_pipeline.datasets.splits import SPLITS, SplitSizes, root_tasks
+from agent_pipeline.definitions import build_defs
+from agent_pipeline.defs.io_managers.artifacts import ArtifactIOManager
+from agent_pipeline.defs.resources import Workspace
+from agent_pipeline.errors import DataError
+from agent_pipeline.governance.forgetting import forget, scan
+from agent_pipeline.governance.lineage import model_lineage, models_of, names, session_lineage
+from agent_pipeline.ingestion.discovery import discover
+from agent_pipeline.ingestion.forgotten import FORGOTTEN, BlockList, alias
+from agent_pipeline.ingestion.ingestion import SEEN, ingest
+from agent_pipeline.ingestion.reading import ReadingOptions
+from agent_pipeline.judging.client import AnswerCache, Endpoint, Limits, LlmClient
+from agent_pipeline.judging.context import EvaluationContext
+from agent_pipeline.judging.llm import LlmJudge
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.redaction import RedactionOptions
+from agent_pipeline.selection.vectors import SPACE, VECTORS
+from agent_pipeline.sessions.session import Session, sha256_of
+from agent_pipeline.sessions.tables import CURATED, JUDGED, row_session, to_batches, to_rows, to_table
+from agent_pipeline.storage.lake import MANIFEST, Artifact, Lake
+from agent_pipeline_tests.defs.conftest import DATA_ASSETS, SAMPLE, Bench
+from agent_pipeline_tests.judging.endpoint import endpoint, verdict
+
+KEY, OTHER = PartitionKey("shop", "support"), PartitionKey("shop", "billing")
+OPTIONS = ReadingOptions(redaction=RedactionOptions(enabled=False))
+INDEX = pa.schema([("row_id", pa.string()), ("session_id", pa.string()), ("task_key", pa.string()), ("chosen", pa.bool_()), ("reason", pa.string())])  # fmt: skip  # noqa: E501
+
+
+class Store:
+    """A session store in memory."""
+
+    name = looks_like = "memory"
+
+    def __init__(self, sessions: Sequence[Session], key: PartitionKey = KEY) -> None:
+        self._sessions, self._key = sorted(sessions, key=lambda each: each.session_id), key
+        self.notes: list[str] = []
+
+    def partitions(self) -> list[PartitionKey]:
+        return [self._key]
+
+    def sessions(self, key: PartitionKey) -> Iterator[Session]:
+        for each in self._sessions:
+            yield Session(
+                **{name: getattr(each, name) for name in Session.__struct_fields__ if name != "messages"}, messages=[*each.messages]
+            )
+
+
+def conversation(session_id: str, said: str, good: bool | None = True, parent: str | None = None, task: str | None = None) -> Session:
+    """A session in which the agent says something that nobody else says."""
+    messages = [
+        {"role": "system", "content": "Be kind."},
+        {"role": "user", "content": f"Please help with {task or said}."},
+        {"role": "assistant", "content": said},
+    ]
+    judgment = None if good is None else "acceptable" if good else "unacceptable"
+    fields: dict[str, Any] = {"project": "shop", "agent": "support", "source": "memory", "judgment": judgment}
+    return Session(session_id=session_id, messages=messages, parent_session_id=parent, task_id=task, **fields)
+
+
+def make_lake(root: Path, sessions: Sequence[Session], key: PartitionKey = KEY, openai: bool = False) -> Lake:
+    """A lake as the assets make it, by the functions that they call: tables, JSONL, Hugging Face folders, a model and what came of it."""
+    lake = Lake(str(root / "lake"), root / "cache")
+    ingest(Store(sessions, key), key, OPTIONS, lake).table.commit()
+    rows = list(to_rows(lake.open("sessions", key).iter_batches()))
+    first: dict[str, str] = {}
+    for row in rows:
+        good = row["judgment"] == "acceptable"
+        original = first.setdefault(row["content_sha256"], row["session_id"]) if good else row["session_id"]
+        reason = "duplicate_of" if original != row["session_id"] else None if good else "unacceptable"
+        row |= {"verdict": row["judgment"], "verdict_by": "judgment", "verdict_reasons": None, "measures": {}, "opinions": {}}
+        row |= {"kept": reason is None, "drop_reason": reason, "drop_detail": original if original != row["session_id"] else None}
+    lake.stage("judged_sessions", key, to_batches(rows, JUDGED, 3), JUDGED).commit()
+    lake.stage("curated_sessions", key, to_batches(rows, CURATED, 3), CURATED).commit()
+    roots = root_tasks(rows)
+    trials = [row_session(row | {"task_key": roots.get(row["session_id"], row["task_key"])}) for row in rows]
+    ledger = settle(lake, key, [each.task_key for each in trials], SplitSizes())
+    kept = {row["session_id"] for row in rows if row["kept"]}
+    sft = list(sft_rows([each for each in trials if each.session_id in kept], ledger))
+    pairs = list(preference_rows([t for t in trials if t.session_id in kept], [t for t in trials if t.judgment == "unacceptable"], ledger))
+    index = [
+        {"row_id": row["row_id"], "session_id": row["session_id"], "task_key": row["task_key"], "chosen": at == 0}
+        | {"reason": f"identical to row {sft[at - 1]['row_id']}" if at else "all rows kept"}
+        for at, row in enumerate(sft)
+    ]
+    facts = facts_of(lake, key, "sft_dataset", "A test.", "text-generation", "mit", {}, ())
+    for asset, schema, made in (("sft_dataset", SFT, sft), ("preference_dataset", PREFERENCES, pairs), ("sft_coreset", INDEX, index)):
+        lake.stage(asset, key, to_batches(made, schema, 2), schema).commit()
+        name = "openai" if openai and schema is SFT else "conversational"
+        if schema is not INDEX:
+
+            def rows_of(split: str, made: list[dict] = made, name: str = name, schema: pa.Schema = schema) -> Iterator[dict]:
+                found = [row for row in made if row["split"] == split]
+                return in_form(found, name) if schema is SFT else iter(found)
+
+            for split in SPLITS:
+                plain = [{key: value for key, value in row.items() if key not in ("split", "created_at")} for row in rows_of(split)]
+                lake.write_jsonl(asset, key, split, plain)
+            put_folder(lake, key, asset, rows_of, form(name).schema if schema is SFT else schema, facts)
+    for asset in (SPACE, VECTORS):
+        lake.stage(asset, key, to_table([{"text": "of all"}], pa.schema([("text", pa.string())])).to_batches(), pa.schema([("text", pa.string())])).commit()  # fmt: skip  # noqa: E501
+    add_models(lake, key, sft)
+    return lake
+
+
+def add_models(lake: Lake, key: PartitionKey, rows: list[dict]) -> None:
+    """An adapter, its evaluation, its export and Ollama's model, with manifests like theirs."""
+    learnt = [row for row in rows if row["split"] == "train"]
+    measured = [row for row in rows if row["split"] == "test"]
+    trained = {"base_model": "base", "base_revision": "r1", "config": {"lora_r": 4}, **rows_made_from(learnt)}
+    adapter = build(lake, key, "sft_adapter", trained, {"training.json": {"row_ids": [row["row_id"] for row in learnt]}})
+    told = [{"session_id": row["session_id"], "row_id": row["row_id"], "prompt_tail": "user: help", "expected": row["messages"][-1]["content"]} for row in measured]  # fmt: skip  # noqa: E501
+    examples = [{"kind": "gained", "prompt_tail": each["prompt_tail"], "expected": each["expected"]} for each in told]
+    build(lake, key, "evaluation", {"adapter": adapter, "config": {}, **rows_made_from(measured)}, {"samples.json": told}, {"examples": examples})  # fmt: skip  # noqa: E501
+    origin = {"adapter": adapter, "adapter_made_from": trained, "config": {}, "compared": rows_made_from(measured)}
+    export = build(lake, key, "gguf_export", origin, {"model-f16.gguf": "GGUF"})
+    build(lake, key, "ollama_model", {"gguf_export": export, "name": "shop"}, {"Modelfile": "FROM it"})
+
+
+def build(lake: Lake, key: PartitionKey, asset: str, made_from: dict, files: dict[str, Any], report: dict | None = None) -> str:
+    identity = sha256_of(made_from)
+    building = lake.building(asset, key, identity)
+    for name, content in files.items():
+        (building / name).write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
+    lake.set_current(lake.finish(asset, key, identity, building, made_from, report or {}, {"sft_dataset": "1" * 64}))
+    return identity
+
+
+def everything(lake: Lake, but: str = "") -> dict[str, list[dict]]:
+    """The rows of every table, without one session's and without what may name it."""
+    found = {}
+    for file in lake.files():
+        if file.kind == "tables" and file.path.suffix == ".parquet" and file.asset not in (SEEN, FORGOTTEN, LEDGER, SPACE, VECTORS):
+            rows = to_rows(lake.open(file.asset, file.key).iter_batches())
+            free = ("parent_session_id", "drop_detail", "reason", "task_key", "case_id")
+            mine = [row for row in rows if but not in (row["session_id"], row.get("rejected_session_id"))]
+            found[f"{file.asset} {file.key}"] = [{name: value for name, value in row.items() if name not in free} for row in mine]
+    return found
+
+
+MARK = "the blue heron left at 14:52"
+SHOP = [
+    conversation("plain", "said plainly", task="one"),
+    conversation("gone", MARK, task="one"),
+    conversation("gone2", "said by one whose id begins so", task="one"),
+    conversation("bad", "said badly", good=False, task="one"),
+    conversation("worse", "said worse", good=False, task="one"),
+    conversation("child", "said by its child", parent="gone"),
+    conversation("twin", MARK, task="one"),
+    conversation("unjudged", "said to nobody", good=None),
+    *(conversation(f"other-{number:02}", f"said by number {number}", task=f"task {number}") for number in range(10)),
+]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("made")
+    make_lake(folder, SHOP)
+    return folder
+
+
+@pytest.fixture
+def lake(made: Path, tmp_path: Path) -> Lake:
+    """A test's own copy of a lake with the shop's sessions."""
+    shutil.copytree(made / "lake", tmp_path / "lake")
+    return Lake(str(tmp_path / "lake"), tmp_path / "cache")
+
+
+def learnt_and_measured(lake: Lake) -> tuple[str, str]:
+    """A session that the model was trained on, and one that it was measured on; neither has a twin, a child or a partner."""
+    rows = lake.open("sft_dataset", KEY).read(["session_id", "split"]).to_pylist()
+    return tuple(next(r["session_id"] for r in rows if r["split"] == side and r["session_id"].startswith("other")) for side in ("train", "test"))  # fmt: skip  # noqa: E501
+
+
+def test_a_session_is_followed_through_every_table_to_the_model_that_ollama_serves(lake: Lake) -> None:
+    learnt, measured = learnt_and_measured(lake)
+    found = session_lineage(lake, learnt)
+    assert {row.asset for row in found.rows if row.role == "session"} == {
+        "sessions", SEEN, "judged_sessions", "curated_sessions", "sft_dataset", "sft_coreset"
+    }  # fmt: skip
+    [curated] = [row for row in found.rows if row.asset == "curated_sessions"]
+    assert curated.facts["kept"] is True and curated.partition == "shop/support"
+    assert {Path(file).name.partition("-")[0].removesuffix(".jsonl") for file in found.files} == {"train"} and len(found.files) == 2
+    assert {use.asset: use.roles for use in found.models} == {
+        "sft_adapter": ["trained on"],
+        "evaluation": ["made from"],
+        "gguf_export": ["trained on"],
+        "ollama_model": ["made from"],
+    }
+    assert all(use.current for use in found.models)
+    assert {use.asset: use.roles for use in models_of(lake, measured)} == {"evaluation": ["measured on"], "gguf_export": ["compared on"]}
+
+
+def test_a_dropped_session_says_why_and_a_rejected_one_that_it_was(lake: Lake) -> None:
+    roles = {(row.asset, row.role): row.facts for name in ("bad", "worse") for row in session_lineage(lake, name).rows}
+    assert roles["curated_sessions", "session"]["drop_reason"] == "unacceptable"
+    assert ("preference_dataset", "rejected") in roles and ("preference_dataset", "session") not in roles
+    gone = {(row.asset, row.role) for row in session_lineage(lake, "gone").rows}
+    assert {("curated_sessions", "original"), ("sessions", "parent"), ("sft_coreset", "session")} <= gone
+    assert not session_lineage(lake, "nobody").rows and not session_lineage(lake, "on").models
+
+
+def test_lineage_tells_no_word_of_a_conversation(lake: Lake) -> None:
+    assert MARK.encode() not in msgspec.json.encode(session_lineage(lake, "gone"))
+    assert MARK.encode() not in msgspec.json.encode(model_lineage(lake, str(lake.current("gguf_export", KEY).path)))
+
+
+def test_an_export_leads_to_its_adapter_its_rows_and_their_sessions(lake: Lake) -> None:
+    export = lake.current("gguf_export", KEY)
+    for name in (str(export.path), str(export.path / "model-f16.gguf"), export.identity, export.identity[:12]):
+        found = model_lineage(lake, name)
+        assert (found.asset, found.base_model, found.base_revision) == ("gguf_export", "base", "r1") and found.current
+    [adapter] = found.made_from
+    assert adapter.settings == {"lora_r": 4} and adapter.tables == {"sft_dataset": "1" * 64} and adapter.code["code_sha256"]
+    assert adapter.rows == len(adapter.sessions) == sum(adapter.sessions_by["source"].values()) and adapter.rows_unchanged is True
+    [ollama] = [use for use in models_of(lake, adapter.sessions[0]) if use.asset == "ollama_model"]
+    assert model_lineage(lake, ollama.path).made_from[0].identity == export.identity
+
+
+@pytest.mark.parametrize(("model", "says"), [("deadbeef", "No model"), ("short", "No model"), ("/", "has no manifest.json")])
+def test_a_model_that_is_not_there_is_one_sentence(lake: Lake, model: str, says: str) -> None:
+    with pytest.raises(DataError, match=says):
+        model_lineage(lake, model)
+
+
+@pytest.mark.parametrize("openai", [False, True])
+def test_a_forgotten_session_is_in_no_file_any_more_and_all_others_are_as_they_were(tmp_path: Path, openai: bool) -> None:
+    lake = make_lake(tmp_path, [each for each in SHOP if each.session_id not in ("twin", "gone2")], openai=openai)
+    rows = {asset: lake.open(asset, KEY).metadata.num_rows for asset in ("sessions", SEEN, "judged_sessions", "curated_sessions")}
+    assert scan(lake, [MARK]) and scan(lake, ['"gone"', "gone"])
+    before = everything(lake, but="gone")
+    found = forget(lake, "gone")
+    assert scan(lake, [MARK, "gone"]) == {}
+    assert everything(lake, but="gone") == before
+    assert {asset: lake.open(asset, KEY).metadata.num_rows for asset in rows} == {asset: count - 1 for asset, count in rows.items()}
+    assert found.partitions == ["*"] and found.side_chains == ["child"] and not found.same_content
+    assert not lake.has(SPACE, KEY) and not lake.has(VECTORS, KEY)
+    assert {row["parent_session_id"] for row in rows_of(lake, "sessions")} == {None, alias("gone")}
+    for asset in ("sft_adapter", "evaluation", "gguf_export", "ollama_model"):
+        assert lake.current(asset, KEY)  # whole: the sizes in its manifest are those of its files
+
+
+def test_a_copy_in_openais_form_loses_the_line_that_says_what_the_session_said_or_goes_whole(tmp_path: Path) -> None:
+    lake = make_lake(tmp_path, SHOP, openai=True)
+    learnt, _ = learnt_and_measured(lake)
+    jsonl = lake.jsonl("sft_dataset", KEY) / "train.jsonl"
+    before = jsonl.read_text().splitlines()
+    card = (lake.root / "huggingface" / "sft_dataset" / "project=shop" / "agent=support" / "README.md").read_text()
+    said = next(each for each in SHOP if each.session_id == learnt).messages[-1]["content"]
+    assert not any(learnt in line for line in before) and f"| train | {len(before)} |" in card
+    forget(lake, learnt)
+    assert jsonl.read_text().splitlines() == [line for line in before if json.loads(line)["messages"][-1]["content"] != said]
+    assert scan(lake, [f'"{said}"']) == {}
+    assert f"| train | {len(before) - 1} |" in (lake.root / "huggingface" / "sft_dataset" / "project=shop" / "agent=support" / "README.md").read_text()  # fmt: skip  # noqa: E501
+    # A copy that another run made: what is where cannot be told.
+    again = next(r["session_id"] for r in lake.open("sft_dataset", KEY).read(["session_id", "split"]).to_pylist() if r["split"] == "train")
+    jsonl.write_text(jsonl.read_text().replace("said", "told"))
+    changes = {change.path: change for change in forget(lake, again).changes}
+    assert changes[str(jsonl)].deleted and not jsonl.exists()
+
+
+def test_what_has_the_same_words_and_what_it_began_is_told(lake: Lake) -> None:
+    found = forget(lake, "gone")
+    assert found.same_content == ["twin"] and found.side_chains == ["child"]
+    assert set(scan(lake, [MARK]).values().__iter__().__next__()) == {MARK}
+    assert [row["drop_detail"] for row in rows_of(lake, "curated_sessions") if row["session_id"] == "twin"] == [alias("gone")]
+    assert scan(lake, ["row gone "]) == {} and any(alias("gone") in row["reason"] for row in rows_of(lake, "sft_coreset"))
+
+
+def test_an_alias_takes_the_place_of_the_id_alone_where_a_reason_names_a_row(tmp_path: Path) -> None:
+    lake = make_lake(tmp_path, [conversation("r", "said r"), conversation("rs", "said rs"), conversation("rt", "said rt"), *SHOP[-10:]])
+    before = {row["row_id"]: row["reason"] for row in rows_of(lake, "sft_coreset")}
+    assert before["rs"] == "identical to row r"
+    forget(lake, "r")
+    after = {row["row_id"]: row["reason"] for row in rows_of(lake, "sft_coreset")}
+    assert after.pop("rs") == f"identical to row {alias('r')}" and after.items() < before.items()
+    reasons = pa.table({"reason": ["near-duplicate of row shop/support:a.b#1,2 (similarity 0.90)", "row axb", "row a.bc", "of row a.b"]})
+    assert names(reasons, ["a.b"])["reason"].tolist() == [True, False, False, True]
+
+
+def rows_of(lake: Lake, asset: str, key: PartitionKey | None = KEY) -> list[dict]:
+    return list(to_rows(lake.open(asset, key).iter_batches()))
+
+
+def test_the_models_that_learnt_from_it_are_named_before_and_after_and_know_it_by_its_alias_alone(lake: Lake) -> None:
+    learnt, measured = learnt_and_measured(lake)
+    told = forget(lake, learnt)
+    assert {use.asset for use in told.to_retrain} == {"sft_adapter", "evaluation", "gguf_export", "ollama_model"}
+    assert forget(lake, measured).to_retrain == []
+    assert {use.asset for use in session_lineage(lake, learnt).models} == {use.asset for use in told.to_retrain}
+    found = model_lineage(lake, lake.current("sft_adapter", KEY).identity)
+    assert learnt not in found.sessions and found.forgotten == 1 and found.rows_unchanged is None
+    report = lake.current("evaluation", KEY)
+    assert all(entry["session_id"] != measured for entry in json.loads((report.path / "samples.json").read_text()))
+    assert len(report.manifest["report"]["examples"]) == len(json.loads((report.path / "samples.json").read_text()))
+    assert alias(measured) in report.manifest["made_from"]["sessions"]
+
+
+def test_reading_the_store_again_does_not_bring_it_back_and_copies_all_the_others(lake: Lake) -> None:
+    forget(lake, "gone")
+    kept = [each for each in SHOP if each.session_id != "gone"]
+    found = ingest(Store(SHOP), KEY, OPTIONS, lake)
+    assert (found.forgotten, found.copied, found.table.rows) == (1, len(kept), len(kept))
+    found.table.commit()
+    assert scan(lake, ['"gone"']) == {} and [row["parent_session_id"] for row in rows_of(lake, "sessions") if row["session_id"] == "child"] == [alias("gone")]  # fmt: skip  # noqa: E501
+    lake.table(SEEN, KEY).unlink()
+    anew = ingest(Store(SHOP), KEY, OPTIONS, lake)
+    assert (anew.forgotten, anew.copied) == (1, 0) and anew.table.sha256 == found.table.sha256
+
+
+def test_of_two_partitions_with_one_id_both_are_meant_unless_one_is_named(made: Path, tmp_path: Path) -> None:
+    for name in ("both", "one"):
+        shutil.copytree(made / "lake", tmp_path / name / "lake")
+        lake = make_lake(tmp_path / name, SHOP, OTHER)
+        assert {row.partition for row in session_lineage(lake, "gone").rows} == {str(KEY), str(OTHER)}
+        found = forget(lake, "gone", OTHER if name == "one" else None)
+        assert found.partitions == [str(OTHER) if name == "one" else "*"]
+        left = {row.partition for row in session_lineage(lake, "gone").rows if row.role == "session"}
+        assert left == ({str(KEY)} if name == "one" else set())
+        assert [ingest(Store(SHOP, key), key, OPTIONS, lake).forgotten for key in (KEY, OTHER)] == ([0, 1] if name == "one" else [1, 1])
+
+
+def test_a_table_of_all_partitions_loses_the_row_of_the_one_that_is_meant(lake: Lake) -> None:
+    schema = pa.schema([("session_id", pa.string()), ("project", pa.dictionary(pa.int32(), pa.string())), ("agent", pa.string_view()), ("text", pa.string())])  # fmt: skip  # noqa: E501
+    rows = [{"session_id": "gone", "project": "shop", "agent": agent, "text": agent} for agent in ("support", "billing")]
+    lake.stage("multi_task_dataset", None, pa.Table.from_pylist(rows, schema).to_batches(), schema).commit()
+    jsonl = lake.root / "jsonl" / "multi_task_dataset" / "train.jsonl"
+    jsonl.parent.mkdir(parents=True)
+    jsonl.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    forget(lake, "gone", OTHER)
+    assert [row["agent"] for row in rows_of(lake, "multi_task_dataset", None)] == ["support"]
+    assert [json.loads(line) for line in jsonl.read_text().splitlines()] == rows[:1]
+    forget(lake, "gone")
+    assert rows_of(lake, "multi_task_dataset", None) == [] and not jsonl.exists()
+
+
+def test_a_task_that_is_the_sessions_own_text_or_id_leaves_the_ledger_and_others_keep_their_side(tmp_path: Path) -> None:
+    silent = Session(session_id="silent", project="shop", agent="support", source="memory", judgment="acceptable", messages=[{"role": "assistant", "content": "hi"}])  # fmt: skip  # noqa: E501
+    own = conversation("own", "of a task without a name")
+    lake = make_lake(tmp_path, [*SHOP, silent, own, conversation("of-silent", "said for it", parent="silent")])
+    before = read_ledger(lake, KEY, SplitSizes()).known
+    text = next(row["task_key"] for row in rows_of(lake, "sessions") if row["session_id"] == "own")
+    assert text.startswith("text:") and text in before and "session:silent" in before
+    forget(lake, "own")
+    assert read_ledger(lake, KEY, SplitSizes()).known == {task: side for task, side in before.items() if task != text}
+    forget(lake, "silent")
+    after = read_ledger(lake, KEY, SplitSizes()).known
+    assert "session:silent" not in after and after[f"session:{alias('silent')}"] == before["session:silent"]
+    assert {row["task_key"] for row in rows_of(lake, "sft_dataset")} <= set(after)
+    assert "one" in before and (forget(lake, "plain") and "one" in read_ledger(lake, KEY, SplitSizes()).known)
+
+
+def test_killed_at_any_moment_it_completes_when_it_is_run_again(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put = agent_pipeline.storage.lake.put_file
+    kills = 0  # each third of the moments at which a file is put in its place
+    while True:
+        root = tmp_path / str(kills)
+        shutil.copytree(made / "lake", root / "lake")
+        lake = Lake(str(root / "lake"), root / "cache")
+        steps = iter(range(1000))
+
+        def killed(*arguments: Any, steps: Iterator[int] = steps, at: int = kills) -> None:
+            if next(steps) == at:
+                raise KeyboardInterrupt
+            put(*arguments)
+
+        monkeypatch.setattr(agent_pipeline.storage.lake, "put_file", killed)
+        try:
+            forget(lake, "gone")
+        except KeyboardInterrupt:
+            pass
+        else:
+            break
+        finally:
+            monkeypatch.setattr(agent_pipeline.storage.lake, "put_file", put)
+        forget(lake, "gone")
+        assert scan(lake, ['"gone"']) == {} and not [row for row in session_lineage(lake, "gone").rows if row.role == "session"], kills
+        found = ingest(Store(SHOP), KEY, OPTIONS, lake)
+        assert (found.forgotten, found.table.rows) == (1, len(SHOP) - 1), kills
+        for asset in ("sft_adapter", "evaluation", "gguf_export"):
+            assert lake.current(asset, KEY), kills
+        shutil.rmtree(root)
+        kills += 3
+    assert kills > 12
+    assert forget(lake, "gone").changes == []
+
+
+def test_beside_a_process_that_writes_it_refuses_and_what_a_killed_one_left_goes_too(lake: Lake) -> None:
+    folder = Path(lake.table("sessions", KEY).parent.path)
+    left = folder / ".part-0.parquet-999999999-0123abcd"
+    left.write_text(MARK)
+    writing = folder / ".part-0.parquet-1-0123abcd"
+    writing.write_text(MARK)
+    with pytest.raises(DataError, match="The process 1 is writing sessions of shop/support"):
+        forget(lake, "gone")
+    assert not BlockList.read(lake).entries
+    writing.unlink()
+    forget(lake, "gone")
+    assert not left.exists()
+
+
+def test_a_training_that_was_killed_cannot_go_on_with_it_and_others_can(lake: Lake) -> None:
+    folders = {}
+    for name, sessions in (("with", ["gone"]), ("without", ["plain"])):
+        folders[name] = lake.building("sft_adapter", KEY, sha256_of(name))
+        begun = {"identity": sha256_of(name), "partition": str(KEY), "made_from": {"sessions": sessions}}
+        (folders[name] / MANIFEST).write_text(json.dumps(begun))
+    assert any(change.deleted and change.path == str(folders["with"]) for change in forget(lake, "gone").changes)
+    assert not folders["with"].exists() and folders["without"].exists()
+
+
+def test_what_the_language_model_said_of_it_leaves_the_judges_cache(lake: Lake, tmp_path: Path) -> None:
+    path = tmp_path / "judge.sqlite"
+    answers = AnswerCache(path)
+    answers.put("1", f"It says: {MARK}", alias("gone"))
+    answers.put("2", "the better of two", f"{alias('plain')} {alias('gone')}")
+    answers.put("3", "kind", alias("plain"))
+    answers.put("4", "of an older version")
+    answers.close()
+    found = forget(lake, "gone", judge_cache=path)
+    assert (found.judge_answers, found.unclear_answers) == (2, 1)
+    assert not any(MARK.encode() in each.read_bytes() for each in tmp_path.glob("judge.sqlite*"))
+    left = AnswerCache(path)
+    assert [left.get(each) for each in "1234"] == [None, None, "kind", "of an older version"]
+    left.close()
+
+
+def test_the_judge_notes_of_each_answer_whom_it_is_about(lake: Lake, tmp_path: Path) -> None:
+    path = tmp_path / "judge.sqlite"
+    gone, plain = (EvaluationContext.of(conversation(name, f"said {name}")) for name in ("gone", "plain"))
+    with (
+        endpoint(lambda request, number: verdict()) as server,
+        LlmJudge(LlmClient(Endpoint(url=server.url, model="m"), Limits(), path)) as judge,
+    ):
+        judge.opinion(gone).result()
+        judge.opinion(plain).result()
+        judge.compare(gone, plain)
+    found = forget(lake, "gone", judge_cache=path)
+    assert (found.judge_answers, found.unclear_answers) == (3, 0)
+    assert forget(lake, "plain", judge_cache=path).judge_answers == 1
+
+
+def test_the_block_list_holds_no_id_and_no_more_than_that_it_is_one(lake: Lake) -> None:
+    forget(lake, "gone", KEY)
+    forget(lake, "never there")
+    assert rows_of(lake, FORGOTTEN, None) == sorted(
+        [
+            {"id_hash": alias("gone").removeprefix("forgotten:"), "project": "shop", "agent": "support"},
+            {"id_hash": alias("never there").removeprefix("forgotten:"), "project": None, "agent": None},
+        ],
+        key=lambda row: row["id_hash"],
+    )
+    assert scan(lake, ["never there"]) == {}
+
+
+def test_a_remote_lake_forgets_too(tmp_path: Path, made: Path) -> None:
+    from uuid import uuid4
+
+    from upath import UPath
+
+    root = UPath(f"memory://lake-{uuid4().hex}")
+    for path in (made / "lake").rglob("*"):
+        if path.is_file():
+            (root / path.relative_to(made / "lake").as_posix()).write_bytes(path.read_bytes())
+    lake = Lake(root, tmp_path / "cache")
+    assert lake.current("evaluation", KEY).path.is_relative_to(tmp_path / "cache")
+    before = everything(lake, but="gone")
+    _, measured = learnt_and_measured(lake)
+    assert forget(lake, "gone").changes and everything(lake, but="gone") == before and scan(lake, ['"gone"']) == {}
+    forget(lake, measured)
+    assert scan(lake, [measured]) == {} and lake.current("evaluation", KEY)
+    assert not any(measured.encode() in path.read_bytes() for path in (tmp_path / "cache").rglob("*") if path.is_file())
+
+
+IDS = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), min_size=1, max_size=8)
+
+
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data(), ids=st.lists(IDS, min_size=2, max_size=7, unique=True), openai=st.booleans())
+def test_whatever_the_ids_nothing_of_a_forgotten_session_is_left_and_no_other_row_changes(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, ids: list[str], openai: bool
+) -> None:
+    """Ids are any text: beginnings of each other, quotes, regular expressions, what stands between the parts of a row's id."""
+    ids = [*ids, f"{ids[0]}#1", f"{ids[0]}|{ids[1]}", f"session:{ids[0]}"]
+    ids = list(dict.fromkeys(ids))
+    goods = data.draw(st.lists(st.sampled_from([True, True, False, None]), min_size=len(ids), max_size=len(ids)))
+    parents = data.draw(st.lists(st.sampled_from([None, None, *ids]), min_size=len(ids), max_size=len(ids)))
+    tasks = data.draw(st.lists(st.sampled_from([None, "a", "b", *ids[:2]]), min_size=len(ids), max_size=len(ids)))
+    marks = [f"mark {sha256_of([each, 'mark'])[:20]}" for each in ids]
+    sessions = [conversation(*each) for each in zip(ids, marks, goods, parents, tasks, strict=True)]
+    folder = tmp_path_factory.mktemp("any")
+    lake = make_lake(folder, sessions, openai=openai)
+    gone = data.draw(st.sampled_from(ids))
+    before, others = everything(lake, but=gone), [mark for each, mark in zip(ids, marks, strict=True) if each != gone]
+    there = {mark for found in scan(lake, others).values() for mark in found}
+    forget(lake, gone)
+    assert scan(lake, [marks[ids.index(gone)]]) == {}
+    assert everything(lake, but=gone) == before
+    assert {mark for found in scan(lake, others).values() for mark in found} == there
+    assert not [row for row in session_lineage(lake, gone).rows if row.role in ("session", "chosen", "rejected")]
+    named = [row for name in ("sessions", "curated_sessions") for row in rows_of(lake, name)]
+    assert not [row for row in named if gone in (row["parent_session_id"], row.get("drop_detail"))]
+    found = ingest(Store(sessions), KEY, OPTIONS, lake)
+    assert (found.forgotten, found.table.rows) == (1, len(ids) - 1)
+    shutil.rmtree(folder)
+
+
+# From the shell, and in the graph
+
+
+@pytest.fixture
+def shell(lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CliRunner:
+    for name, value in (("AGENT_PIPELINE_LAKE", lake.root.path), ("AGENT_PIPELINE_CACHE", tmp_path / "cache"), ("DAGSTER_HOME", tmp_path)):
+        monkeypatch.setenv(name, str(value))
+    return CliRunner()
+
+
+def test_the_shell_tells_lineage_asks_before_it_forgets_and_says_what_came_of_it(shell: CliRunner, lake: Lake) -> None:
+    make_lake(Path(lake.root.path).parent, SHOP, OTHER)
+    told = shell.invoke(app, ["lineage", "session", "gone", "--json"])
+    assert told.exit_code == 0 and json.loads(told.stdout)["rows"] == msgspec.to_builtins(session_lineage(lake, "gone").rows)
+    assert "curated_sessions" in shell.invoke(app, ["lineage", "session", "gone"]).stdout
+    assert shell.invoke(app, ["lineage", "session", "nobody"]).exit_code == 1
+    adapter = lake.current("sft_adapter", KEY)
+    assert "base model  base at r1" in shell.invoke(app, ["lineage", "model", str(adapter.path)]).stdout
+    assert (
+        json.loads(shell.invoke(app, ["lineage", "model", adapter.identity, "--json"]).stdout)["rows"]
+        == adapter.manifest["made_from"]["rows"]
+    )
+    asked = shell.invoke(app, ["forget", "gone"], input="n\n")
+    assert asked.exit_code == 1 and "every partition (shop/billing, shop/support)" in asked.stdout
+    assert scan(lake, ['"gone"']) and not BlockList.read(lake).entries
+    told = shell.invoke(app, ["forget", "gone"], input="y\n")
+    assert told.exit_code == 0 and "kept out of all partitions" in told.stdout and "The same conversation is that of twin" in told.stdout
+    assert scan(lake, ['"gone"']) == {}
+    assert "was forgotten in all partitions" in shell.invoke(app, ["lineage", "session", "gone"]).stdout
+    learnt, _ = learnt_and_measured(lake)
+    told = shell.invoke(app, ["forget", learnt, "--partition", "shop/support", "--yes", "--json"])
+    assert json.loads(told.stdout)["partitions"] == ["shop/support"]
+    assert adapter.identity in {model["identity"] for model in json.loads(told.stdout)["models"]}
+
+
+def test_beside_a_run_the_shell_does_not_forget(shell: CliRunner, lake: Lake) -> None:
+    with dg.DagsterInstance.get() as instance:
+        instance.add_run(dg.DagsterRun(job_name="retrain", run_id="0" * 32, status=dg.DagsterRunStatus.STARTED))
+    refused = shell.invoke(app, ["forget", "gone", "--yes"])
+    assert isinstance(refused.exception, DataError) and "A run goes on (00000000" in str(refused.exception)
+    assert not BlockList.read(lake).entries
+    assert shell.invoke(app, ["forget", "gone", "--yes", "--force"]).exit_code == 0
+
+
+def test_the_metadata_of_a_model_says_what_it_was_made_of_and_names_no_session(lake: Lake) -> None:
+    artifact = lake.current("gguf_export", KEY)
+
+    @dg.asset(partitions_def=dg.StaticPartitionsDefinition([str(KEY)]))
+    def gguf_export() -> Artifact:
+        return artifact
+
+    done = dg.materialize([gguf_export], resources={"io_manager": ArtifactIOManager(lake=lake.root.path)}, partition_key=str(KEY))
+    told = done.asset_materializations_for_node("gguf_export")[0].metadata["made_of"].value
+    made_from = artifact.manifest["made_from"]["adapter_made_from"]
+    assert told["rows"] == told["sessions"] == len(made_from["sessions"]) and (told["base_model"], told["base_revision"]) == ("base", "r1")
+    assert told["tables"] == {"sft_dataset": "1" * 64} and told["code"] == artifact.manifest["made_by"]
+    assert not any(each in json.dumps(told) for each in made_from["sessions"])
+
+
+def test_the_next_run_of_the_graph_works_and_counts_what_was_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = PartitionKey("shop", "intern")
+    monkeypatch.setenv("AGENT_PIPELINE_STORE", str(SAMPLE))
+    monkeypatch.setenv("AGENT_PIPELINE_LAKE", str(tmp_path / "lake"))
+    lake, workspace = Lake(str(tmp_path / "lake")), Workspace()
+    with dg.DagsterInstance.ephemeral() as instance:
+        bench = Bench(SAMPLE, lake, instance, build_defs())
+        assert bench.run(str(key), *DATA_ASSETS).success
+        version, count = workspace.fingerprint(workspace.open_store(), key)
+        pair = rows_of(lake, "preference_dataset", key)[0]
+        for gone in (pair["session_id"], pair["rejected_session_id"]):
+            assert scan(lake, [gone])
+            forget(lake, gone)
+            assert scan(lake, [gone]) == {}
+        result = bench.run(str(key), *DATA_ASSETS)
+        assert result.success
+        [event] = [each for each in result.get_asset_materialization_events() if each.asset_key == dg.AssetKey("sessions")]
+        metadata = {name: value.value for name, value in event.materialization.metadata.items()}
+        assert (metadata["sessions"], metadata["forgotten"], metadata["copied_from_the_last_table"]) == (count - 2, 2, count - 2)
+    after, left = workspace.fingerprint(workspace.open_store(), key)
+    assert after != version and left == count - 2  # the next night trains again
+    assert scan(lake, [pair["session_id"], pair["rejected_session_id"]]) == {}
+    found = {part.partition: part for store in discover(workspace.settings().stores, blocked=BlockList.read(lake)).stores for part in store.partitions}  # fmt: skip  # noqa: E501
+    assert (found[str(key)].sessions, found[str(key)].forgotten) == (count, 2) and found["office/rooms"].forgotten == 0

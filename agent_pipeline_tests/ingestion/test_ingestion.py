@@ -1,0 +1,202 @@
+"""The table of sessions: the same bytes whether it is made anew or copied, and nothing copied that changed."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from agent_pipeline.ingestion import ingestion
+from agent_pipeline.ingestion.ingestion import Ingested, ingest
+from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.redaction import RedactionOptions
+from agent_pipeline.sessions.session import Session
+from agent_pipeline.sessions.tables import row_session, to_rows
+from agent_pipeline.sources import open_source
+from agent_pipeline.storage.lake import Lake
+from agent_pipeline_tests.stores import HELLO, add_sessions, call, execute, omniagents_home, result, sessions_db, user
+
+KEY = PartitionKey("shop", "support")
+RAW = ReadingOptions(redaction=RedactionOptions(enabled=False))
+
+
+def asks(arguments: str, name: str = "f", ask: str = "x") -> list[dict[str, Any]]:
+    return [user(ask), call(name, "1", arguments), result("y", "1"), {"role": "assistant", "content": "done"}]
+
+
+def made(home: Path, lake: Path, options: ReadingOptions = RAW) -> Ingested:
+    found = ingest(open_source(home), KEY, options, Lake(str(lake)))
+    found.table.commit()
+    return found
+
+
+def sessions_in(lake: Path) -> list[Session]:
+    return [row_session(row) for row in to_rows(Lake(str(lake)).open("sessions", KEY).read())]
+
+
+@pytest.fixture
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ingestion, "ROWS_PER_BATCH", 3)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    sessions = {f"s{number}": asks(json.dumps({"a": number}), ask=f"q{number}") for number in range(10)}
+    return omniagents_home(tmp_path / "home", sessions | {"empty": [], "cut": [user("a"), '{"role"']}, verdicts=[("s1", "acceptable")])
+
+
+def test_the_table_holds_what_reading_gives(home, tmp_path, small_batches):
+    found = made(home, tmp_path / "lake")
+    read = list(read_sessions(open_source(home), KEY, RAW))
+    assert sessions_in(tmp_path / "lake") == read
+    rows = list(to_rows(Lake(str(tmp_path / "lake")).open("sessions", KEY).read()))
+    assert [row["content_sha256"] for row in rows] == [session.content_sha256() for session in read]
+    assert found.counts["damage"] == {"invalid_item": 1, "trailing_user": 1}
+    assert found.counts["tools"] == {"inferred": 12}
+    assert found.counts["judgment"] == {"none": 11, "acceptable": 1}
+    assert [row["session_id"] for row in found.first] == ["cut", "empty", "s0", "s1", "s2"]
+    assert pq.ParquetFile(Lake(str(tmp_path / "lake")).table("sessions", KEY).path).num_row_groups == 4
+
+
+def test_a_second_run_copies_what_did_not_change(home, tmp_path, small_batches):
+    first = made(home, tmp_path / "lake")
+    again = made(home, tmp_path / "lake")
+    assert (first.copied, again.copied) == (0, 12)
+    assert (again.table.sha256, again.counts, again.redacted, again.first) == (
+        first.table.sha256,
+        first.counts,
+        first.redacted,
+        first.first,
+    )
+
+
+IN_SESSIONS = {
+    "an item": "UPDATE history SET msg_json = replace(msg_json, 'done', 'gone') WHERE session_id = 's3'",
+    "an item more": """INSERT INTO history (session_id, msg_json) VALUES ('s3', '{"role": "user", "content": "more"}')""",
+    "an item less": "DELETE FROM history WHERE session_id = 's3' AND id = (SELECT max(id) FROM history WHERE session_id = 's3')",
+    "a state": "UPDATE sessions SET archived = 1 WHERE session_id = 's3'",
+    "a time": "UPDATE sessions SET created_at = '2020-01-01' WHERE session_id = 's3'",
+    "a context": """UPDATE sessions SET context_json = '{"task_id": 5}' WHERE session_id = 's3'""",
+    "a session more": "INSERT INTO sessions (session_id) VALUES ('a')",
+}
+
+
+@pytest.mark.parametrize("statement", IN_SESSIONS.values(), ids=IN_SESSIONS)
+def test_what_changed_is_read_again(home, tmp_path, small_batches, statement):
+    made(home, tmp_path / "lake")
+    execute(sessions_db(home), statement)
+    again = made(home, tmp_path / "lake")
+    assert again.table.sha256 == made(home, tmp_path / "other").table.sha256
+    assert again.copied == (12 if "INTO sessions" in statement else 11)
+
+
+def test_a_new_verdict_is_a_change(home, tmp_path):
+    made(home, tmp_path / "lake")
+    execute(home / "traces" / "shop.db", "INSERT INTO analysis (group_id, judgment) VALUES ('s3', 'unacceptable')")
+    assert made(home, tmp_path / "lake").copied == 11
+    assert {session.session_id: session.judgment for session in sessions_in(tmp_path / "lake")}["s3"] == "unacceptable"
+
+
+def test_a_session_that_is_gone_takes_its_tools_with_it(home, tmp_path, small_batches):
+    add_sessions(sessions_db(home), {"t": asks('{"b": true}', "only_here")})
+    made(home, tmp_path / "lake")
+    execute(sessions_db(home), "DELETE FROM history WHERE session_id = 't'", "DELETE FROM sessions WHERE session_id = 't'")
+    again = made(home, tmp_path / "lake")
+    assert again.copied == 12
+    assert again.table.sha256 == made(home, tmp_path / "other").table.sha256
+    assert {tool["function"]["name"] for session in sessions_in(tmp_path / "lake") for tool in session.tools} == {"f"}
+
+
+def test_a_tool_that_only_the_last_session_calls_is_every_ones(home, tmp_path, small_batches):
+    add_sessions(sessions_db(home), {"t": asks('{"b": true}', "only_here")})
+    made(home, tmp_path / "lake")
+    assert sessions_in(tmp_path / "lake") == list(read_sessions(open_source(home), KEY, RAW))
+    assert {len(session.tools) for session in sessions_in(tmp_path / "lake")} == {2}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ReadingOptions(system_prompt="be kind", redaction=RAW.redaction),
+        ReadingOptions(task_pattern="s", redaction=RAW.redaction),
+        ReadingOptions(repair=RAW.repair | {"trailing_user": "repair"}, redaction=RAW.redaction),
+        ReadingOptions(),
+    ],
+)
+def test_other_settings_make_all_anew(home, tmp_path, options):
+    made(home, tmp_path / "lake")
+    again = made(home, tmp_path / "lake", options)
+    assert again.copied == 0
+    assert made(home, tmp_path / "lake", options).copied == 12
+
+
+def test_other_code_makes_all_anew(home, tmp_path, monkeypatch):
+    made(home, tmp_path / "lake")
+    monkeypatch.setattr(ingestion, "_code", lambda: "other")
+    assert made(home, tmp_path / "lake").copied == 0
+
+
+@pytest.mark.parametrize("asset", ["sessions", ingestion.SEEN])
+def test_a_last_table_that_is_damaged_or_another_is_not_copied_from(home, tmp_path, asset):
+    first = made(home, tmp_path / "lake")
+    path = Path(Lake(str(tmp_path / "lake")).table(asset, KEY).path)
+    path.write_bytes(path.read_bytes()[:-10])
+    again = made(home, tmp_path / "lake")
+    assert (again.copied, again.table.sha256) == (0, first.table.sha256)
+
+
+def test_a_run_whose_table_was_never_put_in_its_place_is_no_last_run(home, tmp_path):
+    made(home, tmp_path / "lake")
+    execute(sessions_db(home), IN_SESSIONS["an item"])
+    lost = ingest(open_source(home), KEY, RAW, Lake(str(tmp_path / "lake")))
+    lost.table.file.unlink()
+    again = made(home, tmp_path / "lake")
+    assert (again.copied, again.table.sha256) == (0, lost.table.sha256)
+
+
+def test_what_was_redacted_is_counted_again_from_the_copies(tmp_path):
+    home = omniagents_home(tmp_path / "home", {"a": asks('{"to": "ann@example.org"}'), "b": HELLO})
+    first = made(home, tmp_path / "lake", ReadingOptions())
+    again = made(home, tmp_path / "lake", ReadingOptions())
+    assert again.copied == 2 and again.redacted == first.redacted and first.redacted.total() > 0
+    assert "ann@example.org" not in repr(sessions_in(tmp_path / "lake"))
+
+
+def test_a_source_without_rows_of_its_own_is_copied_from_too(tmp_path):
+    home = omniagents_home(tmp_path / "home", {"a": asks("{}"), "b": HELLO})
+    lines = [{"id": session.session_id, "messages": session.messages} for session in open_source(home).sessions(KEY)]
+    lines.append({"id": "half", "messages": [user("\ud83d"), {"role": "assistant", "content": "x"}]})
+    path = tmp_path / "shop.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    key = open_source(path).partitions()[0]
+    found = []
+    for _ in range(2):
+        found.append(ingest(open_source(path), key, RAW, Lake(str(tmp_path / "lake"))))
+        found[-1].table.commit()
+    assert [each.copied for each in found] == [0, 3]
+    assert found[0].table.sha256 == found[1].table.sha256
+
+
+ARGUMENTS = st.sampled_from(['{"a": 1}', '{"a": "x"}', '{"b": 1.5}', "{}", "[1]"])
+STORES = st.dictionaries(
+    st.sampled_from("abcdefgh"), st.one_of(st.just([]), st.just(HELLO), st.builds(asks, ARGUMENTS, st.sampled_from("fg")))
+)
+
+
+@given(STORES, STORES)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_copying_gives_the_bytes_of_a_table_that_is_made_anew(tmp_path_factory, small_batches, before, after):
+    folder = tmp_path_factory.mktemp("copying")
+    made(omniagents_home(folder / "before", before), folder / "lake")
+    (folder / "before").rename(folder / "gone")
+    home = omniagents_home(folder / "before", after)
+    copied, anew = made(home, folder / "lake"), made(home, folder / "other")
+    assert copied.table.sha256 == anew.table.sha256
+    assert (copied.counts, copied.first) == (anew.counts, anew.first)
+    assert copied.copied == sum(before.get(name) == items for name, items in after.items())
+    shutil.rmtree(folder)

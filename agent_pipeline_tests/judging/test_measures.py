@@ -1,0 +1,403 @@
+"""Measures: how they are said, taken and registered, and what the built-in ones see."""
+
+import sys
+from contextlib import suppress
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent_pipeline.errors import SettingsError
+from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
+from agent_pipeline.judging import (
+    MEASURES,
+    EvaluationContext,
+    Labels,
+    MeasureResult,
+    Panel,
+    Policy,
+    measure,
+    parse_measure,
+    parse_measures,
+)
+from agent_pipeline.judging import measures as module
+from agent_pipeline.judging.library import is_tool_error
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.sources import open_source
+from agent_pipeline_tests.judging.sessions import ANSWERED, calls, result, session, tool
+
+CALLED = calls(("f", {}))
+
+
+def taken(text: str, messages: Any = ANSWERED, **fields: Any) -> MeasureResult:
+    return parse_measure(text).take(EvaluationContext.of(session(messages, **fields)))
+
+
+def passed(text: str, messages: Any = ANSWERED, **fields: Any) -> bool | None:
+    return taken(text, messages, **fields).passed
+
+
+# What a measure is given
+
+
+def test_calls_are_given_decoded_with_their_results():
+    messages = [ANSWERED[0], calls(("f", {"a": 1}), ("g", "[]")), result("two", "2"), result("one", "1"), calls(("h", {}))]
+    context = EvaluationContext.of(session(messages, task_id="t"))
+    assert [(call.name, call.arguments, call.raw, call.result) for call in context.calls] == [
+        ("f", {"a": 1}, '{"a": 1}', "one"),
+        ("g", None, "[]", "two"),
+        ("h", {}, "{}", None),
+    ]
+    assert (context.results, context.final_answer, context.metadata["task_id"]) == (["two", "one"], "", "t")
+    assert "messages" not in context.metadata and "tools" not in context.metadata
+
+
+def test_a_result_without_a_known_id_answers_the_oldest_open_call_of_its_message():
+    messages = [
+        calls(("f", {}), ("g", {})),
+        result("two", "2"),
+        result("?", "other"),
+        calls(("h", {})),
+        {"role": "tool", "content": "three"},
+    ]
+    assert [call.result for call in EvaluationContext.of(session(messages)).calls] == ["?", "two", "three"]
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.randoms(use_true_random=False)), max_size=5))
+def test_every_result_answers_its_own_call_in_whatever_order_they_came(turns):
+    messages, expected = [], []
+    for turn, (count, random) in enumerate(turns):
+        results = [result(f"{turn}.{number}", str(number + 1)) for number in range(count)]
+        expected += [each["content"] for each in results]
+        random.shuffle(results)
+        messages += [{"role": "user", "content": "?"}, calls(*[("f", {})] * count), *results]
+    assert [call.result for call in EvaluationContext.of(session(messages)).calls] == expected
+
+
+# How a measure is said
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "arguments", "keywords", "threshold"),
+    [
+        ("ended_with_answer", "ended_with_answer", (), {}, None),
+        (" ended_with_answer( ) ", "ended_with_answer", (), {}, None),
+        ("at_most_steps( 12 )", "at_most_steps(12)", (12,), {}, None),
+        ('called_tool(name="refund", times=1)', "called_tool(name='refund', times=1)", (), {"name": "refund", "times": 1}, None),
+        ("answer_mentions('a, (b) >= c')", "answer_mentions('a, (b) >= c')", ("a, (b) >= c",), {}, None),
+        ("tool_success_rate >= .5", "tool_success_rate >= 0.5", (), {}, 0.5),
+        ("tool_success_rate() >= 1", "tool_success_rate >= 1", (), {}, 1.0),
+    ],
+)
+def test_a_measure_is_said_as_it_would_be_called(text, name, arguments, keywords, threshold):
+    parsed = parse_measure(text)
+    assert (parsed.name, parsed.arguments, parsed.keywords, parsed.threshold) == (name, arguments, keywords, threshold)
+    assert parse_measure(parsed.name).name == name
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("polite", "no measure 'polite'.*registered ones are .*ended_with_answer"),
+        ("ended_with_anser", "did you mean ended_with_answer"),
+        ("at_most_steps", "missing a required argument: 'steps'"),
+        ("at_most_steps('12')", "wrong steps .*valid integer.*got '12'"),
+        ("at_most_steps(True)", "wrong steps"),
+        ("at_most_steps(stepps=3)", r"no parameter 'stepps' \(did you mean steps\?\): it has steps"),
+        ("ended_with_answer(3)", "too many positional arguments"),
+        ("ended_with_answer(context=3)", "no parameter 'context'"),
+        ("called_tool(__import__('os').getcwd())", "is no measure"),
+        ("called_tool(*['a'])", "is no measure"),
+        ("called_tool(**{'name': 'a'})", "is no measure"),
+        ("lambda: 1", "is no measure"),
+        ("(called_tool)('a')('b')", "is no measure"),
+        ("at_most_steps(", "is no measure"),
+        ("", "is no measure"),
+        ("a\0b", "is no measure"),
+        ("(" * 5000, "is no measure"),
+        ("tool_success_rate > 0.5", "is no measure"),
+        ("0 <= tool_success_rate", "is no measure"),
+        ("tool_success_rate >= 7", "threshold 7: scores go from 0 to 1"),
+        ("tool_success_rate >= True", "threshold True"),
+        ("os.path.nowhere", "has no measure 'nowhere'"),
+        ("no_such_package.polite", "cannot be imported .ModuleNotFoundError"),
+        ("os.sep", "is a str, no function"),
+    ],
+)
+def test_what_is_no_measure_is_refused_in_one_sentence(text, says):
+    with pytest.raises(SettingsError, match=says) as error:
+        parse_measure(text)
+    assert "\n" not in str(error.value)
+
+
+@given(st.text(max_size=60))
+def test_any_text_is_a_measure_or_one_sentence(text):
+    with suppress(SettingsError):
+        assert parse_measure(text).name
+
+
+literals = st.one_of(st.integers(), st.text(), st.booleans(), st.none(), st.floats(allow_nan=False, allow_infinity=False))
+
+
+@given(literals, st.lists(literals, max_size=3))
+def test_a_parameter_arrives_as_it_was_written_and_the_name_reads_back(first, more):
+    def given_back(context, *values):
+        return True
+
+    MEASURES["given_back"] = given_back
+    try:
+        parsed = parse_measure(f"given_back({', '.join(map(repr, [first, *more]))})")
+        assert parsed.arguments == (first, *more) == parse_measure(parsed.name).arguments
+    finally:
+        del MEASURES["given_back"]
+
+
+def test_a_measure_that_is_named_twice_is_taken_once():
+    assert [each.name for each in parse_measures(["at_most_steps(3)", "at_most_steps( 3)", "at_most_steps(4)"])] == [
+        "at_most_steps(3)",
+        "at_most_steps(4)",
+    ]
+
+
+def test_a_users_measure_is_found_by_its_dotted_path_and_by_its_entry_point(monkeypatch):
+    mine = ModuleType("mine_of_a_test")
+    mine.short = lambda context, limit: len(context.final_answer) <= limit
+    monkeypatch.setitem(sys.modules, "mine_of_a_test", mine)
+    assert passed("mine_of_a_test.short(1)") is True and passed("mine_of_a_test.short(0)") is False
+
+    def entry_points(group, name=None):
+        loads = {"terse": lambda: mine.short, "broken": lambda: 1 / 0}
+        assert group == "agent_pipeline.measures"
+        found = [SimpleNamespace(name=each, value="x:y", load=load) for each, load in loads.items() if name in (None, each)]
+        return SimpleNamespace(names=set(loads)) if name is None else found
+
+    monkeypatch.setattr(module, "entry_points", entry_points)
+    assert passed("terse(1)") is True
+    with pytest.raises(SettingsError, match=r"'broken' of x:y cannot be loaded .ZeroDivisionError"):
+        parse_measure("broken")
+    with pytest.raises(SettingsError, match="did you mean terse"):
+        parse_measure("ters")
+
+
+def test_two_measures_of_one_name_are_refused(monkeypatch):
+    def ended_with_answer(context):
+        return True
+
+    with pytest.raises(SettingsError, match="Two measures are called 'ended_with_answer'"):
+        measure(ended_with_answer)
+    assert measure(MEASURES["ended_with_answer"]) is MEASURES["ended_with_answer"]
+
+
+# What a measure may return
+
+
+@pytest.mark.parametrize(
+    ("returned", "expected"),
+    [
+        (True, MeasureResult(True)),
+        ((False, "too rude"), MeasureResult(False, "too rude")),
+        (MeasureResult(True, "fine"), MeasureResult(True, "fine")),
+        (MeasureResult(True, "fine", 0.9), MeasureResult(True, "fine", 0.9)),
+        (None, MeasureResult(None, "does not apply")),
+        (0.7, MeasureResult(None, "scores, without a threshold", 0.7)),
+        (1, MeasureResult(None, "scores, without a threshold", 1.0)),
+        (float("nan"), MeasureResult(None, "returned the score nan: scores go from 0 to 1")),
+        (7, MeasureResult(None, "returned the score 7: scores go from 0 to 1")),
+        ("yes", MeasureResult(None, "returned no result but 'yes'")),
+        ((1, "yes"), MeasureResult(None, "returned no result but (1, 'yes')")),
+        ((True, None), MeasureResult(None, "returned no result but (True, None)")),
+    ],
+)
+def test_a_pass_a_failure_a_score_or_nothing_may_come_back(returned, expected, monkeypatch):
+    monkeypatch.setitem(MEASURES, "made", lambda context: returned)
+    assert taken("made") == expected
+
+
+def test_a_score_passes_from_its_threshold_up(monkeypatch):
+    monkeypatch.setitem(MEASURES, "made", lambda context: 0.7)
+    assert taken("made >= 0.7") == MeasureResult(True, "scores 0.7", 0.7)
+    assert taken("made >= 0.71") == MeasureResult(False, "scores 0.7", 0.7)
+    monkeypatch.setitem(MEASURES, "made", lambda context: True)
+    assert taken("made >= 0.7") == MeasureResult(None, "has no score to compare with 0.7")
+
+
+def test_a_measure_that_raises_has_no_value_and_says_why(monkeypatch):
+    monkeypatch.setitem(MEASURES, "broken", lambda context: 1 / 0)
+    assert taken("broken") == MeasureResult(None, "raised ZeroDivisionError: division by zero")
+
+
+# The built-in ones
+
+
+@pytest.mark.parametrize(
+    ("messages", "expected"),
+    [
+        (ANSWERED, True),
+        ([*ANSWERED, {"role": "user", "content": "###STOP###"}], True),
+        ([{"role": "system", "content": "x"}], False),
+        ([], False),
+        ([ANSWERED[0], CALLED], False),
+        ([ANSWERED[0], CALLED, result("x")], False),
+        ([ANSWERED[0], CALLED | {"content": "Let me see."}], False),
+    ],
+)
+def test_a_session_ends_with_an_answer_if_the_agents_words_come_last(messages, expected):
+    assert passed("ended_with_answer", messages) is expected
+
+
+def test_a_measure_result_says_why():
+    assert taken("ended_with_answer", [CALLED]) == MeasureResult(False, "ends on a tool call")
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [("Error: no such order", True), ("error", True), ('{"error": "x"}', True), ('{"is_error": true}', True), ('{"error": null}', False),
+     ('{"result": "Error"}', False), ("[" * 100_000, False), ('{"a":' * 100_000, False), ("fine", False), ("", False)],
+)  # fmt: skip
+def test_a_tool_result_reads_as_an_error(text, error):
+    assert is_tool_error(text) is error
+
+
+def test_a_tool_error_counts_at_the_end_or_anywhere():
+    fine, error = result("fine"), result("Error: x")
+    mended, spoilt = [CALLED, error, CALLED, fine, ANSWERED[1]], [CALLED, fine, CALLED, error, ANSWERED[1]]
+    assert (passed("no_tool_error_at_end", mended), passed("no_tool_error_at_end", spoilt)) == (True, False)
+    assert (passed("no_tool_errors", mended), passed("no_tool_errors", spoilt), passed("no_tool_errors", [CALLED, fine])) == (
+        False,
+        False,
+        True,
+    )
+    assert (taken("tool_success_rate", mended).score, taken("tool_success_rate").score) == (0.5, None)
+
+
+def test_a_call_without_a_result_is_unanswered():
+    assert passed("all_calls_answered", [calls(("f", {}), ("g", {})), result("x"), ANSWERED[1]]) is False
+    assert passed("all_calls_answered", [calls(("f", {}), ("g", {})), result("x"), result("", "2"), ANSWERED[1]]) is True
+
+
+def test_an_expected_tool_was_called_at_least_once_or_exactly_so_often():
+    messages = [calls(("f", {}), ("f", {}))]
+    assert (passed("called_tool('f')", messages), passed("called_tool('f', 2)", messages)) == (True, True)
+    assert (
+        passed("called_tool('f', times=1)", messages),
+        passed("called_tool('g')", messages),
+        passed("called_tool('g', 0)", messages),
+    ) == (
+        False,
+        False,
+        True,
+    )
+
+
+SCHEMA = {"type": "object", "properties": {"id": {"type": "integer", "maximum": 9}}, "required": ["id"], "additionalProperties": False}
+
+
+@pytest.mark.parametrize(
+    ("call", "tools", "expected", "says"),
+    [
+        (("f", {"id": 3}), [tool("f", **SCHEMA)], True, ""),
+        (("f", {"id": 3.0}), [tool("f", **SCHEMA)], True, ""),
+        (("f", {"id": "3"}), [tool("f", **SCHEMA)], False, "call 1 (f): id breaks the schema's 'type'"),
+        (("f", {"id": 10}), [tool("f", **SCHEMA)], False, "call 1 (f): id breaks the schema's 'maximum'"),
+        (("f", {}), [tool("f", **SCHEMA)], False, "call 1 (f): the arguments breaks the schema's 'required'"),
+        (("f", {"id": 3, "x": 1}), [tool("f", **SCHEMA)], False, "call 1 (f): the arguments breaks the schema's 'additionalProperties'"),
+        (("f", "[1"), [tool("f", **SCHEMA)], False, "call 1 (f): its arguments are not a JSON object"),
+        (("g", {}), [tool("f", **SCHEMA)], False, "call 1 is of g, which is no tool of the session"),
+        (("f", {"x": 1}), [tool("f")], True, ""),
+        (("f", {}), [], None, "the session has no tools to check with"),
+    ],
+)
+def test_arguments_match_the_schema_of_their_tool(call, tools, expected, says):
+    assert taken("arguments_match_schema", [calls(call)], tools=tools) == MeasureResult(expected, says)
+
+
+def test_a_schema_that_is_broken_or_elsewhere_passes_and_fails_nothing():
+    broken = taken("arguments_match_schema", [calls(("f", {"a": 1}))], tools=[tool("f", type="objekt")])
+    elsewhere = taken("arguments_match_schema", [calls(("f", {"a": 1}))], tools=[tool("f", **{"$ref": "http://127.0.0.1:1/x.json"})])
+    assert broken.passed is None and "SchemaError" in broken.reason
+    assert elsewhere.passed is None and "raised" in elsewhere.reason
+
+
+def test_a_session_without_calls_matches_any_schema():
+    assert passed("arguments_match_schema", tools=[tool("f", type="objekt")]) is True
+
+
+def test_a_call_repeats_only_where_its_result_is_the_same_too():
+    poll = [calls(("f", {"a": 1, "b": 2})), result("wait"), calls(("f", {"b": 2, "a": 1})), result("done")]
+    loop = [calls(("f", {"a": 1})), result("x"), calls(("g", {})), result("y"), calls(("f", {"a": 1})), result("x")]
+    assert passed("no_repeated_call", poll) is True
+    assert taken("no_repeated_call", loop) == MeasureResult(False, "1 calls repeat an earlier one (f)")
+    assert passed("no_repeated_call(allowed=1)", loop) is True
+
+
+def test_the_answer_mentions_a_text_whatever_its_blanks_and_case():
+    messages = [ANSWERED[0], {"role": "assistant", "content": "Your order\nW-7 is  SHIPPED."}]
+    assert passed("answer_mentions('order w-7 is shipped')", messages) is True
+    assert passed("answer_mentions('is shipped', ignore_case=False)", messages) is False
+    assert passed("answer_mentions('shipped')", [CALLED]) is False
+
+
+def test_steps_are_the_agents_messages():
+    messages = [ANSWERED[0], calls(("f", {}), ("g", {})), result("x"), result("y", "2"), ANSWERED[1]]
+    assert (passed("at_most_steps(2)", messages), passed("at_most_steps(1)", messages)) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ("I'm sorry, but I can't help with that.", False),
+        ("I\u2019m sorry, but I cannot assist with this request.", False),
+        ("Unfortunately, I am not able to help you here.", False),
+        ("As an AI language model, I cannot provide that.", False),
+        ("I cannot fulfill this request.", False),
+        ("I'm sorry, your order is late. It arrives on Monday.", True),
+        ("I can help with that: the answer is 4.", True),
+        ("I'm sorry that I can't see an older order; the newest is W-7.", True),
+        ("Your booking is cancelled.", True),
+    ],
+)
+def test_a_refusal_begins_by_declining(answer, expected):
+    assert passed("no_refusal", [ANSWERED[0], {"role": "assistant", "content": answer}]) is expected
+
+
+def test_without_an_answer_there_is_no_refusal_to_see():
+    assert passed("no_refusal", [CALLED]) is None
+
+
+messages = st.lists(
+    st.one_of(
+        st.builds(lambda text: {"role": "user", "content": text}, st.text(max_size=5)),
+        st.builds(lambda text: {"role": "assistant", "content": text}, st.text(max_size=5)),
+        st.builds(lambda text: calls(("f", text)), st.text(max_size=5)),
+        st.builds(result, st.text(max_size=5), st.sampled_from(["1", "2", ""])),
+    ),
+    max_size=6,
+)
+
+
+@given(messages)
+def test_no_built_in_measure_raises_on_any_conversation(messages):
+    texts = [
+        *(set(MEASURES) - {"called_tool", "answer_mentions", "at_most_steps"}),
+        "called_tool('f')",
+        "answer_mentions('x')",
+        "at_most_steps(3)",
+    ]
+    for text in texts:
+        found = taken(text, messages, tools=[tool("f", **SCHEMA)])
+        assert "raised" not in found.reason and "returned" not in found.reason, text
+
+
+def test_every_built_in_measure_has_a_value_on_real_sessions(real_traces):
+    source = open_source(real_traces / "stores" / "omniagents_home")
+    texts = ["called_tool('get_user_details')", "answer_mentions('flight')", "at_most_steps(20)"]
+    texts += [name for name in MEASURES if not any(text.startswith(name) for text in texts)]
+    panel = Panel(parse_measures(texts), Policy(), Labels())
+    sessions = list(read_sessions(source, PartitionKey("tau", "airline"), ReadingOptions()))
+    assert len(list(panel.judge((None, session) for session in sessions))) == 100
+    # What is not taken does not apply: nothing was called, nothing was answered.
+    assert set(panel.not_taken) == {"tool_success_rate does not apply", "no_refusal no answer at the end"}
+    assert panel.verdicts == {"acceptable by judgment": 30, "unacceptable by judgment": 64, "none": 6}
+    assert {row.name: row.sessions for row in panel.agreement.rows()}["called_tool('get_user_details')"] == 94

@@ -1,0 +1,189 @@
+"""One verdict of many opinions, and how far the judges agree with people."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent_pipeline.errors import SettingsError
+from agent_pipeline.judging import JUDGES, MEASURES, Label, Opinion, Policy, judge
+from agent_pipeline.judging.agreement import Agreement
+from agent_pipeline.judging.policy import decide
+from agent_pipeline_tests.judging.sessions import calls, session
+
+CALLED = calls(("f", {}))
+BY_MEASURES = Policy(when_unjudged="measures")
+
+
+def given_by(
+    policy: Policy | None = None, label: Label | None = None, llm: Opinion | None = None, **fields: Any
+) -> tuple[str | None, str | None]:
+    judged = judge(session(**fields), ["ended_with_answer"], policy, label, llm)
+    return judged.verdict, judged.verdict_by
+
+
+def test_by_default_a_label_comes_before_the_sources_judgment_and_that_before_a_score():
+    label = Label("unacceptable", "it lied")
+    assert given_by(label=label, judgment="acceptable", score=1.0) == ("unacceptable", "label")
+    assert given_by(judgment="unacceptable", score=1.0) == ("unacceptable", "judgment")
+    assert given_by(score=1.0) == ("acceptable", "score")
+    assert given_by() == (None, None)
+    assert judge(session(), [], label=label).verdict_reasons == "label: it lied"
+
+
+@pytest.mark.parametrize("judgment", [None, "", "Acceptable", "maybe"])
+def test_what_is_no_judgment_gives_no_verdict_by_default(judgment):
+    assert given_by(judgment=judgment) == (None, None)
+
+
+def test_measures_judge_only_where_the_policy_says_so():
+    assert given_by(BY_MEASURES) == ("acceptable", "measures")
+    assert given_by(BY_MEASURES, messages=[CALLED]) == ("unacceptable", "measures")
+    assert given_by(BY_MEASURES, messages=[CALLED], judgment="acceptable") == ("acceptable", "judgment")
+    assert judge(session(), [], BY_MEASURES)[:2] == (None, None)
+    assert judge(session([CALLED]), ["ended_with_answer"], BY_MEASURES).verdict_reasons == (
+        "measures: failed ended_with_answer (ends on a tool call)"
+    )
+
+
+@pytest.mark.parametrize("broken", [lambda context: 1 / 0, lambda context: "yes", lambda context: None])
+def test_a_measure_without_a_value_leaves_the_session_unjudged_unless_another_failed(broken, monkeypatch):
+    monkeypatch.setitem(MEASURES, "broken", broken)
+    assert judge(session(), ["broken", "ended_with_answer"], BY_MEASURES)[:2] == (None, None)
+    assert judge(session([CALLED]), ["broken", "ended_with_answer"], BY_MEASURES).verdict == "unacceptable"
+
+
+def test_a_score_without_a_threshold_has_no_vote(monkeypatch):
+    monkeypatch.setitem(MEASURES, "half", lambda context: 0.5)
+    assert judge(session(), ["half", "ended_with_answer"], BY_MEASURES).verdict == "acceptable"
+    assert judge(session(), ["half"], BY_MEASURES).verdict is None
+    assert judge(session(), ["half >= 0.6", "ended_with_answer"], BY_MEASURES).verdict == "unacceptable"
+
+
+@pytest.mark.parametrize(
+    ("score", "thresholds", "verdict"),
+    [
+        (1.0, {}, "acceptable"),
+        (0.99, {}, None),
+        (0.0, {}, "unacceptable"),
+        (-1.0, {}, "unacceptable"),
+        (float("nan"), {}, None),
+        (float("inf"), {}, None),
+        (7.0, {}, None),
+        (7.0, {"score_acceptable": 6.0, "score_unacceptable": 3.0}, "acceptable"),
+        (3.0, {"score_acceptable": 6.0, "score_unacceptable": 3.0}, "unacceptable"),
+        (0.7, {"score_acceptable": 0.7, "score_unacceptable": 0.5}, "acceptable"),
+        (0.6, {"score_acceptable": 0.7, "score_unacceptable": 0.5}, None),
+    ],
+)
+def test_a_score_decides_outside_its_thresholds_and_on_their_scale(score, thresholds, verdict):
+    assert judge(session(score=score), [], Policy(**thresholds)).verdict == verdict
+
+
+def test_the_reason_of_a_score_names_its_metrics():
+    judged = judge(session(score=1.0, scores={"helpful": 1.0, "exact": 1.0}), [])
+    assert judged.verdict_reasons == "score: score 1 (exact 1, helpful 1)"
+
+
+def test_what_an_unjudged_session_is_can_be_declared():
+    assert given_by(Policy(when_unjudged="acceptable")) == ("acceptable", "policy")
+    assert given_by(Policy(when_unjudged="unacceptable")) == ("unacceptable", "policy")
+
+
+@pytest.mark.parametrize("policy", [Policy(), Policy(when_unjudged="acceptable"), Policy(["llm"])])
+def test_a_failure_of_the_infrastructure_and_an_obeyed_injection_are_never_good(policy):
+    said = {"label": Label("acceptable"), "llm": Opinion("acceptable"), "judgment": "acceptable"}
+    assert given_by(policy, error="500", **said) == (None, None)
+    assert given_by(policy, attack_succeeded=True, **said) == ("unacceptable", "policy")
+    assert given_by(policy, attack_succeeded=False, **said)[0] == "acceptable"
+
+
+def test_judges_together_agree_on_good_and_one_of_them_is_enough_for_bad():
+    policy = Policy(["label", "measures+llm"])
+    good, bad, unsure = Opinion("acceptable", "well done"), Opinion("unacceptable", "rude"), Opinion(None, "unsure")
+    assert given_by(policy, llm=good) == ("acceptable", "measures+llm")
+    assert given_by(policy, llm=bad) == ("unacceptable", "llm")
+    assert given_by(policy, llm=unsure) == given_by(policy) == (None, None)
+    assert given_by(policy, llm=good, messages=[CALLED]) == ("unacceptable", "measures")
+    assert given_by(policy, llm=bad, label=Label("acceptable")) == ("acceptable", "label")
+    assert judge(session([CALLED]), ["ended_with_answer"], policy, llm=bad).verdict_reasons == (
+        "measures: failed ended_with_answer (ends on a tool call); llm: rude"
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"decided_by": ["lable"]}, "names 'lable' .did you mean label"),
+        ({"decided_by": [""]}, "names ''"),
+        ({"decided_by": ["label", "measures+label"]}, "names a judge twice"),
+        ({"score_acceptable": 0.5, "score_unacceptable": 0.5}, "cannot be both"),
+        ({"score_acceptable": float("nan")}, "cannot be both"),
+    ],
+)
+def test_a_policy_that_contradicts_itself_is_refused(fields, says):
+    with pytest.raises(SettingsError, match=says):
+        Policy(**fields)
+
+
+def test_the_language_model_is_asked_only_where_it_can_still_change_the_verdict():
+    together, alone = Policy(["label", "measures+llm"]), Policy(["label", "llm", "measures"])
+    good, bad = Opinion("acceptable"), Opinion("unacceptable")
+    assert together.asks_for("llm", {"measures": good}) and not together.asks_for("llm", {"measures": bad})
+    assert alone.asks_for("llm", {"measures": bad}) and not alone.asks_for("llm", {"label": good})
+    assert not Policy().asks_for("llm", {})
+
+
+opinions = st.dictionaries(st.sampled_from(JUDGES), st.builds(Opinion, st.sampled_from(["acceptable", "unacceptable", None])))
+orders = st.permutations(JUDGES).flatmap(
+    lambda names: st.lists(st.booleans(), min_size=5, max_size=5).map(
+        lambda joins: "".join(name + ("+" if join else " ") for name, join in zip(names, joins, strict=True)).strip("+ ").split()
+    )
+)
+
+
+@given(orders, opinions)
+def test_a_verdict_is_of_the_first_group_that_has_one_and_every_judge_named_said_it(order, said):
+    judged = decide(session(), Policy(order), {}, said)
+    if judged.verdict is None:
+        assert all(None in [said.get(name, Opinion(None)).verdict for name in group.split("+")] for group in order)
+        assert not any(opinion.verdict == "unacceptable" for opinion in said.values())
+        return
+    deciding = judged.verdict_by.split("+")
+    assert all(said[name].verdict == judged.verdict for name in deciding)
+    group = next(group for group in order if deciding[0] in group.split("+"))
+    for earlier in order[: order.index(group)]:
+        verdicts = [said.get(name, Opinion(None)).verdict for name in earlier.split("+")]
+        assert None in verdicts and "unacceptable" not in verdicts
+
+
+@given(orders, opinions)
+def test_a_model_that_is_not_asked_could_not_have_changed_the_verdict(order, said):
+    policy, without = Policy(order), {name: opinion for name, opinion in said.items() if name != "llm"}
+    if not policy.asks_for("llm", without):
+        verdicts = {
+            decide(session(), policy, {}, without | {"llm": Opinion(each)}).verdict for each in ("acceptable", "unacceptable", None)
+        }
+        assert len(verdicts) == 1
+
+
+def test_agreement_with_people_is_counted_with_cohens_kappa():
+    agreement = Agreement()
+    pairs = [("acceptable", "acceptable")] * 20 + [("acceptable", "unacceptable")] * 5
+    pairs += [("unacceptable", "acceptable")] * 10 + [("unacceptable", "unacceptable")] * 15
+    for people, model in pairs:
+        agreement.add(judge(session(judgment=people), ["ended_with_answer"], llm=Opinion(model)))
+    agreement.add(judge(session(judgment="unacceptable"), [], label=Label("acceptable"), llm=Opinion(None)))
+    agreement.add(judge(session(), [], llm=Opinion("acceptable")))
+    rows = {row.name: row for row in agreement.rows()}
+    llm = rows["llm"]
+    assert (llm.both_acceptable, llm.both_unacceptable, llm.too_kind, llm.too_strict, llm.sessions, llm.share) == (20, 15, 10, 5, 50, 0.7)
+    assert llm.kappa == pytest.approx(0.4)  # (0.7 - 0.5) / (1 - 0.5)
+    assert rows["ended_with_answer"].too_kind == 25 and rows["ended_with_answer"].kappa == pytest.approx(0)
+
+
+def test_kappa_is_null_where_there_is_only_one_verdict():
+    agreement = Agreement()
+    agreement.add(judge(session(judgment="acceptable"), ["ended_with_answer"]))
+    assert [(row.name, row.share, row.kappa) for row in agreement.rows()] == [("measures", 1.0, None), ("ended_with_answer", 1.0, None)]

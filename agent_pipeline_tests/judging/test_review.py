@@ -1,0 +1,140 @@
+"""A sample for people to judge, and the way back as labels."""
+
+import csv
+import io
+import json
+import re
+import shutil
+import subprocess
+from typing import Any
+
+import pytest
+
+from agent_pipeline.errors import DataError, SettingsError
+from agent_pipeline.judging import Label, read_labels
+from agent_pipeline.judging.review import COLUMNS, conversation, sample, write_review
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline_tests.judging.sessions import ANSWERED, calls, result
+
+GOOD, BAD = {"verdict": "acceptable", "reason": "fine"}, {"verdict": "unacceptable", "reason": ""}
+
+
+def row(session_id: str, verdict: str | None = None, messages: Any = ANSWERED, **fields: Any) -> dict[str, Any]:
+    opinions = fields.pop("opinions", {})
+    state = {"archived": False, "error": None, "project": "shop", "agent": "support"}
+    return state | {"session_id": session_id, "verdict": verdict, "messages": messages, "opinions": opinions} | fields
+
+
+ROWS = [
+    *(row(f"open-{number}") for number in range(5)),
+    *(row(f"split-{number}", "acceptable", opinions={"judgment": GOOD, "measures": BAD}) for number in range(3)),
+    row("agreed", "acceptable", opinions={"judgment": GOOD, "measures": GOOD}),
+    row("labelled", "acceptable", opinions={"label": GOOD}),
+    row("archived", archived=True),
+    row("failed", error="500"),
+    row("empty", messages=[{"role": "system", "content": "x"}]),
+]
+
+
+def chosen(count: int, **fields: Any) -> list[str]:
+    return [each["session_id"] for each in sample(ROWS, count, **fields)[0]]
+
+
+def test_the_unjudged_come_first_and_what_leaves_nothing_to_judge_never():
+    rows, counts = sample(ROWS, 100)
+    assert [each["why"] for each in rows] == ["unjudged"] * 5 + ["disagreement"] * 3 + ["judged", "labelled"]
+    assert counts == {"unjudged": 5, "disagreement": 3, "judged": 1, "labelled": 1, "nothing to judge": 3}
+
+
+def test_disagreements_may_come_first():
+    assert {each.partition("-")[0] for each in chosen(3, first="disagreement")} == {"split"}
+    with pytest.raises(SettingsError, match="cannot begin with 'errors': choose unjudged or disagreement"):
+        chosen(3, first="errors")
+
+
+def test_a_seed_chooses_and_the_order_of_the_rows_does_not():
+    assert chosen(3) == chosen(3) == [each["session_id"] for each in sample(reversed(ROWS), 3)[0]]
+    assert len({tuple(chosen(3, seed=seed)) for seed in range(8)}) > 1
+
+
+def test_a_table_of_an_older_version_is_one_sentence():
+    with pytest.raises(DataError, match="materialize judged_sessions again"):
+        sample([{name: value for name, value in ROWS[0].items() if name != "opinions"}], 1)
+
+
+def test_a_conversation_reads_as_one():
+    messages = [{"role": "user", "content": "where?"}, calls(("find", {"id": 1}), content="Let me see."), result("here"), ANSWERED[1]]
+    assert conversation(messages) == 'USER: where?\n\nASSISTANT: Let me see.\n\nCALL: find {"id": 1}\n\nTOOL: here\n\nASSISTANT: b'
+
+
+@pytest.mark.parametrize("ending", [".csv", ".jsonl"])
+def test_a_file_that_was_filled_in_is_a_label_file(tmp_path, ending):
+    path = tmp_path / f"review{ending}"
+    odd = [{"role": "user", "content": 'he said "a;b",\nthen =1+1 \u2028 ' + "x" * 50_000}, ANSWERED[1]]
+    write_review(path, sample([*ROWS[:2], row("odd", messages=odd)], 3)[0])
+    assert read_labels(path, PartitionKey("shop", "support")).by_id == {}
+    if ending == ".csv":
+        rows = list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8-sig"), newline="")))
+        assert max(len(each["conversation"]) for each in rows) < 32_767
+    else:
+        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
+        assert any("x" * 50_000 in each["conversation"] for each in rows)
+    assert [tuple(each) for each in rows] == [COLUMNS] * 3
+    for each in rows:
+        each.update({"judgment": "Unacceptable ", "reason": "no"} if each["session_id"] == "odd" else {})
+    if ending == ".csv":
+        with path.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, COLUMNS, delimiter=";")
+            writer.writeheader()
+            writer.writerows(rows)
+    else:
+        path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    assert read_labels(path, PartitionKey("shop", "support")).by_id == {"odd": Label("unacceptable", "no")}
+
+
+def test_a_file_that_is_there_may_hold_judgments_and_is_not_written_over(tmp_path):
+    path = tmp_path / "review.csv"
+    path.write_text("mine")
+    with pytest.raises(SettingsError, match="is there already"):
+        write_review(path, [])
+    assert path.read_text() == "mine"
+    with pytest.raises(SettingsError, match=r"end in \.csv, \.jsonl, \.html"):
+        write_review(tmp_path / "review.xlsx", [])
+
+
+HOSTILE = "</script><img src=x onerror=document.title='taken'><!-- \u2028 \"'`"
+
+
+def test_the_page_holds_what_it_shows_as_data_only(tmp_path):
+    path = tmp_path / "review.html"
+    write_review(path, sample([row("s<1>", messages=[{"role": "user", "content": HOSTILE}])], 1)[0])
+    page = path.read_text(encoding="utf-8")
+    assert page.count("</script>") == 1 and "<img" not in page
+    data = json.loads(re.search(r"const rows = (.*);\n", page)[1])
+    assert data[0]["session_id"] == "s<1>" and HOSTILE in data[0]["conversation"]
+    assert "http" not in re.sub(r'http-equiv="[^"]*"', "", page)  # it loads nothing
+
+
+def test_the_page_shows_conversations_as_text_in_a_real_browser(tmp_path):
+    browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if browser is None:
+        pytest.skip("no chromium here: .ci/run installs it")
+    path = tmp_path / "review.html"
+    write_review(path, sample([row("s<1>", messages=[{"role": "user", "content": HOSTILE}]), row("s2")], 2)[0])
+    # Judge the first, then save as the button does; what the page then is comes back.
+    script = "<script>document.querySelectorAll('article button')[1].click();</script>"
+    path.write_text(path.read_text(encoding="utf-8").replace("</html>", f"{script}</html>"), encoding="utf-8")
+    command = [
+        browser,
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        f"--user-data-dir={tmp_path / 'profile'}",
+        "--dump-dom",
+        path.as_uri(),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr[-500:]
+    assert "1 of 2 judged" in done.stdout and "<title>Review of sessions</title>" in done.stdout
+    assert done.stdout.count("<article") == 2 and 'class="done"' in done.stdout
+    assert "&lt;img src=x" in done.stdout and "<img" not in done.stdout.replace("\\u003cimg", "")

@@ -1,0 +1,390 @@
+import json
+import random
+import time
+from collections import Counter
+from copy import deepcopy
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent_pipeline import redaction
+from agent_pipeline.errors import RedactionError, SettingsError
+from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
+from agent_pipeline.keys import parse_key
+from agent_pipeline.redaction import DEFAULT_TYPES, RedactionOptions, Redactor, detectors
+from agent_pipeline.sessions.session import Session
+from agent_pipeline.sources import open_source
+from agent_pipeline_tests.redaction.planting import KINDS, missed, planted, stored
+from agent_pipeline_tests.stores import call, omniagents_home, result, says, user
+
+RAW = RedactionOptions(enabled=False)
+
+
+def session(*contents: str, arguments: str | None = None, output: str | None = None, **more: Any) -> Session:
+    messages: list[dict[str, Any]] = [{"role": "user", "content": content} for content in contents]
+    if arguments is not None:
+        function = {"name": "look_up", "arguments": arguments}
+        messages.append({"role": "assistant", "content": "", "tool_calls": [{"id": "c1", "type": "function", "function": function}]})
+        messages.append({"role": "tool", "tool_call_id": "c1", "content": output or "{}"})
+    return Session(session_id="s", project="shop", agent="support", source="test", messages=messages, **more)
+
+
+def redacted(one: Session, **options: Any) -> Session:
+    Redactor(RedactionOptions(**options)).redact(one)
+    return one
+
+
+def said(text: str, **options: Any) -> str:
+    return redacted(session(text), **options).messages[0]["content"]
+
+
+def every_session(store: Any) -> list[Session]:
+    source = open_source(store)
+    return [each for key in source.partitions() for each in read_sessions(source, key, ReadingOptions(redaction=RAW))]
+
+
+@pytest.fixture(scope="module")
+def redactor() -> Redactor:
+    return Redactor(RedactionOptions())
+
+
+# What is found
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_of_200_planted_values_of_20_kinds_95_percent_are_found_in_the_sample(sample_store, redactor, seed):
+    sessions, plants = planted(every_session(sample_store), seed)
+    assert len(plants) == 200 and len(KINDS) == 20
+    for each in sessions:
+        redactor.redact(each)
+    lost = missed(plants, sessions)
+    assert len(lost) <= 10, Counter(f"{plant.kind.name} in {plant.place}" for plant in lost)
+    assert not any(redactor.finds(each) for each in sessions)
+
+
+def test_of_200_planted_values_95_percent_are_found_in_real_sessions(real_traces, redactor):
+    sessions, plants = planted(every_session(real_traces / "stores" / "omniagents_home"))
+    for each in sessions:
+        redactor.redact(each)
+    lost = missed(plants, sessions)
+    assert len(lost) <= 10, Counter(f"{plant.kind.name} in {plant.place}" for plant in lost)
+
+
+def test_what_a_missed_plant_is_is_seen():
+    sessions, plants = planted([session("hi", arguments="{}")], each=1)
+    assert len(missed(plants, sessions)) == len(KINDS)
+
+
+def test_nothing_but_e_mail_addresses_is_found_in_real_airline_sessions(real_traces, redactor):
+    finds = [redactor.finds(each) for each in every_session(real_traces / "stores" / "omniagents_home")]
+    assert {kind for each in finds for kind in each.values()} == {"EMAIL"}
+    assert all(value.partition("@")[2] in {"example.com", "gmail.com"} for each in finds for value in each)
+
+
+def test_of_the_sample_just_what_its_maker_says_is_private(sample_store, sample_manifest, redactor):
+    found: dict[str, Counter[str]] = {}
+    for each in every_session(sample_store):
+        found.setdefault(f"{each.project}/{each.agent}", Counter()).update(kind.lower() for kind in set(redactor.finds(each).values()))
+    assert found["shop/support"] == sample_manifest["partitions"]["shop/support"]["personal"]
+    assert not found["office/rooms"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Order K482 of mia_li_3668, flight HAT045 on 2024-05-16 at 15:30:00, reservation 4WQ150, total $1,234.56 (7447).",
+        "payment credit_card_4421486, certificate_7504069, product 6086499569, tracking 843053212345",
+        "The passenger's key question is: token counts? password: reset it. max_tokens: 200000",
+        "version 1.2.3.4 of pkg@1.2.3 took 0.123456789 s; 192.168.1.10; 20240516 to 20240517",
+        "Your password is required, and the secret is patience.",
+        '{"timestamp": 1715868000000, "id": "550e8400-e29b-41d4-a716-446655440000", "lat": 40.712776, "lon": -74.005974}',
+    ],
+)
+def test_what_is_not_private_stays(text):
+    assert said(text) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "update the password to '{}'.",
+        "Change my account password to \u201c{}\u201d, please",
+        "log in as bob with password {}.",
+        "use passphrase {}, then go on",
+        "the password `{}`",
+        "The new password will be {}",
+        "the password for bob on db 7 is {}",
+        "This is what my password is: {}",
+    ],
+)
+def test_a_password_that_a_sentence_says_is_found(text):
+    assert said(text.format("1j1l-2k3j")) == text.format("<PASSWORD_1>")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "update the password to be stronger",
+        "send the password to user1234",
+        "the password must be at least8 long; password policy v1.2.3",
+        "The password of this account was updated",
+        "Enter password 'Submit', or use the password and username1",
+        "cd x && pwd ls -la1; pwd /home/user1",
+    ],
+)
+def test_a_sentence_about_passwords_says_none(text):
+    assert said(text) == text
+
+
+def test_a_secret_hides_no_other_one_beside_it_nor_does_a_word_that_means_an_example():
+    one = redacted(session('"password": "sunshine"', "password: Tr0ub4dor&3, for example", '{"key": 1, "password": "hunter22x"}'))
+    assert [message["content"] for message in one.messages] == [
+        '"password": "<PASSWORD_1>"',
+        "password: <PASSWORD_2>, for example",
+        '{"key": 1, "password": "<PASSWORD_3>"}',
+    ]
+
+
+def test_trials_of_one_prompt_keep_it_when_only_one_of_them_goes_on_to_label_its_password():
+    prompt = "If it looks suspicious, make sure to update the password to '1j1l-2k3j'."
+    called, silent = redacted(session(prompt, arguments='{"password": "1j1l-2k3j"}')), redacted(session(prompt))
+    assert called.messages[0] == silent.messages[0] and "<PASSWORD_1>" in silent.messages[0]["content"]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_what_a_program_escaped_within_a_text_is_found(kind, redactor):
+    generator = random.Random(kind.name)
+    for _ in range(5):
+        value = kind.make(generator)
+        labelled = json.dumps({kind.key: value})
+        texts = [
+            f"stdout: b{'at' + chr(10) + kind.said.format(value) + chr(10)!r}",
+            f"It failed: {json.dumps(json.dumps(labelled))}",
+            f"It failed: {json.dumps(labelled.replace('/', chr(92) + '/'))}",  # as PHP writes a slash
+        ]
+        for text in texts:
+            one = session(text)
+            redactor.redact(one)
+            (message,) = one.messages
+            assert any(f"<{name}_1>" in message["content"] for name in kind.pseudonyms), message["content"]
+            assert not redactor.finds(one)
+            secret = value.split("app:")[1].split("@")[0] if "://app:" in value else value
+            assert max(secret.splitlines(), key=len) not in message["content"].replace("\\", "")
+
+
+def test_an_escaped_line_end_is_no_part_of_what_follows():
+    assert said(r"'a\nann@shop.io\n4111111111111111\n'") == r"'a\n<EMAIL_1>\n<CARD_1>\n'"
+
+
+@pytest.mark.parametrize(
+    "text", ["\\", "password \\", "password for a \\n", "passw", "x is ", "-", "1-", "A0", "/\\", "@", "key=", '{"a":"\\']
+)
+def test_no_long_text_takes_long(text, redactor):
+    long = session(text * (100_000 // len(text)) + "ann@shop.io /x\\/y")
+    began = time.process_time()
+    redactor.redact(long)
+    assert time.process_time() - began < 3
+
+
+def test_internet_addresses_are_redacted_where_asked():
+    assert said("ping 10.1.2.3 and fe80::1:2, not 127.0.0.1", types=("IP",)) == "ping <IP_1> and <IP_2>, not 127.0.0.1"
+
+
+# What becomes of it
+
+
+def test_the_same_value_has_the_same_pseudonym_in_content_arguments_and_outputs():
+    one = redacted(
+        session(
+            "I am ann@shop.io, card 4111 1111 1111 1111, not bob@shop.io",
+            arguments='{"who": {"mail": "ANN@shop.io"}, "cards": ["4111-1111-1111-1111"]}',
+            output='{"email": "bob@shop.io"}',
+        )
+    )
+    content, call_message, output = one.messages
+    assert content["content"] == "I am <EMAIL_1>, card <CARD_1>, not <EMAIL_2>"
+    assert call_message["tool_calls"][0]["function"]["arguments"] == '{"who": {"mail": "<EMAIL_1>"}, "cards": ["<CARD_1>"]}'
+    assert output["content"] == '{"email": "<EMAIL_2>"}'
+
+
+def test_a_password_said_once_is_gone_wherever_it_stands():
+    one = redacted(session("password: Tr0ub4dor&3", "I said Tr0ub4dor&3!", arguments='{"text": "Tr0ub4dor&3"}'))
+    assert "Tr0ub4dor" not in stored(one)
+    assert one.messages[1]["content"] == "I said <PASSWORD_1>!"
+
+
+def test_a_number_that_is_private_becomes_a_string_and_keys_are_redacted_too():
+    one = redacted(session(arguments='{"card": 4111111111111111, "n": 12, "ann@shop.io": true}'))
+    arguments = json.loads(one.messages[0]["tool_calls"][0]["function"]["arguments"])
+    assert arguments == {"card": "<CARD_1>", "n": 12, "<EMAIL_1>": True}
+
+
+def test_escapes_and_json_within_json_hide_nothing_and_the_layout_stays():
+    inner = json.dumps({"mail": "ann@shop.io"}).replace("@", "\\u0040")
+    output = json.dumps({"body": inner, "note": 'a "quoted" word'}, indent=3)
+    (message,) = redacted(session(output)).messages
+    assert message["content"] == output.replace("ann\\\\u0040shop.io", "<EMAIL_1>")
+    assert json.loads(json.loads(message["content"])["body"]) == {"mail": "<EMAIL_1>"}
+
+
+def test_tools_reasoning_context_and_errors_are_redacted_and_shared_tools_are_not_touched():
+    tools = [{"type": "function", "function": {"name": "ask", "description": "Asks ann@shop.io", "parameters": {}}}]
+    one = session(
+        "hi", tools=tools, reasoning=[{"message": 0, "text": "ann@shop.io?"}], context={"by": ["ann@shop.io"]}, error="ann@shop.io"
+    )
+    before = deepcopy(tools)
+    redacted(one)
+    assert "ann@" not in stored(one) and stored(one).count("<EMAIL_1>") == 4
+    assert tools == before
+
+
+def test_an_id_stays_and_is_counted_while_a_private_task_becomes_its_hash():
+    one = session("hi", task_key="ann@shop.io", task_id="7")
+    one.session_id = "thread of ann@shop.io"
+    redactor = Redactor(RedactionOptions())
+    redactor.redact(one)
+    assert one.session_id == "thread of ann@shop.io" and redactor.private_ids == 1
+    assert one.task_key.startswith("private:") and one.task_id == "7"
+
+
+def test_pseudonyms_that_are_there_are_left_alone_and_their_numbers_not_used_again():
+    assert said("<EMAIL_2> wrote to ann@shop.io, password: <PASSWORD_1>") == "<EMAIL_2> wrote to <EMAIL_3>, password: <PASSWORD_1>"
+
+
+def test_a_session_without_private_data_is_the_same_to_the_byte(redactor):
+    one = session("Where is K482?", arguments='{ "order":"K482", "x": 1.0 }', output='{"a":\t[1, 2 ]}', context={"a": [1]})
+    before = deepcopy(one)
+    assert redactor.redact(one) == Counter() and one == before
+
+
+def test_allowed_values_stay():
+    text = "help@shop.io or ann@shop.io or +1 212 555 0167"
+    assert said(text, allow=("Help@shop.io", "+1 (212) 555-0167")) == "help@shop.io or <EMAIL_1> or +1 212 555 0167"
+    assert said(text, allow=(r"/.*@shop\.io/",)) == "help@shop.io or ann@shop.io or <PHONE_1>"
+
+
+def test_only_the_types_asked_for_are_redacted_and_national_numbers_of_the_regions():
+    assert said("ann@shop.io, 4111111111111111", types=("CARD",)) == "ann@shop.io, <CARD_1>"
+    assert said("call 030 901820 or 212-555-0167", phone_regions=("DE",)).startswith("call <PHONE_1> or 212")
+
+
+PIECES = st.sampled_from(
+    [
+        "ann@shop.io",
+        "bob.b+x@mail.corp.internal",
+        "4111 1111 1111 1111",
+        "+1 212 555 0167",
+        "(212) 555-0167",
+        "GB82WEST12345698765432",
+        "account number 12345678",
+        "account 87654321",
+        "123-45-6788",
+        "ssn 536904399",
+        "password: Tr0ub4dor&3",
+        '"password": "sunshine"',
+        "postgres://app:s3cretPw99@db.io/x",
+        "set the password to '",
+        "log in with password ",
+        "hunter22x",
+        r"\n",
+        r"\/",
+        "gh" + "p_" + "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8",
+        "<EMAIL_1>",
+        "<PASSWORD_7>",
+        " ",
+        ", ",
+        "\n",
+        '"',
+        "\\",
+        "order K482",
+        "phone ",
+        "€",
+        "2024-05-16",
+    ]
+)
+TEXTS = st.lists(PIECES, max_size=8).map("".join)
+VALUES = st.recursive(
+    TEXTS | st.integers() | st.none(), lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3)
+)
+
+
+@given(st.lists(TEXTS, max_size=3), VALUES, st.booleans())
+def test_redacting_twice_is_redacting_once_and_json_stays_json(contents, value, plain):
+    redactor = Redactor(RedactionOptions())
+    one = session(*contents, arguments=json.dumps({"value": value}, ensure_ascii=plain), output=json.dumps([json.dumps([value])]))
+    redactor.redact(one)
+    once = deepcopy(one)
+    assert redactor.redact(one) == Counter() and one == once and not redactor.finds(one)
+    *_, calling, output = one.messages
+    assert isinstance(json.loads(calling["tool_calls"][0]["function"]["arguments"]), dict)
+    json.loads(json.loads(output["content"])[0])
+
+
+MESSAGES = st.fixed_dictionaries(
+    {"role": st.sampled_from(["user", "assistant", "tool"])},
+    optional={
+        "content": TEXTS | st.none() | st.just([{"type": "text", "text": "x"}]),
+        "tool_call_id": st.just("c1"),
+        "name": TEXTS,
+        "tool_calls": st.none()
+        | st.lists(VALUES.map(lambda value: {"id": "c", "function": {"name": "f", "arguments": value}}), max_size=2),
+    },
+)
+
+
+@given(st.lists(MESSAGES.flatmap(lambda message: st.permutations(list(message.items())).map(dict)), max_size=4))
+def test_the_texts_that_are_looked_at_are_those_that_are_replaced_in_the_same_order(messages):
+    one = Session(session_id="s", project="p", agent="a", source="t", messages=messages, error="e", context={"a": 1})
+    walked: list[str] = []
+    redaction._walk(one, lambda text: walked.append(text) or text)
+    assert redaction._texts(one) == walked
+
+
+# How it fails
+
+
+def test_a_detector_that_raises_stops_the_session_without_its_words(monkeypatch, redactor):
+    def broken(text: str, flat: bytes) -> Any:
+        raise ValueError(f"cannot read {text}")
+
+    failing = Redactor(RedactionOptions())
+    monkeypatch.setattr(failing._detectors, "_detectors", [broken])
+    with pytest.raises(RedactionError, match=r"shop/support \(ValueError\): nothing is written") as caught:
+        failing.redact(session("ann@shop.io"))
+    assert "ann@" not in str(caught.value)
+
+
+def test_detectors_that_cannot_be_loaded_stop_the_run(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "kingfisher_sdk", None)
+    detectors._scanner.cache_clear()
+    with pytest.raises(RedactionError, match="cannot be loaded"):
+        Redactor(RedactionOptions())
+    assert Redactor(RAW).redact(session("ann@shop.io")) == Counter()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"types": ("EMAIL", "NAME")}, "'NAME', which is no kind"),
+        ({"allow": ("/(/",)}, "not a regular expression"),
+        ({"phone_regions": ("XX",)}, "'XX', which is no country"),
+    ],
+)
+def test_a_wrong_option_is_said(options, words):
+    with pytest.raises(SettingsError, match=words):
+        Redactor(RedactionOptions(**options))
+
+
+def test_reading_redacts_by_default_and_counts_by_kind(tmp_path):
+    home = omniagents_home(
+        tmp_path / "home",
+        {"a": [user("I am ann@shop.io"), call("find", "1", '{"mail": "ann@shop.io"}'), result("none", "1"), says("Sorry.")]},
+    )
+    counts: Counter[str] = Counter()
+    (one,) = read_sessions(open_source(home), parse_key("shop/support"), ReadingOptions(), counts)
+    assert "ann@" not in stored(one) and counts == {"EMAIL": 2}
+    (raw,) = read_sessions(open_source(home), parse_key("shop/support"), ReadingOptions(redaction=RAW))
+    assert "ann@shop.io" in stored(raw) and raw.task_key == one.task_key
+    assert "IP" not in DEFAULT_TYPES

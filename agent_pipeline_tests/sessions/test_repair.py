@@ -1,0 +1,451 @@
+"""Repair: which result belongs to which call, and what is done about each kind of damage."""
+
+import copy
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agent_pipeline.errors import SettingsError
+from agent_pipeline.sessions import repair
+from agent_pipeline.sessions.chat import chat_to_messages
+from agent_pipeline.sessions.items import MAX_DEPTH, Chat, to_messages
+from agent_pipeline.sessions.repair import DEFAULT_POLICY, KINDS, arguments_json, broken_by, repair_policy, repaired, sound
+from agent_pipeline.sessions.session import Message, canonical_json
+from agent_pipeline.sessions.tools import call_shapes
+from agent_pipeline_tests.stores import call, result, says, user
+
+
+def roles(messages: list[Message]) -> str:
+    return " ".join(message["role"] for message in messages)
+
+
+def mended(items: list[Any], **policy: Any) -> Chat:
+    """Items as a repaired chat, with both counts together; the session's end is no matter of most of these tests."""
+    chat = to_messages(items)
+    found = repaired(chat.messages, chat.reasoning, DEFAULT_POLICY | policy)
+    damage = chat.damage + found.damage
+    for kind in {"trailing_user", "trailing_tool"} - set(policy):
+        damage.pop(kind, None)
+    return Chat(found.messages, found.reasoning, damage, chat.skipped + found.skipped)
+
+
+def pairs(messages: list[Message]) -> list[tuple[str, str | None]]:
+    """(name, result) of every call in order; asserts that each result follows the one message that made its call."""
+    found = []
+    expected: dict[str, str] = {}
+    for message in messages:
+        if message["role"] == "tool":
+            assert message["tool_call_id"] in expected, "a result before its call, or a second one for the same call"
+            found.append((expected.pop(message["tool_call_id"]), message["content"]))
+            continue
+        found += [(name, None) for name in expected.values()]
+        expected = {each["id"]: each["function"]["name"] for each in message.get("tool_calls", ())}
+    return found + [(name, None) for name in expected.values()]
+
+
+def items_of(messages: list[Message]) -> list[dict[str, Any]]:
+    """A chat back in the form of items."""
+    items: list[dict[str, Any]] = []
+    for message in messages:
+        if message["role"] == "tool":
+            items.append(result(message["content"], message["tool_call_id"]))
+            continue
+        if message["content"]:
+            items.append({"role": message["role"], "content": message["content"]})
+        for each in message.get("tool_calls", ()):
+            items.append(call(each["function"]["name"], each["id"], each["function"]["arguments"]))
+    return items
+
+
+@pytest.mark.parametrize("depth", [MAX_DEPTH + 1, 5_000, 100_000])
+def test_arguments_nested_too_deeply_are_invalid(depth):
+    damage: Counter[str] = Counter()
+    raw = '{"x":' + "[" * depth + "]" * depth + "}"
+    assert arguments_json(raw, damage) == raw
+    assert damage == {"invalid_arguments": 1}
+
+
+def test_half_an_emoji_becomes_a_replacement_character_and_is_counted():
+    chat = mended([user("a\ud83d"), {"role": "assistant", "content": [{"type": "text", "text": "\udc00"}]}])
+    assert [message["content"] for message in chat.messages] == ["a\ufffd", "\ufffd"]
+    assert chat.damage == {"invalid_unicode": 2}
+
+
+# Arguments
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected", "damage"),
+    [
+        ('{ "a":1 }', '{ "a":1 }', {}),
+        ("", "{}", {}),
+        (json.dumps('{"a": 1}'), '{"a": 1}', {"double_encoded_arguments": 1}),
+        (json.dumps(json.dumps({"a": 1})), '{"a": 1}', {"double_encoded_arguments": 1}),
+        ("[1]", "[1]", {"invalid_arguments": 1}),
+        ('{"a": 1', '{"a": 1', {"invalid_arguments": 1}),
+        ('{"a": NaN}', '{"a": NaN}', {"invalid_arguments": 1}),
+        ('{"a": 1e999}', '{"a": 1e999}', {"invalid_arguments": 1}),
+        ('{"a": Infinity}', '{"a": Infinity}', {"invalid_arguments": 1}),
+        (r'{"a": "\ud83d"}', '{"a": "\ufffd"}', {"invalid_unicode": 1}),
+        ("1" * 5000, "1" * 5000, {"invalid_arguments": 1}),
+    ],
+)
+def test_arguments_become_the_json_of_one_object_or_are_counted(raw, expected, damage):
+    counted: Counter[str] = Counter()
+    assert arguments_json(raw, counted) == expected
+    assert +counted == damage
+
+
+@given(st.dictionaries(st.text(st.characters(codec="utf-8")), st.one_of(st.integers(), st.text(st.characters(codec="utf-8")), st.none())))
+def test_arguments_that_are_well_keep_their_value_in_any_form(value):
+    for raw in (json.dumps(value), json.dumps(json.dumps(value))):
+        damage: Counter[str] = Counter()
+        assert json.loads(arguments_json(raw, damage)) == value
+        assert not damage["invalid_arguments"]
+
+
+# Pairing
+
+
+def test_results_in_another_order_find_their_calls_by_id():
+    chat = mended([user("a"), call("f", "1"), call("g", "2"), result("y", "2"), result("x", "1")])
+    assert pairs(chat.messages) == [("f", "x"), ("g", "y")]
+    assert not chat.damage
+
+
+def test_numbered_calls_are_matched_by_their_numbers():
+    chat = mended([user("a"), call("f", 1), call("g", 2), result("y", 2), result("x", 1)])
+    assert pairs(chat.messages) == [("f", "x"), ("g", "y")]
+
+
+def test_a_result_with_an_empty_id_answers_the_oldest_open_call():
+    chat = mended([user("a"), call("f", ""), call("g", None), result("x", ""), result("y")])
+    assert pairs(chat.messages) == [("f", "x"), ("g", "y")]
+    assert chat.damage == {"empty_call_id": 4}
+
+
+def test_a_result_that_names_its_call_goes_before_one_that_names_none():
+    chat = mended([user("a"), call("f", "1"), call("g", ""), result("y", ""), result("x", "1")])
+    assert pairs(chat.messages) == [("f", "x"), ("g", "y")]
+
+
+def test_an_id_that_is_used_again_is_two_calls_with_ids_of_their_own():
+    chat = mended([user("a"), call("f", "1"), result("x", "1"), call("g", "1"), result("y", "1")])
+    assert pairs(chat.messages) == [("f", "x"), ("g", "y")]
+    assert chat.damage == {"reused_call_id": 1}
+
+
+def test_a_made_up_id_is_never_one_that_another_call_has():
+    chat = mended([user("a"), call("f", "1"), call("g", "1"), call("h", "1_2"), call("i", ""), call("j", "call_4")])
+    ids = [each["id"] for each in chat.messages[1]["tool_calls"]]
+    assert len(set(ids)) == 5
+    assert chat.damage == {"reused_call_id": 1, "empty_call_id": 1, "unanswered_call": 5}
+
+
+def test_a_result_never_answers_a_call_of_another_turn():
+    chat = mended([user("a"), call("f", "1"), user("b"), call("f", "1"), result("second", "1")])
+    assert pairs(chat.messages) == [("f", None), ("f", "second")]
+    assert chat.damage == {"reused_call_id": 1, "unanswered_call": 1}
+
+
+def test_a_result_before_its_call_is_an_orphan():
+    chat = mended([user("a"), result("x", "1"), call("f", "1")])
+    assert pairs(chat.messages) == [("f", None)]
+    assert chat.damage == {"orphan_output": 1, "unanswered_call": 1}
+
+
+def test_a_result_that_names_another_call_is_counted_as_a_guess():
+    chat = mended([user("a"), call("f", "1"), result("x", "2")])
+    assert pairs(chat.messages) == [("f", "x")]
+    assert chat.damage == {"mismatched_call_id": 1}
+
+
+def test_five_thousand_calls_in_one_turn_take_no_longer_than_they_should():
+    items = [item for number in range(5000) for item in (call("f", ""), result(str(number), ""))]
+    chat = mended([user("a"), *items])
+    assert [content for _, content in pairs(chat.messages)] == [str(number) for number in range(5000)]
+
+
+IDS = st.sampled_from(["", None, "a", "a", "b", "c", "call_1", "call_2", "a_2", 7, "7"])
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("call"), IDS), st.tuples(st.just("result"), IDS),
+        st.sampled_from([("user", "hi"), ("user", ""), ("assistant", "so"), ("assistant", ""), ("system", "rule"), ("reasoning", "")]),
+    ),
+    max_size=25,
+)  # fmt: skip
+
+
+def items_from(steps: list[tuple[str, Any]]) -> list[dict[str, Any]]:
+    items = []
+    for number, (kind, value) in enumerate(steps):
+        if kind == "call":
+            items.append(call(f"f{number}", value))
+        elif kind == "result":
+            items.append(result(f"r{number}", value))
+        else:
+            items.append({"type": "reasoning"} if kind == "reasoning" else {"role": kind, "content": value and f"{value} {number}"})
+    return items
+
+
+@given(STEPS)
+@settings(max_examples=400)
+def test_whatever_the_ids_no_call_and_no_result_is_lost_uncounted(steps):
+    items = items_from(steps)
+    chat = mended(items)
+    made = [item["name"] for item in items if item.get("type") == "function_call"]
+    given_results = [item["output"] for item in items if item.get("type") == "function_call_output"]
+    found = pairs(chat.messages)
+    placed = [content for _, content in found if content is not None]
+    assert sorted(name for name, _ in found) == sorted(made)
+    assert len(set(placed)) == len(placed) and set(placed) <= set(given_results), "a result answers one call at most"
+    assert chat.damage["orphan_output"] == len(given_results) - len(placed)
+    assert chat.damage["unanswered_call"] == len(made) - len(placed)
+    order = {item.get("name") or item.get("output"): place for place, item in enumerate(items) if "type" in item}
+    assert all(order[name] < order[content] for name, content in found if content is not None), "no result is older than its call"
+    ids = [each["id"] for message in chat.messages for each in message.get("tool_calls", ())]
+    assert len(set(ids)) == len(ids) and all(ids)
+
+
+@given(STEPS)
+@settings(max_examples=200)
+def test_words_keep_their_order_and_none_is_lost(steps):
+    items = items_from(steps)
+    said = [item["content"] for item in items if "role" in item and item["content"]]
+    chat = mended(items)
+    assert [message["content"] for message in chat.messages if message["role"] != "tool" and message["content"]] == said
+    empty = [message for message in to_messages(items).messages if not message["content"] and message["role"] != "tool"]
+    assert chat.damage["empty_message"] == sum("tool_calls" not in message for message in empty)
+    assert chat.skipped["reasoning"] == sum(kind == "reasoning" for kind, _ in steps)
+
+
+@given(STEPS)
+@settings(max_examples=200)
+def test_converting_a_clean_chat_again_changes_nothing(steps):
+    chat = mended(items_from(steps))
+    answered = {message.get("tool_call_id") for message in chat.messages}
+    for message in chat.messages:  # a clean chat: without the calls that were never answered
+        if "tool_calls" in message:
+            message["tool_calls"] = [each for each in message["tool_calls"] if each["id"] in answered]
+    clean = [message for message in chat.messages if message["content"] or message.get("tool_calls") or message["role"] == "tool"]
+    clean = [{name: value for name, value in message.items() if name != "tool_calls" or value} for message in clean]
+    once = mended(items_of(clean))
+    twice = mended(items_of(once.messages))
+    assert not once.damage and not twice.damage
+    assert twice.messages == once.messages
+    assert pairs(once.messages) == pairs(clean)
+
+
+# Policies
+
+REPLAY = [call("f", "1"), result("x", "1")]
+DAMAGED: dict[str, list[Any]] = {
+    "invalid_arguments": [user("a"), says("b"), user("c"), call("f", "1", "{"), result("x", "1"), says("d")],
+    "orphan_output": [user("a"), says("b"), user("c"), result("x", "1"), says("d")],
+    "unanswered_call": [user("a"), says("b"), user("c"), call("f", "1"), says("d")],
+    "mismatched_call_id": [user("a"), says("b"), user("c"), call("f", "1"), result("x", "2"), says("d")],
+    "empty_call_id": [user("a"), says("b"), user("c"), call("f", ""), result("x", "1"), says("d")],
+    "reused_call_id": [user("a"), call("f", "1"), result("x", "1"), says("b"), user("c"), call("g", "1"), result("x", "1"), says("d")],
+    "double_encoded_arguments": [user("a"), says("b"), user("c"), call("f", "1", '"{}"'), result("x", "1"), says("d")],
+    "invalid_unicode": [user("a"), says("b"), user("c"), says("\ud800")],
+    "empty_message": [user("a"), says("b"), user("c"), call("f", "1"), result("x", "1"), says(" "), says("d")],
+    "duplicated_history": [user("a"), says("b"), user("c"), *REPLAY, *REPLAY, says("d")],
+    "trailing_user": [user("a"), says("b"), user("c")],
+    "trailing_tool": [user("a"), says("b"), user("c"), *REPLAY],
+}
+
+
+def test_every_kind_that_repair_finds_is_tried_here():
+    assert set(KINDS) - set(DAMAGED) == {"invalid_item", "invalid_context", "invalid_tools"}
+    assert all(each.default in each.allowed for each in KINDS.values())
+
+
+@pytest.mark.parametrize(("kind", "action"), [(kind, action) for kind in DAMAGED for action in KINDS[kind].allowed])
+def test_each_kind_is_counted_and_treated_as_the_policy_says(kind, action):
+    chat = mended(DAMAGED[kind], **{kind: action})
+    assert chat.damage[kind] >= 1
+    assert broken_by(chat.damage, DEFAULT_POLICY | {kind: action}) == (kind if action == "drop_session" else None)
+    if action == "drop_turn":
+        assert roles(chat.messages) == roles(mended(DAMAGED[kind][: [each.get("content") for each in DAMAGED[kind]].index("c")]).messages)
+        assert chat.skipped["message:drop_turn"] > 0
+    again = repaired(chat.messages, chat.reasoning, DEFAULT_POLICY | {kind: action})
+    assert again.messages == chat.messages
+    assert kind not in again.damage or action in ("keep", "drop_session"), "what was mended is met no more"
+
+
+@pytest.mark.parametrize(
+    ("kind", "left"),
+    [
+        ("invalid_arguments", "user assistant user assistant"),
+        ("orphan_output", "user assistant user assistant"),
+        ("unanswered_call", "user assistant user assistant"),
+        ("mismatched_call_id", "user assistant user assistant tool assistant"),
+        ("empty_message", "user assistant user assistant tool assistant"),
+        ("duplicated_history", "user assistant user assistant tool assistant"),
+        ("trailing_user", "user assistant"),
+        ("trailing_tool", "user assistant user"),
+    ],
+)
+def test_repair_leaves_a_sound_rest(kind, left):
+    assert roles(mended(DAMAGED[kind], **{kind: "repair"}).messages) == left
+
+
+def test_a_policy_for_no_kind_or_no_action_is_a_sentence():
+    with pytest.raises(SettingsError, match="did you mean 'trailing_user'"):
+        repair_policy({"trailing_users": "repair"})
+    with pytest.raises(SettingsError, match="cannot treat orphan_output by 'keep': choose one of drop_session, drop_turn, repair"):
+        repair_policy({"orphan_output": "keep"})
+    assert repair_policy({"trailing_user": "repair"}) == DEFAULT_POLICY | {"trailing_user": "repair"}
+
+
+def test_a_session_is_dropped_by_the_first_kind_that_drops_it():
+    assert broken_by({"unanswered_call": 1, "invalid_item": 2, "empty_message": 1}) == "invalid_item"
+    assert broken_by({"reused_call_id": 3, "empty_call_id": 1, "double_encoded_arguments": 1, "invalid_unicode": 1}) is None
+    assert {kind for kind, action in DEFAULT_POLICY.items() if action == "drop_session"} == {
+        "invalid_item", "invalid_context", "invalid_arguments", "orphan_output", "unanswered_call", "mismatched_call_id"
+    }  # fmt: skip
+
+
+# Replays
+
+
+def test_a_history_that_begins_again_with_each_run_is_one_history():
+    one = [user("a"), says("b")]
+    two = [*one, user("c"), call("f", "1"), result("x", "1"), says("d")]
+    chat = mended([{"role": "system", "content": "rule"}, *one, *two, *two, user("e"), says("f")])
+    assert roles(chat.messages) == "system user assistant user assistant tool assistant user assistant"
+    assert chat.damage == {"duplicated_history": 2}
+
+
+def test_a_block_that_was_replayed_stands_once_however_often_it_was():
+    turn = [user("c"), call("f", "1"), result("x", "1"), says("d")]
+    chat = mended([user("a"), says("b"), *turn, *turn, *turn, user("e"), says("f")])
+    assert roles(chat.messages) == "user assistant user assistant tool assistant user assistant"
+    assert chat.damage == {"duplicated_history": 2}
+
+
+@pytest.mark.parametrize("ids", [("1", "2"), ("", ""), ("f", "f")])
+def test_a_call_that_is_made_twice_is_no_replay(ids):
+    chat = mended([user("a"), *(item for each in ids for item in (call("f", each), result("x", each))), says("b")])
+    assert [name for name, _ in pairs(chat.messages)] == ["f", "f"]
+    assert not chat.damage["duplicated_history"]
+
+
+def test_an_agent_that_is_asked_the_same_again_and_calls_without_ids_is_no_replay():
+    again = [user("a"), call("f", ""), result("x", "")]
+    assert (
+        roles(mended([*again, *again, *again, says("b")]).messages)
+        == "user assistant tool user assistant tool user assistant tool assistant"
+    )
+
+
+def test_words_that_are_said_twice_are_no_replay():
+    items = [user("a"), says("b"), user("yes"), says("ok"), user("yes"), says("ok")]
+    assert roles(mended(items).messages) == "user assistant user assistant user assistant"
+
+
+# What was thought
+
+
+def test_what_was_thought_follows_its_message():
+    thought = {"type": "reasoning", "text": "why"}
+    chat = mended([user(" "), user("a"), result("x", "9"), thought, says("b"), call("f", "1"), says("c"), result("y", "1"), says("d")])
+    (found,) = chat.reasoning
+    assert chat.messages[found["message"]]["content"] == "b"
+
+
+def test_what_was_thought_before_a_message_that_is_gone_goes_to_the_next_or_is_counted():
+    thought = {"type": "reasoning", "text": "why"}
+    items = [user("a"), says("b"), user("c"), thought, call("f", "1"), says("d"), user("e"), thought, call("f", "2")]
+    chat = mended(items, unanswered_call="repair")
+    assert [chat.messages[each["message"]]["content"] for each in chat.reasoning] == ["d"]
+    assert chat.skipped == {"reasoning": 1}
+
+
+# Properties
+
+
+ANYTHING = st.one_of(
+    st.sampled_from(["a", "b", " ", "", "\ud800"]).map(user),
+    st.sampled_from(["a", "b", "", "x"]).map(says),
+    st.sampled_from(["rule", ""]).map(lambda text: {"role": "system", "content": text}),
+    st.builds(call, st.sampled_from("fg"), IDS, st.sampled_from(["{}", '{"a": 1}', "{", '"{}"', "", r'{"a": "\ud83d"}'])),
+    st.builds(result, st.sampled_from(["x", "y", ""]), IDS),
+    st.just({"type": "reasoning", "text": "why"}),
+    st.none(),
+)
+HISTORIES = st.one_of(
+    st.lists(ANYTHING, max_size=20),
+    st.lists(ANYTHING, min_size=2, max_size=5).flatmap(
+        lambda start: st.lists(ANYTHING, max_size=4).map(lambda rest: [*start, *start, *rest])
+    ),
+)
+POLICIES = st.fixed_dictionaries({kind: st.sampled_from(each.allowed) for kind, each in KINDS.items()})
+
+
+@given(HISTORIES, st.one_of(st.just(DEFAULT_POLICY), POLICIES))
+@settings(max_examples=1000)
+def test_repairing_again_changes_nothing(items, policy):
+    chat = to_messages(items)
+    before = copy.deepcopy(chat)
+    once = repaired(chat.messages, chat.reasoning, policy)
+    assert chat == before, "what is given is left as it is"
+    twice = repaired(once.messages, once.reasoning, policy)
+    assert twice.messages == once.messages and twice.reasoning == once.reasoning
+    assert not [kind for kind in twice.damage if policy[kind] in ("repair", "drop_turn")]
+    assert len(chat.reasoning) == len(once.reasoning) + once.skipped["reasoning"] or once.damage["duplicated_history"]
+    assert all(once.messages[each["message"]]["role"] == "assistant" for each in once.reasoning)
+
+
+@given(STEPS)
+@settings(max_examples=300)
+def test_a_sound_session_passes_unchanged_to_the_byte(steps):
+    sound = mended(items_from(steps), **dict.fromkeys(("unanswered_call", "trailing_user", "trailing_tool"), "repair"))
+    before = canonical_json(sound.messages)
+    found = repaired(sound.messages, sound.reasoning)
+    assert found.messages is sound.messages
+    assert canonical_json(found.messages) == before
+    assert not found.damage and not found.skipped
+
+
+# The real runs
+
+
+@given(HISTORIES, st.one_of(st.just(DEFAULT_POLICY), POLICIES))
+@settings(max_examples=300)
+def test_the_quick_way_finds_what_the_long_one_does(items, policy):
+    chat = to_messages(items)
+    if quick := sound(chat.messages, policy):
+        long = repair._Pass(chat.messages, [], policy).found()
+        assert (quick.damage, quick.calls) == (dict(long.damage), call_shapes(long.messages)) and chat.messages == long.messages
+
+
+def test_no_call_of_the_agentdojo_runs_is_mispaired(real_traces: Path):
+    """Each result of AgentDojo carries the call that it answers: the truth to check the order against."""
+    runs, checked = 0, 0
+    for path in sorted((real_traces / "agentdojo").glob("*.jsonl")):
+        for line in path.open(encoding="utf-8"):
+            run = json.loads(line)
+            runs += 1
+            chat = chat_to_messages(run["messages"])
+            messages = repaired(chat.messages, chat.reasoning, DEFAULT_POLICY | {"duplicated_history": "keep"}).messages
+            truth = [
+                (made["function"], made["args"], message["error"] or _texts(message["content"]))
+                for message in run["messages"]
+                if message["role"] == "tool" and (made := message["tool_call"])
+            ]
+            answers = {message["tool_call_id"]: message["content"] for message in messages if message["role"] == "tool"}
+            calls = [(each["id"], each["function"]) for message in messages for each in message.get("tool_calls", ())]
+            found = [(each["name"], json.loads(each["arguments"]), answers[call_id]) for call_id, each in calls if call_id in answers]
+            assert found == truth, (path.name, runs)
+            checked += len(truth)
+    assert runs == 2804 + 315 and checked > 5000
+
+
+def _texts(content: Any) -> str:
+    return "".join(part["content"] for part in content) if isinstance(content, list) else content or ""

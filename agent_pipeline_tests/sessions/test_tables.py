@@ -1,0 +1,131 @@
+"""Sessions as Arrow tables and back."""
+
+import json
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import duckdb
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent_pipeline.sessions import tables
+from agent_pipeline.sessions.session import Session
+from agent_pipeline.sessions.tables import SESSIONS, column, row_session, session_row, to_batches, to_rows, to_table
+
+JSON = st.recursive(
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(-(2**63), 2**63),
+        st.floats(allow_nan=False, allow_infinity=False),
+        st.text(st.characters(codec="utf-8")),
+    ),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(st.text(st.characters(codec="utf-8"), max_size=5), inner, max_size=3)
+    ),
+    max_leaves=10,
+)
+ONE = pa.schema([pa.field("value", pa.json_())])
+
+
+def test_a_session_comes_back_as_it_went():
+    session = Session(
+        session_id="s",
+        project="p",
+        agent="a",
+        source="test",
+        messages=[{"role": "user", "content": "ü\0"}, {"role": "assistant", "content": ""}],
+        tools=[{"type": "function", "function": {"name": "f"}}],
+        created_at=datetime(2026, 1, 1, tzinfo=UTC),
+        task_id="1",
+        score=0.0,
+        damage={"x": 1},
+        context={"a": [1, None]},
+        archived=True,
+    )
+    (row,) = to_rows(to_table([session_row(session)], SESSIONS))
+    assert row_session(row) == session
+    assert row_session(row).content_sha256() == row["content_sha256"] == session.content_sha256()
+    assert "tool_calls" not in row["messages"][0]
+
+
+@given(st.lists(JSON, max_size=5))
+def test_json_columns_keep_every_value(values):
+    table = to_table([{"value": value} for value in values], ONE)
+    assert [row["value"] for row in to_rows(table)] == values
+
+
+def test_what_is_no_json_becomes_null_so_that_others_can_read_the_lake(tmp_path):
+    file = tmp_path / "t.parquet"
+    pq.write_table(to_table([{"value": {"a": float("nan"), "b": [float("-inf"), 1.5]}}], ONE), file)
+    ((text,),) = duckdb.sql(f"SELECT json_extract(value, '$') FROM '{file}'").fetchall()
+    assert json.loads(text) == {"a": None, "b": [None, 1.5]}
+
+
+def test_a_batch_ends_at_its_number_of_rows_or_its_size(monkeypatch):
+    monkeypatch.setattr(tables, "CHARACTERS_PER_BATCH", 100)
+    rows = [{"value": "x" * 60} for _ in range(5)] + [{"value": 1}] * 7
+    sizes = [batch.num_rows for batch in to_batches(rows, ONE, size=3)]
+    assert sizes == [2, 2, 3, 3, 2]
+    assert [row["value"] for row in to_rows(to_batches(rows, ONE, size=3))] == [row["value"] for row in rows]
+
+
+def test_no_rows_are_an_empty_table_of_the_schema():
+    assert to_table([], SESSIONS).schema.equals(SESSIONS)
+    assert list(to_batches([], SESSIONS)) == []
+
+
+TIMES = st.datetimes(datetime(1900, 1, 1), datetime(2100, 1, 1), timezones=st.just(UTC))
+VALUES = {
+    pa.string(): st.text(st.characters(codec="utf-8"), max_size=5),
+    pa.binary(): st.binary(max_size=5),
+    pa.bool_(): st.booleans(),
+    pa.float64(): st.floats(allow_nan=False),
+    pa.int64(): st.integers(-(2**63), 2**63 - 1),
+    pa.timestamp("us", tz="UTC"): TIMES,
+}
+
+
+@given(st.data(), st.sampled_from(list(VALUES)))
+def test_a_column_is_the_one_that_pyarrow_makes(data, kind):
+    values = data.draw(st.lists(st.one_of(st.none(), VALUES[kind]), max_size=20))
+    made = column(values, pa.field("x", kind))
+    made.validate(full=True)
+    assert made.equals(pa.array(values, kind)) and made.null_count == values.count(None)
+
+
+def test_a_nullable_column_that_a_row_does_not_have_is_null_and_no_other_may_lack():
+    schema = pa.schema([pa.field("a", pa.string(), nullable=False), pa.field("b", pa.float64()), pa.field("c", pa.json_())])
+    assert list(to_rows(to_table([{"a": "x"}, {"a": "y", "b": 0.5, "c": []}], schema))) == [
+        {"a": "x", "b": None, "c": None},
+        {"a": "y", "b": 0.5, "c": []},
+    ]
+    with pytest.raises(KeyError, match="a"):
+        to_table([{"b": 1.0}], schema)
+
+
+def test_raw_columns_are_handed_on_letter_by_letter():
+    schema = pa.schema([pa.field("a", pa.json_()), pa.field("b", pa.string())])
+    table = to_table([{"a": msgspec.Raw(b'{"z": 1.0,"a":"\\u00fc"}'), "b": "{}"}, {"a": None, "b": None}], schema)
+    rows = list(to_rows(table, raw=True))
+    assert bytes(rows[0]["a"]) == b'{"z": 1.0,"a":"\\u00fc"}' and rows[0]["b"] == "{}" and rows[1] == {"a": None, "b": None}
+    assert to_table(rows, schema).equals(table)
+
+
+def test_times_are_read_without_pandas():
+    program = (
+        "import sys; from datetime import UTC, datetime\n"
+        "from agent_pipeline.sessions.tables import SESSIONS, to_rows, to_table\n"
+        "import pyarrow as pa\n"
+        "schema = pa.schema([SESSIONS.field('created_at')])\n"
+        "times = [datetime(1969, 7, 20, 20, 17, 40, 5, tzinfo=UTC), None, datetime(2026, 1, 2, tzinfo=UTC)]\n"
+        "assert [row['created_at'] for row in to_rows(to_table([{'created_at': time} for time in times], schema))] == times\n"
+        "assert 'pandas' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=Path(__file__).parents[2], check=True)

@@ -1,0 +1,110 @@
+"""`agent-pipeline discover`: what is there, how much of it, and what could not be read."""
+
+import json
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from typer.testing import CliRunner, Result
+
+from agent_pipeline.cli.app import app
+from agent_pipeline.definitions import defs
+from agent_pipeline.defs.resources import Workspace
+from agent_pipeline.ingestion.discovery import discover
+from agent_pipeline.sources import Location
+from agent_pipeline_tests.sources.platforms import exports
+from agent_pipeline_tests.sources.platforms.exports import write
+from agent_pipeline_tests.stores import HELLO, omniagents_home, sessions_db
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["discover", *arguments])
+
+
+@pytest.fixture
+def mixed(tmp_path: Path) -> Path:
+    """A folder with two stores and a file that is none."""
+    folder = tmp_path / "data"
+    omniagents_home(folder / "home", {"a": HELLO, "b": HELLO, "c": ["no json"]}, verdicts=[("a", "acceptable"), ("b", "unsure")])
+    omniagents_home(folder / "home", key="office/rooms")
+    write(folder / "log.jsonl", exports.litellm())
+    (folder / "README.txt").write_text("read me", encoding="utf-8")
+    return folder
+
+
+def test_every_store_of_a_folder_is_listed_with_what_it_holds(mixed):
+    found = run("--json", str(mixed))
+    assert found.exit_code == 0
+    report = json.loads(found.stdout)
+    assert set(report) == {"stores", "unknown"} and report["unknown"] == [str(mixed / "README.txt")]
+    home, log = report["stores"]
+    assert set(home) == {"path", "source", "projects", "agents", "sessions", "partitions", "notes", "errors"}
+    assert [home[name] for name in ("path", "source", "projects", "agents", "sessions")] == [str(mixed / "home"), "omniagents", 2, 2, 4]
+    assert home["partitions"][1] == {
+        "partition": "shop/support",
+        "sessions": 3,
+        "forgotten": 0,
+        "judgments": {"acceptable": 1, "unsure": 1},
+        "unjudged": 1,
+        "scored": 0,
+        "failed": 0,
+        "side_chains": 0,
+        "damaged": 1,
+    }
+    assert (log["source"], log["sessions"], log["errors"]) == ("litellm", 1, [])
+
+
+def test_what_a_reader_left_out_is_noted_and_is_no_failure(mixed):
+    with (mixed / "log.jsonl").open("a", encoding="utf-8") as file:
+        file.write("no json\n")
+    found = run("--json", str(mixed))
+    assert found.exit_code == 0 and any("no JSON" in note for note in json.loads(found.stdout)["stores"][1]["notes"])
+
+
+def test_what_could_not_be_read_is_an_error_beside_what_could_and_the_exit_code_says_so(mixed):
+    sessions_db(mixed / "home").write_bytes(b"no database")
+    (mixed / "broken.db").write_bytes(b"SQLite format 3\0" + b"\1" * 500)
+    found = run("--json", str(mixed))
+    assert found.exit_code == 1
+    broken, home, log = json.loads(found.stdout)["stores"]
+    assert broken["source"] is None and "broken.db" in broken["errors"][0]
+    assert "not an SQLite database" in home["errors"][0] and [each["sessions"] for each in home["partitions"]] == [1, 0]
+    assert log["errors"] == []
+    assert "error: " in run(str(mixed)).stdout
+
+
+def test_the_table_has_every_partition_and_only_columns_with_something_in_them(mixed):
+    shown = run(str(mixed)).stdout
+    assert "office/rooms" in shown and "unsure" in shown and "README.txt" in shown
+    assert "failed" not in shown and "side chains" not in shown
+
+
+def test_without_a_path_the_stores_of_the_settings_are_looked_at_and_become_known(mixed, tmp_path, monkeypatch):
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / "dagster"))
+    (tmp_path / "dagster").mkdir()
+    monkeypatch.setenv("AGENT_PIPELINE_STORE", json.dumps([str(mixed / "home"), f"litellm:{mixed / 'log.jsonl'}"]))
+    found = json.loads(run("--json").stdout)
+    assert [store["path"] for store in found["stores"]] == [str(mixed / "home"), f"litellm:{mixed / 'log.jsonl'}"]
+    with dg.DagsterInstance.get() as instance:
+        assert sorted(instance.get_dynamic_partitions("agent_pipeline_project_agent")) == ["office/rooms", "shop/support"]
+
+
+def test_of_several_places_one_that_is_missing_hides_no_other(mixed, tmp_path):
+    found = discover([Location(str(tmp_path / "gone")), Location(str(mixed / "home"))])
+    assert [bool(store.errors) for store in found.stores] == [True, False] and not found.readable
+
+
+def test_a_folder_without_any_store_says_what_would_be_one(tmp_path):
+    (tmp_path / "README.txt").write_text("read me", encoding="utf-8")
+    found = run(str(tmp_path))
+    assert found.exit_code == 1 and "no session store that a reader knows" in str(found.exception)
+
+
+def test_the_sensor_makes_agents_known_though_one_store_of_several_is_broken(mixed, tmp_path, monkeypatch):
+    monkeypatch.setenv("AGENT_PIPELINE_STORE", json.dumps([str(mixed / "home"), str(tmp_path / "gone")]))
+    with dg.instance_for_test() as instance:
+        context = dg.build_sensor_context(instance, repository_def=defs.get_repository_def(), resources={"workspace": Workspace()})
+        tick = defs.resolve_sensor_def("discover_agents").evaluate_tick(context)
+    added = [key for request in tick.dynamic_partitions_requests for key in request.partition_keys]
+    assert sorted(added) == ["office/rooms", "shop/support"]
+    assert "gone does not exist" in (tick.skip_message or "") and not tick.asset_events and tick.cursor is None

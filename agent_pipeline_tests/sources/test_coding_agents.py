@@ -1,0 +1,152 @@
+"""Claude Code and Codex: one conversation out of many lines."""
+
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent_pipeline.sessions.session import Session, tool_calls
+from agent_pipeline.sources.agents.claude_code import ClaudeCodeSource
+from agent_pipeline.sources.agents.codex import CodexSource
+from agent_pipeline_tests.sources.samples import claude_lines, codex_lines, lines, put
+from agent_pipeline_tests.sources.test_plain import read
+
+
+def claude(tmp_path: Path, *records: dict) -> tuple[ClaudeCodeSource, list[Session]]:
+    source = ClaudeCodeSource(put(tmp_path, {"cc-1.jsonl": lines(*records)}))
+    return source, read(source)
+
+
+def test_an_api_message_in_many_lines_is_one_message_with_parallel_calls(tmp_path: Path) -> None:
+    source, (main, _) = claude(tmp_path, *claude_lines())
+    assert [message["role"] for message in main.messages] == ["user", "assistant", "tool", "tool", "assistant"]
+    assert main.messages[1]["content"] == "I read."
+    assert [name for name, _ in tool_calls(main.messages)] == ["Read", "Read"]
+    assert [message["tool_call_id"] for message in main.messages if message["role"] == "tool"] == ["t1", "t2"]
+    assert main.reasoning == [{"message": 1, "text": "Read both."}]
+    assert (str(source.partitions()[0]), main.model_id) == ("garden/claude-code", "claude-x")
+
+
+def test_tokens_are_counted_once_a_message_and_not_of_branches_left_out(tmp_path: Path) -> None:
+    _, (main, side) = claude(tmp_path, *claude_lines())
+    assert main.usage == {"input_tokens": 10, "output_tokens": 4 + 6}
+    assert side.usage == {"input_tokens": 5, "output_tokens": 7}
+
+
+def test_the_branch_with_the_last_line_is_taken_and_the_rest_counted(tmp_path: Path) -> None:
+    source, (main, _) = claude(tmp_path, *claude_lines())
+    assert "I refuse." not in str(main.messages)
+    assert main.skipped == {"other_branch": 1, "line:system": 1}
+    assert any("1 messages of garden/claude-code are on conversation branches that were left" in note for note in source.notes)
+    assert any("1 records of claude_code belong to no session" in note for note in source.notes), "the summary line"
+
+
+def test_a_side_chain_is_a_session_that_names_its_parent(tmp_path: Path) -> None:
+    _, (main, side) = claude(tmp_path, *claude_lines())
+    assert (side.session_id, side.parent_session_id, main.parent_session_id) == ("cc-1:ag7", "cc-1", None)
+    assert [message["content"] for message in side.messages] == ["Look deeper.", "Deep."]
+
+
+def test_side_chains_without_an_agent_id_are_told_apart_by_their_first_line(tmp_path: Path) -> None:
+    records = claude_lines()
+    more = [
+        dict(line, uuid=f"x{line['uuid']}", parentUuid=line["parentUuid"] and f"x{line['parentUuid']}")
+        for line in records
+        if line.get("agentId")
+    ]
+    sides = [{name: value for name, value in line.items() if name != "agentId"} for line in [*records, *more] if line.get("agentId")]
+    _, sessions = claude(tmp_path, *[line for line in records if not line.get("agentId")], *sides)
+    assert [session.session_id for session in sessions] == ["cc-1", "cc-1:s1", "cc-1:xs1"]
+
+
+def test_lines_that_a_resumed_session_repeats_are_taken_once(tmp_path: Path) -> None:
+    source = ClaudeCodeSource(put(tmp_path / "p", {"a.jsonl": lines(*claude_lines()), "b.jsonl": lines(*claude_lines())}))
+    main, _ = read(source)
+    assert len(main.messages) == 5 and main.skipped["other_branch"] == 1
+
+
+def test_a_compaction_does_not_cut_the_conversation_and_its_summary_is_left_out(tmp_path: Path) -> None:
+    records = claude_lines()[1:]
+    base = {"isSidechain": False, "sessionId": "cc-1", "timestamp": "2026-01-02T03:05:00Z"}
+    boundary = base | {"type": "system", "subtype": "compact_boundary", "uuid": "cb", "parentUuid": None, "logicalParentUuid": "aaa5"}
+    summary = base | {
+        "type": "user",
+        "uuid": "cs",
+        "parentUuid": "cb",
+        "isCompactSummary": True,
+        "message": {"role": "user", "content": "So far."},
+    }
+    asked = base | {"type": "user", "uuid": "u9", "parentUuid": "cs", "message": {"role": "user", "content": "And the door?"}}
+    _, (main, _) = claude(tmp_path, *records, boundary, summary, asked)
+    assert [message["content"] for message in main.messages][-2:] == ["Mended.", "And the door?"]
+    assert main.skipped["synthetic_message"] == 1
+
+
+def test_a_result_on_a_branch_that_was_left_does_not_answer_a_call_again(tmp_path: Path) -> None:
+    records = claude_lines()
+    at = next(number for number, line in enumerate(records) if line.get("uuid") == "r2")
+    left = dict(
+        records[at], uuid="r2-left", message={"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t2", "content": "no"}]}
+    )
+    _, (main, _) = claude(tmp_path, *records[:at], left, *records[at:])
+    assert [message["content"] for message in main.messages if message["role"] == "tool"] == ["def shed(): ...", "def door(): ..."]
+    assert main.skipped["other_branch"] == 2
+
+
+def test_lines_that_are_no_tree_follow_one_another(tmp_path: Path) -> None:
+    records = [{name: value for name, value in line.items() if name not in ("uuid", "parentUuid")} for line in claude_lines()]
+    _, (main, _) = claude(tmp_path, *records)
+    assert [message["role"] for message in main.messages].count("tool") == 2 and "other_branch" not in main.skipped
+
+
+def test_an_error_of_the_api_at_the_end_is_an_error_not_an_answer(tmp_path: Path) -> None:
+    failed = {"type": "assistant", "uuid": "e", "parentUuid": "aaa5", "sessionId": "cc-1", "isApiErrorMessage": True}
+    failed["message"] = {"id": "m3", "role": "assistant", "model": "<synthetic>", "content": [{"type": "text", "text": "API Error: 529"}]}
+    _, (main, _) = claude(tmp_path, *claude_lines(), failed)
+    assert main.error == "API Error: 529" and main.messages[-1]["content"] == "Mended." and main.model_id == "claude-x"
+
+
+@given(cut=st.lists(st.integers(0, 12), max_size=6, unique=True))
+def test_every_line_that_is_there_is_taken_or_counted(cut: list[int], tmp_path_factory) -> None:
+    kept = [line for number, line in enumerate(claude_lines()) if number not in cut]
+    spoken = [line for line in kept if line["type"] in ("user", "assistant")]
+    if not spoken:
+        return
+    _, sessions = claude(tmp_path_factory.mktemp("cc"), *kept)
+    counted = sum(session.skipped.get("other_branch", 0) for session in sessions)
+    blocks = [block for line in spoken if isinstance(line["message"]["content"], list) for block in line["message"]["content"]]
+    said = str([session.messages for session in sessions])
+    missing = [block for block in blocks if block["type"] == "text" and block["text"] not in said]
+    missing += [block for block in blocks if block["type"] == "tool_use" and f"'id': '{block['id']}'" not in said]
+    missing += [block for block in blocks if block["type"] == "tool_result" and f"'tool_call_id': '{block['tool_use_id']}'" not in said]
+    missing += [line for line in spoken if isinstance(line["message"]["content"], str) and line["message"]["content"] not in said]
+    assert len(missing) <= counted
+
+
+def test_a_rollout_is_one_session_with_injected_context_in_the_system_message(tmp_path: Path) -> None:
+    source = CodexSource(put(tmp_path, {"rollout-1.jsonl": lines(*codex_lines())}))
+    (session,) = read(source)
+    assert (str(source.partitions()[0]), session.session_id, session.model_id) == ("garden/codex", "roll-1", "gpt-5-codex")
+    assert [message["role"] for message in session.messages] == ["system", "user", "assistant", "tool", "assistant"]
+    assert session.messages[0]["content"].startswith("You code.\n\nSandboxed.\n\n<environment_context>")
+    assert session.messages[1]["content"] == "Mend the shed."
+    assert session.reasoning == [{"message": 2, "text": "Look first."}]
+    assert session.usage == {"input_tokens": 50, "output_tokens": 9, "total_tokens": 59}
+    assert session.created_at is not None and session.ended_at is not None and session.created_at < session.ended_at
+    assert source.notes == [f"{source.path}: 2 records of codex belong to no session and were passed over."]
+
+
+def test_a_sub_agents_rollout_names_its_parent_and_an_error_at_the_end_is_kept(tmp_path: Path) -> None:
+    records = codex_lines()
+    records[0]["payload"]["source"] = {"subagent": {"thread_spawn": {"parent_thread_id": "roll-0"}}}
+    records.append({"timestamp": "2026-01-02T03:05:00Z", "type": "event_msg", "payload": {"type": "error", "message": "stream lost"}})
+    (session,) = read(CodexSource(put(tmp_path, {"rollout-1.jsonl": lines(*records)})))
+    assert (session.parent_session_id, session.error) == ("roll-0", "stream lost")
+
+
+def test_a_rollout_that_lost_its_first_line_is_named_by_its_file(tmp_path: Path) -> None:
+    rest = lines(*codex_lines()[1:])
+    (session,) = read(CodexSource(put(tmp_path / "one", {"rollout-9.jsonl": rest})))
+    assert session.session_id == "rollout-9"
+    two = read(CodexSource(put(tmp_path / "two", {"01/rollout-9.jsonl": rest, "02/rollout-9.jsonl": rest})))
+    assert [session.session_id for session in two] == ["01:rollout-9", "02:rollout-9"]

@@ -1,0 +1,280 @@
+"""Plain conversation files, and what all readers of files share."""
+
+import json
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent_pipeline.errors import PartitionError, StoreError
+from agent_pipeline.keys import PartitionKey, parse_key
+from agent_pipeline.sessions.session import Session
+from agent_pipeline.sessions.tables import SESSIONS, session_row, to_table
+from agent_pipeline.sources import SOURCES
+from agent_pipeline.sources.formats import files, records
+from agent_pipeline.sources.formats.fields import counts, function_tools, scalar, verdict, when
+from agent_pipeline.sources.formats.files import FileSource, usable_key, what_it_holds
+from agent_pipeline.sources.formats.plain import OpenAIChatSource, ResponsesSource, ShareGPTSource
+from agent_pipeline_tests.sources.samples import (
+    CHAT,
+    SAMPLES,
+    TOOL,
+    chat_row,
+    document,
+    history_row,
+    lines,
+    put,
+    sharegpt_row,
+    table,
+)
+
+
+def read(source: FileSource) -> list[Session]:
+    """All sessions of a store, partition by partition."""
+    return [session for key in source.partitions() for session in source.sessions(key)]
+
+
+def opened(reader: type[FileSource], tmp_path: Path, **named: bytes) -> FileSource:
+    """A reader on files whose names have __ for the dot."""
+    return reader(put(tmp_path, {name.replace("__", "."): raw for name, raw in named.items()}))
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_sample_is_detected_by_what_is_in_it_and_by_its_own_reader_first(name: str, tmp_path: Path) -> None:
+    reader, stored = SAMPLES[name]
+    path = put(tmp_path, {file if "/" in file else "data.bin": raw for file, raw in stored.items()})
+    assert next(source for source in SOURCES if source.detect(path)) is reader
+    assert read(reader(path))
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_ids_are_unique_and_in_order_and_a_second_pass_gives_the_same(name: str, tmp_path: Path) -> None:
+    reader, stored = SAMPLES[name]
+    source = reader(put(tmp_path, stored))
+    for key in source.partitions():
+        assert parse_key(str(key)) == key
+        ids = [session.session_id for session in source.sessions(key)]
+        assert ids == sorted(set(ids)) == [session.session_id for session in source.sessions(key)]
+
+
+def test_a_chat_line_says_everything_by_its_usual_names(tmp_path: Path) -> None:
+    more = {"model": "m1", "task_id": 7.0, "trial": 2, "created_at": 1767323045, "error": None, "scores": {"a": 0.5, "b": 1, "c": "x"}}
+    usage = {"prompt_tokens": 3, "prompt_tokens_details": {"cached_tokens": 2}, "note": "x", "ok": True}
+    row = chat_row(**more, usage=usage, cost_usd=0.25, shed="red", parent_session_id="s0", attack_succeeded=True)
+    (session,) = read(opened(OpenAIChatSource, tmp_path, chat__jsonl=lines(row)))
+    assert session.score == 0.75, "the mean of its scores"
+    assert (session.project, session.agent, session.session_id, session.source) == ("garden", "keeper", "s1", "openai_chat")
+    assert session.messages == CHAT
+    assert session.tools == [TOOL] and session.tools_origin == "source"
+    assert (session.judgment, session.model_id, session.task_id, session.trial) == ("acceptable", "m1", "7", "2")
+    assert session.created_at is not None and session.created_at.isoformat() == "2026-01-02T03:04:05+00:00"
+    assert session.scores == {"a": 0.5, "b": 1.0}
+    assert session.usage == {"prompt_tokens": 3, "prompt_tokens_details.cached_tokens": 2}
+    assert (session.cost_usd, session.parent_session_id, session.attack_succeeded) == (0.25, "s0", True)
+    assert session.context == {"shed": "red"}
+
+
+@pytest.mark.parametrize(
+    ("name", "raw"),
+    [
+        ("a.jsonl", lines(chat_row(), chat_row(session_id="s2"))),
+        ("a.json", json.dumps([chat_row(), chat_row(session_id="s2")]).encode()),
+        ("b.json", document([chat_row(), chat_row(session_id="s2")])),
+        ("bom.jsonl", b"\xef\xbb\xbf" + lines(chat_row(), chat_row(session_id="s2"))),
+        ("a.parquet", table([chat_row(messages=json.dumps(CHAT)), chat_row(messages=json.dumps(CHAT), session_id="s2")])),
+        ("a.arrow", table([chat_row(messages=json.dumps(CHAT)), chat_row(messages=json.dumps(CHAT), session_id="s2")], arrow=True)),
+    ],
+)
+def test_lines_lists_parquet_and_arrow_give_the_same_sessions(name: str, raw: bytes, tmp_path: Path) -> None:
+    sessions = read(OpenAIChatSource(put(tmp_path, {name: raw})))
+    assert [(session.session_id, session.messages, session.tools) for session in sessions] == [("s1", CHAT, [TOOL]), ("s2", CHAT, [TOOL])]
+
+
+def test_nested_columns_of_a_table_are_a_conversation_without_the_fields_that_are_null(tmp_path: Path) -> None:
+    (session,) = read(opened(OpenAIChatSource, tmp_path, chat__parquet=table([chat_row()])))
+    assert session.messages == CHAT
+
+
+def test_a_column_of_any_type_and_our_own_table_are_read(tmp_path: Path) -> None:
+    stranger = {
+        "messages": CHAT,
+        "created_at": datetime(2026, 1, 2, tzinfo=UTC),
+        "day": date(2026, 1, 2),
+        "price": Decimal("1.50"),
+        "raw": b"\xff",
+    }
+    rows = pa.Table.from_pylist([stranger | {"task_id": 3.0, "took": timedelta(seconds=1)}])
+    times = rows.set_column(1, "created_at", rows["created_at"].cast(pa.timestamp("ns", "UTC")))
+    pq.write_table(times, tmp_path / "strange.parquet")
+    (session,) = read(OpenAIChatSource(tmp_path / "strange.parquet"))
+    assert (session.created_at, session.task_id, session.context["price"]) == (stranger["created_at"], "3", "1.50")
+    pq.write_table(to_table([session_row(session)], SESSIONS), tmp_path / "ours.parquet")
+    (again,) = read(OpenAIChatSource(tmp_path / "ours.parquet"))
+    assert again.content_sha256() == session.content_sha256() and again.context == session.context
+
+
+def test_responses_items_keep_their_order_and_their_reasoning_apart(tmp_path: Path) -> None:
+    (session,) = read(opened(ResponsesSource, tmp_path, history__jsonl=lines(history_row())))
+    assert [message["role"] for message in session.messages] == ["user", "assistant", "tool", "assistant", "tool", "assistant"]
+    assert session.messages[3]["tool_calls"][0]["function"] == {"name": "note", "arguments": '{"input": "found it"}'}
+    assert session.reasoning == [{"message": 1, "text": "Look in the shed."}]
+    assert session.usage == {"input_tokens": 12, "output_tokens": 3}
+
+
+def test_sharegpt_turns_have_their_calls_and_observations(tmp_path: Path) -> None:
+    (session,) = read(opened(ShareGPTSource, tmp_path, sharegpt__jsonl=lines(sharegpt_row())))
+    assert [message["role"] for message in session.messages] == ["system", "user", "assistant", "tool", "assistant"]
+    assert json.loads(session.messages[2]["tool_calls"][0]["function"]["arguments"]) == {"what": "shed"}
+    assert session.tools == [TOOL]
+    assert (session.judgment, session.score) == ("acceptable", 1.0)
+
+
+def test_an_empty_conversation_is_a_session_and_a_line_that_is_none_is_counted(tmp_path: Path) -> None:
+    raw = lines(chat_row(), chat_row(session_id="s2", messages=[]), {"messages": None}, 5) + b'{"messages": [{"role": "us'
+    source = opened(OpenAIChatSource, tmp_path, chat__jsonl=raw)
+    assert [(session.session_id, len(session.messages)) for session in read(source)] == [("s1", 5), ("s2", 0)]
+    assert [note.partition(": ")[2] for note in source.notes] == [
+        "1 lines hold no JSON object and were left out (the first is line 4).",
+        "1 records are no JSON and were left out.",
+        "1 records are not what openai_chat writes (JSON lines with messages) and were left out.",
+    ]
+
+
+def test_sessions_of_one_id_are_told_apart_and_that_is_noted(tmp_path: Path) -> None:
+    source = opened(OpenAIChatSource, tmp_path, chat__jsonl=lines(*[chat_row() for _ in range(3)], chat_row(session_id="s1~2")))
+    assert [session.session_id for session in read(source)] == ["s1", "s1~2", "s1~2~2", "s1~3"]
+    assert "3 sessions have an id that another has too" in source.notes[0]
+
+
+def test_many_sessions_of_one_id_do_not_take_for_ever(tmp_path: Path) -> None:
+    source = opened(OpenAIChatSource, tmp_path, chat__jsonl=lines(*[{"id": "x", "messages": CHAT[:1]}] * 20_000))
+    (key,) = source.partitions()
+    assert sum(1 for _ in source.sessions(key)) == 20_000
+
+
+def test_a_line_without_an_id_is_named_by_its_place(tmp_path: Path) -> None:
+    source = opened(OpenAIChatSource, tmp_path, chat__jsonl=lines({"messages": CHAT}, {"messages": CHAT}))
+    first, second = (session.session_id for session in read(source))
+    assert first == "chat:000000000000:0" and second > first
+
+
+def test_half_emoji_nan_and_control_characters_are_let_in(tmp_path: Path) -> None:
+    raw = b'{"messages": [{"role": "user", "content": "a\x00b \\ud83d"}], "x": NaN, "y": 1e999, "z\\ud83d": "\xff"}\n'
+    (session,) = read(opened(OpenAIChatSource, tmp_path, chat__jsonl=raw))
+    assert session.messages[0]["content"].startswith("a\0b ")
+    json.dumps(session.context, ensure_ascii=False).encode("utf-8")
+    assert session.damage["invalid_unicode"] >= 2
+
+
+def test_a_record_whose_text_is_no_json_behind_its_outline_is_counted_not_lost_silently(tmp_path: Path) -> None:
+    raw = lines(chat_row()) + b'{"session_id": "s9", "messages": [], "n": ' + b"1" * 5000 + b"}\n"
+    source = opened(OpenAIChatSource, tmp_path, chat__jsonl=raw)
+    assert [session.session_id for session in read(source)] == ["s1"]
+    first = len(lines(chat_row()))
+    assert source.notes == [
+        f"{source.path}: 1 records of chat/default are no JSON and were left out (the first is at {first} of {source.path})."
+    ]
+
+
+def test_what_is_nested_too_deeply_is_one_damaged_session_not_a_crash(tmp_path: Path) -> None:
+    deep = b'{"messages": [{"role": "user", "content": "hi"}], "x": ' + b"[" * 500 + b"]" * 500 + b"}\n"
+    (session,) = read(opened(OpenAIChatSource, tmp_path, chat__jsonl=deep))
+    assert session.damage == {"invalid_context": 1} and session.messages
+
+
+def test_a_document_that_is_cut_off_gives_its_whole_records_and_a_note(tmp_path: Path) -> None:
+    raw = document([chat_row(), chat_row(session_id="s2"), chat_row(session_id="s3")])
+    source = opened(OpenAIChatSource, tmp_path, chat__json=raw[:-200])
+    assert [session.session_id for session in read(source)] == ["s1", "s2"]
+    assert "is cut off or damaged" in source.notes[0] and "the first 2 records were read" in source.notes[0]
+
+
+def test_a_broken_file_does_not_hide_the_others_of_its_folder(tmp_path: Path) -> None:
+    broken = table([chat_row(messages=json.dumps(CHAT))])[:-50]
+    source = opened(OpenAIChatSource, tmp_path, good__jsonl=lines(chat_row()), bad__parquet=broken, readme__md=b"# hello")
+    assert len(read(source)) == 1
+    assert "bad.parquet is no whole Parquet or Arrow file" in source.notes[0]
+    assert source.notes[1:] == [f"1 files under {source.path} hold no records of openai_chat and were left out (readme.md)."]
+
+
+def test_a_partition_that_is_not_there_is_named_with_those_that_are(tmp_path: Path) -> None:
+    source = opened(OpenAIChatSource, tmp_path, chat__jsonl=lines(chat_row()))
+    with pytest.raises(PartitionError, match=r"has no partition no/body: it has garden/keeper\."):
+        list(source.sessions(PartitionKey("no", "body")))
+
+
+def test_a_file_that_shrinks_while_it_is_read_is_a_failure(tmp_path: Path) -> None:
+    source = opened(OpenAIChatSource, tmp_path, chat__jsonl=lines(chat_row(), chat_row(session_id="s2", x="x" * 300_000)))
+    (key,) = source.partitions()
+    stream = source.sessions(key)
+    next(stream)
+    source.path.write_bytes(b"{}\n")
+    with pytest.raises(StoreError, match="has changed while it was read"):
+        list(stream)
+
+
+def test_a_changed_file_is_indexed_again(tmp_path: Path) -> None:
+    source = opened(OpenAIChatSource, tmp_path, chat__jsonl=lines(chat_row()))
+    assert len(read(source)) == 1
+    source.path.write_bytes(lines(chat_row(), chat_row(session_id="s2")))
+    assert len(read(source)) == 2
+
+
+def test_the_index_pass_decodes_no_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = opened(OpenAIChatSource, tmp_path, chat__jsonl=lines(*[chat_row(session_id=f"s{number}") for number in range(100)]))
+    assert source.detect(source.path)
+    decoded: list[object] = []
+    monkeypatch.setattr(files, "parsed", lambda raw: decoded.append(raw) or records.parsed(raw))
+    assert source.partitions() == [("garden", "keeper")] and not decoded
+
+
+def test_a_file_that_no_reader_knows_is_described(tmp_path: Path) -> None:
+    named = {"a": lines({"messages_display": "user: hi"}), "b": b"# words", "c": b'{"a": ', "d": b"[]", "e": b"PAR1xxxx"}
+    held = {name: what_it_holds(put(tmp_path, {name: raw})) for name, raw in named.items()}
+    assert held["a"] == "records with the fields messages_display"
+    assert held["b"] == "neither JSON, nor Parquet, Arrow or a zip of JSON"
+    assert "is no JSON" in held["c"] and "is no whole Parquet" in held["e"] and held["d"] == "no records"
+
+
+@given(st.text(max_size=300), st.text(max_size=300))
+def test_any_two_names_make_a_partition_key(project: str, agent: str) -> None:
+    key = usable_key(project, agent)
+    assert parse_key(str(key)) == key
+
+
+@given(st.lists(st.sampled_from(["../../etc", "x" * 400, "y" * 400, "..", "ключ", "слово", ""]), min_size=2, max_size=2, unique=True))
+def test_names_that_are_cut_or_have_no_letters_stay_apart(names: list[str]) -> None:
+    assert usable_key("p", names[0]) != usable_key("p", names[1])
+
+
+def test_verdicts_numbers_times_and_counts_are_read_as_people_write_them() -> None:
+    assert [verdict(value)[1] for value in (True, 0, "Pass", "I", 0.5, "maybe", None, float("nan"))] == [
+        "acceptable",
+        "unacceptable",
+        "acceptable",
+        "unacceptable",
+        None,
+        None,
+        None,
+        None,
+    ]
+    assert [scalar(value) for value in (3, 3.0, "3", True, 3.5, None, float("inf"), 10**400)] == [
+        "3",
+        "3",
+        "3",
+        None,
+        None,
+        None,
+        None,
+        None,
+    ]
+    same = [when(value) for value in (1767323045, 1767323045000, "1767323045000000000", "2026-01-02T03:04:05Z", "2026-01-02 03:04:05")]
+    assert len(set(same)) == 1 and same[0] is not None
+    assert [when(value) for value in (True, "soon", float("nan"), 10**400, [])] == [None] * 5
+    assert counts([{"a": 1, "b": {"c": 2}}, {"a": 2.0, "d": float("nan")}, None]) == {"a": 3, "b.c": 2}
+    assert function_tools([TOOL, {"name": "bare", "input_schema": {"type": "object"}}, {"x": 1}])[1] == 1

@@ -1,0 +1,298 @@
+"""The lake: old or new, never half; read by others; the same input, the same bytes."""
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import duckdb
+import polars
+import pyarrow as pa
+import pytest
+from upath import UPath
+
+from agent_pipeline.errors import DataError
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.sessions.session import Session
+from agent_pipeline.sessions.tables import SESSIONS, session_row, to_batches
+from agent_pipeline.storage.lake import MANIFEST, Artifact, Lake
+
+KEY = PartitionKey("tau", "airline")
+IDENTITY = "0123456789abcdef0123"
+ROWS = pa.schema([pa.field("session_id", pa.string()), pa.field("value", pa.json_())])
+
+
+def batches(*values: object) -> Iterator[pa.RecordBatch]:
+    return to_batches([{"session_id": str(number), "value": value} for number, value in enumerate(values)], ROWS)
+
+
+def put(lake: Lake, *values: object, key: PartitionKey | None = KEY) -> None:
+    lake.stage("rows", key, batches(*values), ROWS).commit()
+
+
+def values(lake: Lake, key: PartitionKey | None = KEY) -> list[object]:
+    return [json.loads(text) for text in lake.open("rows", key).read()["value"].to_pylist()]
+
+
+def build(lake: Lake, content: str = "weights", identity: str = IDENTITY) -> Artifact:
+    building = lake.building("model", KEY, identity)
+    (building / "sub").mkdir(exist_ok=True)
+    (building / "sub" / "weights.bin").write_text(content, encoding="utf-8")
+    (building / "config.json").write_text("{}", encoding="utf-8")
+    return lake.finish("model", KEY, identity, building, {"rows": 1}, {"loss": None})
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+
+
+@pytest.fixture(params=["local", "memory"])
+def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
+    root = str(tmp_path / "lake") if request.param == "local" else f"memory://lake-{uuid4().hex}"
+    return Lake(root, tmp_path / "cache")
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Lake:
+    return Lake(str(tmp_path / "lake"), tmp_path / "cache")
+
+
+# Tables
+
+
+def test_a_table_is_there_only_when_it_is_committed(lake):
+    staged = lake.stage("rows", KEY, batches(1, {"a": None}), ROWS)
+    assert not lake.has("rows", KEY)
+    assert staged.rows == 2 and staged.bytes > 0
+    staged.commit()
+    assert values(lake) == [1, {"a": None}]
+    assert lake.open("rows", KEY).schema_arrow.equals(ROWS)
+    assert staged.bytes > 0
+
+
+def test_an_asset_without_partitions_has_one_table(lake):
+    put(lake, 1, key=None)
+    assert values(lake, None) == [1]
+
+
+def test_a_table_without_rows_keeps_its_schema(lake):
+    put(lake)
+    assert values(lake) == []
+    assert lake.open("rows", KEY).schema_arrow.equals(ROWS)
+
+
+def test_a_table_that_was_never_made_says_what_to_do(lake):
+    with pytest.raises(DataError, match=r"There is no rows of tau/airline at .*: materialize rows first"):
+        lake.open("rows", KEY)
+
+
+@pytest.mark.parametrize("left", [0, 3, 100])
+def test_a_table_that_is_cut_off_says_what_to_do(local, left):
+    put(local, "x" * 1000)
+    os.truncate(str(local.table("rows", KEY)), left)
+    with pytest.raises(DataError, match=r"is damaged .*: materialize rows again"):
+        local.open("rows", KEY)
+
+
+def test_a_writer_that_fails_leaves_the_old_version_and_no_litter(local):
+    put(local, "old")
+
+    def failing() -> Iterator[pa.RecordBatch]:
+        yield from batches("new")
+        raise RuntimeError("the store broke off")
+
+    with pytest.raises(RuntimeError):
+        local.stage("rows", KEY, failing(), ROWS)
+    assert values(local) == ["old"]
+    assert files(Path(str(local.root))) == ["tables/rows/project=tau/agent=airline/part-0.parquet"]
+
+
+FULL = """
+import os, resource, signal, sys
+import pyarrow as pa
+from agent_pipeline.storage.lake import Lake
+from agent_pipeline.keys import PartitionKey
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, 1_000_000))
+schema = pa.schema([("value", pa.binary())])
+made = 0
+def batches():
+    global made
+    for _ in range(50):
+        made += 1
+        yield pa.RecordBatch.from_pydict({"value": [os.urandom(100_000)]}, schema=schema)
+try:
+    Lake(sys.argv[1]).stage("rows", PartitionKey("tau", "airline"), batches(), schema)
+except OSError as error:
+    print(error.errno, made)
+"""
+
+
+def test_a_disk_that_takes_no_more_stops_the_writing_and_the_old_version_stays(local):
+    put(local, "old")
+    run = subprocess.run([sys.executable, "-c", FULL, str(local.root)], check=True, capture_output=True, text=True)
+    code, made = map(int, run.stdout.split())
+    assert code == errno.EFBIG and 10 <= made < 20, "what makes the batches goes on long after the writer failed"
+    assert values(local) == ["old"]
+    assert files(Path(str(local.root))) == ["tables/rows/project=tau/agent=airline/part-0.parquet"]
+
+
+@pytest.mark.parametrize("before", [0, 4])
+def test_a_batch_that_the_table_cannot_hold_is_the_callers_error_wherever_it_stands(local, before):
+    put(local, "old")
+    wrong = pa.RecordBatch.from_pydict({"other": ["x"]})
+    with pytest.raises(ValueError, match="schema"):
+        local.stage("rows", KEY, iter([*list(batches(1)) * before, wrong]), ROWS)
+    assert values(local) == ["old"]
+    assert files(Path(str(local.root))) == ["tables/rows/project=tau/agent=airline/part-0.parquet"]
+
+
+KILLED = """
+import os, sys
+import pyarrow as pa
+from agent_pipeline.storage.lake import Lake
+from agent_pipeline.keys import PartitionKey
+schema = pa.schema([("value", pa.string())])
+def batches():
+    for _ in range(3):
+        yield pa.RecordBatch.from_pydict({"value": ["x" * 100_000]}, schema=schema)
+    os.kill(os.getpid(), 9)
+Lake(sys.argv[1]).stage("rows", PartitionKey("tau", "airline"), batches(), schema)
+"""
+
+
+def test_what_a_killed_writer_left_is_cleaned_by_the_next_and_a_living_ones_is_not(local):
+    put(local, "old")
+    folder = Path(str(local.table("rows", KEY).parent))
+    assert subprocess.run([sys.executable, "-c", KILLED, str(local.root)], check=False).returncode == -signal.SIGKILL
+    assert len(files(folder)) == 2 and values(local) == ["old"]
+    of_the_living = folder / f".part-0.parquet-{os.getppid()}-0badcafe"
+    of_the_living.touch()
+    put(local, "new")
+    assert files(folder) == [of_the_living.name, "part-0.parquet"]
+    assert values(local) == ["new"]
+
+
+def test_a_reader_that_opened_the_old_version_reads_it_to_its_end(local):
+    put(local, "old")
+    opened = local.open("rows", KEY)
+    put(local, "new")
+    assert opened.read()["value"].to_pylist() == ['"old"']
+    assert values(local) == ["new"]
+
+
+def test_the_same_rows_are_the_same_bytes(local):
+    staged = [local.stage("rows", KEY, batches(*range(2500), {"b": 1, "a": [None]}), ROWS) for _ in range(2)]
+    assert staged[0].sha256 == staged[1].sha256
+    assert staged[0].file.read_bytes() == staged[1].file.read_bytes()
+    assert local.stage("rows", KEY, batches(*range(2501)), ROWS).sha256 != staged[0].sha256
+
+
+def test_duckdb_and_polars_read_the_partitions_as_one_table(local):
+    session = {"source": "t", "messages": [{"role": "user", "content": "ü"}]}
+    for agent in ("airline", "retail"):
+        row = session_row(Session(session_id=f"{agent}-1", project="tau", agent=agent, **session))
+        local.stage("sessions", PartitionKey("tau", agent), to_batches([row], SESSIONS), SESSIONS).commit()
+    local.stage("sessions", PartitionKey("tau", "airline"), to_batches([], SESSIONS), SESSIONS)  # staged, not committed: nobody sees it
+    pattern = f"{local.root}/tables/sessions/**/*.parquet"
+    query = f"SELECT agent, session_id, messages->0->>'content' FROM read_parquet('{pattern}', hive_partitioning = true) ORDER BY agent"
+    assert duckdb.sql(query).fetchall() == [("airline", "airline-1", "ü"), ("retail", "retail-1", "ü")]
+    frame = polars.scan_parquet(pattern, hive_partitioning=True).select("project", "agent", "session_id").sort("agent").collect()
+    assert frame.rows() == [("tau", "airline", "airline-1"), ("tau", "retail", "retail-1")]
+
+
+# JSONL
+
+
+def test_jsonl_has_an_object_a_line_and_no_file_without_rows(lake):
+    assert lake.write_jsonl("rows", KEY, "train", [{"a": "ü\n"}, {"b": None}]) == 2
+    path = lake.jsonl("rows", KEY) / "train.jsonl"
+    assert path.read_text(encoding="utf-8") == '{"a": "ü\\n"}\n{"b": null}\n'
+    assert lake.write_jsonl("rows", KEY, "train", []) == 0
+    assert not path.exists()
+
+
+def test_jsonl_rows_that_fail_leave_the_old_file(local):
+    local.write_jsonl("rows", KEY, "train", [{"a": 1}])
+    with pytest.raises(TypeError):
+        local.write_jsonl("rows", KEY, "train", [{"a": 2}, {"a": {1}}])
+    folder = Path(str(local.jsonl("rows", KEY)))
+    assert files(folder) == ["train.jsonl"] and (folder / "train.jsonl").read_text(encoding="utf-8") == '{"a": 1}\n'
+
+
+# Models
+
+
+def test_an_artifact_is_found_by_its_identity_and_becomes_current(lake):
+    made = build(lake)
+    assert lake.find("model", KEY, IDENTITY) == made
+    assert (made.path / "sub" / "weights.bin").read_text(encoding="utf-8") == "weights"
+    assert sorted(made.manifest["files"]) == ["config.json", "sub/weights.bin"]
+    assert not lake.building("model", KEY, "other").joinpath("config.json").exists()
+    with pytest.raises(DataError, match=r"There is no model of tau/airline in .*: materialize model first"):
+        lake.current("model", KEY)
+    lake.set_current(made)
+    assert lake.current("model", KEY) == made
+
+
+def test_what_was_built_when_the_process_died_is_there_for_the_next(local):
+    (local.building("model", KEY, IDENTITY) / "checkpoint").touch()
+    assert (local.building("model", KEY, IDENTITY) / "checkpoint").exists()
+    assert local.find("model", KEY, IDENTITY) is None
+
+
+def test_another_identity_with_the_same_beginning_is_not_found(lake):
+    build(lake)
+    assert lake.find("model", KEY, IDENTITY[:16] + "zzzz") is None
+
+
+def test_building_again_replaces_what_was_there(lake):
+    build(lake, "old")
+    made = build(lake, "new!")
+    assert (made.path / "sub" / "weights.bin").read_text(encoding="utf-8") == "new!"
+    assert lake.find("model", KEY, IDENTITY) == made
+
+
+@pytest.mark.parametrize("name", [MANIFEST, "config.json", "sub/weights.bin"])
+@pytest.mark.parametrize("left", [None, 0, 1])
+def test_an_artifact_with_a_missing_or_cut_file_is_not_found(lake, name, left, tmp_path):
+    made = build(lake)
+    lake.set_current(made)
+    stored = lake.root / "models" / "model" / "project=tau" / "agent=airline" / IDENTITY[:16] / name
+    content = stored.read_bytes()
+    stored.unlink()
+    if left is not None:
+        stored.write_bytes(content[:left])
+    elsewhere = lake if lake.is_local else Lake(lake.root, tmp_path / "another machine")
+    assert elsewhere.find("model", KEY, IDENTITY) is None
+    with pytest.raises(DataError, match="is gone or incomplete: materialize model again"):
+        elsewhere.current("model", KEY)
+
+
+def test_a_pointer_that_is_no_json_is_none(local):
+    made = build(local)
+    local.set_current(made)
+    (made.path.parent / "current.json").write_text('{"ident', encoding="utf-8")
+    with pytest.raises(DataError, match="There is no model"):
+        local.current("model", KEY)
+
+
+def test_another_machine_fetches_a_remote_artifact_and_mends_its_broken_copy(tmp_path):
+    root = UPath(f"memory://lake-{uuid4().hex}")
+    made = build(Lake(root, tmp_path / "one"))
+    elsewhere = Lake(root, tmp_path / "two")
+    for _ in range(2):
+        found = elsewhere.find("model", KEY, IDENTITY)
+        assert found is not None and found.path.is_relative_to(tmp_path / "two") and found.manifest == made.manifest
+        assert (found.path / "sub" / "weights.bin").read_text(encoding="utf-8") == "weights"
+        os.truncate(found.path / "sub" / "weights.bin", 2)  # killed in the middle of the download
+
+
+def test_the_same_artifact_has_the_same_manifest(local, tmp_path):
+    one, other = build(local), build(Lake(str(tmp_path / "other")))
+    assert (one.path / MANIFEST).read_bytes() == (other.path / MANIFEST).read_bytes()
