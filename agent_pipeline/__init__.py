@@ -7,8 +7,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from agent_pipeline.datasets.distillation import eval_results_to_sft_dataset
-    from agent_pipeline.datasets.exporters import (
+    from agent_pipeline.datasets.mixing import MixerConfig, MultiTaskMixer, TaskSample
+    from agent_pipeline.evaluation.capabilities import AgentCapabilityEvaluator, CapabilityReport, CapabilityScore
+    from agent_pipeline.notebook.agent import AgentSFTConfig, AgentSFTTrainer, EvalResult, TrainingResult
+    from agent_pipeline.notebook.distillation import eval_results_to_sft_dataset
+    from agent_pipeline.notebook.exporters import (
         ChatMlExporter,
         DpoExporter,
         EvalSetResult,
@@ -19,8 +22,11 @@ if TYPE_CHECKING:
         TrainingReporter,
         export_traces,
     )
-    from agent_pipeline.datasets.mixing import MixerConfig, MultiTaskMixer, TaskSample
-    from agent_pipeline.datasets.trajectories import (
+    from agent_pipeline.notebook.methods import MethodConfig, MethodRegistry
+    from agent_pipeline.notebook.rl import RLTrainingConfig
+    from agent_pipeline.notebook.sessions import export_traces_for_sft, list_sessions, load_history
+    from agent_pipeline.notebook.sft import SFTTrainer, SFTTrainingConfig, SFTTrainingResult, train_sft
+    from agent_pipeline.notebook.trajectories import (
         AgentTrajectory,
         CollectorConfig,
         SFTConversionConfig,
@@ -31,12 +37,6 @@ if TYPE_CHECKING:
         collect_and_convert,
         load_trajectories,
     )
-    from agent_pipeline.evaluation.capabilities import AgentCapabilityEvaluator, CapabilityReport, CapabilityScore
-    from agent_pipeline.notebook.agent import AgentSFTConfig, AgentSFTTrainer, EvalResult, TrainingResult
-    from agent_pipeline.notebook.methods import MethodConfig, MethodRegistry
-    from agent_pipeline.notebook.rl import RLTrainingConfig
-    from agent_pipeline.notebook.sessions import export_traces_for_sft, list_sessions, load_history
-    from agent_pipeline.notebook.sft import SFTTrainer, SFTTrainingConfig, SFTTrainingResult, train_sft
     from agent_pipeline.selection.buffer import OnlineContinualLearner
     from agent_pipeline.selection.coresets import CoresetSelector
 
@@ -44,43 +44,43 @@ _PLACES = {
     "AgentCapabilityEvaluator": "evaluation.capabilities",
     "AgentSFTConfig": "notebook.agent",
     "AgentSFTTrainer": "notebook.agent",
-    "AgentTrajectory": "datasets.trajectories",
+    "AgentTrajectory": "notebook.trajectories",
     "CapabilityReport": "evaluation.capabilities",
     "CapabilityScore": "evaluation.capabilities",
-    "ChatMlExporter": "datasets.exporters",
-    "CollectorConfig": "datasets.trajectories",
+    "ChatMlExporter": "notebook.exporters",
+    "CollectorConfig": "notebook.trajectories",
     "CoresetSelector": "selection.coresets",
-    "DpoExporter": "datasets.exporters",
+    "DpoExporter": "notebook.exporters",
     "EvalResult": "notebook.agent",
-    "EvalSetResult": "datasets.exporters",
-    "ExportOptions": "datasets.exporters",
+    "EvalSetResult": "notebook.exporters",
+    "ExportOptions": "notebook.exporters",
     "MethodConfig": "notebook.methods",
     "MethodRegistry": "notebook.methods",
     "MixerConfig": "datasets.mixing",
     "MultiTaskMixer": "datasets.mixing",
-    "NothingToExport": "datasets.exporters",
+    "NothingToExport": "notebook.exporters",
     "OnlineContinualLearner": "selection.buffer",
     "RLTrainingConfig": "notebook.rl",
-    "SFTConversionConfig": "datasets.trajectories",
+    "SFTConversionConfig": "notebook.trajectories",
     "SFTTrainer": "notebook.sft",
     "SFTTrainingConfig": "notebook.sft",
     "SFTTrainingResult": "notebook.sft",
-    "ScoredTrace": "datasets.exporters",
-    "ShareGptExporter": "datasets.exporters",
+    "ScoredTrace": "notebook.exporters",
+    "ShareGptExporter": "notebook.exporters",
     "TaskSample": "datasets.mixing",
-    "TrainingReporter": "datasets.exporters",
+    "TrainingReporter": "notebook.exporters",
     "TrainingResult": "notebook.agent",
-    "TrajectoryCollector": "datasets.trajectories",
-    "TrajectoryFilter": "datasets.trajectories",
-    "TrajectoryStep": "datasets.trajectories",
-    "TrajectoryToSFTConverter": "datasets.trajectories",
-    "collect_and_convert": "datasets.trajectories",
-    "eval_results_to_sft_dataset": "datasets.distillation",
-    "export_traces": "datasets.exporters",
+    "TrajectoryCollector": "notebook.trajectories",
+    "TrajectoryFilter": "notebook.trajectories",
+    "TrajectoryStep": "notebook.trajectories",
+    "TrajectoryToSFTConverter": "notebook.trajectories",
+    "collect_and_convert": "notebook.trajectories",
+    "eval_results_to_sft_dataset": "notebook.distillation",
+    "export_traces": "notebook.exporters",
     "export_traces_for_sft": "notebook.sessions",
     "list_sessions": "notebook.sessions",
     "load_history": "notebook.sessions",
-    "load_trajectories": "datasets.trajectories",
+    "load_trajectories": "notebook.trajectories",
     "train_sft": "notebook.sft",
 }
 

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from agent_pipeline.datasets.mixing import MixerConfig, MultiTaskMixer
-from agent_pipeline.datasets.trajectories import AgentTrajectory, TrajectoryFilter, TrajectoryToSFTConverter, load_trajectories
 from agent_pipeline.errors import ArgumentError, DataError
 from agent_pipeline.notebook.agent import AgentSFTConfig
 from agent_pipeline.notebook.samples import rows_only
+from agent_pipeline.notebook.trajectories import AgentTrajectory, TrajectoryFilter, TrajectoryToSFTConverter, load_trajectories
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,9 @@ from typing import Any
 from agent_pipeline.datasets.sft import to_last_assistant
 from agent_pipeline.datasets.sharegpt import messages_of
 from agent_pipeline.datasets.splits import SPLITS
-from agent_pipeline.datasets.trajectories import AgentTrajectory, session_of
 from agent_pipeline.errors import DataError
 from agent_pipeline.ingestion.reading import mend, task_key
+from agent_pipeline.notebook.trajectories import AgentTrajectory, session_of
 from agent_pipeline.sessions.chat import chat_to_messages
 from agent_pipeline.sessions.items import Chat
 from agent_pipeline.sessions.repair import DEFAULT_POLICY

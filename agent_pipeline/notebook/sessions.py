@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import pyarrow as pa
 
 from agent_pipeline.config.settings import load_settings
-from agent_pipeline.datasets.distillation import said_only
 from agent_pipeline.datasets.formats import form, in_form
 from agent_pipeline.datasets.preferences import unfit_to_compare
 from agent_pipeline.datasets.sft import sft_rows
@@ -22,6 +21,7 @@ from agent_pipeline.judging import ConfiguredMeasure, EvaluationContext, parse_m
 from agent_pipeline.judging.curation import LEAKS, leak_patterns, without_leaks
 from agent_pipeline.judging.labels import VERDICTS
 from agent_pipeline.keys import PartitionKey, make_key
+from agent_pipeline.notebook.distillation import said_only
 from agent_pipeline.sessions.items import Item
 from agent_pipeline.sessions.repair import repair_policy
 from agent_pipeline.sessions.session import Session

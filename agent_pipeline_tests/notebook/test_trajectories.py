@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from agent_pipeline.datasets.ledger import Ledger
 from agent_pipeline.datasets.preferences import comparable
 from agent_pipeline.datasets.splits import SplitSizes
-from agent_pipeline.datasets.trajectories import (
+from agent_pipeline.errors import DataError, SettingsError, StoreError
+from agent_pipeline.judging.client import Endpoint
+from agent_pipeline.notebook.trajectories import (
     AgentTrajectory,
     CollectorConfig,
     EndpointAgent,
@@ -28,11 +30,9 @@ from agent_pipeline.datasets.trajectories import (
     session_of,
     trajectory_of,
 )
-from agent_pipeline.datasets.trajectories.conversion import chatml_text, react_text
-from agent_pipeline.datasets.trajectories.endpoint import tool_schema
-from agent_pipeline.datasets.trajectories.model import messages_of
-from agent_pipeline.errors import DataError, SettingsError, StoreError
-from agent_pipeline.judging.client import Endpoint
+from agent_pipeline.notebook.trajectories.conversion import chatml_text, react_text
+from agent_pipeline.notebook.trajectories.endpoint import tool_schema
+from agent_pipeline.notebook.trajectories.model import messages_of
 from agent_pipeline.sessions.repair import repaired
 from agent_pipeline_tests.datasets.chats import answers, calls, chats, says, session, user
 from agent_pipeline_tests.judging.endpoint import endpoint, refuses

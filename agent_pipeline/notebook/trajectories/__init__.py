@@ -8,16 +8,17 @@ from collections.abc import Iterable
 from typing import Any
 
 from agent_pipeline.datasets.splits import TaskSplit, with_sides
-from agent_pipeline.datasets.trajectories.collecting import (
+from agent_pipeline.errors import DataError
+from agent_pipeline.notebook.trajectories.collecting import (
     Agent,
     CollectorConfig,
     InfrastructureError,
     Judge,
     TrajectoryCollector,
 )
-from agent_pipeline.datasets.trajectories.conversion import SFTConversionConfig, TrajectoryFilter, TrajectoryToSFTConverter
-from agent_pipeline.datasets.trajectories.endpoint import EndpointAgent
-from agent_pipeline.datasets.trajectories.model import (
+from agent_pipeline.notebook.trajectories.conversion import SFTConversionConfig, TrajectoryFilter, TrajectoryToSFTConverter
+from agent_pipeline.notebook.trajectories.endpoint import EndpointAgent
+from agent_pipeline.notebook.trajectories.model import (
     AgentTrajectory,
     TrajectoryStep,
     load_trajectories,
@@ -25,7 +26,6 @@ from agent_pipeline.datasets.trajectories.model import (
     session_of,
     trajectory_of,
 )
-from agent_pipeline.errors import DataError
 
 __all__ = [
     "AgentTrajectory",

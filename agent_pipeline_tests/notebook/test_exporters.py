@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from agent_pipeline.datasets.exporters import (
+from agent_pipeline.datasets.preferences import Pairing
+from agent_pipeline.errors import DataError, SettingsError
+from agent_pipeline.notebook.exporters import (
     ChatMlExporter,
     DpoExporter,
     ExportOptions,
@@ -19,8 +21,6 @@ from agent_pipeline.datasets.exporters import (
     export_traces,
     scored_traces,
 )
-from agent_pipeline.datasets.preferences import Pairing
-from agent_pipeline.errors import DataError, SettingsError
 from agent_pipeline_tests.datasets.chats import answers, calls, says, session, user
 from agent_pipeline_tests.sources.samples import SWINK_SET, swink_result
 

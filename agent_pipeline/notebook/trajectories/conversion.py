@@ -8,11 +8,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from agent_pipeline.datasets.intake import Intake
 from agent_pipeline.datasets.sft import to_last_assistant
-from agent_pipeline.datasets.trajectories.collecting import why_not
-from agent_pipeline.datasets.trajectories.model import AgentTrajectory, session_of
 from agent_pipeline.errors import DataError, SettingsError
+from agent_pipeline.notebook.intake import Intake
+from agent_pipeline.notebook.trajectories.collecting import why_not
+from agent_pipeline.notebook.trajectories.model import AgentTrajectory, session_of
 from agent_pipeline.redaction import RedactionOptions
 from agent_pipeline.sessions.session import Message, Tool
 

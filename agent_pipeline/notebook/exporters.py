@@ -13,7 +13,6 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypedDict, get_args
 
 import msgspec
 
-from agent_pipeline.datasets.intake import Intake
 from agent_pipeline.datasets.jsonl import json_line, write_atomically
 from agent_pipeline.datasets.preferences import Pairing, preference_rows
 from agent_pipeline.datasets.sft import to_last_assistant
@@ -21,6 +20,7 @@ from agent_pipeline.datasets.sharegpt import alternates, conversations, sharegpt
 from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.errors import DataError, SettingsError
 from agent_pipeline.keys import PartitionKey
+from agent_pipeline.notebook.intake import Intake
 from agent_pipeline.redaction import RedactionOptions
 from agent_pipeline.sessions.session import Message, Session, sha256_of
 from agent_pipeline.sources.benchmarks.swink import SwinkSource

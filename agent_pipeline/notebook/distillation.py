@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from agent_pipeline.datasets.intake import Intake
 from agent_pipeline.datasets.sft import to_last_assistant
 from agent_pipeline.datasets.splits import TaskSplit, with_sides
 from agent_pipeline.errors import DataError
+from agent_pipeline.notebook.intake import Intake
 from agent_pipeline.redaction import RedactionOptions
 from agent_pipeline.sessions.chat import responses_items
 from agent_pipeline.sessions.items import to_messages

@@ -10,10 +10,10 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Self
 
-from agent_pipeline.datasets.trajectories.collecting import InfrastructureError, task_of
-from agent_pipeline.datasets.trajectories.model import TrajectoryStep, decoded_input
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.judging.client import Endpoint
+from agent_pipeline.notebook.trajectories.collecting import InfrastructureError, task_of
+from agent_pipeline.notebook.trajectories.model import TrajectoryStep, decoded_input
 from agent_pipeline.sessions.session import Message, Tool
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")

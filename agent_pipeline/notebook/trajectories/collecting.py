@@ -20,7 +20,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from agent_pipeline.datasets.jsonl import json_line
-from agent_pipeline.datasets.trajectories.model import (
+from agent_pipeline.errors import DataError, PipelineError, SettingsError
+from agent_pipeline.ingestion.reading import mend
+from agent_pipeline.notebook.trajectories.model import (
     AgentTrajectory,
     TrajectoryStep,
     is_answer,
@@ -28,8 +30,6 @@ from agent_pipeline.datasets.trajectories.model import (
     save_trajectories,
     trajectory_of,
 )
-from agent_pipeline.errors import DataError, PipelineError, SettingsError
-from agent_pipeline.ingestion.reading import mend
 from agent_pipeline.redaction import RedactionOptions, Redactor
 from agent_pipeline.sessions.chat import chat_to_messages, responses_items
 from agent_pipeline.sessions.items import mended_unicode, to_messages
