@@ -25,12 +25,15 @@ ToolsOrigin = Literal["none", "source", "settings", "inferred"]
 class Session(msgspec.Struct, kw_only=True):
     """One conversation of one agent, as its source recorded it.
 
-    `judgment`, `score` (the mean of `scores`, by metric) and `attack_succeeded` (an injection was obeyed) are what the source says about
-    it (null: it says nothing; null is not zero). `error` is a failure of the infrastructure, not of the agent. `usage` counts tokens by
-    name, `cost_usd` is in US dollars. `reasoning` holds what the model thought, apart from what it said: `{"message": index, "text":
-    ...}` for the message that followed it. `damage` counts what was wrong with the record by kind, `broken` is the kind for which the
-    repair policy drops the session (null: none), `skipped` counts what the canonical form has no place for (images, files) by type. A
-    side chain (a sub-agent's work) is a session of its own that names its parent.
+    What the source says about the session: `judgment`, `score`, `attack_succeeded` (an injection was obeyed); `None` means that it says
+    nothing, which is not zero. `scores` are its metrics by name: numbers without a direction. `ends_on_tool`: by the source's own rules
+    the run ended with its last tool call, answered or not (ToolBench's `Finish`), so no answer is missing. `error` is a failure of the
+    infrastructure, not of the agent. `usage` counts tokens by name; `cost_usd` is in US dollars.
+
+    `reasoning` holds what the model thought, apart from what it said: `{"message": index, "text": ...}` for the message that followed it.
+    `damage` counts what was wrong with the record, by kind; `broken` is the kind for which the repair policy drops the session; `skipped`
+    counts what the canonical form has no place for (images, files), by type. A side chain (a sub-agent's work) is a session of its own
+    that names its parent.
     """
 
     session_id: str
@@ -50,6 +53,7 @@ class Session(msgspec.Struct, kw_only=True):
     score: float | None = None
     scores: dict[str, float] = {}
     attack_succeeded: bool | None = None
+    ends_on_tool: bool = False
     error: str | None = None
     ended_at: datetime | None = None
     usage: dict[str, int] = {}

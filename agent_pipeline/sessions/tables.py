@@ -46,6 +46,7 @@ SESSIONS = pa.schema(
         pa.field("score", pa.float64()),
         pa.field("scores", pa.json_(), nullable=False),
         pa.field("attack_succeeded", pa.bool_()),
+        pa.field("ends_on_tool", pa.bool_()),
         pa.field("error", pa.string()),
         pa.field("ended_at", _UTC),
         pa.field("usage", pa.json_(), nullable=False),
