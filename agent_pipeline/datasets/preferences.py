@@ -19,8 +19,8 @@ import pyarrow as pa
 
 from agent_pipeline.datasets.sft import to_last_assistant
 from agent_pipeline.datasets.splits import TaskSplit
-from agent_pipeline.judging.curation import characters
 from agent_pipeline.sessions.session import Message, Session, canonical_json, json_bytes, sha256_of
+from agent_pipeline.sessions.text import characters
 
 PREFERENCES = pa.schema(
     [

@@ -25,7 +25,6 @@ from agent_pipeline.judging.curation import (
     Bounds,
     Candidate,
     Reason,
-    characters,
     curate,
     failed_calling,
     leak_patterns,
@@ -35,6 +34,7 @@ from agent_pipeline.redaction import Redactor
 from agent_pipeline.sessions.repair import DEFAULT_POLICY, KINDS, repair_policy
 from agent_pipeline.sessions.session import Message
 from agent_pipeline.sessions.tables import CURATED, JUDGED, row_session, stored_batches, to_batches, to_rows
+from agent_pipeline.sessions.text import characters
 
 
 @dg.observable_source_asset(

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.sessions.session import Message
+from agent_pipeline.sessions.text import message_texts
 
 
 class Reason(StrEnum):
@@ -144,7 +145,7 @@ def without_leaks(messages: list[Message], patterns: Sequence[re.Pattern[str]]) 
                 continue
             message = message | {"content": text}
         found.append(message)
-    kept = next((leak for message in found for text in _texts(message) if (leak := _leak(text, patterns))), None)
+    kept = next((leak for message in found for text in message_texts(message) if (leak := _leak(text, patterns))), None)
     return (found if lines else messages), lines, kept
 
 
@@ -160,11 +161,6 @@ def failed_calling(messages: Sequence[Message], damage: Mapping[str, int], broke
     return bool(judges - {""}) and damage.get(broken) == len(messages[-1].get("tool_calls") or ())
 
 
-def characters(messages: Sequence[Message]) -> int:
-    """How long a conversation is: what is said, called and answered; about four characters are a token."""
-    return sum(len(text) for message in messages for text in _texts(message))
-
-
 def _stripped(text: str, patterns: Sequence[re.Pattern[str]]) -> tuple[str, int] | None:
     """A text without the verdicts on its last lines, and how many there were; null where there is none."""
     if not _leak(text, patterns):
@@ -178,10 +174,6 @@ def _stripped(text: str, patterns: Sequence[re.Pattern[str]]) -> tuple[str, int]
 def _leak(text: str, patterns: Sequence[re.Pattern[str]]) -> str | None:
     lowered = text.lower()
     return next((found.group()[:100] for pattern in patterns if (found := pattern.search(lowered))), None)
-
-
-def _texts(message: Message) -> list[str]:
-    return [message["content"], *(call["function"]["arguments"] for call in message.get("tool_calls") or ())]
 
 
 def _alone(one: Candidate, required: Sequence[str], max_characters: int) -> Decision:

@@ -5,9 +5,10 @@ import re
 from functools import lru_cache
 from typing import Any
 
-from agent_pipeline.judging.context import Call, EvaluationContext
+from agent_pipeline.judging.context import EvaluationContext
 from agent_pipeline.judging.measures import MeasureResult, measure
 from agent_pipeline.sessions.session import canonical_json
+from agent_pipeline.sessions.text import Call
 
 # How a model declines, at the beginning of its answer. An apology alone ("I'm sorry, your order is late") is none.
 _REFUSAL = re.compile(

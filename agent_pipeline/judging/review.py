@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_pipeline.errors import DataError, SettingsError
-from agent_pipeline.sessions.session import Message
+from agent_pipeline.sessions.text import readable
 
 FIRST = ("unjudged", "disagreement")
 COLUMNS = ("session_id", "project", "agent", "judgment", "reason", "why", "verdict", "opinions", "conversation")
@@ -74,16 +74,6 @@ def write_review(path: Path, rows: list[dict[str, Any]]) -> None:
         raise SettingsError(f"{path} is there already and may hold judgments: choose another name, or move it away.") from error
 
 
-def conversation(messages: Iterable[Message]) -> str:
-    """A conversation as a person reads it."""
-    parts = []
-    for message in messages:
-        if message["content"] or not message.get("tool_calls"):
-            parts.append(f"{message['role'].upper()}: {message['content']}")
-        parts += [f"CALL: {call['function']['name']} {call['function']['arguments']}" for call in message.get("tool_calls") or ()]
-    return "\n\n".join(parts)
-
-
 def _why(row: dict[str, Any]) -> str:
     if row["archived"] or row["error"] is not None or not any(message["role"] != "system" for message in row["messages"]):
         return "nothing to judge"
@@ -101,7 +91,7 @@ def _review_row(row: dict[str, Any], why: str) -> dict[str, Any]:
         f"{name}: {opinion['verdict'] or 'no opinion'}" + (f" ({opinion['reason']})" if opinion["reason"] else "")
         for name, opinion in row["opinions"].items()
     )
-    made = {"judgment": "", "reason": "", "why": why, "opinions": opinions, "conversation": conversation(row["messages"])}
+    made = {"judgment": "", "reason": "", "why": why, "opinions": opinions, "conversation": readable(row["messages"])}
     return {name: made.get(name, row.get(name)) for name in COLUMNS}
 
 

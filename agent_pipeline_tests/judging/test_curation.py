@@ -14,7 +14,6 @@ from agent_pipeline.judging.curation import (
     Bounds,
     Candidate,
     Reason,
-    characters,
     curate,
     failed_calling,
     is_bad_answer,
@@ -22,6 +21,7 @@ from agent_pipeline.judging.curation import (
     without_leaks,
 )
 from agent_pipeline.sessions.repair import KINDS
+from agent_pipeline.sessions.text import characters
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

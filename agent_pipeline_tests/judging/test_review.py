@@ -12,8 +12,9 @@ import pytest
 
 from agent_pipeline.errors import DataError, SettingsError
 from agent_pipeline.judging import Label, read_labels
-from agent_pipeline.judging.review import COLUMNS, conversation, sample, write_review
+from agent_pipeline.judging.review import COLUMNS, sample, write_review
 from agent_pipeline.keys import PartitionKey
+from agent_pipeline.sessions.text import readable
 from agent_pipeline_tests.judging.sessions import ANSWERED, calls, result
 
 GOOD, BAD = {"verdict": "acceptable", "reason": "fine"}, {"verdict": "unacceptable", "reason": ""}
@@ -64,7 +65,7 @@ def test_a_table_of_an_older_version_is_one_sentence():
 
 def test_a_conversation_reads_as_one():
     messages = [{"role": "user", "content": "where?"}, calls(("find", {"id": 1}), content="Let me see."), result("here"), ANSWERED[1]]
-    assert conversation(messages) == 'USER: where?\n\nASSISTANT: Let me see.\n\nCALL: find {"id": 1}\n\nTOOL: here\n\nASSISTANT: b'
+    assert readable(messages) == 'USER: where?\n\nASSISTANT: Let me see.\n\nCALL: find {"id": 1}\n\nTOOL: here\n\nASSISTANT: b'
 
 
 @pytest.mark.parametrize("ending", [".csv", ".jsonl"])

@@ -1,0 +1,84 @@
+"""What a conversation says: its calls paired with their results, its texts, and the whole of it as a person reads it."""
+
+import json
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from agent_pipeline.sessions.session import Message
+
+
+class Call(NamedTuple):
+    """One tool call: `arguments` is `None` where `raw` is not the JSON text of an object, `result` where nothing answered the call."""
+
+    name: str
+    arguments: dict[str, Any] | None
+    raw: str
+    result: str | None
+
+
+def paired_calls(messages: Sequence[Message]) -> list[Call]:
+    """Every tool call in order, with its result.
+
+    Results follow the message that called. A call takes the result that carries its id, else the oldest result that is left over.
+    """
+    pairs = []
+    for position, message in enumerate(messages):
+        calls = message.get("tool_calls") or ()
+        if not calls:
+            continue
+        after = position + 1
+        while after < len(messages) and messages[after]["role"] == "tool":
+            after += 1
+        results = list(messages[position + 1 : after])
+        answers = [_take_result(results, call.get("id")) for call in calls]
+        left = deque(results)
+        for call, answer in zip(calls, answers, strict=True):
+            result = answer if answer is not None else left.popleft()["content"] if left else None
+            name, raw = call["function"]["name"], call["function"]["arguments"]
+            pairs.append(Call(name, decoded_arguments(raw), raw, result))
+    return pairs
+
+
+def _take_result(results: list[Message], call_id: str | None) -> str | None:
+    """Take the result that carries the id out of the list; its content."""
+    for index, result in enumerate(results):
+        if call_id and result.get("tool_call_id") == call_id:
+            return str(results.pop(index)["content"])
+    return None
+
+
+def decoded_arguments(raw: str) -> dict[str, Any] | None:
+    """A call's arguments; `None` where they are not the JSON text of an object."""
+    try:
+        value = json.loads(raw)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def call_texts(message: Message) -> Iterator[tuple[str, str]]:
+    """The (name, arguments as JSON text) of a message's calls."""
+    for call in message.get("tool_calls") or ():
+        yield call["function"]["name"], call["function"]["arguments"]
+
+
+def message_texts(message: Message, names: bool = False) -> list[str]:
+    """A message's content and its calls' arguments; with `names` each call's name before its arguments."""
+    calls = list(call_texts(message))
+    return [message.get("content") or "", *(text for name, raw in calls for text in ((name, raw) if names else (raw,)))]
+
+
+def characters(messages: Iterable[Message]) -> int:
+    """The length of a conversation: contents and arguments. About four characters are a token."""
+    return sum(len(text) for message in messages for text in message_texts(message))
+
+
+def readable(messages: Iterable[Message]) -> str:
+    """A conversation as a person reads it: `USER: …`, `ASSISTANT: …`, `CALL: name {…}`, `TOOL: …`, with a blank line between."""
+    parts = []
+    for message in messages:
+        if message["content"] or not message.get("tool_calls"):
+            parts.append(f"{message['role'].upper()}: {message['content']}")
+        parts += [f"CALL: {name} {raw}" for name, raw in call_texts(message)]
+    return "\n\n".join(parts)
