@@ -9,39 +9,17 @@ from typing import Any
 import dagster as dg
 from pydantic import TypeAdapter, ValidationError
 
-from agent_pipeline.defs.coresets import CoresetConfig
-from agent_pipeline.defs.datasets import KtoConfig, PreferenceConfig, SftConfig, ShareGptConfig
-from agent_pipeline.defs.exports import GgufConfig, OllamaConfig
+from agent_pipeline.config.assets import ASSETS
 from agent_pipeline.defs.jobs import MIX, RETRAIN
-from agent_pipeline.defs.models import AdapterConfig, EvaluationConfig
-from agent_pipeline.defs.multi_task import MultiTaskConfig
 from agent_pipeline.defs.partitions import AGENTS
-from agent_pipeline.defs.replay import ReplayConfig
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.runs import store_version_tags
-from agent_pipeline.defs.traces import CurationConfig, JudgingConfig, SessionsConfig
 from agent_pipeline.errors import PartitionError, SettingsError
 from agent_pipeline.keys import PartitionKey
+from agent_pipeline.options import Options
 
 # A comma between the parameters of a measure separates no list.
 _COMMA = re.compile(r",(?![^(]*\))")
-
-CONFIGS: dict[str, type[dg.Config]] = {
-    "sessions": SessionsConfig,
-    "judged_sessions": JudgingConfig,
-    "curated_sessions": CurationConfig,
-    "sft_dataset": SftConfig,
-    "preference_dataset": PreferenceConfig,
-    "kto_dataset": KtoConfig,
-    "sharegpt_dataset": ShareGptConfig,
-    "multi_task_dataset": MultiTaskConfig,
-    "sft_coreset": CoresetConfig,
-    "replay_buffer": ReplayConfig,
-    "sft_adapter": AdapterConfig,
-    "evaluation": EvaluationConfig,
-    "gguf_export": GgufConfig,
-    "ollama_model": OllamaConfig,
-}
 
 
 def materialize(
@@ -102,19 +80,19 @@ def _ops(settings: Sequence[str], selected: set[str]) -> dict[str, Any]:
         if not equals:
             raise SettingsError(f"{text!r} is no setting: write asset.field=value, or field=value.")
         asset, _, field = name.rpartition(".")
-        owners = [each for each in ([asset] if asset else sorted(CONFIGS)) if each in CONFIGS and field in CONFIGS[each].model_fields]
+        owners = [each for each in ([asset] if asset else sorted(ASSETS)) if each in ASSETS and field in ASSETS[each].model_fields]
         if not owners:
-            fields = {f"{each}.{one}" for each, config in CONFIGS.items() for one in config.model_fields}
+            fields = {f"{each}.{one}" for each, config in ASSETS.items() for one in config.model_fields}
             close = difflib.get_close_matches(name if asset else field, sorted(fields | {one.split(".")[1] for one in fields}), n=1)
             raise SettingsError(f"No asset has a setting {name!r}{f': did you mean {close[0]}?' if close else '; see the README.'}")
         if not (owners := [owner for owner in owners if owner in selected]):
             raise SettingsError(f"{name!r} is a setting of an asset that is not selected: select it too, or leave the setting out.")
         for owner in owners:
-            ops.setdefault(owner, {"config": {}})["config"][field] = _value(CONFIGS[owner], field, value, text)
+            ops.setdefault(owner, {"config": {}})["config"][field] = _value(ASSETS[owner], field, value, text)
     return ops
 
 
-def _value(config: type[dg.Config], field: str, value: str, text: str) -> Any:
+def _value(config: type[Options], field: str, value: str, text: str) -> Any:
     """The value as the field's type: JSON where it is that, else the text itself, else a list with commas between."""
     kind: Any = config.model_fields[field].annotation
     candidates: list[Any] = [value]
@@ -133,5 +111,5 @@ def _value(config: type[dg.Config], field: str, value: str, text: str) -> Any:
     raise SettingsError(f"The setting {text!r} has a wrong value ({reason}).")
 
 
-def _required(config: type[dg.Config], field: str) -> dict[str, Any]:
+def _required(config: type[Options], field: str) -> dict[str, Any]:
     return {name: one.get_default() for name, one in config.model_fields.items() if name != field}

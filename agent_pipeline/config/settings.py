@@ -15,6 +15,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
+from agent_pipeline.config.assets import EMBEDDED_BASE_MODEL
 from agent_pipeline.datasets.mixing import Strategy
 from agent_pipeline.errors import PartitionError, SettingsError
 from agent_pipeline.ingestion.reading import ReadingOptions
@@ -24,7 +25,6 @@ from agent_pipeline.redaction.detectors import KINDS
 from agent_pipeline.sources import Location, parse_location
 
 PREFIX = "AGENT_PIPELINE_"
-EMBEDDED_BASE_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 _NOT_SETTINGS = {"CONFIG", "REAL_TRACES"}
 _NESTED = {"SPLIT", "AGENTS", "REDACTION", "JUDGE", "MIXING"}
 

@@ -8,13 +8,13 @@ from typing import Any
 import dagster as dg
 import pyarrow as pa
 from msgspec.structs import asdict
-from pydantic import Field
 
-from agent_pipeline.defs.defaults import BASE_MODEL
+from agent_pipeline.config.assets import CoresetConfig
 from agent_pipeline.defs.failures import user_errors
 from agent_pipeline.defs.metadata import counted, counts_table, histogram, scatter
 from agent_pipeline.defs.partitions import agent_key
 from agent_pipeline.defs.resources import Workspace
+from agent_pipeline.defs.run_config import in_force
 from agent_pipeline.defs.specs import asset_options, version
 from agent_pipeline.defs.worker_client import run_worker
 from agent_pipeline.keys import PartitionKey
@@ -39,51 +39,10 @@ CORESET = pa.schema(
 _ALIKE = ("identical to row", "near-duplicate of row")
 
 
-class CoresetConfig(dg.Config):
-    """Which rows are chosen, and how many."""
-
-    strategy: str = Field(
-        default="hybrid",
-        description="random, diversity, hybrid, longest, facility_location, deita, targeted, loss_band, loss_topk, k_center, "
-        "hybrid_classic (docs/selection.md says when), a name that an installed package registers, or package.module:function.",
-    )
-    target_size: int = Field(
-        default=1000, ge=1, description="Rows to choose; with as many or fewer rows all are taken, and no losses computed."
-    )
-    loss_ratio: float = Field(default=0.6, ge=0, le=1, description="hybrid, hybrid_classic: the share of picks by loss.")
-    loss_band_low: float = Field(default=0.25, ge=0, le=1, description="loss_band: losses below this share of all are known already.")
-    loss_band_high: float = Field(default=0.75, ge=0, le=1, description="loss_band: losses above this share of all are hopeless.")
-    min_score: float = Field(default=0.5, ge=0, le=1, description="diversity, hybrid: rows that were judged worse are set aside.")
-    near_duplicates: float = Field(
-        default=0.0,
-        ge=0,
-        le=1,
-        description="Rows whose words are at least so alike (Jaccard similarity; 0.8 is a good one) are left out but for the best judged, "
-        "then the earliest; 0 leaves out identical rows only, where not all rows are taken.",
-    )
-    semantic_duplicates: float = Field(
-        default=0.0,
-        ge=0,
-        le=1,
-        description="Rows whose embeddings are at least so alike (cosine) are reported, never left out; 0: don't look.",
-    )
-    seed: int = Field(default=0, description="Seed of every random choice.")
-    base_model: str = Field(
-        default=BASE_MODEL,
-        description="Model whose losses are computed, for strategies that look at them; and of embeddings=hidden_states.",
-    )
-    embeddings: str = Field(
-        default=TFIDF,
-        description="What places conversations in space: tfidf (no model, no download), hidden_states (of the base model; slow on a CPU), "
-        "model2vec:<folder or name>, sentence-transformers:<folder or name>.",
-    )
-
-
-@dg.asset(**asset_options("coresets", {"parquet"}))
+@dg.asset(**asset_options("coresets", {"parquet"}, options=CoresetConfig))
 def sft_coreset(
     context: dg.AssetExecutionContext,
     sft_dataset: pa.Table,
-    config: CoresetConfig,
     workspace: dg.ResourceParam[Workspace],
     pipes: dg.ResourceParam[dg.PipesSubprocessClient],
 ) -> dg.MaterializeResult:
@@ -92,6 +51,7 @@ def sft_coreset(
     from agent_pipeline.selection.vectors import KeptEmbeddings
 
     with user_errors():
+        config = in_force(context, workspace, CoresetConfig)
         strategy = check_settings(config.strategy, config.target_size)
         check_embeddings(config.embeddings)
         everything = list(to_rows(sft_dataset))

@@ -13,15 +13,15 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pydantic import Field
 
+from agent_pipeline.config.assets import DatasetConfig, KtoConfig, PreferenceConfig, SftConfig, ShareGptConfig
 from agent_pipeline.datasets.cards import facts_of, push, put_folder
 from agent_pipeline.datasets.curated import Curated
 from agent_pipeline.datasets.formats import NO_FORM, Format, form, in_form
 from agent_pipeline.datasets.jsonl import trainers_lines
 from agent_pipeline.datasets.kto import KTO, labelled_rows
 from agent_pipeline.datasets.ledger import Ledger
-from agent_pipeline.datasets.preferences import PREFERENCES, Pairing, Strategy, length_ratios, rows_of_cases
+from agent_pipeline.datasets.preferences import PREFERENCES, Pairing, length_ratios, rows_of_cases
 from agent_pipeline.datasets.sft import SFT, sft_rows_of_table
 from agent_pipeline.datasets.sharegpt import SHAREGPT, sharegpt_rows
 from agent_pipeline.datasets.splits import SPLITS, SplitSizes, empty_sides, overlaps
@@ -29,6 +29,7 @@ from agent_pipeline.defs.failures import user_errors
 from agent_pipeline.defs.metadata import PREVIEW_ROWS, counts_table, histogram, preview
 from agent_pipeline.defs.partitions import AGENTS, agent_key
 from agent_pipeline.defs.resources import Workspace
+from agent_pipeline.defs.run_config import in_force
 from agent_pipeline.defs.specs import asset_options, version
 from agent_pipeline.judging import parse_measures
 from agent_pipeline.keys import PartitionKey
@@ -39,68 +40,12 @@ from agent_pipeline.storage.lake import StagedTable
 Row = dict[str, Any]
 
 
-class DatasetConfig(dg.Config):
-    """What is written beside the table."""
-
-    jsonl: bool = Field(default=True, description="Write a JSONL file a split beside the table.")
-    huggingface: bool = Field(default=False, description="Write a Hugging Face dataset folder with a dataset card beside the table.")
-    license: str = Field(default="other", description="Licence that the dataset card names, by the hub's identifier (mit, cc-by-4.0).")
-    push_to: str = Field(default="", description="Push the folder to this data set of the Hugging Face hub (owner/name); empty: never.")
-    push_public: bool = Field(default=False, description="Make a data set that is pushed for the first time public.")
-
-
-class ConversationConfig(DatasetConfig):
-    """The form of what is written beside a table of conversations."""
-
-    format: Format = Field(
-        default="conversational",
-        description="Form of the JSONL and of the folder: conversational (messages, tools), openai (its fine-tuning file), "
-        "prompt_completion (texts), prompt_completion_messages (TRL's conversational one). The table is conversational always.",
-    )
-
-
-class SftConfig(ConversationConfig):
-    """The supervised rows."""
-
-    learn_turns_that: list[str] = Field(
-        default=[],
-        description="Measures to take of each of the agent's turns (its words, calls and their results): only turns that pass them all are "
-        "learnt, the others stay as context. Written as for judged_sessions: no_tool_errors, arguments_match_schema.",
-    )
-
-
-class PreferenceConfig(DatasetConfig):
-    """How good and bad trials are paired."""
-
-    strategy: Strategy = Field(
-        default="margin",
-        description="margin: the widest difference of scores first, each session once. best_worst: one pair a case. all_pairs: every pair. "
-        "nearest_length: the most alike in length first, each session once.",
-    )
-    min_margin: float = Field(default=0.0, ge=0, le=1, description="Scores of a pair must differ by so much; equal ones never pair.")
-    max_pairs_per_case: int = Field(default=8, ge=0, description="At most so many pairs of a task; 0 is no limit.")
-
-
-class KtoConfig(DatasetConfig):
-    """Which judged sessions are labelled on their own."""
-
-    all_sessions: bool = Field(default=False, description="Also the sessions that stand in a preference pair, not only those without.")
-
-
-class ShareGptConfig(DatasetConfig):
-    """Which conversations are written."""
-
-    alternating: bool = Field(
-        default=True,
-        description="Only conversations in which what the agent is told and what it says take turns: LLaMA-Factory throws others away.",
-    )
-
-
 # The assets read the columns and rows that they need themselves, in the order in which they need them.
-@dg.asset(**asset_options("datasets", {"parquet", "dataset"}), deps=["curated_sessions"])
-def sft_dataset(context: dg.AssetExecutionContext, config: SftConfig, workspace: dg.ResourceParam[Workspace]) -> dg.MaterializeResult:
+@dg.asset(**asset_options("datasets", {"parquet", "dataset"}, options=SftConfig), deps=["curated_sessions"])
+def sft_dataset(context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace]) -> dg.MaterializeResult:
     """Conversations to imitate (`messages`, `tools`), one a kept session, each on the side that its task belongs to for ever."""
     with user_errors():
+        config = in_force(context, workspace, SftConfig)
         counts: Counter[str] = Counter()
         measures = parse_measures(config.learn_turns_that)
         curated = _curated(context, workspace)
@@ -110,12 +55,11 @@ def sft_dataset(context: dg.AssetExecutionContext, config: SftConfig, workspace:
         return output.written(context, workspace, rows, counts, curated.ledger, filters, config.format)
 
 
-@dg.asset(**asset_options("datasets", {"parquet", "dataset"}), deps=["curated_sessions"])
-def preference_dataset(
-    context: dg.AssetExecutionContext, config: PreferenceConfig, workspace: dg.ResourceParam[Workspace]
-) -> dg.MaterializeResult:
+@dg.asset(**asset_options("datasets", {"parquet", "dataset"}, options=PreferenceConfig), deps=["curated_sessions"])
+def preference_dataset(context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace]) -> dg.MaterializeResult:
     """Pairs of a good and a bad trial of one task from one prompt (`prompt`, `chosen`, `rejected`, `tools`), for DPO."""
     with user_errors():
+        config = in_force(context, workspace, PreferenceConfig)
         counts: Counter[str] = Counter()
         curated = _curated(context, workspace)
         pairing = Pairing(config.strategy, config.min_margin, config.max_pairs_per_case)
@@ -127,10 +71,11 @@ def preference_dataset(
         return output.written(context, workspace, rows, counts, curated.ledger, filters, more=lambda: _lengths(ratios))
 
 
-@dg.asset(**asset_options("datasets", {"parquet", "dataset"}), deps=["curated_sessions", preference_dataset])
-def kto_dataset(context: dg.AssetExecutionContext, config: KtoConfig, workspace: dg.ResourceParam[Workspace]) -> dg.MaterializeResult:
+@dg.asset(**asset_options("datasets", {"parquet", "dataset"}, options=KtoConfig), deps=["curated_sessions", preference_dataset])
+def kto_dataset(context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace]) -> dg.MaterializeResult:
     """Judged sessions as `prompt`, `completion` and `label`, for KTO: those that found no partner for a pair, or all of them."""
     with user_errors():
+        config = in_force(context, workspace, KtoConfig)
         counts: Counter[str] = Counter()
         curated = _curated(context, workspace)
         paired: set[str] = set()
@@ -143,12 +88,13 @@ def kto_dataset(context: dg.AssetExecutionContext, config: KtoConfig, workspace:
         return output.written(context, workspace, rows, counts, curated.ledger, filters)
 
 
-@dg.asset(**asset_options("datasets", {"parquet", "dataset"}))
+@dg.asset(**asset_options("datasets", {"parquet", "dataset"}, options=ShareGptConfig))
 def sharegpt_dataset(
-    context: dg.AssetExecutionContext, sft_dataset: pa.RecordBatchReader, config: ShareGptConfig, workspace: dg.ResourceParam[Workspace]
+    context: dg.AssetExecutionContext, sft_dataset: pa.RecordBatchReader, workspace: dg.ResourceParam[Workspace]
 ) -> dg.MaterializeResult:
     """The SFT rows as ShareGPT conversations, calls as `function_call` and results as `observation`."""
     with user_errors():
+        config = in_force(context, workspace, ShareGptConfig)
         counts: Counter[str] = Counter()
         rows = sharegpt_rows(to_rows(sft_dataset), counts, config.alternating)
         output = Output("sharegpt_dataset", SHAREGPT, "conversations", "Conversations in ShareGPT's form.", "text-generation", config)

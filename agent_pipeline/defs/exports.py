@@ -4,12 +4,13 @@ from typing import Any
 
 import dagster as dg
 import pyarrow as pa
-from pydantic import Field
 
+from agent_pipeline.config.assets import OWN_NAME, GgufConfig, OllamaConfig
 from agent_pipeline.defs.failures import user_errors
 from agent_pipeline.defs.models import artifact_made, heldout
 from agent_pipeline.defs.partitions import AGENTS, agent_key
 from agent_pipeline.defs.resources import Workspace
+from agent_pipeline.defs.run_config import in_force
 from agent_pipeline.defs.specs import ARTIFACTS, asset_options, version
 from agent_pipeline.defs.worker_client import run_worker
 from agent_pipeline.export.ollama import create, model_name
@@ -17,20 +18,8 @@ from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.storage.lake import Artifact
 
 
-class GgufConfig(dg.Config):
-    """What is exported, and how much of it is checked."""
-
-    outtypes: list[str] = Field(
-        default=["f16", "q8_0"], description="GGUF types to write: f32, f16, bf16, q8_0. f16 is the one that must agree."
-    )
-    max_conversations: int = Field(
-        default=64, ge=1, description="Held-out conversations whose tokens and answers are compared, chosen by hash if there are more."
-    )
-    max_new_tokens: int = Field(default=48, ge=1, description="Length of the compared answers, in tokens.")
-
-
 @dg.asset(
-    **asset_options("exports", {"llama", "file"}, ARTIFACTS),
+    **asset_options("exports", {"llama", "file"}, ARTIFACTS, options=GgufConfig),
     dagster_type=dg.Any,  # else Dagster takes an asset with a check for one that gives nothing
     check_specs=[
         dg.AssetCheckSpec(
@@ -47,13 +36,13 @@ def gguf_export(
     sft_dataset: pa.Table,
     sft_adapter: Artifact,
     evaluation: Artifact,
-    config: GgufConfig,
     workspace: dg.ResourceParam[Workspace],
     pipes: dg.ResourceParam[dg.PipesSubprocessClient],
 ) -> dg.MaterializeResult:
     """The adapter merged into its base, as GGUF with its chat template inside, loaded by llama.cpp: its tokens and its greedy answers on
     held-out conversations are those of the merged model."""
     with user_errors():
+        config = in_force(context, workspace, GgufConfig)
         rows = heldout(sft_dataset, context.partition_key)
         params = {
             "adapter": sft_adapter.identity,
@@ -93,21 +82,11 @@ def parity_table(report: dict[str, Any]) -> dg.MetadataValue:
     return dg.MetadataValue.md("\n".join(lines))
 
 
-OWN_NAME = "project-agent"
-
-
-class OllamaConfig(dg.Config):
-    """The model's name in Ollama."""
-
-    name: str = Field(default=OWN_NAME, description=f"The model's name in Ollama; {OWN_NAME} stands for the partition's own two.")
-
-
-@dg.asset(**asset_options("exports", {"llama", "file"}, ARTIFACTS))
-def ollama_model(
-    context: dg.AssetExecutionContext, gguf_export: Artifact, config: OllamaConfig, workspace: dg.ResourceParam[Workspace]
-) -> dg.MaterializeResult:
+@dg.asset(**asset_options("exports", {"llama", "file"}, ARTIFACTS, options=OllamaConfig))
+def ollama_model(context: dg.AssetExecutionContext, gguf_export: Artifact, workspace: dg.ResourceParam[Workspace]) -> dg.MaterializeResult:
     """A Modelfile for the exported model, and the model itself where an `ollama` command is found (without one, the asset says so)."""
     with user_errors():
+        config = in_force(context, workspace, OllamaConfig)
         lake, key = workspace.open_lake(), agent_key(context)
         name = model_name(*key) if config.name == OWN_NAME else config.name
         made_from = {"gguf_export": gguf_export.identity, "name": name}

@@ -1,18 +1,18 @@
 """Assets of the stage `models`: the adapter that was trained, and whether it is better than its base."""
 
-from typing import Any, Literal
+from typing import Any
 
 import dagster as dg
 import pyarrow as pa
-from pydantic import Field
 
+from agent_pipeline.config.assets import AdapterConfig, EvaluationConfig
 from agent_pipeline.defs.coresets import another_stands_for_it
-from agent_pipeline.defs.defaults import BASE_MODEL
 from agent_pipeline.defs.failures import user_errors
 from agent_pipeline.defs.metadata import curve
 from agent_pipeline.defs.partitions import AGENTS, agent_key
 from agent_pipeline.defs.replay import chosen_rows, held_out_rows
 from agent_pipeline.defs.resources import Workspace
+from agent_pipeline.defs.run_config import in_force
 from agent_pipeline.defs.specs import ARTIFACTS, asset_options, version
 from agent_pipeline.defs.worker_client import run_worker
 from agent_pipeline.errors import DataError
@@ -21,54 +21,19 @@ from agent_pipeline.sessions.tables import to_rows
 from agent_pipeline.storage.lake import Artifact
 
 
-class AdapterConfig(dg.Config):
-    """How the adapter is trained; TRL's and peft's names."""
-
-    base_model: str = Field(default=BASE_MODEL, description="Hugging Face id or local path of the model to train.")
-    epochs: float = Field(default=1.0, gt=0, description="Passes over the chosen rows.")
-    max_steps: int = Field(default=0, ge=0, description="Stop after so many optimizer steps; 0 trains all epochs.")
-    learning_rate: float = Field(default=1e-3, gt=0, description="Peak learning rate (LoRA wants about ten times a full fine-tune's).")
-    lr_scheduler: str = Field(
-        default="linear", description="How the learning rate falls after the warm-up; a name that transformers knows."
-    )
-    warmup_ratio: float = Field(default=0.1, ge=0, lt=1, description="Share of the steps over which the learning rate rises.")
-    max_grad_norm: float = Field(default=1.0, gt=0, description="Gradients are clipped to this norm.")
-    batch_size: int = Field(default=1, ge=1, description="Rows a forward pass.")
-    gradient_accumulation: int = Field(default=2, ge=1, description="Forward passes an optimizer step.")
-    lora_r: int = Field(default=16, ge=1, description="Rank of the adapter's matrices.")
-    lora_alpha: int = Field(default=32, ge=1, description="Scale of the adapter (alpha / r multiplies its output).")
-    lora_dropout: float = Field(default=0.0, ge=0, lt=1, description="Dropout before the adapter's first matrix.")
-    target_modules: str = Field(default="all-linear", description="Modules that get an adapter: all-linear, or names with commas between.")
-    use_dora: bool = Field(default=False, description="The adapter learns direction and magnitude apart (DoRA, Liu et al. 2024).")
-    use_lora_plus: bool = Field(
-        default=False, description="The adapter's second matrices learn faster than the first ones (LoRA+, Hayou et al. 2024)."
-    )
-    lora_plus_lr_ratio: float = Field(default=16.0, ge=1, description="LoRA+: how many times as fast.")
-    gradient_checkpointing: Literal["auto", "on", "off"] = Field(
-        default="auto", description="Recompute activations to save memory; auto: for long rows. Does not change what is learnt."
-    )
-    max_length: int = Field(
-        default=2048, ge=16, description="Tokens of a row; longer ones lose their oldest exchanges, never half an answer."
-    )
-    seed: int = Field(default=42, ge=0, description="Seed of the order of rows and of the adapter's first values.")
-    replay_ratio: float = Field(
-        default=0.1, ge=0, lt=1, description="Share of rows of earlier nights, from replay_buffer, in every batch; none of tonight's again."
-    )
-
-
-@dg.asset(**asset_options("models", {"pytorch", "huggingface"}, ARTIFACTS))
+@dg.asset(**asset_options("models", {"pytorch", "huggingface"}, ARTIFACTS, options=AdapterConfig))
 def sft_adapter(
     context: dg.AssetExecutionContext,
     sft_dataset: pa.Table,
     sft_coreset: pa.Table,
     replay_buffer: pa.Table,
-    config: AdapterConfig,
     workspace: dg.ResourceParam[Workspace],
     pipes: dg.ResourceParam[dg.PipesSubprocessClient],
 ) -> dg.MaterializeResult:
     """A LoRA adapter, trained by TRL on the chosen rows and some of earlier nights, with loss on the assistant's tokens only. The same
     rows, base and configuration are not trained twice."""
     with user_errors():
+        config = in_force(context, workspace, AdapterConfig)
         rows = list(to_rows(chosen_rows(sft_dataset, sft_coreset)))
         if not rows:
             raise DataError(
@@ -102,17 +67,8 @@ def sft_adapter(
         )
 
 
-class EvaluationConfig(dg.Config):
-    """On what, and how far, the models answer."""
-
-    max_samples: int = Field(default=80, ge=1, description="Held-out assistant turns to answer; chosen by hash if there are more.")
-    max_new_tokens: int = Field(default=96, ge=1, description="Longest answer, in tokens.")
-    max_length: int = Field(default=2048, ge=16, description="Turns with a longer prompt, in tokens, lose their oldest exchanges.")
-    seed: int = Field(default=0, description="Seed of the bootstrap.")
-
-
 @dg.asset(
-    **asset_options("models", {"pytorch", "report"}, ARTIFACTS),
+    **asset_options("models", {"pytorch", "report"}, ARTIFACTS, options=EvaluationConfig),
     dagster_type=dg.Any,  # else Dagster takes an asset with a check for one that gives nothing
     check_specs=[
         dg.AssetCheckSpec(
@@ -124,12 +80,12 @@ def evaluation(
     context: dg.AssetExecutionContext,
     sft_dataset: pa.Table,
     sft_adapter: Artifact,
-    config: EvaluationConfig,
     workspace: dg.ResourceParam[Workspace],
     pipes: dg.ResourceParam[dg.PipesSubprocessClient],
 ) -> dg.MaterializeResult:
     """Base against adapter on every assistant turn of the held-out tasks: loss; call or answer; the right tool; the right arguments."""
     with user_errors():
+        config = in_force(context, workspace, EvaluationConfig)
         rows = heldout(sft_dataset, context.partition_key)
         made = run_worker(context, pipes, workspace, "evaluate", rows, {"adapter": sft_adapter.identity, "config": config.model_dump()})
         report = made["report"]

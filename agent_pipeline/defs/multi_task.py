@@ -6,6 +6,7 @@ from typing import Any
 
 import dagster as dg
 
+from agent_pipeline.config.assets import MultiTaskConfig
 from agent_pipeline.datasets.mixing import MixerConfig
 from agent_pipeline.datasets.multi_task import (
     ASSET,
@@ -20,32 +21,27 @@ from agent_pipeline.datasets.multi_task import (
     weights_of,
 )
 from agent_pipeline.datasets.splits import SPLITS, overlaps
-from agent_pipeline.defs.datasets import ConversationConfig, Output, near_check
+from agent_pipeline.defs.datasets import Output, near_check
 from agent_pipeline.defs.failures import user_errors
 from agent_pipeline.defs.partitions import AGENTS
 from agent_pipeline.defs.resources import Workspace
+from agent_pipeline.defs.run_config import in_force
 from agent_pipeline.defs.specs import asset_options
 from agent_pipeline.errors import DataError, SettingsError
 from agent_pipeline.keys import PartitionKey, parse_key
 from agent_pipeline.storage.lake import Lake
 
-
-class MultiTaskConfig(ConversationConfig):
-    """What is written beside the mixed table; which agents, and how much of each, is said by `[mixing]` in the settings."""
-
-
 _FROM_ALL = dg.AssetDep(SOURCE, partition_mapping=dg.AllPartitionMapping())
 
 
-@dg.asset(**asset_options("datasets", {"parquet", "dataset"}) | {"partitions_def": None}, deps=[_FROM_ALL])
-def multi_task_dataset(
-    context: dg.AssetExecutionContext, config: MultiTaskConfig, workspace: dg.ResourceParam[Workspace]
-) -> dg.MaterializeResult:
+@dg.asset(**asset_options("datasets", {"parquet", "dataset"}, options=MultiTaskConfig) | {"partitions_def": None}, deps=[_FROM_ALL])
+def multi_task_dataset(context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace]) -> dg.MaterializeResult:
     """Conversations of several agents to train one model on, in the proportions of the settings (`[mixing]`); each names its agent.
 
     A row stays on its side of the split. What two agents have in common, and what one of them holds out, is not trained on.
     """
     with user_errors():
+        config = in_force(context, workspace, MultiTaskConfig)
         lake, settings = workspace.open_lake(), workspace.settings().mixing
         known = sorted(parse_key(key) for key in context.instance.get_dynamic_partitions(AGENTS.name or ""))
         weights = weights_of(known, settings.weights)

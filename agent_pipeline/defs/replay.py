@@ -5,8 +5,8 @@ from collections import Counter
 import dagster as dg
 import pyarrow as pa
 import pyarrow.compute as pc
-from pydantic import Field
 
+from agent_pipeline.config.assets import ReplayConfig
 from agent_pipeline.datasets.ledger import read_ledger
 from agent_pipeline.datasets.sft import SFT
 from agent_pipeline.datasets.splits import SplitSizes
@@ -14,6 +14,7 @@ from agent_pipeline.defs.failures import user_errors
 from agent_pipeline.defs.metadata import counts_table
 from agent_pipeline.defs.partitions import AGENTS, agent_key
 from agent_pipeline.defs.resources import Workspace
+from agent_pipeline.defs.run_config import in_force
 from agent_pipeline.defs.specs import asset_options, version
 from agent_pipeline.errors import DataError
 from agent_pipeline.ingestion.forgotten import BlockList
@@ -27,23 +28,11 @@ from agent_pipeline.storage.lake import Lake
 BUFFER = "replay_buffer"
 
 
-class ReplayConfig(dg.Config):
-    """How much is remembered."""
-
-    buffer_size: int = Field(
-        default=2048,
-        ge=0,
-        description="Rows that are remembered, a uniform choice of all that were ever trained on; a smaller buffer lets rows go for good, "
-        "0 all of them.",
-    )
-
-
-@dg.asset(**asset_options("coresets", {"parquet"}), deps=["curated_sessions"])
+@dg.asset(**asset_options("coresets", {"parquet"}, options=ReplayConfig), deps=["curated_sessions"])
 def replay_buffer(
     context: dg.AssetExecutionContext,
     sft_dataset: pa.Table,
     sft_coreset: pa.Table,
-    config: ReplayConfig,
     workspace: dg.ResourceParam[Workspace],
 ) -> dg.MaterializeResult:
     """A uniform choice of all rows that were ever trained on, tonight's included: those whose sessions have the lowest hashes.
@@ -58,6 +47,7 @@ def replay_buffer(
     No row of a task that is held out stays, by the split's ledger.
     """
     with user_errors():
+        config = in_force(context, workspace, ReplayConfig)
         lake, key = workspace.open_lake(), agent_key(context)
         forgotten = BlockList.read(lake)
         stored = read_buffer(lake, key)

@@ -5,6 +5,8 @@ from typing import Any
 import dagster as dg
 
 from agent_pipeline.defs.partitions import AGENTS
+from agent_pipeline.defs.run_config import config_fields
+from agent_pipeline.options import Options
 
 OWNER = "team:agent-pipeline"
 CODE_VERSION = "3"
@@ -13,7 +15,7 @@ CODE_VERSION = "3"
 TABLES, ARTIFACTS = "tables", "artifacts"
 
 
-def asset_options(stage: str, kinds: set[str], io_manager: str = TABLES) -> dict[str, Any]:
+def asset_options(stage: str, kinds: set[str], io_manager: str = TABLES, options: type[Options] | None = None) -> dict[str, Any]:
     """The options of a partitioned asset of a stage."""
     return {
         "partitions_def": AGENTS,
@@ -23,6 +25,7 @@ def asset_options(stage: str, kinds: set[str], io_manager: str = TABLES) -> dict
         "tags": {"stage": stage},
         "code_version": CODE_VERSION,
         "io_manager_key": io_manager,
+        "config_schema": config_fields(options) if options else None,
     }
 
 

@@ -5,23 +5,23 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import dagster as dg
 import pyarrow as pa
-from pydantic import Field
 
+from agent_pipeline.config.assets import CurationConfig, JudgingConfig, SessionsConfig
 from agent_pipeline.defs.failures import user_errors
 from agent_pipeline.defs.metadata import bars, counted, counts_table, preview, weeks
 from agent_pipeline.defs.partitions import AGENTS, agent_key
 from agent_pipeline.defs.resources import Workspace
+from agent_pipeline.defs.run_config import in_force
 from agent_pipeline.defs.specs import asset_options, version
 from agent_pipeline.ingestion.ingestion import ingest
-from agent_pipeline.judging import JUDGES, MEASURES, Judged, Panel, Policy, parse_measures
+from agent_pipeline.judging import Judged, Panel, Policy, parse_measures
 from agent_pipeline.judging.agreement import Agreement
 from agent_pipeline.judging.client import Limits, LlmClient
 from agent_pipeline.judging.curation import (
-    LEAKS,
     Bounds,
     Candidate,
     Reason,
@@ -31,7 +31,7 @@ from agent_pipeline.judging.curation import (
     without_leaks,
 )
 from agent_pipeline.redaction import Redactor
-from agent_pipeline.sessions.repair import DEFAULT_POLICY, KINDS, repair_policy
+from agent_pipeline.sessions.repair import repair_policy
 from agent_pipeline.sessions.session import Message
 from agent_pipeline.sessions.tables import CURATED, JUDGED, row_session, stored_batches, to_batches, to_rows
 from agent_pipeline.sessions.text import characters
@@ -52,24 +52,15 @@ def session_store(context: dg.OpExecutionContext, workspace: dg.ResourceParam[Wo
         return dg.DataVersionsByPartition({str(key): workspace.fingerprint(source, key)[0] for key in keys})
 
 
-class SessionsConfig(dg.Config):
-    """How damaged records are mended."""
-
-    repair: dict[str, str] = Field(
-        default=dict(DEFAULT_POLICY),
-        description="What is done about each kind of damage (drop_session, drop_turn, repair, keep): "
-        + "; ".join(f"{kind}: {each.meaning} ({', '.join(each.allowed)})" for kind, each in KINDS.items()),
-    )
-
-
-@dg.asset(**asset_options("traces", {"parquet", "bronze"}), deps=[session_store])
-def sessions(context: dg.AssetExecutionContext, config: SessionsConfig, workspace: dg.ResourceParam[Workspace]) -> dg.MaterializeResult:
+@dg.asset(**asset_options("traces", {"parquet", "bronze"}, options=SessionsConfig), deps=[session_store])
+def sessions(context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace]) -> dg.MaterializeResult:
     """Every session of the agent in one canonical form, one row each: archived, empty and damaged ones too.
 
     Calls are paired with their results by position; damage is counted by kind; missing tool schemas are inferred from the calls. Secrets
     and personal data are pseudonyms.
     """
     with user_errors():
+        config = in_force(context, workspace, SessionsConfig)
         key = agent_key(context)
         source = workspace.open_store()
         policy = repair_policy(config.repair)
@@ -122,44 +113,17 @@ def _treated(damage: Counter[str], policy: Mapping[str, str]) -> Counter[str]:
     return Counter({f"{kind}: {policy.get(kind, 'keep')}": count for kind, count in damage.items()})
 
 
-class JudgingConfig(dg.Config):
-    """How a verdict is reached."""
-
-    measures: list[str] = Field(
-        default=["ended_with_answer", "no_tool_error_at_end", "all_calls_answered"],
-        description="Measures to take of every session, as at_most_steps(12), tool_success_rate >= 0.8 or my_package.measures.polite; "
-        f"registered: {', '.join(sorted(MEASURES))}.",
-    )
-    decided_by: list[str] = Field(
-        default=list(Policy().decided_by),
-        description=f"Who decides, the first with an opinion first: {', '.join(JUDGES)}; measures+llm is both together.",
-    )
-    when_unjudged: Literal["exclude", "measures", "acceptable", "unacceptable"] = Field(
-        default="exclude",
-        description="What a session is of which none of them has an opinion: without a verdict (exclude), judged by whether all measures "
-        "pass (measures), or one of the two verdicts.",
-    )
-    score_acceptable: float = Field(default=1.0, description="A score from here up is acceptable.")
-    score_unacceptable: float = Field(default=0.0, description="A score from here down is unacceptable; between the two it says nothing.")
-    ask_llm: Literal["undecided", "all"] = Field(
-        default="undecided",
-        description="With llm in decided_by: ask it where its opinion can still change the verdict, or of all (to compare it with people).",
-    )
-    llm_max_requests: int = Field(default=1000, ge=0, description="Requests to the language model in one run; 0 is no limit.")
-    llm_max_tokens: int = Field(default=5_000_000, ge=0, description="Tokens in one run, asked and answered; 0 is no limit.")
-    llm_max_usd: float = Field(default=0.0, ge=0, description="US dollars in one run, by the prices of the settings; 0 is no limit.")
-
-
 # The labels are observed with the store: what changes in them is judged again.
-@dg.asset(**asset_options("traces", {"parquet", "silver"}), deps=[session_store])
+@dg.asset(**asset_options("traces", {"parquet", "silver"}, options=JudgingConfig), deps=[session_store])
 def judged_sessions(
-    context: dg.AssetExecutionContext, sessions: pa.RecordBatchReader, config: JudgingConfig, workspace: dg.ResourceParam[Workspace]
+    context: dg.AssetExecutionContext, sessions: pa.RecordBatchReader, workspace: dg.ResourceParam[Workspace]
 ) -> dg.MaterializeResult:
     """The sessions with one verdict each, who gave it and why, what every measure found and every judge said.
 
     Null is no verdict, never a bad one.
     """
     with user_errors():
+        config = in_force(context, workspace, JudgingConfig)
         key = agent_key(context)
         policy = Policy(config.decided_by, config.when_unjudged, config.score_acceptable, config.score_unacceptable)
         panel = Panel(parse_measures(config.measures), policy, workspace.labels(key), ask_llm=config.ask_llm)
@@ -216,29 +180,13 @@ def _llm_spend(client: LlmClient) -> dict[str, Any]:
     }
 
 
-class CurationConfig(dg.Config):
-    """What is kept."""
-
-    required_measures: list[str] = Field(
-        default=["ended_with_answer", "all_calls_answered"], description="Measures that a session must pass beside its verdict."
-    )
-    max_sessions: int = Field(default=0, ge=0, description="Keep at most so many sessions, the earliest; 0 is no limit.")
-    max_characters: int = Field(
-        default=0, ge=0, description="Drop longer sessions: what is said, called and answered, about 4 characters a token; 0 is no limit."
-    )
-    verdict_leaks: list[str] = Field(
-        default=list(LEAKS),
-        description="What a verdict in the text looks like (regular expressions on lines in lower case): taken out where it is the last "
-        "line of what the agent was told, else the session is dropped.",
-    )
-
-
-@dg.asset(**asset_options("traces", {"parquet", "silver"}))
+@dg.asset(**asset_options("traces", {"parquet", "silver"}, options=CurationConfig))
 def curated_sessions(
-    context: dg.AssetExecutionContext, judged_sessions: pa.RecordBatchReader, config: CurationConfig, workspace: dg.ResourceParam[Workspace]
+    context: dg.AssetExecutionContext, judged_sessions: pa.RecordBatchReader, workspace: dg.ResourceParam[Workspace]
 ) -> dg.MaterializeResult:
     """Every judged session with `kept`, and for a dropped one the first reason why. Only rows with `kept` are for training on."""
     with user_errors():
+        config = in_force(context, workspace, CurationConfig)
         lake, key = workspace.open_lake(), agent_key(context)
         patterns = leak_patterns(config.verdict_leaks)
         candidates: list[Candidate] = []

@@ -6,8 +6,9 @@ import sys
 import dagster as dg
 import pytest
 
-from agent_pipeline.cli.runs import CONFIGS
+from agent_pipeline.config.assets import ASSETS as OPTIONS
 from agent_pipeline.definitions import defs
+from agent_pipeline.options import Options
 
 STAGES = {
     "traces": ["session_store", "sessions", "judged_sessions", "curated_sessions"],
@@ -52,9 +53,9 @@ def test_every_asset_says_what_it_is(name: str) -> None:
         assert node.owners and node.kinds and node.code_version
 
 
-@pytest.mark.parametrize(("asset", "config"), CONFIGS.items())
-def test_every_run_config_field_has_a_description_and_a_shown_default(asset: str, config: type[dg.Config]) -> None:
-    for name, field in config.model_fields.items():
+@pytest.mark.parametrize(("asset", "options"), OPTIONS.items())
+def test_every_run_config_field_has_a_description_and_a_shown_default(asset: str, options: type[Options]) -> None:
+    for name, field in options.model_fields.items():
         assert field.description, f"{asset}.{name} has no description"
         assert field.get_default() is not None, f"{asset}.{name} shows no default in the launchpad"
 

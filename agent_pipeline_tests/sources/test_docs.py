@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from agent_pipeline.defs.traces import CurationConfig
+from agent_pipeline.config.assets import CurationConfig
 from agent_pipeline.judging.curation import Reason
 from agent_pipeline.sessions.repair import KINDS
 from agent_pipeline.sources import SOURCES

@@ -1,0 +1,267 @@
+"""The options of every asset: what run config and `pipeline.toml` may set, with defaults, bounds and meaning.
+
+`ASSETS` is the one list of them.
+"""
+
+from typing import Literal
+
+from pydantic import Field
+
+from agent_pipeline.datasets.formats import Format
+from agent_pipeline.datasets.preferences import Strategy
+from agent_pipeline.judging import JUDGES, MEASURES, Policy
+from agent_pipeline.judging.curation import LEAKS
+from agent_pipeline.options import Options
+from agent_pipeline.selection.embeddings import TFIDF
+from agent_pipeline.sessions.repair import DEFAULT_POLICY, KINDS
+
+EMBEDDED_BASE_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
+OWN_NAME = "project-agent"
+
+
+class SessionsConfig(Options):
+    """How damaged records are mended."""
+
+    repair: dict[str, str] = Field(
+        default=dict(DEFAULT_POLICY),
+        description="What is done about each kind of damage (drop_session, drop_turn, repair, keep): "
+        + "; ".join(f"{kind}: {each.meaning} ({', '.join(each.allowed)})" for kind, each in KINDS.items()),
+    )
+
+
+class JudgingConfig(Options):
+    """How a verdict is reached."""
+
+    measures: list[str] = Field(
+        default=["ended_with_answer", "no_tool_error_at_end", "all_calls_answered"],
+        description="Measures to take of every session, as at_most_steps(12), tool_success_rate >= 0.8 or my_package.measures.polite; "
+        f"registered: {', '.join(sorted(MEASURES))}.",
+    )
+    decided_by: list[str] = Field(
+        default=list(Policy().decided_by),
+        description=f"Who decides, the first with an opinion first: {', '.join(JUDGES)}; measures+llm is both together.",
+    )
+    when_unjudged: Literal["exclude", "measures", "acceptable", "unacceptable"] = Field(
+        default="exclude",
+        description="What a session is of which none of them has an opinion: without a verdict (exclude), judged by whether all measures "
+        "pass (measures), or one of the two verdicts.",
+    )
+    score_acceptable: float = Field(default=1.0, description="A score from here up is acceptable.")
+    score_unacceptable: float = Field(default=0.0, description="A score from here down is unacceptable; between the two it says nothing.")
+    ask_llm: Literal["undecided", "all"] = Field(
+        default="undecided",
+        description="With llm in decided_by: ask it where its opinion can still change the verdict, or of all (to compare it with people).",
+    )
+    llm_max_requests: int = Field(default=1000, ge=0, description="Requests to the language model in one run; 0 is no limit.")
+    llm_max_tokens: int = Field(default=5_000_000, ge=0, description="Tokens in one run, asked and answered; 0 is no limit.")
+    llm_max_usd: float = Field(default=0.0, ge=0, description="US dollars in one run, by the prices of the settings; 0 is no limit.")
+
+
+class CurationConfig(Options):
+    """What is kept."""
+
+    required_measures: list[str] = Field(
+        default=["ended_with_answer", "all_calls_answered"], description="Measures that a session must pass beside its verdict."
+    )
+    max_sessions: int = Field(default=0, ge=0, description="Keep at most so many sessions, the earliest; 0 is no limit.")
+    max_characters: int = Field(
+        default=0, ge=0, description="Drop longer sessions: what is said, called and answered, about 4 characters a token; 0 is no limit."
+    )
+    verdict_leaks: list[str] = Field(
+        default=list(LEAKS),
+        description="What a verdict in the text looks like (regular expressions on lines in lower case): taken out where it is the last "
+        "line of what the agent was told, else the session is dropped.",
+    )
+
+
+class DatasetConfig(Options):
+    """What is written beside the table."""
+
+    jsonl: bool = Field(default=True, description="Write a JSONL file a split beside the table.")
+    huggingface: bool = Field(default=False, description="Write a Hugging Face dataset folder with a dataset card beside the table.")
+    license: str = Field(default="other", description="Licence that the dataset card names, by the hub's identifier (mit, cc-by-4.0).")
+    push_to: str = Field(default="", description="Push the folder to this data set of the Hugging Face hub (owner/name); empty: never.")
+    push_public: bool = Field(default=False, description="Make a data set that is pushed for the first time public.")
+
+
+class ConversationConfig(DatasetConfig):
+    """The form of what is written beside a table of conversations."""
+
+    format: Format = Field(
+        default="conversational",
+        description="Form of the JSONL and of the folder: conversational (messages, tools), openai (its fine-tuning file), "
+        "prompt_completion (texts), prompt_completion_messages (TRL's conversational one). The table is conversational always.",
+    )
+
+
+class SftConfig(ConversationConfig):
+    """The supervised rows."""
+
+    learn_turns_that: list[str] = Field(
+        default=[],
+        description="Measures to take of each of the agent's turns (its words, calls and their results): only turns that pass them all are "
+        "learnt, the others stay as context. Written as for judged_sessions: no_tool_errors, arguments_match_schema.",
+    )
+
+
+class PreferenceConfig(DatasetConfig):
+    """How good and bad trials are paired."""
+
+    strategy: Strategy = Field(
+        default="margin",
+        description="margin: the widest difference of scores first, each session once. best_worst: one pair a case. all_pairs: every pair. "
+        "nearest_length: the most alike in length first, each session once.",
+    )
+    min_margin: float = Field(default=0.0, ge=0, le=1, description="Scores of a pair must differ by so much; equal ones never pair.")
+    max_pairs_per_case: int = Field(default=8, ge=0, description="At most so many pairs of a task; 0 is no limit.")
+
+
+class KtoConfig(DatasetConfig):
+    """Which judged sessions are labelled on their own."""
+
+    all_sessions: bool = Field(default=False, description="Also the sessions that stand in a preference pair, not only those without.")
+
+
+class ShareGptConfig(DatasetConfig):
+    """Which conversations are written."""
+
+    alternating: bool = Field(
+        default=True,
+        description="Only conversations in which what the agent is told and what it says take turns: LLaMA-Factory throws others away.",
+    )
+
+
+class MultiTaskConfig(ConversationConfig):
+    """What is written beside the mixed table; which agents, and how much of each, is said by `[mixing]` in the settings."""
+
+
+class CoresetConfig(Options):
+    """Which rows are chosen, and how many."""
+
+    strategy: str = Field(
+        default="hybrid",
+        description="random, diversity, hybrid, longest, facility_location, deita, targeted, loss_band, loss_topk, k_center, "
+        "hybrid_classic (docs/selection.md says when), a name that an installed package registers, or package.module:function.",
+    )
+    target_size: int = Field(
+        default=1000, ge=1, description="Rows to choose; with as many or fewer rows all are taken, and no losses computed."
+    )
+    loss_ratio: float = Field(default=0.6, ge=0, le=1, description="hybrid, hybrid_classic: the share of picks by loss.")
+    loss_band_low: float = Field(default=0.25, ge=0, le=1, description="loss_band: losses below this share of all are known already.")
+    loss_band_high: float = Field(default=0.75, ge=0, le=1, description="loss_band: losses above this share of all are hopeless.")
+    min_score: float = Field(default=0.5, ge=0, le=1, description="diversity, hybrid: rows that were judged worse are set aside.")
+    near_duplicates: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="Rows whose words are at least so alike (Jaccard similarity; 0.8 is a good one) are left out but for the best judged, "
+        "then the earliest; 0 leaves out identical rows only, where not all rows are taken.",
+    )
+    semantic_duplicates: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="Rows whose embeddings are at least so alike (cosine) are reported, never left out; 0: don't look.",
+    )
+    seed: int = Field(default=0, description="Seed of every random choice.")
+    base_model: str = Field(
+        default=EMBEDDED_BASE_MODEL,
+        description="Model whose losses are computed, for strategies that look at them; and of embeddings=hidden_states.",
+    )
+    embeddings: str = Field(
+        default=TFIDF,
+        description="What places conversations in space: tfidf (no model, no download), hidden_states (of the base model; slow on a CPU), "
+        "model2vec:<folder or name>, sentence-transformers:<folder or name>.",
+    )
+
+
+class ReplayConfig(Options):
+    """How much is remembered."""
+
+    buffer_size: int = Field(
+        default=2048,
+        ge=0,
+        description="Rows that are remembered, a uniform choice of all that were ever trained on; a smaller buffer lets rows go for good, "
+        "0 all of them.",
+    )
+
+
+class AdapterConfig(Options):
+    """How the adapter is trained; TRL's and peft's names."""
+
+    base_model: str = Field(default=EMBEDDED_BASE_MODEL, description="Hugging Face id or local path of the model to train.")
+    epochs: float = Field(default=1.0, gt=0, description="Passes over the chosen rows.")
+    max_steps: int = Field(default=0, ge=0, description="Stop after so many optimizer steps; 0 trains all epochs.")
+    learning_rate: float = Field(default=1e-3, gt=0, description="Peak learning rate (LoRA wants about ten times a full fine-tune's).")
+    lr_scheduler: str = Field(
+        default="linear", description="How the learning rate falls after the warm-up; a name that transformers knows."
+    )
+    warmup_ratio: float = Field(default=0.1, ge=0, lt=1, description="Share of the steps over which the learning rate rises.")
+    max_grad_norm: float = Field(default=1.0, gt=0, description="Gradients are clipped to this norm.")
+    batch_size: int = Field(default=1, ge=1, description="Rows a forward pass.")
+    gradient_accumulation: int = Field(default=2, ge=1, description="Forward passes an optimizer step.")
+    lora_r: int = Field(default=16, ge=1, description="Rank of the adapter's matrices.")
+    lora_alpha: int = Field(default=32, ge=1, description="Scale of the adapter (alpha / r multiplies its output).")
+    lora_dropout: float = Field(default=0.0, ge=0, lt=1, description="Dropout before the adapter's first matrix.")
+    target_modules: str = Field(default="all-linear", description="Modules that get an adapter: all-linear, or names with commas between.")
+    use_dora: bool = Field(default=False, description="The adapter learns direction and magnitude apart (DoRA, Liu et al. 2024).")
+    use_lora_plus: bool = Field(
+        default=False, description="The adapter's second matrices learn faster than the first ones (LoRA+, Hayou et al. 2024)."
+    )
+    lora_plus_lr_ratio: float = Field(default=16.0, ge=1, description="LoRA+: how many times as fast.")
+    gradient_checkpointing: Literal["auto", "on", "off"] = Field(
+        default="auto", description="Recompute activations to save memory; auto: for long rows. Does not change what is learnt."
+    )
+    max_length: int = Field(
+        default=2048, ge=16, description="Tokens of a row; longer ones lose their oldest exchanges, never half an answer."
+    )
+    seed: int = Field(default=42, ge=0, description="Seed of the order of rows and of the adapter's first values.")
+    replay_ratio: float = Field(
+        default=0.1, ge=0, lt=1, description="Share of rows of earlier nights, from replay_buffer, in every batch; none of tonight's again."
+    )
+
+
+class EvaluationConfig(Options):
+    """On what, and how far, the models answer."""
+
+    max_samples: int = Field(default=80, ge=1, description="Held-out assistant turns to answer; chosen by hash if there are more.")
+    max_new_tokens: int = Field(default=96, ge=1, description="Longest answer, in tokens.")
+    max_length: int = Field(default=2048, ge=16, description="Turns with a longer prompt, in tokens, lose their oldest exchanges.")
+    seed: int = Field(default=0, description="Seed of the bootstrap.")
+
+
+class GgufConfig(Options):
+    """What is exported, and how much of it is checked."""
+
+    outtypes: list[str] = Field(
+        default=["f16", "q8_0"], description="GGUF types to write: f32, f16, bf16, q8_0. f16 is the one that must agree."
+    )
+    max_conversations: int = Field(
+        default=64, ge=1, description="Held-out conversations whose tokens and answers are compared, chosen by hash if there are more."
+    )
+    max_new_tokens: int = Field(default=48, ge=1, description="Length of the compared answers, in tokens.")
+
+
+class OllamaConfig(Options):
+    """The model's name in Ollama."""
+
+    name: str = Field(default=OWN_NAME, description=f"The model's name in Ollama; {OWN_NAME} stands for the partition's own two.")
+
+
+ASSETS: dict[str, type[Options]] = {
+    "sessions": SessionsConfig,
+    "judged_sessions": JudgingConfig,
+    "curated_sessions": CurationConfig,
+    "sft_dataset": SftConfig,
+    "preference_dataset": PreferenceConfig,
+    "kto_dataset": KtoConfig,
+    "sharegpt_dataset": ShareGptConfig,
+    "multi_task_dataset": MultiTaskConfig,
+    "sft_coreset": CoresetConfig,
+    "replay_buffer": ReplayConfig,
+    "sft_adapter": AdapterConfig,
+    "evaluation": EvaluationConfig,
+    "gguf_export": GgufConfig,
+    "ollama_model": OllamaConfig,
+}
+"""The options of every asset that has any."""
