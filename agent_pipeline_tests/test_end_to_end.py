@@ -56,29 +56,29 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
 def test_one_command_takes_an_agents_sessions_to_a_verified_gguf_model(shell: Shell) -> None:
     code, output = shell.run("materialize", str(KEY), *QUICK)
     assert code == 0, output
-    exported = shell.lake.current("gguf_export", KEY)
+    exported = shell.lake.latest("gguf_export", KEY)
     assert {"model-f16.gguf", "model-q8_0.gguf", "Modelfile"} <= set(exported.manifest["files"])
     for name, file in exported.manifest["files"].items():
         assert sha256_file(exported.path / name) == file["sha256"]
     assert exported.manifest["report"]["template"]["f16"]["texts"] == 8
-    modelfile = (shell.lake.current("ollama_model", KEY).path / "Modelfile").read_text(encoding="utf-8")
+    modelfile = (shell.lake.latest("ollama_model", KEY).path / "Modelfile").read_text(encoding="utf-8")
     assert f"FROM {exported.path}/model-q8_0.gguf" in modelfile
     assert "No ollama is on PATH" in output
-    trained_on = shell.lake.current("sft_adapter", KEY).manifest["made_from"]["sessions"]
+    trained_on = shell.lake.latest("sft_adapter", KEY).manifest["made_from"]["sessions"]
     rows = shell.lake.open("sft_dataset", KEY).read(["session_id", "split"]).to_pylist()
     assert trained_on == sorted(row["session_id"] for row in rows if row["split"] == "train")
-    assert json.loads((shell.lake.current("evaluation", KEY).path / "samples.json").read_text(encoding="utf-8"))
+    assert json.loads((shell.lake.latest("evaluation", KEY).path / "samples.json").read_text(encoding="utf-8"))
 
 
 def test_the_same_again_is_reused_and_not_trained_twice(shell: Shell) -> None:
-    before = {asset: shell.lake.current(asset, KEY).identity for asset in ("sft_adapter", "evaluation", "gguf_export")}
+    before = {asset: shell.lake.latest(asset, KEY).identity for asset in ("sft_adapter", "evaluation", "gguf_export")}
     code, output = shell.run("materialize", str(KEY), *QUICK)
     assert code == 0 and output.count("reused, nothing has changed") == 3, output
-    assert before == {asset: shell.lake.current(asset, KEY).identity for asset in before}
+    assert before == {asset: shell.lake.latest(asset, KEY).identity for asset in before}
 
 
 def test_a_training_that_is_killed_leaves_the_last_good_adapter_and_goes_on_from_its_checkpoint(shell: Shell) -> None:
-    before = shell.lake.current("sft_adapter", KEY)
+    before = shell.lake.latest("sft_adapter", KEY)
     long = ("materialize", str(KEY), "--select", "sft_adapter", "--set", "epochs=60", "--set", "max_steps=60")
     process = shell.start(*long)
     folder = before.path.parent
@@ -88,12 +88,12 @@ def test_a_training_that_is_killed_leaves_the_last_good_adapter_and_goes_on_from
         time.sleep(0.1)
     process.send_signal(signal.SIGKILL)
     process.communicate(timeout=60)
-    assert shell.lake.current("sft_adapter", KEY).identity == before.identity
+    assert shell.lake.latest("sft_adapter", KEY).identity == before.identity
     # The trainer notices within a second that its parent is gone, and lets go of its lock.
     time.sleep(3)
     code, output = shell.run(*long)
     assert code == 0, output
-    after = shell.lake.current("sft_adapter", KEY)
+    after = shell.lake.latest("sft_adapter", KEY)
     assert after.identity != before.identity
     assert after.manifest["report"]["resumed_from"] >= 10
     assert not list(folder.glob(".building-*"))
@@ -117,18 +117,18 @@ def test_a_users_mistake_is_one_sentence_and_a_failing_exit_code(shell: Shell, a
 
 
 def test_a_session_is_followed_to_the_model_that_learnt_from_it_and_forgotten_everywhere_but_in_its_weights(shell: Shell) -> None:
-    exported = shell.lake.current("gguf_export", KEY)
+    exported = shell.lake.latest("gguf_export", KEY)
     learnt = exported.manifest["made_from"]["adapter_made_from"]["sessions"][0]
-    measured = shell.lake.current("evaluation", KEY).manifest["made_from"]["sessions"][0]
+    measured = shell.lake.latest("evaluation", KEY).manifest["made_from"]["sessions"][0]
     code, output = shell.run("lineage", "session", learnt)
     assert code == 0 and all(f"{asset} " in output for asset in ("sft_adapter", "evaluation", "gguf_export", "ollama_model")), output
     code, output = shell.run("lineage", "model", str(exported.path / "model-q8_0.gguf"))
     assert code == 0 and "made from" in output and learnt in output and "the lake has the same rows" in output, output
-    assert {"sft_dataset", "sft_coreset"} <= set(shell.lake.current("sft_adapter", KEY).manifest["tables"])
+    assert {"sft_dataset", "sft_coreset"} <= set(shell.lake.latest("sft_adapter", KEY).manifest["tables"])
     for gone in (learnt, measured):
         code, output = shell.run("forget", gone, "--yes", "--force")  # the run that was killed above is in Dagster's record still
         assert code == 0 and "kept out of all partitions" in output, output
     assert scan(shell.lake, [learnt, measured]) == {}
-    assert all(shell.lake.current(asset, KEY) for asset in ("sft_adapter", "evaluation", "gguf_export", "ollama_model"))
+    assert all(shell.lake.latest(asset, KEY) for asset in ("sft_adapter", "evaluation", "gguf_export", "ollama_model"))
     code, output = shell.run("lineage", "model", exported.identity)
     assert code == 0 and "1 forgotten since" in output, output

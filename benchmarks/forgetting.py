@@ -70,7 +70,7 @@ def add_manifest(folder: Path) -> None:
     made_from = {"base_model": "none", **rows_made_from([row for row in rows if row["split"] == "train"])}
     building = lake.building("sft_adapter", key, "0" * 64)
     (building / "training.json").write_text(json.dumps({"row_ids": made_from["sessions"]}), encoding="utf-8")
-    lake.set_current(lake.finish("sft_adapter", key, "0" * 64, building, made_from, {}))
+    lake.set_latest(lake.finish("sft_adapter", key, "0" * 64, building, made_from, {}))
 
 
 def size(folder: Path) -> int:

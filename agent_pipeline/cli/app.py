@@ -268,10 +268,8 @@ def dev(
 
 def _lake() -> "Lake":
     from agent_pipeline.config.settings import load_settings
-    from agent_pipeline.storage.lake import Lake
 
-    settings = load_settings()
-    return Lake(settings.lake_url, settings.cache_path)
+    return load_settings().open_lake()
 
 
 def _refuse_beside_runs() -> None:

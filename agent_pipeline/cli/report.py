@@ -36,7 +36,7 @@ def rows_by_split(lake: Lake, key: PartitionKey) -> Counter[str]:
 def latest(lake: Lake, asset: str, key: PartitionKey) -> Artifact | None:
     """The current artifact, if there is a whole one."""
     try:
-        return lake.current(asset, key)
+        return lake.latest(asset, key)
     except DataError:
         return None
 

@@ -23,6 +23,7 @@ from agent_pipeline.keys import PartitionKey, parse_key
 from agent_pipeline.redaction import DEFAULT_TYPES, RedactionOptions
 from agent_pipeline.redaction.detectors import KINDS
 from agent_pipeline.sources import Location, parse_location
+from agent_pipeline.storage.lake import Lake
 
 PREFIX = "AGENT_PIPELINE_"
 _NOT_SETTINGS = {"CONFIG", "REAL_TRACES"}
@@ -103,6 +104,9 @@ class Settings(BaseSettings):
     )
     sources: list[str] = Field(default=[], description="Readers of your own, each package.module:Class.")
     lake: str = Field(default="lake", description="Where tables and models go: a folder, or an fsspec URL such as s3://bucket/lake.")
+    lake_options: dict[str, Any] = Field(
+        default={}, description="Options of the lake's bucket (endpoint_url, key, secret, …); $NAME is read from the environment."
+    )
     cache: str = Field(default="~/.cache/agent-pipeline", description="Local folder for base models and copies of remote ones.")
     base_model: str = Field(default=EMBEDDED_BASE_MODEL, description="Hugging Face id or local path of the model to train.")
     trust_remote_code: bool = Field(default=False, description="Run the Python code that a base model's repository carries.")
@@ -164,6 +168,10 @@ class Settings(BaseSettings):
     @property
     def lake_url(self) -> str:
         return self.lake if "://" in self.lake else str(self._absolute(self.lake))
+
+    def open_lake(self) -> Lake:
+        """The lake of these settings; raises SettingsError."""
+        return Lake(self.lake_url, self.cache_path, self.lake_options)
 
     def labels_path(self, key: PartitionKey) -> Path | None:
         """Where people's judgments of an agent's sessions are; null where the settings name no place."""

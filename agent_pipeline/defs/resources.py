@@ -19,15 +19,11 @@ from agent_pipeline.storage.lake import Lake
 
 
 class Workspace(dg.ConfigurableResource):
-    """The user's settings, read when a run starts; a field that is set here beats them (tests, several workspaces in one instance)."""
-
-    store: str = ""
-    lake: str = ""
+    """The user's settings, read when a run starts."""
 
     def settings(self) -> Settings:
         """The settings in force; raises SettingsError."""
-        given = {name: value for name, value in (("store", self.store), ("lake", self.lake)) if value}
-        return load_settings(**given)
+        return load_settings()
 
     def open_store(self) -> TraceSource:
         """The reader of the session store, or of all of them as one; raises StoreError, SettingsError."""
@@ -35,8 +31,8 @@ class Workspace(dg.ConfigurableResource):
         return open_sources(settings.stores, readers(settings.sources))
 
     def open_lake(self) -> Lake:
-        settings = self.settings()
-        return Lake(settings.lake_url, settings.cache_path)
+        """The lake of the settings; raises SettingsError."""
+        return self.settings().open_lake()
 
     def labels(self, key: PartitionKey) -> Labels:
         """People's judgments of an agent's sessions; raises SettingsError."""

@@ -105,7 +105,7 @@ def forget(lake: Lake, session_id: str, key: PartitionKey | None = None, judge_c
     Raises:
         DataError: something is being written, or trained on it, now; or a file is damaged.
     """
-    lake.settle()
+    lake.sweep()
     blocked = BlockList.read(lake).with_session(session_id, key)
     blocked.write(lake)
     run = _Forgetting(lake, session_id, key)

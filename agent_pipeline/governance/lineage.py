@@ -345,4 +345,4 @@ def _look_up(lake: Lake, found: ModelLineage, rows_sha256: str | None) -> None:
 
 
 def _is_current(lake: Lake, manifest: Mapping[str, Any]) -> bool:
-    return lake.current_identity(manifest["asset"], parse_key(manifest["partition"])) == manifest["identity"]
+    return lake.pointers(manifest["asset"], parse_key(manifest["partition"])).latest == manifest["identity"]

@@ -28,7 +28,6 @@ from agent_pipeline.sessions.session import Session
 from agent_pipeline.sessions.tables import to_table
 from agent_pipeline.sources import Location, TraceSource, open_sources, parse_location, readers
 from agent_pipeline.sources.formats.histories import histories
-from agent_pipeline.storage.lake import Lake
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -120,7 +119,7 @@ def export_traces_for_sft(
     options = settings.reading(key)
     if repair:
         options = replace(options, repair=repair_policy(repair))
-    looked_at = _Looking(source, asked, BlockList.read(Lake(settings.lake_url, settings.cache_path)))
+    looked_at = _Looking(source, asked, BlockList.read(settings.open_lake()))
     kept: list[Session] = []
     for session in read_sessions(cast("TraceSource", looked_at), key, options):
         counts["sessions"] += 1

@@ -130,9 +130,9 @@ def test_a_full_disk_is_one_sentence_and_leaves_the_last_good_version(bench: Ben
     if not full.exists():
         pytest.skip("this system has no /dev/full")
     # A write to this name meets a real full disk.
-    monkeypatch.setattr("agent_pipeline.storage.lake.uuid4", lambda: type("U", (), {"hex": "full0000"}))
+    monkeypatch.setattr("agent_pipeline.storage.filesystem.uuid4", lambda: type("U", (), {"hex": "full0000"}))
     target = bench.lake.table("sessions", PartitionKey("shop", "intern"))
-    Path(target.parent.path, f".part-0.parquet-{os.getpid()}-full0000").symlink_to(full)
+    Path(target.parent.path, ".part-0.parquet-full0000").symlink_to(full)
     result = bench.run("shop/intern", "sessions")
     assert not result.success and "disk is full" in bench.sentence(result)
     assert target.read_bytes() == before

@@ -144,11 +144,11 @@ def test_a_night_trains_on_rows_of_earlier_nights_too_and_its_manifest_names_the
     result = train()
     said = result.asset_materializations_for_node("sft_adapter")[0].metadata
     assert said["replayed"].value.startswith("nothing is replayed") and said["replay"].data["could_not_be_had"] == 2
-    assert "replay" not in nights.lake.current("sft_adapter", KEY).manifest["made_from"]
+    assert "replay" not in nights.lake.latest("sft_adapter", KEY).manifest["made_from"]
 
     nights.night(rows(*range(20, 60)))
     result = train()
-    made = nights.lake.current("sft_adapter", KEY).manifest
+    made = nights.lake.latest("sft_adapter", KEY).manifest
     replayed = set(made["made_from"]["replay"]["sessions"])
     assert len(replayed) == 2 and replayed <= first - nights.chosen and made["made_from"]["replay"]["ratio"] == 0.1
     assert set(made["made_from"]["sessions"]) == nights.chosen | replayed
@@ -162,7 +162,7 @@ def test_a_night_trains_on_rows_of_earlier_nights_too_and_its_manifest_names_the
     again = train()
     assert again.asset_materializations_for_node("sft_adapter")[0].metadata["reused"].value is True
     train(replay_ratio=0.0)
-    assert "replay" not in nights.lake.current("sft_adapter", KEY).manifest["made_from"]
+    assert "replay" not in nights.lake.latest("sft_adapter", KEY).manifest["made_from"]
 
 
 def test_training_reads_the_buffer_and_the_buffer_what_is_trained_on(nights):

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-import agent_pipeline.storage.lake
+import agent_pipeline.storage.tables
 from agent_pipeline.cli.app import app
 from agent_pipeline.compute.tasks import rows_made_from
 from agent_pipeline.datasets.cards import facts_of, put_folder
@@ -145,7 +145,7 @@ def build(lake: Lake, key: PartitionKey, asset: str, made_from: dict, files: dic
     building = lake.building(asset, key, identity)
     for name, content in files.items():
         (building / name).write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
-    lake.set_current(lake.finish(asset, key, identity, building, made_from, report or {}, {"sft_dataset": "1" * 64}))
+    lake.set_latest(lake.finish(asset, key, identity, building, made_from, report or {}, {"sft_dataset": "1" * 64}))
     return identity
 
 
@@ -225,11 +225,11 @@ def test_a_dropped_session_says_why_and_a_rejected_one_that_it_was(lake: Lake) -
 
 def test_lineage_tells_no_word_of_a_conversation(lake: Lake) -> None:
     assert MARK.encode() not in msgspec.json.encode(session_lineage(lake, "gone"))
-    assert MARK.encode() not in msgspec.json.encode(model_lineage(lake, str(lake.current("gguf_export", KEY).path)))
+    assert MARK.encode() not in msgspec.json.encode(model_lineage(lake, str(lake.latest("gguf_export", KEY).path)))
 
 
 def test_an_export_leads_to_its_adapter_its_rows_and_their_sessions(lake: Lake) -> None:
-    export = lake.current("gguf_export", KEY)
+    export = lake.latest("gguf_export", KEY)
     for name in (str(export.path), str(export.path / "model-f16.gguf"), export.identity, export.identity[:12]):
         found = model_lineage(lake, name)
         assert (found.asset, found.base_model, found.base_revision) == ("gguf_export", "base", "r1") and found.current
@@ -260,7 +260,7 @@ def test_a_forgotten_session_is_in_no_file_any_more_and_all_others_are_as_they_w
     assert not lake.has(SPACE, KEY) and not lake.has(VECTORS, KEY)
     assert {row["parent_session_id"] for row in rows_of(lake, "sessions")} == {None, alias("gone")}
     for asset in ("sft_adapter", "evaluation", "gguf_export", "ollama_model"):
-        assert lake.current(asset, KEY)  # whole: the sizes in its manifest are those of its files
+        assert lake.latest(asset, KEY)  # whole: the sizes in its manifest are those of its files
 
 
 def test_a_copy_in_openais_form_loses_the_line_that_says_what_the_session_said_or_goes_whole(tmp_path: Path) -> None:
@@ -311,9 +311,9 @@ def test_the_models_that_learnt_from_it_are_named_before_and_after_and_know_it_b
     assert {use.asset for use in told.to_retrain} == {"sft_adapter", "evaluation", "gguf_export", "ollama_model"}
     assert forget(lake, measured).to_retrain == []
     assert {use.asset for use in session_lineage(lake, learnt).models} == {use.asset for use in told.to_retrain}
-    found = model_lineage(lake, lake.current("sft_adapter", KEY).identity)
+    found = model_lineage(lake, lake.latest("sft_adapter", KEY).identity)
     assert learnt not in found.sessions and found.forgotten == 1 and found.rows_unchanged is None
-    report = lake.current("evaluation", KEY)
+    report = lake.latest("evaluation", KEY)
     assert all(entry["session_id"] != measured for entry in json.loads((report.path / "samples.json").read_text()))
     assert len(report.manifest["report"]["examples"]) == len(json.loads((report.path / "samples.json").read_text()))
     assert alias(measured) in report.manifest["made_from"]["sessions"]
@@ -374,7 +374,7 @@ def test_a_task_that_is_the_sessions_own_text_or_id_leaves_the_ledger_and_others
 
 
 def test_killed_at_any_moment_it_completes_when_it_is_run_again(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    put = agent_pipeline.storage.lake.put_file
+    put = agent_pipeline.storage.tables.put_file
     kills = 0  # each third of the moments at which a file is put in its place
     while True:
         root = tmp_path / str(kills)
@@ -387,7 +387,7 @@ def test_killed_at_any_moment_it_completes_when_it_is_run_again(made: Path, tmp_
                 raise KeyboardInterrupt
             put(*arguments)
 
-        monkeypatch.setattr(agent_pipeline.storage.lake, "put_file", killed)
+        monkeypatch.setattr(agent_pipeline.storage.tables, "put_file", killed)
         try:
             forget(lake, "gone")
         except KeyboardInterrupt:
@@ -395,13 +395,13 @@ def test_killed_at_any_moment_it_completes_when_it_is_run_again(made: Path, tmp_
         else:
             break
         finally:
-            monkeypatch.setattr(agent_pipeline.storage.lake, "put_file", put)
+            monkeypatch.setattr(agent_pipeline.storage.tables, "put_file", put)
         forget(lake, "gone")
         assert scan(lake, ['"gone"']) == {} and not [row for row in session_lineage(lake, "gone").rows if row.role == "session"], kills
         found = ingest(Store(SHOP), KEY, OPTIONS, lake)
         assert (found.forgotten, found.table.rows) == (1, len(SHOP) - 1), kills
         for asset in ("sft_adapter", "evaluation", "gguf_export"):
-            assert lake.current(asset, KEY), kills
+            assert lake.latest(asset, KEY), kills
         shutil.rmtree(root)
         kills += 3
     assert kills > 12
@@ -410,14 +410,11 @@ def test_killed_at_any_moment_it_completes_when_it_is_run_again(made: Path, tmp_
 
 def test_beside_a_process_that_writes_it_refuses_and_what_a_killed_one_left_goes_too(lake: Lake) -> None:
     folder = Path(lake.table("sessions", KEY).parent.path)
-    left = folder / ".part-0.parquet-999999999-0123abcd"
+    left = folder / ".part-0.parquet-0123abcd"
     left.write_text(MARK)
-    writing = folder / ".part-0.parquet-1-0123abcd"
-    writing.write_text(MARK)
-    with pytest.raises(DataError, match="The process 1 is writing sessions of shop/support"):
+    with lake.run_of(KEY), pytest.raises(DataError, match="A run is working on shop/support"):
         forget(lake, "gone")
     assert not BlockList.read(lake).entries
-    writing.unlink()
     forget(lake, "gone")
     assert not left.exists()
 
@@ -486,12 +483,12 @@ def test_a_remote_lake_forgets_too(tmp_path: Path, made: Path) -> None:
         if path.is_file():
             (root / path.relative_to(made / "lake").as_posix()).write_bytes(path.read_bytes())
     lake = Lake(root, tmp_path / "cache")
-    assert lake.current("evaluation", KEY).path.is_relative_to(tmp_path / "cache")
+    assert lake.latest("evaluation", KEY).path.is_relative_to(tmp_path / "cache")
     before = everything(lake, but="gone")
     _, measured = learnt_and_measured(lake)
     assert forget(lake, "gone").changes and everything(lake, but="gone") == before and scan(lake, ['"gone"']) == {}
     forget(lake, measured)
-    assert scan(lake, [measured]) == {} and lake.current("evaluation", KEY)
+    assert scan(lake, [measured]) == {} and lake.latest("evaluation", KEY)
     assert not any(measured.encode() in path.read_bytes() for path in (tmp_path / "cache").rglob("*") if path.is_file())
 
 
@@ -544,7 +541,7 @@ def test_the_shell_tells_lineage_asks_before_it_forgets_and_says_what_came_of_it
     assert told.exit_code == 0 and json.loads(told.stdout)["rows"] == msgspec.to_builtins(session_lineage(lake, "gone").rows)
     assert "curated_sessions" in shell.invoke(app, ["lineage", "session", "gone"]).stdout
     assert shell.invoke(app, ["lineage", "session", "nobody"]).exit_code == 1
-    adapter = lake.current("sft_adapter", KEY)
+    adapter = lake.latest("sft_adapter", KEY)
     assert "base model  base at r1" in shell.invoke(app, ["lineage", "model", str(adapter.path)]).stdout
     assert (
         json.loads(shell.invoke(app, ["lineage", "model", adapter.identity, "--json"]).stdout)["rows"]
@@ -572,14 +569,15 @@ def test_beside_a_run_the_shell_does_not_forget(shell: CliRunner, lake: Lake) ->
     assert shell.invoke(app, ["forget", "gone", "--yes", "--force"]).exit_code == 0
 
 
-def test_the_metadata_of_a_model_says_what_it_was_made_of_and_names_no_session(lake: Lake) -> None:
-    artifact = lake.current("gguf_export", KEY)
+def test_the_metadata_of_a_model_says_what_it_was_made_of_and_names_no_session(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENT_PIPELINE_LAKE", lake.root.path)
+    artifact = lake.latest("gguf_export", KEY)
 
     @dg.asset(partitions_def=dg.StaticPartitionsDefinition([str(KEY)]))
     def gguf_export() -> Artifact:
         return artifact
 
-    done = dg.materialize([gguf_export], resources={"io_manager": ArtifactIOManager(lake=lake.root.path)}, partition_key=str(KEY))
+    done = dg.materialize([gguf_export], resources={"io_manager": ArtifactIOManager()}, partition_key=str(KEY))
     told = done.asset_materializations_for_node("gguf_export")[0].metadata["made_of"].value
     made_from = artifact.manifest["made_from"]["adapter_made_from"]
     assert told["rows"] == told["sessions"] == len(made_from["sessions"]) and (told["base_model"], told["base_revision"]) == ("base", "r1")

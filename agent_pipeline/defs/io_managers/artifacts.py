@@ -4,19 +4,18 @@ import dagster as dg
 
 from agent_pipeline.config.settings import load_settings
 from agent_pipeline.defs.failures import user_errors
+from agent_pipeline.defs.io_managers.held import HoldingIOManager
 from agent_pipeline.governance.lineage import made_of
 from agent_pipeline.keys import parse_key
-from agent_pipeline.storage.lake import Artifact, Lake
+from agent_pipeline.storage.lake import Artifact
 
 
-class ArtifactIOManager(dg.ConfigurableIOManager):
-    """Makes an `Artifact` its partition's current one, and loads the current one."""
-
-    lake: str = ""
+class ArtifactIOManager(HoldingIOManager):
+    """Makes an `Artifact` its partition's latest, and loads the latest."""
 
     def handle_output(self, context: dg.OutputContext, obj: Artifact) -> None:
         with user_errors():
-            self._lake().set_current(obj)
+            load_settings().open_lake().set_latest(obj, who=f"run {context.run_id}")
         files = obj.manifest["files"]
         context.add_output_metadata(
             {
@@ -30,8 +29,4 @@ class ArtifactIOManager(dg.ConfigurableIOManager):
 
     def load_input(self, context: dg.InputContext) -> Artifact:
         with user_errors():
-            return self._lake().current(context.asset_key.path[-1], parse_key(context.asset_partition_key))
-
-    def _lake(self) -> Lake:
-        settings = load_settings()
-        return Lake(self.lake or settings.lake_url, settings.cache_path)
+            return load_settings().open_lake().latest(context.asset_key.path[-1], parse_key(context.asset_partition_key))

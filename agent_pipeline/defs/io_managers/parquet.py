@@ -13,15 +13,14 @@ import pyarrow as pa
 
 from agent_pipeline.config.settings import load_settings
 from agent_pipeline.defs.failures import user_errors
+from agent_pipeline.defs.io_managers.held import HoldingIOManager
 from agent_pipeline.keys import PartitionKey, parse_key
 from agent_pipeline.sessions.tables import is_json, stored_batches
-from agent_pipeline.storage.lake import Lake, StagedTable
+from agent_pipeline.storage.lake import StagedTable
 
 
-class ParquetIOManager(dg.ConfigurableIOManager):
+class ParquetIOManager(HoldingIOManager):
     """Stores an asset's partition as one Parquet file in the lake."""
-
-    lake: str = ""
 
     def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
         """Put a table into its place: one that is staged already, or any of the types that can be loaded."""
@@ -35,7 +34,7 @@ class ParquetIOManager(dg.ConfigurableIOManager):
                 staged = obj
             else:
                 reader = _reader(obj)
-                staged = self._lake().stage(_name(context), keys[0], reader, reader.schema)
+                staged = load_settings().open_lake().stage(_name(context), keys[0], reader, reader.schema)
             size = staged.bytes
             staged.commit()
         # What an asset says of its columns' origins is shown of what was materialized.
@@ -53,17 +52,13 @@ class ParquetIOManager(dg.ConfigurableIOManager):
     def load_input(self, context: dg.InputContext) -> Any:
         """The upstream partitions as one object of the annotated type."""
         with user_errors():
-            lake, name = self._lake(), _name(context)
+            lake, name = load_settings().open_lake(), _name(context)
             files = [lake.open(name, key) for key in _keys(context)]
         schema = files[0].schema_arrow if files else pa.schema([])
         reader = pa.RecordBatchReader.from_batches(schema, (batch for file in files for batch in _batches(file, schema)))
         wanted = context.dagster_type.typing_type
         full_name = f"{getattr(wanted, '__module__', '')}.{getattr(wanted, '__qualname__', '')}"
         return _LOADERS.get(full_name, _as_table)(reader)
-
-    def _lake(self) -> Lake:
-        settings = load_settings()
-        return Lake(self.lake or settings.lake_url, settings.cache_path)
 
 
 def _keys(context: dg.OutputContext | dg.InputContext) -> list[PartitionKey | None]:

@@ -1,11 +1,14 @@
 """Model directories through Dagster: the pointer moves, the directory stays."""
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import dagster as dg
 import pytest
 
 from agent_pipeline.defs.io_managers.artifacts import ArtifactIOManager
+from agent_pipeline.errors import DataError
 from agent_pipeline.keys import parse_key
 from agent_pipeline.storage.lake import Artifact, Lake
 
@@ -18,9 +21,10 @@ def made(lake: Lake, identity: str) -> Artifact:
     return lake.finish("model", parse_key("tau/airline"), identity, building, {}, {})
 
 
-def test_the_last_artifact_that_was_stored_is_the_one_that_is_loaded(tmp_path: Path):
+def test_the_last_artifact_that_was_stored_is_the_one_that_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("AGENT_PIPELINE_LAKE", str(tmp_path / "lake"))
     lake = Lake(str(tmp_path / "lake"))
-    resources = {"io_manager": ArtifactIOManager(lake=str(tmp_path / "lake"))}
+    resources = {"io_manager": ArtifactIOManager()}
     identities, seen = ["a" * 20, "b" * 20, "a" * 20], []
 
     @dg.asset(partitions_def=AGENTS)
@@ -40,7 +44,9 @@ def test_the_last_artifact_that_was_stored_is_the_one_that_is_loaded(tmp_path: P
     assert seen == identities
 
 
-def test_an_artifact_that_was_never_made_is_one_sentence(tmp_path: Path):
+def test_an_artifact_that_was_never_made_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("AGENT_PIPELINE_LAKE", str(tmp_path / "lake"))
+
     @dg.asset(partitions_def=AGENTS)
     def model() -> Artifact: ...
 
@@ -48,9 +54,40 @@ def test_an_artifact_that_was_never_made_is_one_sentence(tmp_path: Path):
     def report(model: Artifact) -> None: ...
 
     with pytest.raises((dg.DagsterError, dg.Failure)) as error:
-        resources = {"io_manager": ArtifactIOManager(lake=str(tmp_path / "lake"))}
+        resources = {"io_manager": ArtifactIOManager()}
         dg.materialize([model, report], resources=resources, partition_key="tau/airline", selection=[report])
     chain, cause = "", error.value
     while cause is not None:
         chain, cause = chain + str(getattr(cause, "description", cause)), cause.__cause__
     assert "There is no model of tau/airline" in chain and "materialize model first" in chain
+
+
+def test_a_run_waits_for_another_of_its_partition_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("AGENT_PIPELINE_LAKE", str(tmp_path / "lake"))
+    lake, ran = Lake(str(tmp_path / "lake")), []
+
+    @dg.asset(partitions_def=AGENTS)
+    def model() -> Artifact:
+        with pytest.raises(DataError), lake.run_of(parse_key("tau/airline")):
+            pass
+        ran.append(True)
+        return made(lake, "a" * 20)
+
+    with dg.DagsterInstance.ephemeral() as instance, ThreadPoolExecutor(1) as thread:
+
+        def run() -> dg.ExecuteInProcessResult:
+            return dg.materialize([model], resources={"io_manager": ArtifactIOManager()}, partition_key="tau/airline", instance=instance)
+
+        with lake.run_of(parse_key("tau/airline")):
+            waiting = thread.submit(run)
+            while not any("waiting for another run" in (entry.user_message or "") for entry in logged(instance)):
+                assert not waiting.done()
+                time.sleep(0.05)
+            assert not ran
+        assert waiting.result(timeout=60).success and ran
+    with lake.run_of(parse_key("tau/airline")):
+        pass
+
+
+def logged(instance: dg.DagsterInstance) -> list[dg.EventLogEntry]:
+    return [entry for run in instance.get_runs() for entry in instance.all_logs(run.run_id)]

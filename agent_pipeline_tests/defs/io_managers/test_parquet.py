@@ -13,10 +13,10 @@ import polars
 import pyarrow as pa
 import pytest
 
+from agent_pipeline.config.settings import load_settings
 from agent_pipeline.defs.io_managers.parquet import ParquetIOManager
 from agent_pipeline.keys import parse_key
 from agent_pipeline.sessions.tables import to_batches, to_table
-from agent_pipeline.storage.lake import Lake
 
 SCHEMA = pa.schema([pa.field("session_id", pa.string(), nullable=False), pa.field("messages", pa.json_(), nullable=False)])
 CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
@@ -47,8 +47,9 @@ def rows_of(value: Any) -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def resources(tmp_path: Path) -> dict[str, Any]:
-    return {"io_manager": ParquetIOManager(lake=str(tmp_path / "lake"))}
+def resources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    monkeypatch.setenv("AGENT_PIPELINE_LAKE", str(tmp_path / "lake"))
+    return {"io_manager": ParquetIOManager()}
 
 
 def run(resources: dict[str, Any], *assets: Any, partition: str | None = None, **options: Any) -> dg.ExecuteInProcessResult:
@@ -86,8 +87,7 @@ def test_an_agents_table_is_loaded_as_the_type_that_is_asked_for(resources, kind
 
 @pytest.mark.parametrize("kind", TYPES)
 @pytest.mark.parametrize("keys", [["tau/airline"], ["shop/support", "tau/airline", "tau/retail"]])
-def test_many_agents_tables_are_one_object_of_the_type(tmp_path, kind, keys):
-    resources = {"io_manager": ParquetIOManager(lake=str(tmp_path / "lake"))}
+def test_many_agents_tables_are_one_object_of_the_type(resources, kind, keys):
     some = dg.StaticPartitionsDefinition(keys)
 
     @dg.asset(name="up", partitions_def=some)
@@ -195,7 +195,7 @@ def test_a_dataset_sees_conversations_and_not_texts(resources):
 
 
 def test_a_table_that_was_staged_is_put_in_its_place(resources):
-    lake = Lake(resources["io_manager"].lake)
+    lake = load_settings().open_lake()
 
     @dg.asset(name="up")
     def staged() -> Any:
@@ -235,14 +235,14 @@ def test_a_table_that_was_never_made_or_is_damaged_is_one_sentence(resources):
         received(resources, up, pa.Table, rows_of, "tau/airline")
     assert "There is no up of tau/airline" in sentence(error.value)
     run(resources, up, partition="tau/airline")
-    file = Path(str(Lake(resources["io_manager"].lake).table("up", parse_key("tau/airline"))))
+    file = Path(str(load_settings().open_lake().table("up", parse_key("tau/airline"))))
     file.write_bytes(file.read_bytes()[:50])
     with pytest.raises((dg.DagsterError, dg.Failure)) as error:
         received(resources, up, pa.Table, rows_of, "tau/airline")
     assert "is damaged" in sentence(error.value)
 
 
-def test_a_key_that_somebody_typed_never_leaves_the_lake(tmp_path):
+def test_a_key_that_somebody_typed_never_leaves_the_lake(resources, tmp_path):
     keys = dg.DynamicPartitionsDefinition(name="typed")
 
     @dg.asset(partitions_def=keys)
@@ -252,13 +252,13 @@ def test_a_key_that_somebody_typed_never_leaves_the_lake(tmp_path):
     with dg.DagsterInstance.ephemeral() as instance:
         instance.add_dynamic_partitions("typed", ["../../x"])
         with pytest.raises((dg.DagsterError, dg.Failure)) as error:
-            run({"io_manager": ParquetIOManager(lake=str(tmp_path / "lake"))}, typed, partition="../../x", instance=instance)
+            run(resources, typed, partition="../../x", instance=instance)
     assert "'../../x' is not a partition" in sentence(error.value)
     assert not list(tmp_path.rglob("*.parquet"))
 
 
-def test_the_lake_may_be_remote():
-    resources = {"io_manager": ParquetIOManager(lake=f"memory://lake-{uuid4().hex}")}
+def test_the_lake_may_be_remote(resources, monkeypatch):
+    monkeypatch.setenv("AGENT_PIPELINE_LAKE", f"memory://lake-{uuid4().hex}")
     run(resources, up, partition="tau/airline")
     assert len(received(resources, up, datasets.Dataset, rows_of, "tau/airline")) == 2
 

@@ -1,0 +1,162 @@
+"""Model directories: built beside their place, renamed when they are complete, and known by the identity in their manifest."""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from upath import UPath
+
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.storage.filesystem import put_file, sha256_file
+from agent_pipeline.storage.paths import LakeFile, Paths
+
+MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A model directory that is complete: `path` on this machine, `manifest` as written."""
+
+    asset: str
+    key: PartitionKey
+    identity: str
+    path: Path
+    manifest: dict[str, Any]
+
+    @property
+    def passed(self) -> bool:
+        """Whether it passed its own check; one that failed is never reused, and is never its partition's latest or champion."""
+        return passed(self.manifest)
+
+
+class Artifacts(Paths):
+    """Reads and writes the model directories of a lake."""
+
+    def artifact_folder(self, asset: str, key: PartitionKey, identity: str) -> UPath:
+        """The folder of the artifact with this identity."""
+        return self.folder("models", asset, key) / identity[:16]
+
+    def building(self, asset: str, key: PartitionKey, identity: str) -> Path:
+        """The local folder in which an artifact is built. It survives a kill, so that the next run can resume from it."""
+        path = self.fs.local(self.folder("models", asset, key)) / f".building-{identity[:16]}"
+        path.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def unfinished(self) -> Iterator[Path]:
+        """The local folders of artifacts that are being built, or whose building was killed."""
+        models = self.fs.local(self.root / "models")
+        yield from sorted(path for path in models.glob("*/*/*/.building-*") if path.is_dir())
+
+    def finish(
+        self,
+        asset: str,
+        key: PartitionKey,
+        identity: str,
+        building: Path,
+        made_from: dict[str, Any],
+        report: dict[str, Any],
+        tables: Mapping[str, str] | None = None,
+        parents: Sequence[str] = (),
+        passed: bool = True,
+    ) -> Artifact:
+        """Write the manifest and rename the directory into place.
+
+        The manifest names each file's sha256 and size, what the artifact was made from, the versions of the tables, the identities of
+        the artifacts that it was made from (`parents`), the code, and whether it passed its own check.
+        """
+        files = sorted(path for path in building.rglob("*") if path.is_file() and path.name != MANIFEST)
+        manifest: dict[str, Any] = {
+            "asset": asset,
+            "partition": str(key),
+            "identity": identity,
+            "made_from": made_from,
+            "parents": list(parents),
+            "tables": dict(tables or {}),
+            "made_by": code_version(),
+            "passed": passed,
+            "report": report,
+            "files": {path.relative_to(building).as_posix(): {"sha256": sha256_file(path), "bytes": path.stat().st_size} for path in files},
+        }
+        (building / MANIFEST).write_text(json.dumps(manifest, indent=2, sort_keys=True, ensure_ascii=False), encoding="utf-8")
+        final = building.with_name(identity[:16])
+        if final.exists():
+            replaced = building.with_name(f".building-{identity[:16]}-replaced")
+            final.replace(replaced)
+            building.replace(final)
+            shutil.rmtree(replaced)
+        else:
+            building.replace(final)
+        if not self.fs.is_local:
+            remote = self.artifact_folder(asset, key, identity)
+            for name in [*manifest["files"], MANIFEST]:
+                put_file(final / name, remote / name, move=False)
+        return Artifact(asset, key, identity, final, manifest)
+
+    def find(self, asset: str, key: PartitionKey, identity: str) -> Artifact | None:
+        """The artifact with this identity, if it passed its check and each file has the size that its manifest says."""
+        folder = self.artifact_folder(asset, key, identity)
+        manifest = read_manifest(folder / MANIFEST)
+        if manifest is None or manifest["identity"] != identity or not passed(manifest):
+            return None
+        for name, file in manifest["files"].items():
+            local = self.fs.local(folder / name)
+            if not self.fs.is_local and not _is_whole(local, file) and (folder / name).exists():
+                self.fs.fetch(folder / name)
+            if not _is_whole(local, file):
+                return None
+        return Artifact(asset, key, identity, self.fs.local(folder), manifest)
+
+    def with_prefix(self, asset: str, key: PartitionKey, prefix: str) -> list[Artifact]:
+        """The complete artifacts of a partition whose identity begins with `prefix`."""
+        folders = sorted(self.folder("models", asset, key).glob(f"{prefix[:16]}*/{MANIFEST}"), key=str)
+        manifests = [manifest for path in folders if (manifest := read_manifest(path)) and manifest["identity"].startswith(prefix)]
+        return [artifact for manifest in manifests if (artifact := self.find(asset, key, manifest["identity"]))]
+
+    def drop_copy(self, file: LakeFile, identity: str) -> None:
+        """Remove this machine's copy of a remote artifact, of which `file` is one: the next `find` fetches it again."""
+        if not self.fs.is_local and file.key is not None:
+            shutil.rmtree(self.fs.local(self.artifact_folder(file.asset, file.key, identity)), ignore_errors=True)
+
+    def manifests(self) -> Iterator[tuple[LakeFile, dict[str, Any]]]:
+        """The manifest of every finished artifact of every partition."""
+        for file in self.files():
+            finished = file.kind == "models" and file.path.name == MANIFEST and not file.name.startswith(".")
+            if finished and (manifest := read_manifest(file.path)) is not None:
+                yield file, manifest
+
+
+def passed(manifest: Mapping[str, Any]) -> bool:
+    """Whether an artifact passed its own check, by its manifest; older ones say it in their report only."""
+    return bool(manifest.get("passed", manifest.get("report", {}).get("ok", True)))
+
+
+def read_manifest(path: UPath) -> dict[str, Any] | None:
+    """The manifest in a file; `None` where there is none, or only a part of one."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return None
+    return value if isinstance(value, dict) and "identity" in value else None
+
+
+@cache
+def code_version() -> dict[str, str]:
+    """The package's version, and the sha256 of its Python files: an edited checkout still has its version's name."""
+    package = Path(__file__).parents[1]
+    digest = hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        digest.update(f"{path.relative_to(package).as_posix()}\0{sha256_file(path)}\n".encode())
+    try:
+        return {"version": version("agent-pipeline"), "code_sha256": digest.hexdigest()}
+    except PackageNotFoundError:  # on the path, not installed
+        return {"code_sha256": digest.hexdigest()}
+
+
+def _is_whole(path: Path, file: Mapping[str, Any]) -> bool:
+    return path.is_file() and path.stat().st_size == file["bytes"]

@@ -1,0 +1,171 @@
+"""A folder or a bucket: the only module that knows which of the two the lake is.
+
+A reader sees the old version of a file or the new one, never half of one. In a folder, a file is written beside its place, synced and
+renamed. In a bucket, objects appear whole by themselves, so a file is written locally and uploaded.
+"""
+
+import glob
+import hashlib
+import os
+import re
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from filelock import FileLock
+from upath import UPath
+
+from agent_pipeline.errors import SettingsError
+
+_LOCAL = ("", "file", "local")
+_STAGED = re.compile(r"\..+-[0-9a-f]{8}")
+_STALE_SECONDS = 24 * 3600
+
+
+class Filesystem:
+    """Reads and writes files under one root.
+
+    `root` is a local folder or a URL of fsspec's (`s3://bucket/lake`). `options` go to fsspec (`endpoint_url`, `key`, …); a value
+    `$NAME` is read from the environment. `cache` is the local folder for copies of what lies in a bucket.
+
+    Raises:
+        SettingsError: the root is a file, its protocol is unknown, or a package or a variable that it needs is missing.
+    """
+
+    def __init__(self, root: str | UPath, cache: Path | None = None, options: Mapping[str, Any] | None = None) -> None:
+        self.root = _open_root(root, _resolved(options or {}))
+        self.cache = cache or Path(tempfile.gettempdir()) / "agent-pipeline"
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the root is a folder of this machine."""
+        return self.root.protocol in _LOCAL
+
+    def source(self, path: UPath) -> Any:
+        """What pyarrow reads a file from: its path, or an open file of the bucket."""
+        return path.path if self.is_local else path.fs.open(path.path)
+
+    def local(self, path: UPath) -> Path:
+        """The place of a path on this machine: the path itself, or that of its copy in the cache."""
+        return Path(path.path) if self.is_local else self.cache.joinpath(*path.relative_to(self.root).parts)
+
+    def fetch(self, path: UPath) -> Path:
+        """A file on this machine, downloaded first from a bucket."""
+        local = self.local(path)
+        if not self.is_local:
+            local.parent.mkdir(parents=True, exist_ok=True)
+            path.fs.get_file(path.path, str(local))
+        return local
+
+    def scratch(self, folder: UPath) -> Path:
+        """A local folder for temporary files: the folder itself, made where it is missing, or for a bucket the system's."""
+        local = Path(folder.path) if self.is_local else Path(tempfile.gettempdir())
+        local.mkdir(parents=True, exist_ok=True)
+        return local
+
+    @contextmanager
+    def staging(self, target: UPath) -> Iterator[Path]:
+        """The name of a local file to write and then `put`; the file is removed if the writing fails.
+
+        What killed writers left of the same target is removed once it is a day old: the number of a process says nothing about one in
+        another container.
+        """
+        folder = self.scratch(target.parent)
+        for left in folder.glob(f".{glob.escape(target.name)}-*"):
+            if is_staged(left.name):
+                with suppress(OSError):  # gone already, or (in a shared temporary folder) another user's
+                    if time.time() - left.stat().st_mtime > _STALE_SECONDS:
+                        left.unlink()
+        file = folder / f".{target.name}-{uuid4().hex[:8]}"
+        try:
+            yield file
+        except BaseException:
+            file.unlink(missing_ok=True)
+            raise
+
+    def create(self, path: UPath, content: bytes) -> None:
+        """Write a file that nobody else has written, in one step: of several writers, on any machine, one succeeds.
+
+        Raises:
+            FileExistsError: the file is there already.
+        """
+        if not self.is_local:
+            path.fs.pipe_file(path.path, content, mode="create")
+            return
+        with self.staging(path) as file, self.lock(path.parent / ".lock"):
+            if path.exists():
+                raise FileExistsError(path.path)
+            file.write_bytes(content)
+            sync(file)
+            put_file(file, path)
+
+    def lock(self, path: UPath) -> FileLock:
+        """A lock named by a path: among all processes that see a folder, or among those of this machine for a bucket. The operating
+        system releases the lock of a process that was killed."""
+        local = self.local(path)
+        local.parent.mkdir(parents=True, exist_ok=True)
+        return FileLock(local)
+
+
+def is_staged(name: str) -> bool:
+    """Whether a file of this name is being written, or was left by a writer that was killed."""
+    return bool(_STAGED.fullmatch(name))
+
+
+def put_file(file: Path, target: UPath, move: bool = True) -> None:
+    """Put a finished local file in its place: a rename where the target is local, else an upload."""
+    if target.protocol in _LOCAL:
+        file.replace(target.path)
+    else:
+        target.fs.makedirs(target.parent.path, exist_ok=True)
+        target.fs.put_file(str(file), target.path)
+        if move:
+            file.unlink()
+
+
+def sync(file: Path) -> None:
+    """Have the disk hold a file's content before its name says that it does."""
+    with file.open("rb") as opened:
+        os.fsync(opened.fileno())
+
+
+def sha256_file(path: Path) -> str:
+    """sha256 (hex) of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _open_root(root: str | UPath, options: Mapping[str, Any]) -> UPath:
+    try:
+        # What other machines write must be seen: no listing is kept from one call to the next.
+        fresh = {"use_listings_cache": False} if "://" in str(root) else {}
+        path = UPath(root, **(fresh | dict(options)))
+        protocol, _ = path.protocol, path.fs
+    except ImportError as error:
+        raise SettingsError(f"The lake {root} cannot be opened without a package that is missing ({error}).") from error
+    except ValueError as error:
+        raise SettingsError(
+            f"The lake {root} cannot be opened ({error}): set lake to a folder, or to a URL as s3://bucket/lake."
+        ) from error
+    if protocol in _LOCAL and path.is_file():
+        raise SettingsError(f"The lake {root} is a file: set lake to a folder, or to a URL such as s3://bucket/lake.")
+    return path
+
+
+def _resolved(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options with values of the environment in place of `$NAME`."""
+    resolved: dict[str, Any] = {}
+    for name, value in options.items():
+        if isinstance(value, Mapping):
+            resolved[name] = _resolved(value)
+        elif isinstance(value, str) and value.startswith("$"):
+            if value[1:] not in os.environ:
+                raise SettingsError(f"The setting lake_options.{name} names the variable {value[1:]}, which is not set: set it.")
+            resolved[name] = os.environ[value[1:]]
+        else:
+            resolved[name] = value
+    return resolved

@@ -1,0 +1,154 @@
+"""Which artifact is a partition's latest, and which its champion: an append-only history of numbered entries.
+
+    <root>/models/<asset>/project=<p>/agent=<a>/pointers/00000007.json
+
+An entry holds the whole state after one change: `latest`, `champion`, who changed it, when, why, and what was replaced. The entry with the
+highest number counts. A writer creates the entry after the one that it has read. An entry can be created only once (in a folder by a lock,
+in a bucket by a conditional write), so of two writers one succeeds and the other reads again.
+
+*Latest* moves with every materialization. *Champion* is set by hand, and is what is served.
+"""
+
+import getpass
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import msgspec
+from upath import UPath
+
+from agent_pipeline.errors import DataError
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.storage.artifacts import Artifact, Artifacts, read_manifest
+
+_ATTEMPTS = 20
+_OLD = "current.json"
+"""The pointer of lakes that were written before there was a history; it is read as the latest."""
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """The state after a change. `moved` is the pointer that changed, `against` the identity that it had before (`None`: it had none)."""
+
+    generation: int = 0
+    latest: str | None = None
+    champion: str | None = None
+    moved: str = "latest"
+    against: str | None = None
+    who: str = ""
+    when: str = ""
+    why: str = ""
+
+
+class Pointers(Artifacts):
+    """Reads and moves the pointers of a lake's artifacts."""
+
+    def history(self, asset: str, key: PartitionKey) -> list[Entry]:
+        """Every change of a partition's pointers, oldest first; entries that are damaged are left out."""
+        entries = [entry for path in self._entries(asset, key) if (entry := _read(path))]
+        if not entries and (old := read_manifest(self.folder("models", asset, key) / _OLD)):
+            entries = [Entry(latest=old["identity"], why="written before there was a history")]
+        return entries
+
+    def pointers(self, asset: str, key: PartitionKey) -> Entry:
+        """The state of a partition's pointers; generation 0 where nothing was ever materialized."""
+        for path in reversed(self._entries(asset, key)):
+            if entry := _read(path):
+                return entry
+        return next(iter(self.history(asset, key)), Entry())
+
+    def latest(self, asset: str, key: PartitionKey) -> Artifact:
+        """The artifact of the partition's last materialization.
+
+        Raises:
+            DataError: there is none, or its files are gone.
+        """
+        identity = self.pointers(asset, key).latest
+        if identity is None:
+            raise DataError(f"There is no {asset} of {key} in {self.root}: materialize {asset} first.")
+        return self._whole(asset, key, identity)
+
+    def champion(self, asset: str, key: PartitionKey) -> Artifact | None:
+        """The partition's champion, or `None` where no one has set one.
+
+        Raises:
+            DataError: its files are gone.
+        """
+        identity = self.pointers(asset, key).champion
+        return None if identity is None else self._whole(asset, key, identity)
+
+    def set_latest(self, artifact: Artifact, why: str = "materialized", who: str = "") -> Entry:
+        """Make an artifact its partition's latest; without effect where it is already.
+
+        Raises:
+            DataError: it failed its check.
+        """
+        _refuse_failed(artifact)
+        return self._move(artifact.asset, artifact.key, "latest", artifact.identity, why, who, lambda entry: True)
+
+    def set_champion(self, artifact: Artifact, why: str = "", who: str = "", expected: int | None = None) -> Entry:
+        """Make an artifact its partition's champion; without effect where it is already. `expected` is the generation that the decision
+        was taken on.
+
+        Raises:
+            DataError: it failed its check, or the pointers have moved since `expected`.
+        """
+        _refuse_failed(artifact)
+        return self._move(
+            artifact.asset,
+            artifact.key,
+            "champion",
+            artifact.identity,
+            why,
+            who,
+            lambda entry: expected in (None, entry.generation),
+        )
+
+    def _move(self, asset: str, key: PartitionKey, moved: str, identity: str, why: str, who: str, may: Callable[[Entry], bool]) -> Entry:
+        for _ in range(_ATTEMPTS):
+            numbers = [int(path.stem) for path in self._entries(asset, key)]
+            before = self.pointers(asset, key)
+            if not may(before):
+                raise DataError(f"The pointers of {asset} of {key} were moved by {before.who} at {before.when}: look again, and repeat.")
+            if (against := getattr(before, moved)) == identity and before.generation:
+                return before
+            entry = msgspec.structs.replace(
+                before,
+                generation=max([before.generation, *numbers]) + 1,
+                moved=moved,
+                against=against,
+                who=who or getpass.getuser(),
+                when=datetime.now(UTC).isoformat(timespec="seconds"),
+                why=why,
+                **{moved: identity},
+            )
+            try:
+                self.fs.create(self._folder(asset, key) / f"{entry.generation:08}.json", msgspec.json.encode(entry))
+            except FileExistsError:
+                continue
+            return entry
+        raise DataError(f"The pointers of {asset} of {key} are being moved by others without end: repeat it later.")
+
+    def _whole(self, asset: str, key: PartitionKey, identity: str) -> Artifact:
+        artifact = self.find(asset, key, identity)
+        if artifact is None:
+            folder = self.artifact_folder(asset, key, identity)
+            raise DataError(f"The {asset} of {key} at {folder} is gone or incomplete, or failed its check: materialize {asset} again.")
+        return artifact
+
+    def _entries(self, asset: str, key: PartitionKey) -> list[UPath]:
+        paths = self._folder(asset, key).glob("*.json")
+        return sorted((path for path in paths if path.stem.isdigit()), key=lambda path: int(path.stem))
+
+    def _folder(self, asset: str, key: PartitionKey) -> UPath:
+        return self.folder("models", asset, key) / "pointers"
+
+
+def _read(path: UPath) -> Entry | None:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Entry)
+    except (FileNotFoundError, msgspec.DecodeError):
+        return None
+
+
+def _refuse_failed(artifact: Artifact) -> None:
+    if not artifact.passed:
+        raise DataError(f"The {artifact.asset} {artifact.identity[:16]} of {artifact.key} failed its check, so it cannot be used.")

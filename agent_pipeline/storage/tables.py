@@ -1,0 +1,144 @@
+"""Parquet tables and JSONL files: written beside their place, then put there in one step."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from upath import UPath
+
+from agent_pipeline.errors import DataError
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.storage.filesystem import put_file, sha256_file, sync
+from agent_pipeline.storage.paths import Paths
+from agent_pipeline.storage.row_groups import rewrite
+
+MAX_ROW_GROUP = 2000
+_PARQUET: dict[str, Any] = {"compression": "zstd", "compression_level": 1, "data_page_size": 8 << 20, "write_statistics": ["session_id"]}
+_REPEATING = {
+    "project",
+    "agent",
+    "source",
+    "tools",
+    "tools_origin",
+    "split",
+    "verdict",
+    "verdict_by",
+    "judgment",
+    "drop_reason",
+    "task_key",
+}
+
+
+@dataclass(frozen=True)
+class StagedTable:
+    """A table that is written and synced, but not yet in its place; `sha256` is the file's, and so the data's version."""
+
+    file: Path
+    target: UPath
+    schema: pa.Schema
+    rows: int
+    sha256: str
+
+    @property
+    def bytes(self) -> int:
+        return self.file.stat().st_size if self.file.exists() else self.target.stat().st_size
+
+    def commit(self) -> None:
+        """Put the file in its place, in one step."""
+        put_file(self.file, self.target)
+
+
+class Tables(Paths):
+    """Reads and writes the tables of a lake, and the JSONL files beside them."""
+
+    def stage(self, asset: str, key: PartitionKey | None, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> StagedTable:
+        """Write batches beside their place, each as a row group; `commit` then makes them visible.
+
+        A thread compresses a batch while the caller makes the next one, so two batches are in memory at a time.
+        """
+        target = self.table(asset, key)
+        with self.fs.staging(target) as file:
+            rows = _write(file, batches, schema)
+            sync(file)
+            return StagedTable(file, target, schema, rows, sha256_file(file))
+
+    def restage(self, path: UPath, groups: Mapping[int, pa.Table]) -> StagedTable:
+        """A Parquet file of the lake with other rows in some of its row groups (none: the group goes); the others' bytes are copied."""
+        with self.fs.staging(path) as file:
+            with path.open("rb") as source, file.open("wb") as target:
+                schema = pq.read_schema(source)
+                rewrite(source, target, groups, **_PARQUET, use_dictionary=_dictionary_columns(schema))
+            sync(file)
+            return StagedTable(file, path, schema, pq.read_metadata(file).num_rows, sha256_file(file))
+
+    def has(self, asset: str, key: PartitionKey | None) -> bool:
+        """Whether a partition was ever materialized."""
+        return self.table(asset, key).exists()
+
+    def open(self, asset: str, key: PartitionKey | None) -> pq.ParquetFile:
+        """The Parquet file of a partition; the caller closes it.
+
+        Raises:
+            DataError: it was never materialized, or its file is damaged.
+        """
+        path = self.table(asset, key)
+        if not path.exists():
+            raise DataError(f"There is no {asset} of {key} at {path}: materialize {asset} first.")
+        try:
+            return pq.ParquetFile(self.fs.source(path))
+        except pa.ArrowInvalid as error:
+            raise DataError(f"The {asset} of {key} at {path} is damaged ({error}): materialize {asset} again.") from error
+
+    def write_jsonl(self, asset: str, key: PartitionKey | None, name: str, rows: Iterable[dict[str, Any] | bytes]) -> int:
+        """Write one JSON object a line, UTF-8 (bytes are a line already); returns the number of rows. Without rows there is no file."""
+        count = 0
+
+        def lines() -> Iterator[bytes]:
+            nonlocal count
+            for row in rows:
+                yield row if isinstance(row, bytes) else json.dumps(row, ensure_ascii=False).encode("utf-8")
+                yield b"\n"
+                count += 1
+
+        self.replace(self.jsonl(asset, key) / f"{name}.jsonl", lines())
+        return count
+
+    def replace(self, path: UPath, parts: Iterable[bytes]) -> None:
+        """Write a file anew, in one step; without a byte there is no file."""
+        with self.fs.staging(path) as file:
+            with file.open("wb") as target:
+                for part in parts:
+                    target.write(part)
+            sync(file)
+        if file.stat().st_size:
+            put_file(file, path)
+        else:
+            file.unlink()
+            path.unlink(missing_ok=True)
+
+
+def _write(file: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> int:
+    """Write batches; returns the number of rows. Compressing needs no interpreter lock, so it runs beside what makes the batches."""
+    rows = 0
+    with (
+        pq.ParquetWriter(file, schema, **_PARQUET, use_dictionary=_dictionary_columns(schema)) as writer,
+        ThreadPoolExecutor(1, thread_name_prefix="parquet") as thread,
+    ):
+        writing: Future[None] | None = None
+        for batch in batches:
+            rows += batch.num_rows
+            if writing is not None:
+                writing.result()
+            writing = thread.submit(writer.write_batch, batch, row_group_size=MAX_ROW_GROUP)
+        if writing is not None:
+            writing.result()
+    return rows
+
+
+def _dictionary_columns(schema: pa.Schema) -> list[str] | bool:
+    return [name for name in schema.names if name in _REPEATING] or False
