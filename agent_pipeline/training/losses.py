@@ -68,7 +68,7 @@ def encoded_losses(model: "PreTrainedModel", rows: Sequence[Encoded | None], pro
     wanted = [index for index, row in enumerate(losses) if row.trained_tokens]
     scored = [row for row, loss in zip(rows, losses, strict=True) if row and loss.trained_tokens]
     causal = model.get_base_model() if hasattr(model, "get_base_model") else model
-    tree = prefix_tree(scored) if scored and _takes_trees(causal, max(len(row.input_ids) for row in scored)) else None
+    tree = prefix_tree(scored) if scored and takes_trees(causal, max(len(row.input_ids) for row in scored)) else None
     shares = tree is not None and len(tree.tokens) <= WORTHWHILE * sum(len(row.input_ids) for row in scored)
     training = model.training
     model.eval()
@@ -89,7 +89,7 @@ def _has_more_than_a_head(causal: "PreTrainedModel") -> bool:
     return any(getattr(config, name, None) for name in ("final_logit_softcapping", "logit_scale", "logits_scaling"))
 
 
-def _takes_trees(causal: "PreTrainedModel", longest: int) -> bool:
+def takes_trees(causal: "PreTrainedModel", longest: int) -> bool:
     """Whether what a token becomes depends on nothing but the tokens that a mask shows it and their positions: attention of transformers'
     own interface in all layers, no window shorter than the longest row, and rotations that do not change with the length."""
     from transformers import DynamicCache

@@ -13,6 +13,7 @@ from agent_pipeline.progress import Progress
 from agent_pipeline.selection.buffer import spread
 from agent_pipeline.training.config import Device, TrainingConfig
 from agent_pipeline.training.masks import Encoded
+from agent_pipeline.training.trainers.tree import prove_tree_labels, trains_as_trees, tree_trainer
 
 if TYPE_CHECKING:
     from peft import LoraConfig
@@ -72,12 +73,14 @@ def build_trainer(
     from peft import LoraConfig
     from trl import SFTConfig
 
+    step_rows = config.batch_size * config.gradient_accumulation
+    as_trees = trains_as_trees(model, rows, step_rows)
     arguments = SFTConfig(
         output_dir=str(work_dir),
         num_train_epochs=config.epochs,
         max_steps=_steps(len(rows), config),
-        per_device_train_batch_size=config.batch_size,
-        gradient_accumulation_steps=config.gradient_accumulation,
+        per_device_train_batch_size=step_rows if as_trees else config.batch_size,
+        gradient_accumulation_steps=1 if as_trees else config.gradient_accumulation,
         learning_rate=config.learning_rate,
         lr_scheduler_type=config.lr_scheduler,
         warmup_steps=config.warmup_ratio,  # below 1 it is a share of all steps
@@ -106,7 +109,7 @@ def build_trainer(
         use_dora=config.use_dora,
         task_type="CAUSAL_LM",
     )
-    trainer = trainer_over(model, tokenizer, rows, arguments, progress, lora if config.use_lora else None)
+    trainer = trainer_over(model, tokenizer, rows, arguments, progress, lora if config.use_lora else None, as_trees)
     if config.use_lora_plus:
         _use_lora_plus(trainer, config.lora_plus_lr_ratio)
     if replayed:
@@ -147,8 +150,10 @@ def trainer_over(
     arguments: "SFTConfig",
     progress: Progress,
     lora: "LoraConfig | None" = None,
+    as_trees: bool = False,
 ) -> "SFTTrainer":
-    """TRL's trainer over rows that are tokens with labels already; without `lora` it trains every weight.
+    """TRL's trainer over rows that are tokens with labels already; without `lora` it trains every weight. With `as_trees`, what the rows
+    of a step share is computed once (`trainers.tree`).
 
     Raises DataError where TRL would train on other labels than ours.
     """
@@ -156,7 +161,7 @@ def trainer_over(
     from transformers import PrinterCallback
     from trl import SFTTrainer
 
-    trainer = SFTTrainer(
+    trainer = (tree_trainer if as_trees else SFTTrainer)(
         model=model,
         args=arguments,
         train_dataset=Dataset.from_dict({"input_ids": [r.input_ids for r in rows], "labels": [r.labels for r in rows]}),
@@ -165,7 +170,7 @@ def trainer_over(
         callbacks=[reporting(progress)],
     )
     trainer.remove_callback(PrinterCallback)
-    _prove_labels(trainer, rows)
+    (prove_tree_labels if as_trees else _prove_labels)(trainer, rows)
     return trainer
 
 

@@ -1,0 +1,67 @@
+"""Training over trees of prefixes gives the gradients of training row by row."""
+
+import json
+
+import pytest
+
+from agent_pipeline.progress import silent
+from agent_pipeline.training.config import TrainingConfig, probe_device
+from agent_pipeline.training.loading import load_model
+from agent_pipeline.training.masks import Encoded, encode
+from agent_pipeline.training.trainers import tree
+from agent_pipeline.training.trainers.sft import build_trainer
+from agent_pipeline_tests.training.world import row
+
+
+@pytest.fixture(scope="module")
+def rows(tiny_tokenizer) -> list[Encoded]:
+    given = [encode(tiny_tokenizer, row(number)["messages"], row(number)["tools"]) for number in range(6)]
+    return [*given, given[0]]  # a row that is there twice counts twice
+
+
+def gradients_row_by_row(model, rows: list[Encoded]) -> dict:
+    import torch
+
+    model.zero_grad()
+    total = sum(sum(each.trained[1:]) for each in rows)
+    for each in rows:
+        ids, labels = torch.tensor([each.input_ids]), torch.tensor([each.labels])
+        (model(input_ids=ids, labels=labels).loss * sum(each.trained[1:]) / total).backward()
+    return {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+
+
+@pytest.mark.parametrize("max_nodes", [tree.MAX_NODES, 300, 1])
+def test_the_gradients_of_a_step_are_those_of_its_rows(tiny_base, rows, max_nodes, monkeypatch):
+    import torch
+
+    model = load_model(tiny_base, probe_device()).train()
+    expected = gradients_row_by_row(model, rows)
+    model.zero_grad()
+    monkeypatch.setattr(tree, "HEAD_ROWS", 7)
+    trees = [tree.tree_tensors(each, torch.float32) for each, _ in tree.trees_of_step(rows, max_nodes)]
+    total = sum(each["weights"].sum() for each in trees)
+    assert int(total) == sum(sum(each.trained[1:]) for each in rows)
+    for each in trees:
+        (tree.tree_loss(model, each) / total).backward()
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(parameter.grad, expected[name], rtol=1e-4, atol=1e-6)
+
+
+def test_both_trainers_reach_the_same_loss(tiny_base, tiny_tokenizer, rows, tmp_path, monkeypatch):
+    config = TrainingConfig(epochs=2, learning_rate=4e-3, batch_size=2, gradient_accumulation=2, max_length=512, lora_r=4)
+    history = {}
+    for as_trees in (True, False):
+        monkeypatch.setattr("agent_pipeline.training.trainers.sft.trains_as_trees", lambda *_, value=as_trees: value)
+        model = load_model(tiny_base, probe_device())
+        trainer = build_trainer(model, tiny_tokenizer, rows, config, probe_device(), tmp_path / str(as_trees), silent)
+        trainer.train()
+        history[as_trees] = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    assert len(history[True]) == len(history[False]) == 4
+    assert history[True] == pytest.approx(history[False], abs=1e-3)
+
+
+def test_rows_that_share_nothing_are_trained_row_by_row(tiny_base, rows):
+    model = load_model(tiny_base, probe_device())
+    alone = [Encoded([number, *range(600 - number, 580 - number, -1)], [False] + [True] * 20, []) for number in range(1, 9)]
+    assert tree.trains_as_trees(model, rows, 4) and not tree.trains_as_trees(model, alone, 4)
+    assert json.dumps(tree.shared_fraction(alone, 4)) == "1.0"
