@@ -44,7 +44,8 @@ def main() -> None:
     for name, speed in speeds.items():
         print(f"| {name} | {speed:.0f} | {losses[name][-1]:.4f} |")
     slow, fast = speeds.values()
-    print(f"\nratio {fast / slow:.2f}; largest difference of a step's loss {max(abs(a - b) for a, b in zip(plain, trees, strict=True)):.1e}")
+    difference = max(abs(a - b) for a, b in zip(plain, trees, strict=True))
+    print(f"\nratio {fast / slow:.2f}; largest difference of a step's loss {difference:.1e}")
 
 
 if __name__ == "__main__":
