@@ -1,9 +1,11 @@
 # make demo   everything, from simulated sessions to a verified model          make dev    the UI
-# make test   the tests                make lint   ruff, mypy, dg check        make bench  the figures of the README
+# make test   the tests and their coverage; make test ARGS="-m 'not slow'" leaves out what trains, exports or starts processes
+# make lint   ruff, mypy, dg check      make bench  the figures of the README
 # torch 2.13.0 takes its CPU build on Python 3.11; any Python from 3.11 on works.
 PYTHON := $(firstword $(foreach name,python3.11 python3.12 python3.13 python3,$(shell command -v $(name) 2>/dev/null)))
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
+COVERAGE := --cov --cov-report= --cov-fail-under=90
 CONVERTER := .venv/share/agent-pipeline/llama-cpp-convert
 
 .PHONY: demo test lint dev bench install clean
@@ -15,8 +17,9 @@ demo: install
 dev: install
 	$(BIN)/agent-pipeline dev
 
+# Two workers of one thread each; a file's tests stay on one worker, so that they share what they trained.
 test: install
-	$(BIN)/python -m pytest $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(if $(ARGS),$(ARGS),$(COVERAGE))
 
 lint: install
 	$(BIN)/ruff check .

@@ -12,6 +12,9 @@ from hypothesis import settings
 settings.register_profile("agent-pipeline", deadline=None, derandomize=True, database=None)
 settings.load_profile("agent-pipeline")
 
+# No test asks the hub, and no two workers fight for the cores: both must be set before torch and huggingface_hub are imported.
+os.environ |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+
 REPOSITORY = Path(__file__).resolve().parents[1]
 SAMPLE = REPOSITORY / "data" / "sample"
 # Taken before the isolation below takes it away.

@@ -79,7 +79,7 @@ def test_the_same_again_is_reused_and_not_trained_twice(shell: Shell) -> None:
 
 def test_a_training_that_is_killed_leaves_the_last_good_adapter_and_goes_on_from_its_checkpoint(shell: Shell) -> None:
     before = shell.lake.latest("sft_adapter", KEY)
-    long = ("materialize", str(KEY), "--select", "sft_adapter", "--set", "epochs=60", "--set", "max_steps=60")
+    long = ("materialize", str(KEY), "--select", "sft_adapter", "--set", "epochs=60", "--set", "max_steps=24")
     process = shell.start(*long)
     folder = before.path.parent
     until = time.monotonic() + 300

@@ -173,7 +173,7 @@ def export(params: Params, progress: Progress = silent) -> Made:
 
     def make(folder: Path) -> dict[str, Any]:
         return export_gguf(
-            base.path,
+            base,
             adapter.path,
             folder,
             compared,
@@ -182,7 +182,6 @@ def export(params: Params, progress: Progress = silent) -> Made:
             progress,
             longest_row=adapter.manifest["report"]["longest_row_tokens"],
             llama_cpp_path=params["llama_cpp"] or None,
-            trust_remote_code=params["trust_remote_code"],
         )
 
     artifact, reused = build(_lake(params), params, "gguf_export", made_from, make)

@@ -22,19 +22,20 @@ from pathlib import Path
 from typing import Any
 
 from agent_pipeline.errors import ArgumentError, DataError
-from agent_pipeline.evaluation.samples import Call, TurnSample, expected_calls, turn_samples
-from agent_pipeline.evaluation.scoring import Parsed, parse, same, score
+from agent_pipeline.evaluation.samples import TurnSample, expected_calls, turn_samples
+from agent_pipeline.evaluation.scoring import same, score
 from agent_pipeline.evaluation.turns import Answering, plain
 from agent_pipeline.judging import ConfiguredMeasure, EvaluationContext, parse_measures
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.sessions.session import Message, Tool, sha256_of
 from agent_pipeline.training.base_model import resolve_base_model
+from agent_pipeline.training.families import Call, Reply, read_reply
 from agent_pipeline.training.templates import load_tokenizer
 
 CAPABILITIES = ("tool_use", "planning", "reasoning", "instruction_following")
 USUAL_INSTRUCTIONS = ("arguments_match_schema", "no_refusal")
 
-Reply = Callable[[list[Message], list[Tool]], "str | Message"]
+Model = Callable[[list[Message], list[Tool]], "str | Message"]
 """A model as a function: messages and tools → what it says, a text or an assistant's message (with `tool_calls`, maybe)."""
 
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
@@ -93,7 +94,7 @@ class AgentCapabilityEvaluator:
     def evaluate(self, model: Any, test_sets: Mapping[str, Sequence[Mapping[str, Any]]]) -> CapabilityReport:
         """The capabilities that `test_sets` names, each with its own samples: `{"messages", "tools", ["instructions"]}`.
 
-        `model`: a function (`Reply`), the name or directory of a model, one of transformers in memory, or an `AgentSFTTrainer`.
+        `model`: a function (`Model`), the name or directory of a model, one of transformers in memory, or an `AgentSFTTrainer`.
         Raises ArgumentError, DataError, ModelError.
         """
         replies = self._replies(model)
@@ -167,7 +168,7 @@ def _reasoning(said: _Said, rows: _Rows) -> CapabilityScore:
     chains: dict[str, list[float]] = defaultdict(list)
     faults: Counter[str] = Counter()
     for sample, text in said:
-        parsed = parse(text)
+        parsed = read_reply(text)
         if fault := _incoherent(sample, parsed, text):
             faults[fault] += 1
         due = bool(sample.calls) == parsed.is_call
@@ -201,7 +202,7 @@ _SCORED: dict[str, Callable[[_Said, _Rows], CapabilityScore]] = {
 
 def _instructions(sample: TurnSample, text: str, row: Mapping[str, Any]) -> list[tuple[str, bool | None]]:
     """Each instruction of a turn, and whether the reply follows it (null: it says nothing of this reply)."""
-    parsed = parse(text)
+    parsed = read_reply(text)
     given = row.get("instructions")
     named = [each if isinstance(each, str) else ConfiguredMeasure(getattr(each, "__name__", "function"), each) for each in given or ()]
     measures = [*parse_measures([each for each in named if isinstance(each, str)] or (() if given else USUAL_INSTRUCTIONS))]
@@ -212,7 +213,7 @@ def _instructions(sample: TurnSample, text: str, row: Mapping[str, Any]) -> list
     return [*due, *((each.name, each.take(context).passed) for each in measures)]
 
 
-def _incoherent(sample: TurnSample, parsed: Parsed, text: str) -> str | None:
+def _incoherent(sample: TurnSample, parsed: Reply, text: str) -> str | None:
     """What breaks the chain at a reply: `invalid_call`, `repeated_call`, `ungrounded_argument`, `ungrounded_number`; null: nothing."""
     before = " ".join(_told(message) for message in sample.prompt)
     if parsed.invalid:
@@ -255,7 +256,7 @@ def _f1(one: str, other: str) -> float:
     return 2 * common / (left.total() + right.total())
 
 
-def _message(parsed: Parsed, text: str) -> Message:
+def _message(parsed: Reply, text: str) -> Message:
     """A reply as an assistant's message."""
     calls = [
         {
@@ -269,7 +270,7 @@ def _message(parsed: Parsed, text: str) -> Message:
 
 
 def _text(reply: Any) -> str:
-    """What a function said, as the text that `scoring.parse` reads."""
+    """What a function said, as the text that `families.read_reply` reads."""
     if isinstance(reply, str):
         return reply
     if not isinstance(reply, Mapping):

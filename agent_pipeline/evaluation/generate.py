@@ -23,22 +23,23 @@ def generate(
     stops: Collection[int],
     progress: Progress = silent,
     text: str = "turns answered",
+    batch: int = BATCH,
 ) -> list[list[int]]:
     """The tokens that the model adds to each prompt, by greedy choice, in the order of the prompts.
 
     `limits[i]`: the most new tokens of prompt i. A token in `stops` ends an answer and is not part of it. Peak memory: the
-    keys and values of 16 prompts.
+    keys and values of `batch` prompts.
     """
     import torch
 
     answers: list[list[int]] = [[] for _ in prompts]
     # Alike limits stop together, alike lengths need little padding.
     order = sorted(range(len(prompts)), key=lambda i: (len(prompts[i]), limits[i], i))
-    for start in range(0, len(order), BATCH):
-        batch = order[start : start + BATCH]
+    for start in range(0, len(order), batch):
+        group = order[start : start + batch]
         with torch.inference_mode():
-            _generate_batch(model, [prompts[i] for i in batch], [limits[i] for i in batch], stops, [answers[i] for i in batch])
-        progress(start + len(batch), len(prompts), text)
+            _generate_batch(model, [prompts[i] for i in group], [limits[i] for i in group], stops, [answers[i] for i in group])
+        progress(start + len(group), len(prompts), text)
     return answers
 
 

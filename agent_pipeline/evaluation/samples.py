@@ -6,15 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from agent_pipeline.sessions.session import Message, Tool, is_learnt, sha256_of
+from agent_pipeline.training.families import Call
 from agent_pipeline.training.rendering import decoded
-
-
-@dataclass(frozen=True)
-class Call:
-    """A tool call; `arguments` is an object, or the raw text where that is not one (it then equals nothing but itself)."""
-
-    name: str
-    arguments: Any
 
 
 @dataclass(frozen=True)

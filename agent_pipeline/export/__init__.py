@@ -1,6 +1,6 @@
 """From a trained adapter to files that llama.cpp and Ollama serve, with proof that they are the trained model.
 
 `gguf_export.export` runs the whole way: `merge` (adapter into base, checked by logits), `converter` (llama.cpp's own script as a
-subprocess), `gguf_header` (what the file says about itself), `llama` (the file loaded by a real llama.cpp), `parity` (its template,
-tokens and greedy answers against transformers'). `dialects`, `modelfile` and `ollama` register the result with Ollama.
+subprocess), `llama` (the file loaded by a real llama.cpp), `parity` (its template, tokens and greedy answers against transformers').
+`modelfile` and `ollama` register the result with Ollama.
 """

@@ -17,11 +17,17 @@ import msgspec
 from agent_pipeline.errors import ExportError
 from agent_pipeline.export import parity
 from agent_pipeline.export.converter import OUTTYPES, convert, find_converter
-from agent_pipeline.export.dialects import dialect_of
 from agent_pipeline.export.llama import LlamaCpp
 from agent_pipeline.export.merge import merge_adapter
 from agent_pipeline.export.modelfile import context_size, modelfile
+from agent_pipeline.export.ollama import library_template
 from agent_pipeline.progress import Progress, silent
+from agent_pipeline.training.base_model import BaseModel
+from agent_pipeline.training.config import EXACT
+from agent_pipeline.training.families import family_of
+from agent_pipeline.training.loading import load_model, read_tokenizer
+from agent_pipeline.training.rendering import render
+from agent_pipeline.training.templates import probe
 
 EXACT_TYPES = ("f32", "f16")
 """The types whose greedy answers are held to the threshold; rounding to fewer bits may change an answer for good."""
@@ -31,7 +37,7 @@ LOGIT_PROMPTS = 4
 
 
 def export(
-    base: Path,
+    base: BaseModel,
     adapter_dir: Path,
     out_dir: Path,
     conversations: Sequence[dict[str, Any]],
@@ -43,7 +49,6 @@ def export(
     threshold: float = parity.GREEDY_THRESHOLD,
     keep_merged: bool = False,
     llama_cpp_path: str | None = None,
-    trust_remote_code: bool = False,
 ) -> dict[str, Any]:
     """Exports an adapter and proves that what was exported is what was trained; `out_dir` is complete when this returns.
 
@@ -52,17 +57,17 @@ def export(
     Returns the report (`parity.json`): `ok` is False where an f16 or f32 file gives fewer than `threshold` of the merged model's greedy
     answers (exactly, or up to a near-tie); the caller decides what that means.
 
-    Raises `ExportError`, `ModelError`, `DataError` where a step fails, logits disagree, or template or tokens
-    differ.
+    Raises:
+        ExportError, ModelError, DataError: a step fails, logits disagree, or template or tokens differ.
     """
     _check(outtypes, llama_cpp_path)
     conversations = list(conversations)
     merged_dir = out_dir / "merged"
-    asked = parity.prompts(parity.load_tokenizer(adapter_dir, trust_remote_code), conversations)
+    asked = parity.prompts(read_tokenizer(adapter_dir, base.trust_remote_code), conversations)
     progress(0, 2 + 2 * len(outtypes), "export: merging the adapter")
-    logits = merge_adapter(base, adapter_dir, merged_dir, [prompt.ids for prompt in asked[:LOGIT_PROMPTS]], trust_remote_code)
+    logits = merge_adapter(base, adapter_dir, merged_dir, [prompt.ids for prompt in asked[:LOGIT_PROMPTS]])
     report = export_whole(
-        merged_dir,
+        BaseModel(base.name, merged_dir, base.revision, base.trust_remote_code),
         out_dir,
         conversations,
         outtypes,
@@ -71,7 +76,6 @@ def export(
         longest_row=longest_row,
         threshold=threshold,
         llama_cpp_path=llama_cpp_path,
-        trust_remote_code=trust_remote_code,
         logits=msgspec.to_builtins(logits),
     )
     if not keep_merged:
@@ -80,7 +84,7 @@ def export(
 
 
 def export_whole(
-    merged_dir: Path,
+    whole: BaseModel,
     out_dir: Path,
     conversations: Sequence[dict[str, Any]],
     outtypes: Sequence[str],
@@ -90,38 +94,45 @@ def export_whole(
     longest_row: int = 0,
     threshold: float = parity.GREEDY_THRESHOLD,
     llama_cpp_path: str | None = None,
-    trust_remote_code: bool = False,
     logits: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The same for a model that is whole already: `merged_dir` is its Hugging Face directory. `logits` is what merging found, if it was.
+    """The same for a model that is whole already. `logits` is what merging measured, if the model was merged.
+
+    A model without a chat template of its own has its answers compared on the conversations' words alone, and is served with the template
+    of its family in Ollama's library, where an Ollama has that.
 
     Raises as `export`.
     """
     _check(outtypes, llama_cpp_path)
     conversations = list(conversations)
     steps = 2 + 2 * len(outtypes)
-    asked = parity.prompts(parity.load_tokenizer(merged_dir, trust_remote_code), conversations)
+    tokenizer = read_tokenizer(whole.path, whole.trust_remote_code)
+    has_template = bool(tokenizer.chat_template)
+    asked = parity.prompts(tokenizer, conversations, render if has_template else parity.words_only)
     files = {}
     for number, kind in enumerate(outtypes, 1):
         progress(number, steps, f"export: writing {kind}")
-        files[kind] = convert(merged_dir, out_dir / f"model-{kind}.gguf", kind, llama_cpp_path)
+        files[kind] = convert(whole.path, out_dir / f"model-{kind}.gguf", kind, llama_cpp_path)
 
     progress(1 + len(outtypes), steps, "export: answers of the merged model")
-    model, tokenizer = parity.load_merged(merged_dir, trust_remote_code)
+    model = load_model(whole, EXACT)
     expected = parity.merged_answers(model, tokenizer, asked, max_new_tokens)
     needed = parity.context_needed(asked, max_new_tokens)
-    answers, template = {}, {}
+    answers, template, limit = {}, {}, None
     for number, (kind, path) in enumerate(files.items(), 2 + len(outtypes)):
         progress(number, steps, f"export: checking {kind}")
         with LlamaCpp(path, n_ctx=needed) as llama:
-            template[kind] = parity.check_template(llama, tokenizer, conversations)
+            template[kind] = parity.check_template(llama, tokenizer, conversations) if has_template else None
             answers[kind] = parity.compare_answers(llama, model, tokenizer, asked, expected, max_new_tokens)
-            header = llama.header
+            limit = llama.context_length
 
-    dialect = dialect_of(header.chat_template, model.config.model_type)
-    num_ctx = context_size(longest_row or max(len(prompt.ids) for prompt in asked), header.context_length)
+    ends = probe(tokenizer, tokenizer.chat_template).stops if has_template else ()
+    family = family_of(ends, model.config.model_type)
+    stops = tuple(dict.fromkeys([*(family.stops if family else ()), *ends]))
+    fallback = library_template(family.ollama_base) if family and not has_template else None
+    num_ctx = context_size(longest_row or max(len(prompt.ids) for prompt in asked), limit)
     served = "q8_0" if "q8_0" in files else outtypes[0]
-    (out_dir / "Modelfile").write_text(modelfile(files[served].name, dialect, num_ctx), encoding="utf-8")
+    (out_dir / "Modelfile").write_text(modelfile(files[served].name, stops, num_ctx, fallback), encoding="utf-8")
     report = {
         "ok": all(answers[kind]["agreement"] >= threshold for kind in answers if kind in EXACT_TYPES),
         "threshold": threshold,
@@ -132,9 +143,10 @@ def export_whole(
         "files": {path.name: path.stat().st_size for path in files.values()},
         "ollama": {
             "gguf": files[served].name,
-            "dialect": dialect.name if dialect else None,
+            "family": family.name if family else None,
+            "template": "gguf" if has_template else "ollama" if fallback else None,
+            "stops": list(stops),
             "num_ctx": num_ctx,
-            "tools": bool(dialect and dialect.tools),
         },
     }
     (out_dir / "parity.json").write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -14,7 +14,6 @@ from typing import Any, Self
 import msgspec
 
 from agent_pipeline.errors import ExportError
-from agent_pipeline.export.gguf_header import GgufHeader, read_header
 from agent_pipeline.sessions.session import Message, Tool
 
 
@@ -28,15 +27,16 @@ class Completion(msgspec.Struct):
 class LlamaCpp:
     """One GGUF in memory; a context manager, since the model is hundreds of megabytes.
 
-    `n_ctx`: context in tokens (prompt and answer), allocated at once, so give what is needed; at most what the model was made for.
-    `threads`: as many as torch is given by OMP_NUM_THREADS, else two; on shared cores more are slower.
-    Raises `ExportError` where the file can't be loaded or a request is refused.
+    `n_ctx`: context in tokens (prompt and answer), allocated at once, so give what is needed. `threads`: as many as torch is given by
+    OMP_NUM_THREADS, else two; on shared cores more are slower. `chat_template` is the GGUF's own (llama.cpp's ChatML where the file has
+    none); `context_length` is the longest context that the model was made for.
+
+    Raises:
+        ExportError: the file can't be loaded, or a request is refused.
     """
 
     def __init__(self, gguf: Path, n_ctx: int = 2048, threads: int | None = None):
         self.path = gguf
-        self.header: GgufHeader = read_header(gguf)
-        self.n_ctx = min(n_ctx, self.header.context_length or n_ctx)
         self._key = secrets.token_hex(16)
         given = os.environ.get("OMP_NUM_THREADS", "")
         threads = threads or (int(given) if given.isdecimal() and int(given) else 2)
@@ -44,7 +44,7 @@ class LlamaCpp:
 
         params = xllamacpp.CommonParams()
         params.model.path = str(gguf)
-        params.n_ctx, params.n_parallel = self.n_ctx, 1
+        params.n_ctx, params.n_parallel = n_ctx, 1
         params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
         params.n_threads_http = 2
         params.port, params.api_keys, params.ui = 0, [self._key], False
@@ -55,13 +55,14 @@ class LlamaCpp:
             self._server = xllamacpp.Server(params)
         except RuntimeError as error:
             raise ExportError(
-                f"llama.cpp can't load {gguf}, whose header is in order, so its tensors are damaged or of a kind it does "
-                "not know: export it again."
+                f"llama.cpp can't load {gguf}: the file is missing, cut off, damaged or of a kind that it does not know; export it again."
             ) from error
         self._host, self._port = self._server.listening_address.removeprefix("http://").rsplit(":", 1)
-        # Closing a server whose task loop has not begun yet waits for ever (xllamacpp 2026.10: the loop's start undoes the stop). One
+        # Closing a server whose task loop has not begun yet never returns (xllamacpp 2026.10: the loop's start undoes the stop). One
         # token through the loop shows that it runs; templates and tokens are answered beside it.
         self.greedy([0], 1)
+        self.chat_template: str = self._ask("GET", "/props")["chat_template"]
+        self.context_length: int = self._ask("GET", "/v1/models")["data"][0]["meta"]["n_ctx_train"]
 
     def __enter__(self) -> Self:
         return self
@@ -75,12 +76,12 @@ class LlamaCpp:
 
     def tokenize(self, text: str, add_special: bool = False) -> list[int]:
         """Token ids of a rendered text, its special tokens recognised; `add_special` adds what llama.cpp adds by itself (BOS)."""
-        return self._post("/tokenize", {"content": text, "add_special": add_special, "parse_special": True})["tokens"]
+        return self._ask("POST", "/tokenize", {"content": text, "add_special": add_special, "parse_special": True})["tokens"]
 
     def render(self, messages: list[Message], tools: list[Tool], add_generation_prompt: bool = True) -> str:
         """The conversation as the GGUF's own chat template writes it."""
         body: dict[str, Any] = {"messages": messages, "add_generation_prompt": add_generation_prompt, "parallel_tool_calls": True}
-        return self._post("/apply-template", body | ({"tools": tools} if tools else {}))["prompt"]
+        return self._ask("POST", "/apply-template", body | ({"tools": tools} if tools else {}))["prompt"]
 
     def greedy(self, prompt: list[int], max_new_tokens: int) -> Completion:
         """The answer to a prompt of token ids, always the likeliest token, nothing reused from an earlier prompt."""
@@ -94,21 +95,22 @@ class LlamaCpp:
             "cache_prompt": False,
             "seed": 0,
         }
-        answer = self._post("/completion", body)
+        answer = self._ask("POST", "/completion", body)
         if answer.get("truncated"):
             raise ExportError(
-                f"A prompt of {len(prompt)} tokens with an answer of {max_new_tokens} does not fit the context of "
-                f"{self.n_ctx} tokens of {self.path}: check with shorter prompts or fewer new tokens."
+                f"A prompt of {len(prompt)} tokens with an answer of {max_new_tokens} does not fit the context given to {self.path}: check "
+                "with shorter prompts or fewer new tokens."
             )
         stopped = answer["stop_type"] == "eos"
         # Where the model ended by itself, the end token is the last of the tokens.
         return Completion(tokens=answer["tokens"][:-1] if stopped else answer["tokens"], stopped=stopped)
 
-    def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         # http.client and not urllib: a proxy set in the environment has no business with the loopback interface.
         connection = http.client.HTTPConnection(self._host, int(self._port), timeout=600)
+        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {self._key}"}
         try:
-            connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json", "Authorization": f"Bearer {self._key}"})
+            connection.request(method, path, json.dumps(body) if body else None, headers)
             response = connection.getresponse()
             status, raw = response.status, response.read()
         except OSError as error:

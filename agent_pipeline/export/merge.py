@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from agent_pipeline.errors import ExportError, ModelError
+from agent_pipeline.errors import ExportError
+from agent_pipeline.training.base_model import BaseModel
+from agent_pipeline.training.config import EXACT
+from agent_pipeline.training.loading import load_model
 
 if TYPE_CHECKING:
     import torch
@@ -43,21 +46,20 @@ class MergeReport(msgspec.Struct):
     tolerance: float = MERGE_TOLERANCE
 
 
-def merge_adapter(
-    base_path: Path, adapter_dir: Path, out_dir: Path, prompts: list[list[int]], trust_remote_code: bool = False
-) -> MergeReport:
+def merge_adapter(base: BaseModel, adapter_dir: Path, out_dir: Path, prompts: list[list[int]]) -> MergeReport:
     """Writes base + adapter as one Hugging Face directory (safetensors; the adapter's tokenizer with the training template).
 
     `prompts`: token ids on which the logits of base, adapter and merged model are compared.
 
-    Raises `ModelError` where base or adapter can't be loaded, `ExportError` where the merged model isn't the trained one (its logits
-    differ from the adapter's) or is the base (they don't differ from the base's).
+    Raises:
+        ModelError: base or adapter can't be loaded.
+        ExportError: the merged model isn't the trained one (its logits differ from the adapter's), or is the base (they don't differ).
     """
     import torch
 
     if not any(prompts):
         raise ExportError("The merged model can't be checked without prompts: give at least one held-out conversation to the export.")
-    model = load_with_adapter(base_path, adapter_dir, trust_remote_code)
+    model = load_model(base, EXACT, adapter_dir)
     with torch.inference_mode():
         with model.disable_adapter():
             of_base = [_logits(model, prompt) for prompt in prompts]
@@ -74,40 +76,15 @@ def merge_adapter(
     if not report.merged_vs_adapter <= report.tolerance:
         raise ExportError(
             f"Merging {adapter_dir} changed the model (logits differ by up to {report.merged_vs_adapter:.2g} from the "
-            f"adapter's, {report.tolerance:g} is allowed): check that it was trained on {base_path}."
+            f"adapter's, {report.tolerance:g} is allowed): check that it was trained on {base.path}."
         )
     if report.merged_vs_base <= 2 * report.merged_vs_adapter:
         raise ExportError(
             f"The adapter {adapter_dir} changes nothing (merged and base logits differ by {report.merged_vs_base:.2g}): "
             "train for more steps or with a higher learning rate before exporting."
         )
-    _save(merged, base_path, adapter_dir, out_dir)
+    _save(merged, base.path, adapter_dir, out_dir)
     return report
-
-
-def load_with_adapter(base_path: Path, adapter_dir: Path, trust_remote_code: bool = False) -> "PreTrainedModel":
-    """The base in float32 on the CPU with the adapter on it, in evaluation mode. Raises `ModelError`."""
-    import torch
-    from peft import PeftModel
-    from transformers import AutoModelForCausalLM
-
-    if not (adapter_dir / "adapter_config.json").is_file():
-        raise ModelError(f"{adapter_dir} holds no adapter_config.json, so it is no trained adapter: train one first.")
-    try:
-        model = AutoModelForCausalLM.from_pretrained(
-            str(base_path), dtype=torch.float32, local_files_only=True, trust_remote_code=trust_remote_code
-        )
-    except (OSError, ValueError, RuntimeError, KeyError) as error:
-        raise ModelError(
-            f"The base model {base_path} can't be loaded ({_short(error)}): give a directory with config.json and safetensors."
-        ) from error
-    try:
-        return PeftModel.from_pretrained(model, str(adapter_dir)).eval()
-    except (OSError, ValueError, RuntimeError, KeyError) as error:
-        raise ModelError(
-            f"The adapter {adapter_dir} can't be loaded onto {base_path} ({_short(error)}): export it with the base model "
-            "that it was trained on."
-        ) from error
 
 
 def _save(merged: "PreTrainedModel", base_path: Path, adapter_dir: Path, out_dir: Path) -> None:
@@ -129,8 +106,3 @@ def _logits(model: "PreTrainedModel", prompt: list[int]) -> "torch.Tensor":
 
 def _largest(a: list["torch.Tensor"], b: list["torch.Tensor"]) -> float:
     return max((x - y).abs().max().item() for x, y in zip(a, b, strict=True))
-
-
-def _short(error: Exception) -> str:
-    """The first line of an exception, at most 200 characters, without its full stop."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200].rstrip(".")

@@ -1,16 +1,20 @@
-'''The Modelfile: what `ollama create` reads. Its one hard part is quoting.
+"""The Modelfile: what `ollama create` reads.
 
-A value in triple quotes ends at the first line break before which the text so far ends with `"""` (white space aside), and characters
-that Go does not call printable are dropped, white space aside. So a Go template is first rewritten into an equivalent one that has
-neither. https://github.com/ollama/ollama/blob/main/docs/modelfile.md, Go's `text/template` and `strconv`.
-'''
+It has no `TEMPLATE`: Ollama runs llama.cpp's server, which renders the chat template inside the GGUF, and `TEMPLATE` would switch that
+off, and the tools with it. Only a GGUF without a template of its own gets one, that of its family in Ollama's library.
+
+The one hard part is quoting. A value in triple quotes ends at the first line break before which the text so far ends with three quotes
+(white space aside), and characters that Go does not call printable are dropped, white space aside. So a Go template is first rewritten
+into an equivalent one that has neither. https://github.com/ollama/ollama/blob/main/docs/modelfile.md, Go's `text/template` and `strconv`.
+"""
 
 import json
 import re
+from collections.abc import Iterable
 
 from agent_pipeline.errors import ExportError
-from agent_pipeline.export.dialects import Dialect
 
+REQUIRES = "0.33.0"
 SMALLEST_CONTEXT = 2048
 ANSWER_ROOM = 512
 """Tokens; the longest training row ends with its answer, but a live answer may be longer than that one."""
@@ -36,17 +40,16 @@ def context_size(longest_row: int, limit: int | None = None) -> int:
     return min(wanted, limit) if limit else wanted
 
 
-def modelfile(gguf_name: str, dialect: Dialect | None, num_ctx: int | None = None) -> str:
-    """The text of a Modelfile beside the GGUF `gguf_name`.
+def modelfile(gguf_name: str, stops: Iterable[str], num_ctx: int, template: str | None = None) -> str:
+    """The text of a Modelfile beside the GGUF `gguf_name`; `template` is a Go template for a GGUF that has none of its own.
 
     No temperature is set: how a model is sampled is its user's affair, what it was trained on is not.
     """
-    lines = [f"FROM ./{gguf_name}"]
-    if dialect:
-        lines += [f"TEMPLATE {quote(portable(dialect.template))}", *(f"PARAMETER stop {quote(stop)}" for stop in dialect.stops)]
-    if num_ctx:
-        lines.append(f"PARAMETER num_ctx {num_ctx}")
-    return "\n".join(lines) + "\n"
+    lines = [f"# REQUIRES {REQUIRES}: from there on, Ollama renders the chat template that is inside the GGUF.", f"FROM ./{gguf_name}"]
+    if template:
+        lines.append(f"TEMPLATE {quote(portable(template))}")
+    lines += [f"PARAMETER stop {quote(stop)}" for stop in stops]
+    return "\n".join([*lines, f"PARAMETER num_ctx {num_ctx}"]) + "\n"
 
 
 def quote(text: str) -> str:

@@ -70,6 +70,17 @@ def create(name: str, modelfile_path: Path) -> OllamaResult:
     return OllamaResult(name, True, f"Ollama has {name}: try `ollama run {name}`.")
 
 
+def library_template(name: str) -> str | None:
+    """The Go template of the model `name` of Ollama's library; None where no ollama is on PATH, or it does not have that model."""
+    ollama = shutil.which("ollama")
+    if not ollama:
+        return None
+    done = subprocess.run(
+        [ollama, "show", "--template", name], capture_output=True, text=True, encoding="utf-8", stdin=subprocess.DEVNULL, check=False
+    )
+    return done.stdout.strip() or None if done.returncode == 0 else None
+
+
 def plain(line: str) -> str:
     """A terminal's line without its colours and cursor movements."""
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line).strip()

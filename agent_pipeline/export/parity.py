@@ -2,25 +2,23 @@
 
 Template and tokens must be equal, or serving shows the model another text than training did. Greedy answers must be equal at f16
 up to a stated tolerance: weights are rounded, so where the two likeliest tokens nearly tie, either may win, and the answers part
-there. Such a parting is counted apart from others. Quantised answers differ more often; their rates are reported. Source: 03 §7.1.
+there. Such a parting is counted apart from others. Quantised answers differ more often; their rates are reported.
 """
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from agent_pipeline.errors import DataError, ExportError, ModelError
+from agent_pipeline.errors import DataError, ExportError
+from agent_pipeline.evaluation.generate import generate
 from agent_pipeline.export.llama import Completion, LlamaCpp
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.sessions.session import Message
+from agent_pipeline.training.rendering import render
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-Render = Callable[..., str]
-"""`render(tokenizer, messages, tools, add_generation_prompt=False)`: `training.rendering.render`."""
 
 GREEDY_THRESHOLD = 0.95
 """Share of prompts whose f16 answer must be the merged model's: token for token, or up to a near-tie."""
@@ -39,38 +37,13 @@ class Prompt(msgspec.Struct):
     ids: list[int]
 
 
-def load_tokenizer(directory: Path, trust_remote_code: bool = False) -> "PreTrainedTokenizerBase":
-    """The tokenizer of an adapter or model directory. Raises `ModelError`."""
-    from transformers import AutoTokenizer
-
-    try:
-        return AutoTokenizer.from_pretrained(str(directory), local_files_only=True, trust_remote_code=trust_remote_code)
-    except (OSError, ValueError, KeyError) as error:
-        raise ModelError(
-            f"The tokenizer in {directory} can't be loaded ({str(error).splitlines()[0][:200]}): train the adapter again, "
-            "training saves its tokenizer beside it."
-        ) from error
-
-
-def load_merged(merged_dir: Path, trust_remote_code: bool = False) -> tuple["PreTrainedModel", "PreTrainedTokenizerBase"]:
-    """The merged model (float32, evaluation mode) and its tokenizer, from the very directory that was converted."""
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    model = AutoModelForCausalLM.from_pretrained(
-        str(merged_dir), dtype=torch.float32, local_files_only=True, trust_remote_code=trust_remote_code
-    ).eval()
-    return model, load_tokenizer(merged_dir, trust_remote_code)
-
-
 def prompt_of(messages: list[Message]) -> list[Message]:
     """The messages that the last answer answered: all before a trailing assistant message."""
     return messages[:-1] if messages and messages[-1]["role"] == "assistant" else messages
 
 
-def prompts(tokenizer: "PreTrainedTokenizerBase", conversations: list[dict[str, Any]], render: Render | None = None) -> list[Prompt]:
+def prompts(tokenizer: "PreTrainedTokenizerBase", conversations: list[dict[str, Any]], render: Callable[..., str] = render) -> list[Prompt]:
     """Each conversation's prompt as transformers sees it. Raises `DataError` where there is none."""
-    render = render or _training_render()
     if not conversations:
         raise DataError("The export can't be checked without held-out conversations: let at least one task be held out.")
     found = []
@@ -78,6 +51,11 @@ def prompts(tokenizer: "PreTrainedTokenizerBase", conversations: list[dict[str, 
         text = render(tokenizer, prompt_of(conversation["messages"]), conversation.get("tools") or [], add_generation_prompt=True)
         found.append(Prompt(text=text, ids=token_ids(tokenizer, text)))
     return found
+
+
+def words_only(tokenizer: Any, messages: list[Message], tools: Any, add_generation_prompt: bool = False) -> str:
+    """In place of a chat template where a model has none: what the messages say, a line each."""
+    return "\n".join(message.get("content") or "" for message in messages)
 
 
 def context_needed(asked: list[Prompt], max_new_tokens: int) -> int:
@@ -91,17 +69,16 @@ def token_ids(tokenizer: "PreTrainedTokenizerBase", text: str) -> list[int]:
 
 
 def check_template(
-    llama: LlamaCpp, tokenizer: "PreTrainedTokenizerBase", conversations: list[dict[str, Any]], render: Render | None = None
+    llama: LlamaCpp, tokenizer: "PreTrainedTokenizerBase", conversations: list[dict[str, Any]], render: Callable[..., str] = render
 ) -> dict[str, int]:
     """Prompts and whole conversations must be the same text and the same tokens in llama.cpp as in transformers.
 
     Returns counts of texts and tokens compared. Raises `ExportError` at the first difference, with where it is.
     """
-    render = render or _training_render()
-    if not llama.header.chat_template:
+    if llama.chat_template != tokenizer.chat_template:
         raise ExportError(
-            f"{llama.path} holds no chat template, so whoever serves it has to guess one: save the adapter's tokenizer with "
-            "its training template and export again."
+            f"{llama.path} holds no chat template, or another one than the tokenizer, so it would be served with another text than it was "
+            "trained on: save the adapter's tokenizer with its training template and export again."
         )
     # A vocabulary may be marked "put BOS in front"; llama.cpp then takes the template's own one away, and puts it back as a token.
     added = llama.tokenize("", add_special=True)
@@ -135,23 +112,9 @@ def merged_answers(
     model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", asked: list[Prompt], max_new_tokens: int, progress: Progress = silent
 ) -> list[Completion]:
     """The merged model's greedy answers, one prompt at a time (no padding, whose masks would be one more difference)."""
-    import torch
-    from transformers import GenerationConfig
-
-    ends = end_ids(model, tokenizer)
-    # What the model directory says about sampling must not reach a greedy answer.
-    model.generation_config = GenerationConfig(
-        do_sample=False, max_new_tokens=max_new_tokens, eos_token_id=sorted(ends), pad_token_id=min(ends, default=0)
-    )
-    answers = []
-    for prompt in asked:
-        ids = torch.tensor([prompt.ids])
-        with torch.inference_mode():
-            new = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids))[0, ids.shape[1] :].tolist()
-        stopped = bool(new) and new[-1] in ends
-        answers.append(Completion(tokens=new[:-1] if stopped else new, stopped=stopped))
-        progress(len(answers), len(asked), "answers of the merged model")
-    return answers
+    limits, text = [max_new_tokens] * len(asked), "answers of the merged model"
+    tokens = generate(model, [prompt.ids for prompt in asked], limits, end_ids(model, tokenizer), progress, text, batch=1)
+    return [Completion(tokens=new, stopped=len(new) < max_new_tokens) for new in tokens]
 
 
 def end_ids(model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase") -> set[int]:
@@ -229,9 +192,3 @@ def first_difference(a: str, b: str, context: int = 30) -> str:
 def _fork(a: Any, b: Any) -> int:
     """The first index at which two sequences differ (the shorter one's length where one begins the other)."""
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
-
-
-def _training_render() -> Render:
-    from agent_pipeline.training.rendering import render
-
-    return render

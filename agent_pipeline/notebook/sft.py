@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agent_pipeline.config.settings import load_settings
-from agent_pipeline.errors import ArgumentError, DataError, ExportError, ModelError
+from agent_pipeline.errors import ArgumentError, DataError, ExportError
 from agent_pipeline.export.gguf_export import export_whole
 from agent_pipeline.export.ollama import create
 from agent_pipeline.notebook.samples import Row, read_samples
@@ -24,6 +24,7 @@ from agent_pipeline.sessions.items import Item
 from agent_pipeline.training.base_model import BaseModel, resolve_base_model
 from agent_pipeline.training.config import probe_device
 from agent_pipeline.training.encoding import EncodedRow, encode_rows
+from agent_pipeline.training.loading import load_model
 from agent_pipeline.training.masks import Encoded
 from agent_pipeline.training.templates import TrainingTemplate, load_tokenizer
 from agent_pipeline.training.trainers.sft import trainer_over
@@ -116,13 +117,12 @@ class SFTTrainingResult:
         folder.mkdir(parents=True, exist_ok=True)
         asked = self.conversations or [{"messages": [{"role": "user", "content": "Hello"}], "tools": []}]
         report = export_whole(
-            source,
+            BaseModel(str(source), source, "", load_settings().trust_remote_code),
             folder,
             asked,
             (quantization,),
             longest_row=self.longest_row,
             llama_cpp_path=llama_cpp_path,
-            trust_remote_code=load_settings().trust_remote_code,
         )
         gguf = folder / f"model-{quantization}.gguf"
         if not report["ok"]:
@@ -161,19 +161,8 @@ class SFTTrainer:
     @cached_property
     def model(self) -> "PreTrainedModel":
         """The model in memory, loaded at its first use."""
-        from transformers import AutoModelForCausalLM
-
-        base = self._base
-        on_gpu = probe_device().name != "cpu"
-        try:
-            return AutoModelForCausalLM.from_pretrained(
-                str(base.path),
-                dtype=self._dtype(),
-                device_map=self.device_map if on_gpu else None,
-                trust_remote_code=base.trust_remote_code,
-            )
-        except (OSError, ValueError, KeyError) as error:
-            raise ModelError(f"The model {self.model_name} cannot be loaded ({str(error).splitlines()[0]}): fetch it anew.") from error
+        device = probe_device()
+        return load_model(self._base, device, dtype=self._dtype(), device_map=self.device_map if device.name != "cpu" else None)
 
     @property
     def tokenizer(self) -> "PreTrainedTokenizerBase":

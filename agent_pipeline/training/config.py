@@ -114,6 +114,10 @@ class Device:
         return torch.bfloat16 if self.bf16 else torch.float32
 
 
+EXACT = Device("cpu", False)
+"""Where models are merged and compared: float32, the same on every machine."""
+
+
 def probe_device() -> Device:
     """CUDA with bfloat16 where the GPU has units for it, else float32.
 

@@ -1,33 +1,61 @@
-"""A model in memory: the base alone, or with a trained adapter on top."""
+"""Models and tokenizers in memory: the one place that loads them from a directory."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from agent_pipeline.errors import ModelError
 from agent_pipeline.training.base_model import BaseModel
 from agent_pipeline.training.config import Device
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
-def load_model(base: BaseModel, device: Device, adapter_dir: Path | None = None) -> "PreTrainedModel":
-    """The base model on `device`, in evaluation mode; with `adapter_dir`, wrapped as a `PeftModel` with that adapter on.
+def load_model(base: BaseModel, device: Device, adapter_dir: Path | None = None, **options: Any) -> "PreTrainedModel":
+    """The base model on `device`, in evaluation mode; with `adapter_dir`, as a `PeftModel` with that adapter switched on.
 
-    Raises ModelError where the weights, or the adapter, cannot be read or do not fit each other.
+    `options` are those of `from_pretrained` and override `dtype`; with a `device_map` the model stays where that puts it.
+
+    Raises:
+        ModelError: the weights or the adapter cannot be read, or do not fit each other.
     """
     from transformers import AutoModelForCausalLM
 
+    options = {"dtype": device.dtype, "trust_remote_code": base.trust_remote_code, "local_files_only": True} | options
     try:
-        model = AutoModelForCausalLM.from_pretrained(str(base.path), dtype=device.dtype, trust_remote_code=base.trust_remote_code)
-    except (OSError, ValueError, KeyError) as error:
-        raise ModelError(f"The base model in {base.path} cannot be loaded ({str(error).splitlines()[0]}): fetch it anew.") from error
+        model = AutoModelForCausalLM.from_pretrained(str(base.path), **options)
+    except (OSError, ValueError, RuntimeError, KeyError) as error:
+        raise ModelError(f"The base model in {base.path} cannot be loaded ({first_line(error)}): fetch it anew.") from error
     if adapter_dir is not None:
-        from peft import PeftModel
+        model = _with_adapter(model, base, adapter_dir)
+    return (model if options.get("device_map") else model.to(device.name)).eval()
 
-        try:
-            model = PeftModel.from_pretrained(model, str(adapter_dir))
-        except (OSError, ValueError, RuntimeError) as error:
-            reason = str(error).splitlines()[0]
-            raise ModelError(f"The adapter in {adapter_dir} does not load on {base.name} ({reason}): train it anew.") from error
-    return model.to(device.name).eval()
+
+def _with_adapter(model: "PreTrainedModel", base: BaseModel, adapter_dir: Path) -> "PreTrainedModel":
+    from peft import PeftModel
+
+    if not (adapter_dir / "adapter_config.json").is_file():
+        raise ModelError(f"{adapter_dir} holds no adapter_config.json, so it is no trained adapter: train one first.")
+    try:
+        return PeftModel.from_pretrained(model, str(adapter_dir))
+    except (OSError, ValueError, RuntimeError, KeyError) as error:
+        raise ModelError(f"The adapter in {adapter_dir} does not load on {base.name} ({first_line(error)}): train it anew.") from error
+
+
+def read_tokenizer(directory: Path, trust_remote_code: bool = False) -> "PreTrainedTokenizerBase":
+    """The tokenizer of a model or adapter directory, with the chat template that lies there.
+
+    Raises:
+        ModelError: there is none that can be read.
+    """
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(str(directory), local_files_only=True, trust_remote_code=trust_remote_code)
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(f"The tokenizer in {directory} cannot be read ({first_line(error)}): fetch or train the model anew.") from error
+
+
+def first_line(error: Exception) -> str:
+    """The first line of an exception's text, at most 200 characters, without its full stop."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200].rstrip(".")

@@ -3,26 +3,24 @@
 Stock templates drop `tools` and `tool_calls` silently (SmolLM2, Phi-3), encode arguments twice (Qwen2.5, given the API's
 strings), or render an earlier turn differently once a later one follows (Qwen3). A model trained on such text learns what the
 template left. So each candidate renders a sentinel conversation first, and the first one that passes every test is used:
-the model's own, TRL's training template for its family, our Hermes-style ChatML. Source: 03 §5.1.
+the model's own, TRL's training template for its family, our Hermes-style ChatML.
 """
 
 import json
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
-from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from agent_pipeline.errors import ModelError
 from agent_pipeline.sessions.session import Message, Tool
-from agent_pipeline.training.rendering import ArgumentsAs, render, render_with
+from agent_pipeline.training.families import FAMILIES
+from agent_pipeline.training.loading import read_tokenizer
+from agent_pipeline.training.rendering import ArgumentsAs, render_with
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-__all__ = ["TrainingTemplate", "load_tokenizer", "probe", "render", "training_template"]
 
 ARGUMENTS = {"nested": {"list_q7": [1, 2.5], "text_q7": 'a "quoted" é'}, "flag_q7": True}
 CALL = {"id": "call00001", "type": "function", "function": {"name": "tool_q7", "arguments": json.dumps(ARGUMENTS)}}
@@ -48,13 +46,14 @@ SENTINEL: list[Message] = [
 
 @dataclass(frozen=True)
 class TrainingTemplate:
-    """A template that passed the probe. `why` says in a sentence why this one; `stops` are the tokens that end a turn.
+    """A template that passed the probe. `origin`: `model` (its own), `trl`, or the family whose template is ours. `why` says in a sentence
+    why this one; `stops` are the tokens that end a turn.
 
     Most families have one stop token; Llama 3.1 ends a call with another one than an answer.
     """
 
     jinja: str
-    origin: Literal["model", "trl", "hermes"]
+    origin: str
     why: str
     arguments_as: ArgumentsAs
     stops: tuple[str, ...]
@@ -132,21 +131,16 @@ def probe(tokenizer: "PreTrainedTokenizerBase", jinja: str) -> Verdict:
     return Verdict(min(found, key=len))
 
 
-@lru_cache(maxsize=1)
-def hermes() -> str:
-    """The text of our own template."""
-    return files(__package__).joinpath("hermes_chatml.jinja").read_text(encoding="utf-8").rstrip("\n")
-
-
-def _candidates(tokenizer: "PreTrainedTokenizerBase", stock: str | None) -> Iterator[tuple[Literal["model", "trl", "hermes"], str]]:
+def _candidates(tokenizer: "PreTrainedTokenizerBase", stock: str | None) -> Iterator[tuple[str, str]]:
     if stock:
         yield "model", stock
         from trl.chat_template_utils import get_training_chat_template
 
         with suppress(ValueError, TypeError):  # not one of the families that TRL knows
             yield "trl", get_training_chat_template(tokenizer) or stock
-    if {"<|im_start|>", "<|im_end|>"} <= special_tokens(tokenizer):
-        yield "hermes", hermes()
+    for family in FAMILIES:
+        if family.template and set(family.stops) <= special_tokens(tokenizer):
+            yield family.name, family.template()
 
 
 def training_template(tokenizer: "PreTrainedTokenizerBase") -> TrainingTemplate:
@@ -175,12 +169,7 @@ def load_tokenizer(path: Path, trust_remote_code: bool = False) -> tuple["PreTra
 
     An adapter directory's template passes its own probe, so it comes back as `origin="model"`.
     """
-    from transformers import AutoTokenizer
-
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(str(path), trust_remote_code=trust_remote_code)
-    except (OSError, ValueError, KeyError) as error:
-        raise ModelError(f"The tokenizer in {path} cannot be read ({str(error).splitlines()[0]}): fetch the model anew.") from error
+    tokenizer = read_tokenizer(path, trust_remote_code)
     if not tokenizer.is_fast:
         raise ModelError(f"The tokenizer in {path} has no fast version (tokenizer.json), which masks need: choose another base model.")
     template = training_template(tokenizer)

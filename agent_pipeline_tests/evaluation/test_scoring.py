@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_pipeline.evaluation.samples import Call, turn_samples
-from agent_pipeline.evaluation.scoring import Score, parse, same, score
+from agent_pipeline.evaluation.samples import turn_samples
+from agent_pipeline.evaluation.scoring import Score, same, score
+from agent_pipeline.training.families import Call, read_reply
 from agent_pipeline_tests.training.world import call, row
 
 WEATHER = Call("weather", {"city": "Oslo", "days": 1})
@@ -28,13 +29,13 @@ ANSWER = turn_samples([row(0, "test")])[0][1]
     ],
 )
 def test_every_documented_form_of_a_call_is_read(text):
-    assert parse(text).calls == (WEATHER,)
+    assert read_reply(text).calls == (WEATHER,)
     assert score(CALLS, text).exact
 
 
 def test_an_answer_is_an_answer_even_when_it_holds_json():
     for text in ("It is sunny.", '{"city": "Oslo"}', "Use <tool> tags", '{"name": 3}', ""):
-        assert not parse(text).is_call and parse(text).text == text
+        assert not read_reply(text).is_call and read_reply(text).text == text
 
 
 @pytest.mark.parametrize(

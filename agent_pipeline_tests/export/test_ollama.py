@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from agent_pipeline.errors import ExportError
 from agent_pipeline.export import ollama
-from agent_pipeline.export.dialects import DIALECTS, dialect_of
 from agent_pipeline.export.modelfile import context_size, modelfile, portable, quote
-from agent_pipeline.training.templates import hermes
+from agent_pipeline.training.families import family_of
 
 
 def ollama_reads(text: str) -> list[tuple[str, str]]:
@@ -23,6 +22,9 @@ def ollama_reads(text: str) -> list[tuple[str, str]]:
     """
     commands, rest = [], text
     while rest.strip():
+        if rest.lstrip().startswith("#"):
+            rest = rest.lstrip().partition("\n")[2]
+            continue
         name, rest = rest.lstrip().split(" ", 1)
         if name == "PARAMETER":
             name, rest = rest.split(" ", 1)
@@ -88,59 +90,42 @@ def test_a_value_that_cannot_be_quoted_is_an_error():
         quote('a"""\nb')
 
 
-@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
-def test_every_format_passes_through_unchanged_with_its_stops(dialect):
-    commands = ollama_reads(modelfile("model-q8_0.gguf", dialect, 4096))
-    assert commands == [
-        ("FROM", "./model-q8_0.gguf"),
-        ("TEMPLATE", dialect.template),
-        *(("stop", stop) for stop in dialect.stops),
-        ("num_ctx", "4096"),
-    ]
+def test_the_modelfile_leaves_the_template_to_the_gguf():
+    commands = ollama_reads(modelfile("model-q8_0.gguf", ("<|im_start|>", "<|im_end|>"), 4096))
+    assert commands == [("FROM", "./model-q8_0.gguf"), ("stop", "<|im_start|>"), ("stop", "<|im_end|>"), ("num_ctx", "4096")]
 
 
-@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
-def test_every_format_opens_as_many_blocks_as_it_ends(dialect):
-    actions = re.findall(r"\{\{-? *(\w+)", dialect.template)
-    assert sum(word in {"if", "range", "with"} for word in actions) == actions.count("end")
-
-
-def test_our_training_template_is_known_by_its_words_and_has_tools():
-    dialect = dialect_of(hermes(), "llama")
-    assert (dialect.name, dialect.tools, dialect.stops) == ("hermes", True, ("<|im_start|>", "<|im_end|>"))
-    # Whatever the training template says in words, its Go twin says too.
-    for words in re.findall(r"'([^'{}]*(?:Tools|tool_response|tool_call)[^']*)'", hermes()):
-        for line in words.split(r"\n"):
-            assert line in dialect.template
+def test_a_gguf_without_a_template_gets_the_one_that_is_given():
+    commands = ollama_reads(modelfile("m.gguf", (), 2048, "{{ .Prompt }}"))
+    assert commands == [("FROM", "./m.gguf"), ("TEMPLATE", "{{ .Prompt }}"), ("num_ctx", "2048")]
 
 
 @pytest.mark.parametrize(
-    ("template", "model_type", "name", "stops"),
+    ("stops", "model_type", "name"),
     [
-        ("{{ '<|im_start|>' }}", "", "chatml", ("<|im_start|>", "<|im_end|>")),
-        ("{{ '<|start_header_id|>' }}", "", "llama3", ("<|eot_id|>",)),
-        ("[INST] {{ x }} [/INST]", "", "mistral", ("</s>",)),
-        ("<start_of_turn>", "", "gemma", ("<end_of_turn>",)),
-        ("<|user|>\n<|end|>", "", "phi", ("<|end|>",)),
-        (None, "qwen2", "chatml", ("<|im_start|>", "<|im_end|>")),
-        (None, "qwen2.5", "chatml", ("<|im_start|>", "<|im_end|>")),
-        (None, "Qwen3", "chatml", ("<|im_start|>", "<|im_end|>")),
-        (None, "llama", "llama3", ("<|eot_id|>",)),
-        (None, "mistral", "mistral", ("</s>",)),
-        (None, "gemma", "gemma", ("<end_of_turn>",)),
-        (None, "gemma2", "gemma", ("<end_of_turn>",)),
-        (None, "phi", "phi", ("<|end|>",)),
-        (None, "phi3", "phi", ("<|end|>",)),
+        (("<|im_end|>",), "llama", "hermes"),
+        (("<|eot_id|>", "<|eom_id|>"), "", "llama"),
+        ((), "qwen2.5", "hermes"),
+        ((), "Qwen3", "hermes"),
+        ((), "llama", "llama"),
+        ((), "mistral", "mistral"),
+        ((), "gemma2", "gemma"),
+        ((), "phi3", "phi"),
+        ((), "mamba", None),
+        (("### End",), "llama", None),
     ],
 )
-def test_a_format_is_known_by_its_template_and_else_by_the_architecture(template, model_type, name, stops):
-    dialect = dialect_of(template, model_type)
-    assert (dialect.name, dialect.stops) == (name, stops)
+def test_a_family_is_known_by_what_ends_its_turns_and_else_by_the_architecture(stops, model_type, name):
+    family = family_of(stops, model_type)
+    assert (family and family.name) == name and (family is None or family.ollama_base)
 
 
-def test_an_unknown_format_leaves_the_template_to_ollama():
-    assert dialect_of("### Instruction: {{ x }}", "llama") is None and dialect_of(None, "mamba") is None
-    assert modelfile("m.gguf", None, 2048) == "FROM ./m.gguf\nPARAMETER num_ctx 2048\n"
+def test_a_template_of_ollamas_library_is_asked_of_ollama(monkeypatch, tmp_path, fake_ollama):
+    asked = fake_ollama("echo '{{ .Prompt }}'")
+    assert ollama.library_template("phi3") == "{{ .Prompt }}"
+    assert asked.read_text(encoding="utf-8").split()[:3] == ["show", "--template", "phi3"]
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert ollama.library_template("phi3") is None, "there is no Ollama"
 
 
 @pytest.mark.parametrize(
@@ -172,7 +157,9 @@ def fake_ollama(monkeypatch, tmp_path):
         folder = tmp_path / "bin"
         folder.mkdir()
         script = folder / "ollama"
-        script.write_text(f'#!/bin/sh\n{{ printf "%s\\n" "$@"; pwd; cat "$4"; }} > "{tmp_path}/asked"\n{lines}\n', encoding="utf-8")
+        script.write_text(
+            f'#!/bin/sh\n{{ printf "%s\\n" "$@"; pwd; cat "$4" 2>/dev/null; }} > "{tmp_path}/asked"\n{lines}\n', encoding="utf-8"
+        )
         script.chmod(0o755)
         monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
         return tmp_path / "asked"

