@@ -4,15 +4,19 @@ The settings file, run config, the command's `--set`, notebooks and the document
 """
 
 import difflib
-import types
+import json
+import re
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, Self, get_args, get_origin
+from typing import Any, ClassVar, Literal, Self, cast, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
 
 from agent_pipeline.errors import SettingsError
+
+_COMMA = re.compile(r",(?![^(]*\))")
+"""A comma between the parameters of a measure separates no entries."""
 
 _TYPES: dict[Any, str] = {
     bool: "true or false",
@@ -31,7 +35,9 @@ class Options(BaseModel):
         SettingsError: an option does not exist, or its value is of a wrong type or out of range.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    other_names: ClassVar[Mapping[str, str]] = {}
+    """What other systems call an option of this group: their name to ours."""
 
     def __init__(self, **values: Any) -> None:
         try:
@@ -42,6 +48,38 @@ class Options(BaseModel):
     def changed(self, **values: Any) -> Self:
         """A copy with other values, which are validated. Raises SettingsError."""
         return type(self)(**({name: getattr(self, name) for name in self.model_fields_set} | values))
+
+    @classmethod
+    def validated(cls, values: Mapping[str, Any], prefix: str = "", where: str = "") -> Self:
+        """The group from values that a user wrote: texts are read as each option's type. An error names `prefix` and `where`.
+
+        Raises:
+            SettingsError: a name does not exist, or a value is wrong.
+        """
+        group = cls.__new__(cls)
+        try:
+            BaseModel.__init__(group, **{name: cls.parsed(name, value) for name, value in values.items()})
+        except ValidationError as error:
+            raise SettingsError(problem(error, cls, prefix, where)) from None
+        return group
+
+    @classmethod
+    def parsed(cls, name: str, value: Any) -> Any:
+        """A text as the type of an option: JSON, or for a list its entries separated by commas. Other values stay as they are."""
+        field = cls.model_fields.get(name)
+        if not isinstance(value, str) or field is None or field.annotation is str or get_origin(field.annotation) is Literal:
+            return value
+        try:
+            parsed = json.loads(value)
+        except ValueError:
+            return [part.strip() for part in _COMMA.split(value)] if get_origin(field.annotation) is list else value
+        return [parsed] if get_origin(field.annotation) is list and not isinstance(parsed, list) else parsed
+
+    @classmethod
+    def translated(cls, values: Mapping[str, Any]) -> Self:
+        """The group from values under our names or another system's; names of neither are ignored. Raises SettingsError."""
+        ours = {cls.other_names.get(name, name): value for name, value in values.items()}
+        return cls(**{name: value for name, value in ours.items() if name in cls.model_fields})
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -58,18 +96,26 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f": did you mean {close[0]}?" if close else f": choose one of {', '.join(names)}." if names else "."
 
 
-def problem(error: ValidationError, model: type[BaseModel], prefix: str = "") -> str:
-    """The first problem that pydantic found in a model's values, as one sentence; `prefix` stands before the option's name."""
+def problem(error: ValidationError, model: type[BaseModel], prefix: str = "", where: str = "") -> str:
+    """The first problem that pydantic found in a model's values, as one sentence.
+
+    `prefix` stands before the setting's name, and `where` says which file it is in.
+    """
     first = error.errors()[0]
     path = [str(part) for part in first["loc"]]
     owner, field = _field_at(model, path)
-    name = prefix + ".".join(path)
+    name, where = prefix + ".".join(path), f" in {where}" if where else ""
     if first["type"] == "extra_forbidden":
-        return f"The option {name!r} does not exist{did_you_mean(path[-1], owner.model_fields if owner else ())}"
+        return f"The setting {name!r}{where} does not exist{_nearest(path[-1], owner)}"
     if first["type"] == "value_error":
-        return f"{f'The option {name!r} is wrong: ' if path else ''}{first['msg'].removeprefix('Value error, ')}"
-    expected = allowed(field) if field else first["msg"]
-    return f"The option {name!r} is {first['input']!r}: it must be {expected}."
+        return f"{f'The setting {name!r}{where} is wrong: ' if path else ''}{first['msg'].removeprefix('Value error, ')}"
+    expected = f"it must be {allowed(field)}" if field else first["msg"].lower()
+    return f"The setting {name!r}{where} is {first['input']!r}: {expected}."
+
+
+def _nearest(name: str, owner: type[BaseModel]) -> str:
+    other_names = getattr(owner, "other_names", {})
+    return f": it is called {other_names[name]} here." if name in other_names else did_you_mean(name, owner.model_fields)
 
 
 def allowed(field: FieldInfo) -> str:
@@ -88,16 +134,14 @@ def _range(bounds: Mapping[type, Any]) -> str:
     return ", " + " and ".join(filter(None, (lower, upper))) if lower or upper else ""
 
 
-def _field_at(model: type[BaseModel], path: list[str]) -> tuple[type[BaseModel] | None, FieldInfo | None]:
-    """The model and the field that a path of names leads to; None where it leaves the models."""
-    owner: type[BaseModel] | None = model
-    field: FieldInfo | None = None
+def _field_at(model: type[BaseModel], path: list[str]) -> tuple[type[BaseModel], FieldInfo | None]:
+    """The innermost model on a path of names, and the field that the whole path leads to; None where it leads to none."""
+    owner, kind, field = model, cast(Any, model), None
     for name in path:
-        field = owner.model_fields.get(name) if owner else None
-        if field is None:
-            return owner, None
-        kind = field.annotation
-        owner = kind if isinstance(kind, type) and not isinstance(kind, types.GenericAlias) and issubclass(kind, BaseModel) else None
-        if owner is None and path[-1] != name:
-            return None, None
+        field = None
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            owner, field = kind, kind.model_fields.get(name)
+            kind = field.annotation if field else None
+        else:
+            kind = get_args(kind)[1] if get_origin(kind) is dict else None
     return owner, field

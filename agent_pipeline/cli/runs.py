@@ -10,10 +10,11 @@ import dagster as dg
 from pydantic import TypeAdapter, ValidationError
 
 from agent_pipeline.config.assets import ASSETS
+from agent_pipeline.config.resolution import fingerprint
 from agent_pipeline.defs.jobs import MIX, RETRAIN
 from agent_pipeline.defs.partitions import AGENTS
 from agent_pipeline.defs.resources import Workspace
-from agent_pipeline.defs.runs import store_version_tags
+from agent_pipeline.defs.runs import version_tags
 from agent_pipeline.errors import PartitionError, SettingsError
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.options import Options
@@ -50,7 +51,7 @@ def materialize(
         partition_key=str(key) if key else None,
         asset_selection=[dg.AssetKey(name) for name in sorted(selected)],
         run_config={"loggers": {"console": {}}, "ops": _ops(settings, selected)},
-        tags=store_version_tags(workspace.fingerprint(source, key)[0]) if key and whole else {},
+        tags=version_tags(workspace.fingerprint(source, key)[0], fingerprint(workspace.settings(), key)) if key and whole else {},
         raise_on_error=False,
     )
 

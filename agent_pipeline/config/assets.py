@@ -14,6 +14,7 @@ from agent_pipeline.judging.curation import LEAKS
 from agent_pipeline.options import Options
 from agent_pipeline.selection.embeddings import TFIDF
 from agent_pipeline.sessions.repair import DEFAULT_POLICY, KINDS
+from agent_pipeline.training.config import AdapterTraining
 
 EMBEDDED_BASE_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 OWN_NAME = "project-agent"
@@ -186,39 +187,11 @@ class ReplayConfig(Options):
     )
 
 
-class AdapterConfig(Options):
-    """How the adapter is trained; TRL's and peft's names."""
+class AdapterConfig(AdapterTraining):
+    """How the adapter is trained, on what base, and with how much of earlier nights."""
 
     base_model: str = Field(default=EMBEDDED_BASE_MODEL, description="Hugging Face id or local path of the model to train.")
-    epochs: float = Field(default=1.0, gt=0, description="Passes over the chosen rows.")
-    max_steps: int = Field(default=0, ge=0, description="Stop after so many optimizer steps; 0 trains all epochs.")
-    learning_rate: float = Field(default=1e-3, gt=0, description="Peak learning rate (LoRA wants about ten times a full fine-tune's).")
-    lr_scheduler: str = Field(
-        default="linear", description="How the learning rate falls after the warm-up; a name that transformers knows."
-    )
-    warmup_ratio: float = Field(default=0.1, ge=0, lt=1, description="Share of the steps over which the learning rate rises.")
-    max_grad_norm: float = Field(default=1.0, gt=0, description="Gradients are clipped to this norm.")
-    batch_size: int = Field(default=1, ge=1, description="Rows a forward pass.")
-    gradient_accumulation: int = Field(default=2, ge=1, description="Forward passes an optimizer step.")
-    lora_r: int = Field(default=16, ge=1, description="Rank of the adapter's matrices.")
-    lora_alpha: int = Field(default=32, ge=1, description="Scale of the adapter (alpha / r multiplies its output).")
-    lora_dropout: float = Field(default=0.0, ge=0, lt=1, description="Dropout before the adapter's first matrix.")
-    target_modules: str = Field(default="all-linear", description="Modules that get an adapter: all-linear, or names with commas between.")
-    use_dora: bool = Field(default=False, description="The adapter learns direction and magnitude apart (DoRA, Liu et al. 2024).")
-    use_lora_plus: bool = Field(
-        default=False, description="The adapter's second matrices learn faster than the first ones (LoRA+, Hayou et al. 2024)."
-    )
-    lora_plus_lr_ratio: float = Field(default=16.0, ge=1, description="LoRA+: how many times as fast.")
-    gradient_checkpointing: Literal["auto", "on", "off"] = Field(
-        default="auto", description="Recompute activations to save memory; auto: for long rows. Does not change what is learnt."
-    )
-    max_length: int = Field(
-        default=2048, ge=16, description="Tokens of a row; longer ones lose their oldest exchanges, never half an answer."
-    )
-    seed: int = Field(default=42, ge=0, description="Seed of the order of rows and of the adapter's first values.")
-    replay_ratio: float = Field(
-        default=0.1, ge=0, lt=1, description="Share of rows of earlier nights, from replay_buffer, in every batch; none of tonight's again."
-    )
+    replay_ratio: float = Field(default=0.1, ge=0, lt=1, description="Share of rows of earlier nights, from replay_buffer, in every batch.")
 
 
 class EvaluationConfig(Options):

@@ -1,25 +1,32 @@
 """Settings: `pipeline.toml`, overridden by `AGENT_PIPELINE_*` variables.
 
-The file is looked for in the working directory and above it (`AGENT_PIPELINE_CONFIG` names another); relative paths, in it and in
-variables, start from its folder. An empty variable is none. A name that no setting has is an error, in the file as in the environment: a
-misspelt setting must not be a silent default.
+The file is looked for in the working directory and above it (`AGENT_PIPELINE_CONFIG` names another). Relative paths, in the file and in
+variables, start from its folder. An empty variable counts as not set. Unknown settings are rejected, with a suggestion: a misspelt
+setting must not silently leave a default in place.
 """
 
-import difflib
 import json
 import os
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_validator
-from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
 
-from agent_pipeline.config.assets import EMBEDDED_BASE_MODEL
+from agent_pipeline.config.assets import ASSETS, EMBEDDED_BASE_MODEL
 from agent_pipeline.datasets.mixing import Strategy
 from agent_pipeline.errors import PartitionError, SettingsError
 from agent_pipeline.ingestion.reading import ReadingOptions
 from agent_pipeline.keys import PartitionKey, parse_key
+from agent_pipeline.options import did_you_mean, problem
 from agent_pipeline.redaction import DEFAULT_TYPES, RedactionOptions
 from agent_pipeline.redaction.detectors import KINDS
 from agent_pipeline.sources import Location, parse_location
@@ -27,25 +34,33 @@ from agent_pipeline.storage.lake import Lake
 
 PREFIX = "AGENT_PIPELINE_"
 _NOT_SETTINGS = {"CONFIG", "REAL_TRACES"}
-_NESTED = {"SPLIT", "AGENTS", "REDACTION", "JUDGE", "MIXING"}
+_NESTED = {"SPLIT", "AGENTS", "REDACTION", "JUDGE", "MIXING", "ASSETS"}
 
 
-class AgentSettings(BaseModel):
-    """What the settings say about one agent (`[agents."project/agent"]`) beyond what its store knows."""
+class Section(BaseModel):
+    """A table of the settings file."""
 
     model_config = ConfigDict(extra="forbid")
+
+
+Preset = Literal["", "smoke", "cpu", "gpu"]
+AssetValues = dict[str, dict[str, Any]]
+
+
+class AgentSettings(Section):
+    """What the settings say about one agent (`[agents."project/agent"]`) beyond what its store knows."""
 
     system_prompt: str = Field(default="", description="Put before sessions that have no system message.")
     tools: str = Field(default="", description="A JSON file of OpenAI function schemas, for a source that records none.")
     task_pattern: str = Field(default="", description="Regular expression on the session id whose groups name the task.")
     task_field: str = Field(default="", description="Key of the session's context that names the task.")
     labels: str = Field(default="", description="People's judgments of this agent's sessions, instead of the general labels.")
+    preset: Preset = Field(default="", description="This agent's preset, instead of the general one.")
+    assets: AssetValues = Field(default={}, description="Settings of this agent's assets, by asset: they override the general ones.")
 
 
-class JudgeSettings(BaseModel):
+class JudgeSettings(Section):
     """The language model that may judge (`[judge]`); without an endpoint there is none."""
-
-    model_config = ConfigDict(extra="forbid")
 
     endpoint: str = Field(default="", description="Base URL of an OpenAI-compatible server, https://host/v1.")
     model: str = Field(default="", description="The model's name there.")
@@ -60,10 +75,8 @@ class JudgeSettings(BaseModel):
     max_characters: int = Field(default=200_000, ge=1000, description="Longer questions are not asked.")
 
 
-class RedactionSettings(BaseModel):
+class RedactionSettings(Section):
     """Private data that becomes pseudonyms before anything is written (`[redaction]`)."""
-
-    model_config = ConfigDict(extra="forbid")
 
     enabled: bool = Field(default=True, description="Look for private data at all.")
     allow: list[str] = Field(default=[], description="Values that stay: exact ones, or regular expressions between slashes.")
@@ -71,19 +84,15 @@ class RedactionSettings(BaseModel):
     phone_regions: list[str] = Field(default=["US"], description="Countries whose telephone numbers are known without + and prefix.")
 
 
-class SplitSettings(BaseModel):
+class SplitSettings(Section):
     """Shares of the tasks that are held out, for ever: change them before the first night, not after."""
-
-    model_config = ConfigDict(extra="forbid")
 
     test: float = 0.2
     select: float = 0.1
 
 
-class MixingSettings(BaseModel):
+class MixingSettings(Section):
     """What multi_task_dataset is made of (`[mixing]`)."""
-
-    model_config = ConfigDict(extra="forbid")
 
     weights: dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]] = Field(
         default={"*": 1.0}, description="By project/agent, or by a pattern such as tau/*: each agent that fits has this weight."
@@ -118,8 +127,12 @@ class Settings(BaseSettings):
     judge: JudgeSettings = JudgeSettings()
     split: SplitSettings = SplitSettings()
     mixing: MixingSettings = MixingSettings()
+    preset: Preset = Field(default="", description="Settings of assets for a purpose, below those of [assets]: smoke, cpu or gpu.")
+    assets: AssetValues = Field(default={}, description="Settings of the assets of all agents, by asset.")
     agents: dict[str, AgentSettings] = {}
 
+    _variables: dict[str, Any] = PrivateAttr(default={})
+    """What the environment sets, as a tree; set by load_settings."""
     _home: Path = PrivateAttr(default_factory=Path.cwd)
     """Folder that relative paths start from; set by load_settings."""
 
@@ -154,6 +167,15 @@ class Settings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         file = config_file()
         return (init_settings, env_settings, *([TomlConfigSettingsSource(settings_cls, file)] if file else []))
+
+    def variable(self, *path: str) -> str:
+        """The environment variable that sets what stands at a path of the tree; empty where the environment does not."""
+        value: Any = self._variables
+        for name in path:
+            value = value.get(name) if isinstance(value, dict) else None
+        if value is None or not path:
+            return ""
+        return PREFIX + ("__".join(path).upper() if path[0] == "assets" else path[0].upper())
 
     @property
     def stores(self) -> list[Location]:
@@ -233,7 +255,7 @@ def load_settings(**overrides: Any) -> Settings:
     try:
         settings = Settings(**overrides)
     except ValidationError as error:
-        raise SettingsError(_sentence(error, file)) from error
+        raise SettingsError(problem(error, Settings, where=_where(file))) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"{file} is not a TOML file ({error}): mend it.") from error
     except OSError as error:
@@ -241,6 +263,8 @@ def load_settings(**overrides: Any) -> Settings:
     except ValueError as error:  # JSON in a variable that is none
         raise SettingsError(f"A variable of the environment is wrong ({error}).") from error
     settings._home = file.parent if file else Path.cwd()
+    settings._variables = EnvSettingsSource(Settings)()
+    _check_assets(settings, file)
     return settings
 
 
@@ -265,29 +289,23 @@ def _refuse_unknown_variables() -> None:
             continue
         name, nested, _ = variable.upper().removeprefix(PREFIX).partition("__")
         if name not in known or (nested and name not in _NESTED):
-            raise SettingsError(f"{variable} is no setting{_nearest(name, known, PREFIX)}.")
+            raise SettingsError(f"{variable} is no setting{did_you_mean(PREFIX + name, [PREFIX + each for each in known])}")
 
 
-def _sentence(error: ValidationError, file: Path | None) -> str:
-    first = error.errors()[0]
-    name = ".".join(str(part) for part in first["loc"])
-    where = f"{file} or the environment" if file else "the environment"
-    if first["type"] == "extra_forbidden":
-        inner: dict[Any, type[BaseModel]] = {
-            "split": SplitSettings,
-            "redaction": RedactionSettings,
-            "judge": JudgeSettings,
-            "mixing": MixingSettings,
-            "agents": AgentSettings,
-        }
-        known = set((Settings if len(first["loc"]) == 1 else inner.get(first["loc"][0], Settings)).model_fields)
-        return f"The setting {name!r} (in {where}) does not exist{_nearest(str(first['loc'][-1]), known)}."
-    return f"The setting {name!r} is wrong ({first['msg']}; got {first['input']!r}): correct it in {where}."
+def _check_assets(settings: Settings, file: Path | None) -> None:
+    """Every name and value of the assets' settings, for all agents and for each."""
+    tables = {"assets": settings.assets} | {f'agents."{key}".assets': agent.assets for key, agent in settings.agents.items()}
+    for table, assets in tables.items():
+        for asset, values in assets.items():
+            if asset not in ASSETS:
+                raise SettingsError(
+                    f"There is no asset {asset!r} to set ([{table}.{asset}] in {_where(file)}){did_you_mean(asset, ASSETS)}"
+                )
+            ASSETS[asset].validated(values, f"{table}.{asset}.", _where(file))
 
 
-def _nearest(name: str, known: set[str], prefix: str = "") -> str:
-    close = difflib.get_close_matches(name, sorted(known), n=1)
-    return f": did you mean {prefix}{close[0]}?" if close else f"; there are {', '.join(sorted(prefix + each for each in known))}"
+def _where(file: Path | None) -> str:
+    return f"{file} or the environment" if file else "the environment"
 
 
 def _tools(path: Path) -> list[dict[str, Any]]:

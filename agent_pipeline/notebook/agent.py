@@ -81,22 +81,7 @@ class AgentSFTConfig:
 
     def training(self) -> TrainingConfig:
         """The numbers of the training itself. Raises SettingsError."""
-        return TrainingConfig(
-            epochs=self.num_epochs,
-            max_steps=self.max_steps,
-            learning_rate=self.learning_rate,
-            batch_size=self.batch_size,
-            gradient_accumulation=self.gradient_accumulation_steps,
-            max_length=self.max_seq_length,
-            use_lora=self.use_lora,
-            lora_r=self.lora_r,
-            lora_alpha=self.lora_alpha,
-            use_dora=self.use_dora,
-            use_lora_plus=self.use_lora_plus,
-            lora_plus_lr_ratio=self.lora_plus_lr_ratio,
-            in_order=self.use_online_continual,
-            seed=self.seed,
-        )
+        return TrainingConfig.translated({**vars(self), "in_order": self.use_online_continual})
 
     def learner(self) -> OnlineContinualLearner:
         """An empty buffer. Raises SettingsError."""

@@ -84,7 +84,7 @@ def train_adapter(
         "identity": identity,
         "base": {"name": base.name, "revision": base.revision},
         "template": {key: value for key, value in asdict(template).items() if key != "jinja"},
-        "config": asdict(config),
+        "config": config.model_dump(),
         "rows": counts,
         **({"replay": replay} if replayed else {}),
         "row_ids": [row.row_id for row in encoded],

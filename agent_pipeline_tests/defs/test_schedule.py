@@ -9,10 +9,12 @@ from typing import Any
 import dagster as dg
 import pytest
 
+from agent_pipeline.config.resolution import fingerprint as fingerprint_of_settings
+from agent_pipeline.config.settings import load_settings
 from agent_pipeline.definitions import defs
 from agent_pipeline.defs.jobs import RETRAIN
 from agent_pipeline.defs.resources import Workspace
-from agent_pipeline.defs.runs import store_version_tags
+from agent_pipeline.defs.runs import version_tags
 from agent_pipeline.ingestion.reading import fingerprint
 from agent_pipeline.keys import parse_key
 from agent_pipeline.sources import open_source
@@ -44,7 +46,11 @@ def _tick(instance: dg.DagsterInstance) -> Any:
 
 def _trained(instance: dg.DagsterInstance, partition: str, status: dg.DagsterRunStatus) -> None:
     version, _ = fingerprint(stored_sessions(open_source(SAMPLE), parse_key(partition)))
-    run = dg.DagsterRun(job_name=RETRAIN, status=status, tags={"dagster/partition": partition, **store_version_tags(version)})
+    run = dg.DagsterRun(
+        job_name=RETRAIN,
+        status=status,
+        tags={"dagster/partition": partition, **version_tags(version, fingerprint_of_settings(load_settings(), parse_key(partition)))},
+    )
     instance.add_run(run)
 
 

@@ -1,0 +1,23 @@
+"""Named groups of asset settings, below everything that the user sets: `preset = "smoke"`.
+
+`cpu` is empty: the defaults are chosen for a small model on a few CPU cores.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+PRESETS: dict[str, Mapping[str, Mapping[str, Any]]] = {
+    "smoke": {
+        "sft_coreset": {"strategy": "random", "target_size": 32},
+        "sft_adapter": {"max_steps": 4, "max_length": 1024, "lora_r": 4, "lora_alpha": 8},
+        "evaluation": {"max_samples": 8, "max_new_tokens": 32, "max_length": 1024},
+        "gguf_export": {"outtypes": ["f16"], "max_conversations": 4, "max_new_tokens": 8},
+    },
+    "cpu": {},
+    "gpu": {
+        "sft_coreset": {"target_size": 10_000},
+        "sft_adapter": {"batch_size": 8, "max_length": 8192, "learning_rate": 2e-4, "epochs": 2.0},
+        "evaluation": {"max_samples": 400, "max_new_tokens": 512, "max_length": 8192},
+    },
+}
+"""By preset and asset: `smoke` proves in a minute that everything runs, `gpu` is for models of billions of weights and long sessions."""

@@ -1,0 +1,107 @@
+"""Which value every setting of an asset has for an agent, and where it was set.
+
+From the lowest to the highest: the default, the preset, `[assets.<asset>]`, `[agents."<project/agent>".assets.<asset>]`, the run's own.
+The schedule, the sensors, the shell, the launchpad and the assets themselves all ask `resolve`.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Generic, TypeVar
+
+from agent_pipeline.config.assets import ASSETS
+from agent_pipeline.config.presets import PRESETS
+from agent_pipeline.config.settings import Settings
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.options import Options
+from agent_pipeline.sessions.session import sha256_of
+
+Group = TypeVar("Group", bound=Options)
+RunValues = Mapping[str, Mapping[str, Any]]
+"""Values of one run: by asset and setting."""
+
+THIS_RUN = "this run"
+POOLED = "multi_task_dataset"
+"""The asset of all agents together, which no agent's run makes."""
+
+
+@dataclass(frozen=True)
+class Resolved(Generic[Group]):
+    """An asset's settings, and by name the place where each that is not left to its default was set."""
+
+    options: Group
+    origins: dict[str, str]
+
+    def table(self) -> list[dict[str, Any]]:
+        """A row for each setting that was set somewhere: its name, its value and its origin."""
+        return [{"setting": name, "value": getattr(self.options, name), "set_by": place} for name, place in sorted(self.origins.items())]
+
+
+def resolve(
+    settings: Settings, options: type[Group], key: PartitionKey | None = None, run: Mapping[str, Any] | None = None
+) -> Resolved[Group]:
+    """The settings of an asset for an agent (None: for all agents), with a run's own values on top.
+
+    Raises:
+        SettingsError: a value of the run does not exist, or is out of range.
+    """
+    asset = asset_of(options)
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    for place, layer in _layers(settings, asset, key):
+        values |= layer
+        origins |= {name: settings.variable(*_path(place, asset, key), name) or place for name in layer}
+    for name, value in (run or {}).items():
+        if name not in values or values[name] != value:
+            values[name] = value
+            origins[name] = THIS_RUN
+    resolved = options.validated(values, f"{asset}.")
+    defaults = options()
+    origins = {name: place for name, place in origins.items() if place == THIS_RUN or getattr(resolved, name) != getattr(defaults, name)}
+    return Resolved(resolved, origins)
+
+
+def asset_of(options: type[Options]) -> str:
+    """The asset that has these options."""
+    return next(name for name, each in ASSETS.items() if each is options)
+
+
+def _layers(settings: Settings, asset: str, key: PartitionKey | None) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    agent = settings.agents.get(str(key)) if key else None
+    preset = (agent.preset if agent else "") or settings.preset
+    if preset:
+        yield f'preset = "{preset}"', PRESETS[preset].get(asset, {})
+    if "base_model" in ASSETS[asset].model_fields and "base_model" in settings.model_fields_set:
+        yield "base_model", {"base_model": settings.base_model}
+    yield f"[assets.{asset}]", settings.assets.get(asset, {})
+    if agent:
+        yield f'[agents."{key}".assets.{asset}]', agent.assets.get(asset, {})
+
+
+def _path(place: str, asset: str, key: PartitionKey | None) -> tuple[str, ...]:
+    """Where a layer stands in the tree of settings."""
+    if place.startswith("[agents."):
+        return ("agents", str(key), "assets", asset)
+    return ("assets", asset) if place.startswith("[assets.") else ()
+
+
+def fingerprint(settings: Settings, key: PartitionKey, run: RunValues | None = None) -> str:
+    """A hash of every setting that decides what a run of an agent makes: another one, and the agent is to be trained again.
+
+    Raises:
+        SettingsError: a setting is wrong, or the agent's file of tools cannot be read.
+    """
+    run = run or {}
+    assets = {name: resolve(settings, options, key, run.get(name)).options for name, options in ASSETS.items() if name != POOLED}
+    reading = asdict(settings.reading(key))
+    del reading["repair"]  # a setting of the asset `sessions`
+    judge = settings.judge.model_dump(include={"endpoint", "model", "parameters", "max_characters"})
+    rubric = settings.rubric_path.read_text(encoding="utf-8") if settings.rubric_path and settings.rubric_path.is_file() else ""
+    judged = {"judge": judge, "rubric": rubric} if "llm" in str(getattr(assets["judged_sessions"], "decided_by", "")) else {}
+    return sha256_of(
+        {
+            "assets": {name: options.model_dump(mode="json") for name, options in assets.items()},
+            "reading": reading,
+            "split": settings.split.model_dump(),
+            **judged,
+        }
+    )

@@ -1,0 +1,57 @@
+"""Write settings into `pipeline.toml`; comments, order and layout stay."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import tomlkit
+from tomlkit.exceptions import TOMLKitError
+from tomlkit.items import Table
+
+from agent_pipeline.config.resolution import RunValues
+from agent_pipeline.config.settings import config_file
+from agent_pipeline.datasets.jsonl import write_atomically
+from agent_pipeline.errors import SettingsError
+from agent_pipeline.keys import PartitionKey
+
+
+def save(values: RunValues, key: PartitionKey | None) -> Path:
+    """Set values of assets in the settings file: of one agent, or without a key of all.
+
+    Without a file, `pipeline.toml` is made in the working directory.
+
+    Example:
+        `save({"sft_adapter": {"lora_r": 8}}, PartitionKey("shop", "support"))` writes
+
+            [agents."shop/support".assets.sft_adapter]
+            lora_r = 8
+
+    Raises:
+        SettingsError: the file is not TOML, or a name that must be a table is none.
+    """
+    path = config_file() or Path.cwd() / "pipeline.toml"
+    try:
+        document = tomlkit.parse(path.read_text(encoding="utf-8") if path.exists() else "")
+        for asset, settings in values.items():
+            table = _table(document, ("agents", str(key), "assets", asset) if key else ("assets", asset))
+            for name, value in settings.items():
+                table[name] = value
+    except (TOMLKitError, TypeError, AttributeError) as error:
+        raise SettingsError(f"{path} cannot be changed ({error}): write the settings by hand.") from error
+    write_atomically(path, tomlkit.dumps(document).encode("utf-8"))
+    return path
+
+
+def _table(document: Any, names: tuple[str, ...]) -> Any:
+    """The table at a path of names, made where it is missing; tables on the way there get no header of their own."""
+    table = document
+    for name in names[:-1]:
+        if name not in table:
+            table.append(name, tomlkit.table(is_super_table=True))
+        table = table[name]
+    if names[-1] not in table:
+        table.append(names[-1], tomlkit.table())
+    found = table[names[-1]]
+    if not isinstance(found, Table | Mapping):
+        raise TypeError(f"{'.'.join(names)} is no table")
+    return found
