@@ -10,7 +10,7 @@ from pydantic import Field
 from agent_pipeline.datasets.formats import Format
 from agent_pipeline.datasets.preferences import Strategy
 from agent_pipeline.judging import JUDGES, MEASURES, Policy
-from agent_pipeline.judging.curation import LEAKS
+from agent_pipeline.judging.leaks import LEAKS
 from agent_pipeline.options import Options
 from agent_pipeline.selection.embeddings import TFIDF
 from agent_pipeline.sessions.repair import DEFAULT_POLICY, KINDS
@@ -49,6 +49,11 @@ class JudgingConfig(Options):
     )
     score_acceptable: float = Field(default=1.0, description="A score from here up is acceptable.")
     score_unacceptable: float = Field(default=0.0, description="A score from here down is unacceptable; between the two it says nothing.")
+    metrics: dict[str, str] = Field(
+        default={},
+        description="A platform's metrics that are opinions, each with its direction: higher, lower (with the two thresholds of scores), "
+        "or a comparison ('>= 0.8', '<= 2'). A metric that is not named here decides nothing.",
+    )
     ask_llm: Literal["undecided", "all"] = Field(
         default="undecided",
         description="With llm in decided_by: ask it where its opinion can still change the verdict, or of all (to compare it with people).",
@@ -62,9 +67,10 @@ class CurationConfig(Options):
     """What is kept."""
 
     required_measures: list[str] = Field(
-        default=["ended_with_answer", "all_calls_answered"], description="Measures that a session must pass beside its verdict."
+        default=["ended_with_answer", "all_calls_answered"],
+        description="Measures that a session must pass beside its verdict; a good one that misses one is neither a good nor a bad answer.",
     )
-    max_sessions: int = Field(default=0, ge=0, description="Keep at most so many sessions, the earliest; 0 is no limit.")
+    max_sessions: int = Field(default=0, ge=0, description="Keep at most so many sessions, the latest; 0 is no limit.")
     max_characters: int = Field(
         default=0, ge=0, description="Drop longer sessions: what is said, called and answered, about 4 characters a token; 0 is no limit."
     )

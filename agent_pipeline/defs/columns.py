@@ -57,13 +57,13 @@ TABLES: dict[str, Columns] = {
     "sessions": Columns(SESSIONS, dict.fromkeys(SESSIONS.names, FROM_OUTSIDE)),
     "judged_sessions": Columns(
         JUDGED,
-        _same("sessions", SESSIONS.names) | dict.fromkeys(("verdict", "verdict_by", "verdict_reasons", "measures", "opinions"), _TOLD),
+        _same("sessions", SESSIONS.names) | dict.fromkeys(JUDGED.names[len(SESSIONS) :], _TOLD),
     ),
     "curated_sessions": Columns(
         CURATED,
         _same("judged_sessions", JUDGED.names)
         | {"content_sha256": _of("judged_sessions", "content_sha256", "messages", "tools")}
-        | dict.fromkeys(("kept", "drop_reason", "drop_detail"), _DECIDED),
+        | dict.fromkeys(CURATED.names[len(JUDGED) :], _DECIDED),
     ),
     "sft_dataset": Columns(
         SFT,

@@ -8,6 +8,8 @@ from agent_pipeline.defs.jobs import RETRAIN
 
 STORE_VERSION_TAG = "agent_pipeline/store_version"
 SETTINGS_VERSION_TAG = "agent_pipeline/settings_version"
+PENDING = "not_judged_yet"
+"""Metadata of `judged_sessions`: how many sessions the language model should have judged and did not (a limit, an outage)."""
 
 
 def version_tags(store: str, settings: str) -> dict[str, str]:
@@ -16,7 +18,17 @@ def version_tags(store: str, settings: str) -> dict[str, str]:
 
 
 def trained_on(instance: dg.DagsterInstance, partition: str, tags: Mapping[str, str]) -> bool:
-    """Whether the partition's last successful run of the whole graph took in exactly these versions of store and settings."""
+    """Whether the partition's last successful run of the whole graph took in exactly these versions of store and settings, and left no
+    session to be judged."""
     wanted = dg.RunsFilter(job_name=RETRAIN, statuses=[dg.DagsterRunStatus.SUCCESS], tags={"dagster/partition": partition})
     last = instance.get_run_records(wanted, limit=1)
-    return bool(last) and tags.items() <= last[0].dagster_run.tags.items()
+    return bool(last) and tags.items() <= last[0].dagster_run.tags.items() and not _pending(instance, partition)
+
+
+def _pending(instance: dg.DagsterInstance, partition: str) -> bool:
+    """Whether the last judging of the partition left sessions that the next run must ask about."""
+    wanted = dg.AssetRecordsFilter(asset_key=dg.AssetKey("judged_sessions"), asset_partitions=[partition])
+    records = instance.fetch_materializations(wanted, limit=1).records
+    materialization = records[0].asset_materialization if records else None
+    entry = materialization.metadata.get(PENDING) if materialization else None
+    return bool(entry and entry.value)

@@ -2,39 +2,30 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
 import dagster as dg
-import pyarrow as pa
 
 from agent_pipeline.config.assets import CurationConfig, JudgingConfig, SessionsConfig
 from agent_pipeline.defs.failures import user_errors
-from agent_pipeline.defs.metadata import bars, counted, counts_table, preview, weeks
+from agent_pipeline.defs.metadata import bars, counts_table, preview, weeks
 from agent_pipeline.defs.partitions import AGENTS, agent_key
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.run_config import in_force
+from agent_pipeline.defs.runs import PENDING
 from agent_pipeline.defs.specs import asset_options, version
 from agent_pipeline.ingestion.ingestion import ingest
-from agent_pipeline.judging import Judged, Panel, Policy, parse_measures
+from agent_pipeline.ingestion.scan import scan_new_sessions
+from agent_pipeline.judging import Panel, Policy, parse_measures
 from agent_pipeline.judging.agreement import Agreement
 from agent_pipeline.judging.client import Limits, LlmClient
-from agent_pipeline.judging.curation import (
-    Bounds,
-    Candidate,
-    Reason,
-    curate,
-    failed_calling,
-    leak_patterns,
-    without_leaks,
-)
+from agent_pipeline.judging.curation import Bounds, Reason
+from agent_pipeline.judging.tables import curate_sessions, judge_sessions
 from agent_pipeline.redaction import Redactor
 from agent_pipeline.sessions.repair import repair_policy
-from agent_pipeline.sessions.session import Message
-from agent_pipeline.sessions.tables import CURATED, JUDGED, row_session, stored_batches, to_batches, to_rows
-from agent_pipeline.sessions.text import characters
 
 
 @dg.observable_source_asset(
@@ -89,22 +80,22 @@ def sessions(context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Work
 
 @dg.asset_check(asset=sessions, partitions_def=AGENTS, blocking=True)
 def nothing_private_was_written(context: dg.AssetCheckExecutionContext, workspace: dg.ResourceParam[Workspace]) -> dg.AssetCheckResult:
-    """What was written, looked through once more with the same detectors: they find nothing. A find is shown by its kind, never itself."""
+    """The same detectors find nothing in what was written. Only sessions that no check has passed yet are searched.
+
+    A find is shown by its kind, never by its value.
+    """
     with user_errors():
         options = workspace.settings().redaction_options
-        redactor = Redactor(options)
-        found: Counter[str] = Counter()
-        where: list[str] = []
-        rows = 0
-        for row in to_rows(stored_batches(workspace.open_lake().open("sessions", agent_key(context)))):
-            rows += 1
-            if kinds := redactor.finds(row_session(row)).values():
-                found.update(kinds)
-                where.append(row["session_id"])
+        scan = scan_new_sessions(workspace.open_lake(), agent_key(context), options)
     return dg.AssetCheckResult(
-        passed=not found,
-        description="Redaction is switched off: nothing was looked for." if not options.enabled else None,
-        metadata={"sessions": rows, "found": counts_table(found, "kind of private data"), "in_sessions": json.dumps(where[:20])},
+        passed=not scan.kinds,
+        description=None if options.enabled else "Redaction is switched off: nothing was searched.",
+        metadata={
+            "sessions": scan.sessions,
+            "searched": scan.searched,
+            "found": counts_table(scan.kinds, "kind of private data"),
+            "in_sessions": json.dumps(scan.session_ids[:20]),
+        },
     )
 
 
@@ -114,50 +105,37 @@ def _treated(damage: Counter[str], policy: Mapping[str, str]) -> Counter[str]:
 
 
 # The labels are observed with the store: what changes in them is judged again.
-@dg.asset(**asset_options("traces", {"parquet", "silver"}, options=JudgingConfig), deps=[session_store])
-def judged_sessions(
-    context: dg.AssetExecutionContext, sessions: pa.RecordBatchReader, workspace: dg.ResourceParam[Workspace]
-) -> dg.MaterializeResult:
-    """The sessions with one verdict each, who gave it and why, what every measure found and every judge said.
+@dg.asset(**asset_options("traces", {"parquet", "silver"}, options=JudgingConfig), deps=[session_store, sessions])
+def judged_sessions(context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace]) -> dg.MaterializeResult:
+    """The sessions with one verdict each, who gave it and why, the result of every measure and the opinion of every judge.
 
-    Null is no verdict, never a bad one.
+    A null verdict means that nobody decided; it is never a bad verdict.
     """
     with user_errors():
         config = in_force(context, workspace, JudgingConfig)
         key = agent_key(context)
-        policy = Policy(config.decided_by, config.when_unjudged, config.score_acceptable, config.score_unacceptable)
+        policy = Policy(config.decided_by, config.when_unjudged, config.score_acceptable, config.score_unacceptable, config.metrics)
         panel = Panel(parse_measures(config.measures), policy, workspace.labels(key), ask_llm=config.ask_llm)
         panel.labels.redact(Redactor(workspace.settings().redaction_options))
         limits = Limits(config.llm_max_requests, config.llm_max_tokens, config.llm_max_usd)
-        asked = any("llm" in group for group in policy.groups)
-        with workspace.open_judge(limits) if asked else nullcontext() as panel.llm:
-            judged = panel.judge((row, row_session(row)) for row in to_rows(sessions))
-            rows = (row | _verdict_columns(each) for row, each in judged)
-            staged = workspace.open_lake().stage("judged_sessions", key, to_batches(rows, JUDGED), JUDGED)
-        for note in panel.labels.notes:
+        with workspace.open_judge(limits) if policy.has("llm") else nullcontext() as panel.llm:
+            table = judge_sessions(workspace.open_lake(), key, panel)
+        for note in panel.notes(key):
             context.log.warning(note)
         return dg.MaterializeResult(
-            value=staged,
-            data_version=version(staged.sha256),
+            value=table,
+            data_version=version(table.sha256),
             metadata={
                 "verdicts": counts_table(panel.verdicts, "verdict"),
+                PENDING: panel.pending,
                 "measures_failed": counts_table(panel.failed, "measure"),
                 "measures_not_taken": counts_table(panel.not_taken, "measure and why"),
+                "metrics_without_a_direction": counts_table(panel.undeclared, "metric"),
                 "agreement_with_people": _agreement_table(panel.agreement),
                 "labels": "\n".join(panel.labels.notes) or f"{len(panel.labels.by_id)} read",
                 **(_llm_spend(panel.llm.client) if panel.llm else {}),
             },
         )
-
-
-def _verdict_columns(judged: Judged) -> dict[str, Any]:
-    return {
-        "verdict": judged.verdict,
-        "verdict_by": judged.verdict_by,
-        "verdict_reasons": judged.verdict_reasons,
-        "measures": {name: result._asdict() for name, result in judged.measures.items()},
-        "opinions": {name: opinion._asdict() for name, opinion in judged.opinions.items()},
-    }
 
 
 def _agreement_table(agreement: Agreement) -> dg.MetadataValue:
@@ -180,87 +158,32 @@ def _llm_spend(client: LlmClient) -> dict[str, Any]:
     }
 
 
-@dg.asset(**asset_options("traces", {"parquet", "silver"}, options=CurationConfig))
-def curated_sessions(
-    context: dg.AssetExecutionContext, judged_sessions: pa.RecordBatchReader, workspace: dg.ResourceParam[Workspace]
-) -> dg.MaterializeResult:
-    """Every judged session with `kept`, and for a dropped one the first reason why. Only rows with `kept` are for training on."""
+@dg.asset(**asset_options("traces", {"parquet", "silver"}, options=CurationConfig), deps=[judged_sessions])
+def curated_sessions(context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace]) -> dg.MaterializeResult:
+    """Every judged session with its `use` (positive, negative, neither), and for what is not positive the first reason why.
+
+    Only rows with `kept` (positives) are trained on as they are; negatives are the bad answers of preference pairs and KTO.
+    """
     with user_errors():
         config = in_force(context, workspace, CurationConfig)
-        lake, key = workspace.open_lake(), agent_key(context)
-        patterns = leak_patterns(config.verdict_leaks)
-        candidates: list[Candidate] = []
-        stripped: set[str] = set()
-        for row in to_rows(judged_sessions):
-            messages, lines, leak = without_leaks(row["messages"], patterns)
-            if lines:
-                stripped.add(row["session_id"])
-                row = _with_messages(row, messages)
-            candidates.append(_candidate(row, leak))
-        required = [each.name for each in parse_measures(config.required_measures)]  # in the spelling of the tables
-        decisions = curate(candidates, required, Bounds(config.max_sessions, config.max_characters))
-
-        def decided() -> Iterator[dict[str, Any]]:
-            # Whom a session repeats is known when all have been seen: the table is read again, so that memory holds no texts but a batch's.
-            again = to_rows(stored_batches(lake.open("judged_sessions", key)))
-            for row, decision in zip(again, decisions, strict=True):
-                if decision.session_id in stripped:
-                    row = _with_messages(row, without_leaks(row["messages"], patterns)[0])
-                yield row | {"kept": decision.reason is None, "drop_reason": decision.reason, "drop_detail": decision.detail}
-
-        staged = lake.stage("curated_sessions", key, to_batches(decided(), CURATED), CURATED)
-        where = counted(decision.reason or "kept" for decision in decisions)
+        key = agent_key(context)
+        bounds = Bounds(config.max_sessions, config.max_characters)
+        table, curation = curate_sessions(workspace.open_lake(), key, config.required_measures, bounds, config.verdict_leaks)
+        counts = curation.counts
         return dg.MaterializeResult(
-            value=staged,
-            data_version=version(staged.sha256),
+            value=table,
+            data_version=version(table.sha256),
             metadata={
-                "sessions": len(decisions),
-                "kept": where["kept"],
-                "dropped": len(decisions) - where["kept"],
-                "reasons": counts_table(where),
-                "verdicts_taken_out_of_the_text": len(stripped),
-                "where_sessions_went": bars(where, f"{key}: where {len(decisions)} sessions went"),
-                "by_week": weeks(
-                    (
-                        (one.created_at, _kind(decision.reason) if decision.reason else "kept")
-                        for one, decision in zip(candidates, decisions, strict=True)
-                    ),
-                    ["kept", *(_kind(reason) for reason in Reason)],
-                    f"{key}: where they went, by week",
-                ),
+                "sessions": counts.total(),
+                "kept": counts["kept"],
+                "dropped": counts.total() - counts["kept"],
+                "uses": counts_table(curation.uses, "use"),
+                "reasons": counts_table(curation.counts_with_detail),
+                "verdicts_taken_out_of_the_text": len(curation.stripped),
+                "where_sessions_went": bars(counts, f"{key}: where {counts.total()} sessions went"),
+                "by_week": weeks(curation.by_time, ["kept", *Reason], f"{key}: where they went, by week"),
             },
         )
-
-
-def _kind(reason: str) -> str:
-    """A reason without the name that it may have after it: `broken:orphan_output` is `broken`."""
-    return reason.partition(":")[0]
-
-
-def _with_messages(row: dict[str, Any], messages: list[Message]) -> dict[str, Any]:
-    """A session's row with other messages, and the identity of those."""
-    row = row | {"messages": messages}
-    return row | {"content_sha256": row_session(row).content_sha256()}
-
-
-def _candidate(row: dict[str, Any], leak: str | None) -> Candidate:
-    return Candidate(
-        session_id=row["session_id"],
-        content_sha256=row["content_sha256"],
-        created_at=row["created_at"],
-        archived=row["archived"],
-        messages=sum(message["role"] != "system" for message in row["messages"]),
-        error=row["error"],
-        verdict=row["verdict"],
-        failed_measures=[name for name, result in row["measures"].items() if result["passed"] is False],
-        passed_measures=[name for name, result in row["measures"].items() if result["passed"] is True],
-        broken=row["broken"],
-        attack_succeeded=row["attack_succeeded"],
-        leak=leak,
-        characters=characters(row["messages"]),
-        failed_calling=row["verdict"] == "unacceptable"
-        and failed_calling(row["messages"], row["damage"], row["broken"], row["verdict_by"]),
-    )
 
 
 @dg.asset_check(asset=curated_sessions, partitions_def=AGENTS, blocking=True)

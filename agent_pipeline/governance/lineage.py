@@ -36,10 +36,32 @@ _GROUPS = 64
 AGENT = r"[a-z0-9._-]+/[a-z0-9._-]+:"
 """What stands before the id of a row in a table of several agents."""
 
-_MENTIONS = {"parent_session_id": "parent", "drop_detail": "original", "reason": "original", "task_key": "task", "case_id": "task"}
+_MENTIONS = {
+    "parent_session_id": "parent",
+    "duplicate_of": "original",
+    "continued_by": "continuation",
+    "reason": "original",
+    "task_key": "task",
+    "case_id": "task",
+}
 """Columns in which a row of another session may name one, and as what."""
 
-_FACTS = ("row_id", "content_sha256", "task_key", "split", "kept", "drop_reason", "drop_detail", "verdict", "verdict_by", "label", "margin")
+_FACTS = (
+    "row_id",
+    "content_sha256",
+    "task_key",
+    "split",
+    "kept",
+    "use",
+    "drop_reason",
+    "drop_detail",
+    "duplicate_of",
+    "continued_by",
+    "verdict",
+    "verdict_by",
+    "label",
+    "margin",
+)
 _INDEX_FACTS = ("chosen", "rank", "score", "reason")
 
 
@@ -186,7 +208,7 @@ def names(rows: pa.Table, ids: Sequence[str], key: PartitionKey | None = None) -
     found: dict[str, np.ndarray] = {}
     for name in rows.column_names:
         column = rows[name].cast(pa.string())  # another library's table may have another kind of text
-        if is_own(name) or name in ("parent_session_id", "drop_detail"):
+        if is_own(name) or name in ("parent_session_id", "duplicate_of", "continued_by"):
             mask = pc.is_in(column, value_set=pa.array(ids))
         elif name in ("task_key", "case_id"):
             mask = pc.is_in(column, value_set=pa.array([f"session:{each}" for each in ids]))

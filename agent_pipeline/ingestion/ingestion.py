@@ -4,13 +4,13 @@ Beside the table lies `sessions_seen`: of each session a hash of what the store 
 not read again. A table that is made by copying has the bytes of one that is made anew; a change of code, settings or table makes all anew.
 """
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, lru_cache, partial
 from importlib.metadata import version
 from pathlib import Path
-from sys import intern
 from typing import Any, NamedTuple
 
 import msgspec
@@ -47,21 +47,23 @@ _SEEN_SCHEMA = pa.schema(
         pa.field("calls", pa.string(), nullable=False),
         pa.field("redacted", pa.string(), nullable=False),
         pa.field("private_id", pa.bool_(), nullable=False),
+        pa.field("clean", pa.bool_(), nullable=False),
     ]
 )
-_MADE_BY, _TABLE, _TOOLS = b"made_by", b"table_sha256", b"tools"
+_MADE_BY, TABLE_SHA256, _TOOLS = b"made_by", b"table_sha256", b"tools"
 _LIBRARIES = ("pyarrow", "msgspec", *LIBRARIES)
 _SHAPES = msgspec.json.Decoder(list[CallShape])
 
 
 class _Seen(NamedTuple):
-    """What the next run must know of a session: a row of `sessions_seen`."""
+    """What the next run must know of a session: a row of `sessions_seen`. `clean`: a search of the written row found nothing private."""
 
     session_id: str
     digest: bytes
     calls: str
     redacted: str
     private_id: bool
+    clean: bool = False
 
 
 class Ingested(NamedTuple):
@@ -83,7 +85,8 @@ def ingest(source: TraceSource, key: PartitionKey, options: ReadingOptions, lake
     What the next run needs is kept at once: it names the table that it belongs to, and counts for nothing beside another.
     Raises what `TraceSource.sessions`, `Preparation` and `Lake.stage` raise.
     """
-    last = _last(lake, key, options)
+    maker = made_by(options, source)
+    last = _last(lake, key, maker)
     run = _Run(Preparation(options), last)
     stored = _Remaining(stored_sessions(source, key), key, BlockList.read(lake))
     table = lake.stage("sessions", key, run.batches(iter(stored)), SESSIONS)
@@ -92,7 +95,7 @@ def ingest(source: TraceSource, key: PartitionKey, options: ReadingOptions, lake
         counts = {name: Counter() for name in _COUNTED}
         table = lake.stage("sessions", key, _with_tools(table, tools, counts), SESSIONS)
     source.notes.extend(run.preparation.notes(key))
-    metadata = {_MADE_BY: made_by(options).encode(), _TABLE: table.sha256.encode(), _TOOLS: json_bytes(tools)}
+    metadata = {_MADE_BY: maker.encode(), TABLE_SHA256: table.sha256.encode(), _TOOLS: json_bytes(tools)}
     schema = _SEEN_SCHEMA.with_metadata(metadata)
     lake.stage(SEEN, key, _seen_batches(run.seen, schema), schema).commit()
     return Ingested(table, _told(counts), run.preparation.redacted, _first(table), run.copied, stored.forgotten)
@@ -125,9 +128,18 @@ class _Remaining:
         return session and self._blocked.without_names(session, self._key)
 
 
-def made_by(options: ReadingOptions) -> str:
-    """What a table follows from beside its store: the code and the settings."""
-    return sha256_of([_code(), repr(options)])
+def made_by(options: ReadingOptions, source: TraceSource) -> str:
+    """What a table follows from beside its store: the code, the settings, and the reader with its version and its own code."""
+    reader = [source.name, str(getattr(source, "version", "")), _reader_code(type(source))]
+    return sha256_of([_code(), reader, repr(options)])
+
+
+@cache
+def _reader_code(reader: type) -> list[str]:
+    """The hashes of the files that hold a reader's classes, where they are not the package's own (another package's reader)."""
+    files = {file for each in reader.__mro__ if (file := getattr(sys.modules.get(each.__module__), "__file__", None))}
+    own = str(Path(__file__).parents[1])
+    return [sha256_file(Path(file)) for file in sorted(files) if not file.startswith(own) and Path(file).is_file()]
 
 
 @cache
@@ -148,15 +160,15 @@ class _Last(NamedTuple):
     tools: list[Tool]
 
 
-def _last(lake: Lake, key: PartitionKey, options: ReadingOptions) -> _Last | None:
+def _last(lake: Lake, key: PartitionKey, maker: str) -> _Last | None:
     if not (lake.is_local and lake.has("sessions", key) and lake.has(SEEN, key)):
         return None
     try:
         table = lake.open(SEEN, key).read()
         metadata: Mapping[bytes, bytes] = table.schema.metadata or {}
-        if metadata.get(_MADE_BY) != made_by(options).encode():
+        if metadata.get(_MADE_BY) != maker.encode():
             return None
-        if metadata.get(_TABLE) != sha256_file(Path(lake.table("sessions", key).path)).encode():
+        if metadata.get(TABLE_SHA256) != sha256_file(Path(lake.table("sessions", key).path)).encode():
             return None
         seen = [_Seen(*row) for row in zip(*(column.to_pylist() for column in table.columns), strict=True)]
         tools = msgspec.json.decode(metadata[_TOOLS])
@@ -221,7 +233,7 @@ class _Run:
         redacted, calls = self.preparation.prepare(session)
         private = self.preparation.took_private_id()
         counted = json_bytes(redacted).decode() if redacted else "{}"
-        return encoded_row(session), _Seen(stored.session_id, stored.digest, _text_of(calls), intern(counted), private)
+        return encoded_row(session), _Seen(stored.session_id, stored.digest, _text_of(calls), sys.intern(counted), private)
 
     def _batch(self, made: list[list[Any]], places: list[tuple[bool, int]], old: "_Rows | None") -> pa.RecordBatch:
         if self.tools is None:

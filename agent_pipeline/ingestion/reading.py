@@ -135,6 +135,10 @@ def mend(session: Session, policy: Policy) -> frozenset[CallShape] | None:
         session.damage = dict(Counter(session.damage) + Counter(damage))
     if session.damage:
         session.broken = broken_by(session.damage, policy)
+    if session.broken == "unanswered_call" and session.ends_on_tool and session.messages:
+        last_calls = session.messages[-1].get("tool_calls") or ()
+        if session.damage["unanswered_call"] == len(last_calls):  # by the source's rules they ended the run
+            session.broken = None
     return calls
 
 

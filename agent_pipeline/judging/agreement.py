@@ -41,7 +41,7 @@ class Agreement:
         if people is None:
             return
         others: dict[str, Verdict | None] = {
-            name: judged.opinions[name].verdict for name in ("score", "measures", "llm") if name in judged.opinions
+            name: judged.opinions[name].verdict for name in ("score", "metrics", "measures", "llm") if name in judged.opinions
         }
         others |= {
             name: None if result.passed is None else "acceptable" if result.passed else "unacceptable"

@@ -8,7 +8,7 @@ import logging
 import sqlite3
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -83,10 +83,17 @@ class Limits:
 
 
 class Answer(NamedTuple):
-    """`text` is null where there is none; `problem` then says why, in words that group well."""
+    """`text` is `None` where there is none; `problem` then says why, in words that group well.
+
+    `pending`: the problem may be gone in another run (a limit, an outage), so the question stays open.
+    """
 
     text: str | None
     problem: str = ""
+    pending: bool = False
+
+
+UNPARSABLE = "the answer could not be parsed"
 
 
 class Spend:
@@ -119,7 +126,7 @@ class Spend:
             self._reserved.update({"in": estimate[0], "out": estimate[1]})
             return True
 
-    def settle(self, estimate: tuple[int, int], used: tuple[int, int]) -> None:
+    def record(self, estimate: tuple[int, int], used: tuple[int, int]) -> None:
         """Put what a request really used in the place of its estimate."""
         with self._lock:
             self._reserved.subtract({"in": estimate[0], "out": estimate[1]})
@@ -208,28 +215,33 @@ class LlmClient:
         self._client.close()
         self._cache.close()
 
-    def ask(self, text: str, schema: dict[str, Any], about: str = "") -> Future[Answer]:
-        """The answer to a text, in the form of a JSON schema where the endpoint can be held to one; at once if it is known. `about` names
-        the sessions of which the text tells (`AnswerCache.put`)."""
+    def ask(self, text: str, schema: dict[str, Any], parses: Callable[[str], bool], about: str = "") -> Future[Answer]:
+        """The answer to a text, in the form of a JSON schema where the endpoint can be held to one; at once if it is known.
+
+        Only an answer that `parses` is cached; any other one is counted, and asked for again by the next run. `about` names the sessions of
+        which the text tells (`AnswerCache.put`).
+        """
         question = sha256_of([_VERSION, self.endpoint.model, self.endpoint.parameters, schema, text])
         if question in self._asked:  # on its way, or refused in this run: not to be paid for twice
             self._asked[question].add_done_callback(self._count_again)
             return self._asked[question]
         known = self._cache.get(question)
-        if known is not None:
+        if known is not None and parses(known):
             self.count("cached")
             future: Future[Answer] = Future()
             future.set_result(Answer(known))
             return future
-        future = self._asked[question] = self._pool.submit(self._answer, question, text, schema, about)
+        future = self._asked[question] = self._pool.submit(self._answer, question, text, schema, parses, about)
         return future
 
     def _count_again(self, future: Future[Answer]) -> None:
         if not future.cancelled() and not future.exception():
             self.count(future.result().problem or "cached")
 
-    def _answer(self, question: str, text: str, schema: dict[str, Any], about: str) -> Answer:
+    def _answer(self, question: str, text: str, schema: dict[str, Any], parses: Callable[[str], bool], about: str) -> Answer:
         answer = self._request(text, schema)
+        if answer.text is not None and not parses(answer.text):
+            answer = Answer(None, UNPARSABLE, pending=True)
         if answer.text is not None:
             self._cache.put(question, answer.text, about)
         self.count(answer.problem or "asked")
@@ -242,9 +254,9 @@ class LlmClient:
         estimate = (len(text) // 3 + 1, self.endpoint.longest_answer)
         for index in range(self._format, len(_FORMATS)):
             if self._failures >= _FAILURES_IN_A_ROW:
-                return Answer(None, "the endpoint stopped answering")
+                return Answer(None, "the endpoint stopped answering", pending=True)
             if not self.spend.reserve(estimate):
-                return Answer(None, "the spend limit was reached")
+                return Answer(None, "the spend limit was reached", pending=True)
             used = (0, 0)
             try:
                 done = self._client.chat.completions.create(
@@ -268,10 +280,10 @@ class LlmClient:
             except (openai.APIError, ValueError, AttributeError, TypeError) as error:
                 return self._failed(error)
             finally:
-                self.spend.settle(estimate, used)
+                self.spend.record(estimate, used)
             self._went(True)
             self._format = index
-            return Answer(content) if isinstance(content, str) else Answer(None, "the model gave no text")
+            return Answer(content) if isinstance(content, str) else Answer(None, "the model gave no text", pending=True)
         raise AssertionError("every format either answers or ends")
 
     def _failed(self, error: Exception) -> Answer:
@@ -285,7 +297,7 @@ class LlmClient:
                 f"The judge's endpoint {self.endpoint.url} answers nothing ({type(error).__name__}: {str(error)[:200]}): start it, correct "
                 "judge.endpoint, or take llm out of decided_by."
             ) from error
-        return Answer(None, f"the request failed ({type(error).__name__})")
+        return Answer(None, f"the request failed ({type(error).__name__})", pending=True)
 
     def _went(self, well: bool) -> None:
         with self._lock:

@@ -1,84 +1,108 @@
-"""Which sessions are kept, and for each other one the first reason why not.
+"""What each judged session may be used for, and where it may be neither a good nor a bad answer, the first reason why.
 
-The order of the reasons is the order of the tests: state of the record, damage, what must not be learnt, verdict, measures, duplicates, the
-limit. A session dropped for its verdict or by a measure stays available beside the kept ones: it is what a preference pair's rejected side
-is made of.
+The order of the reasons is the order of the tests: state of the record, damage, what must not be trained on, verdict, measures,
+repetitions, the limit. A session that somebody judged good is never a bad answer, whatever measures it misses.
 """
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from agent_pipeline.errors import SettingsError
-from agent_pipeline.sessions.session import Message
-from agent_pipeline.sessions.text import message_texts
+import xxhash
+
+from agent_pipeline.errors import DataError
+from agent_pipeline.judging.leaks import leak_patterns, without_leaks
+from agent_pipeline.sessions.session import Message, canonical_json
+from agent_pipeline.sessions.tables import row_session
+from agent_pipeline.sessions.text import call_texts, characters
+
+
+class Use(StrEnum):
+    """What a session may be: a good answer, a bad answer (a pair's rejected side, a KTO row labelled false), or neither."""
+
+    POSITIVE = "positive"
+    NEGATIVE = "negative"
+    NEITHER = "neither"
 
 
 class Reason(StrEnum):
-    """Why a session is dropped; those that end in a colon are followed by a name (`measure:ended_with_answer`, `broken:orphan_output`).
+    """Why a session is dropped. `BROKEN`, `MEASURE` and `UNMEASURED` name the damage or the measure in the detail.
 
-    `UNMEASURED` is a required measure that could not be taken: null is not zero, so its session is neither good nor bad.
+    `UNMEASURED` is a required measure that could not be taken.
     """
 
     ARCHIVED = "archived"
     EMPTY = "empty"
-    BROKEN = "broken:"
+    BROKEN = "broken"
     INFRASTRUCTURE_ERROR = "infrastructure_error"
     ATTACK_SUCCEEDED = "attack_succeeded"
     VERDICT_LEAK = "verdict_leak"
     TOO_LONG = "too_long"
     UNJUDGED = "unjudged"
     UNACCEPTABLE = "unacceptable"
-    MEASURE = "measure:"
-    UNMEASURED = "unmeasured:"
-    DUPLICATE = "duplicate_of"
+    MEASURE = "measure"
+    UNMEASURED = "unmeasured"
+    DUPLICATE = "duplicate"
+    CONTINUED = "continued"
     MAX_SESSIONS = "max_sessions"
-
-
-LEAKS = (
-    r"episode (?:is )?(?:finished|over|done|ended)[,.;:]? *reward *[=:] *\S+ *$",
-    r"reward *[=:] *(?:true|false|[01](?:\.0+)?)[ .!]*$",
-    r"(?:task|episode|evaluation) (?:success|passed|result|verdict) *[=:] *(?:true|false|[01](?:\.0+)?|pass(?:ed)?|fail(?:ed)?)[ .!]*$",
-)
-"""What a verdict in the text looks like: regular expressions on lines in lower case, each from its first letter on."""
 
 
 class Candidate(NamedTuple):
     """What curation looks at: a session without its text.
 
-    `broken` is the kind of damage that drops it, `leak` a verdict that stands in its text and cannot be taken out. `passed_measures` (null:
-    whoever asks does not know) tells a required measure that was not taken from one that passed. `failed_calling` says that somebody
-    found it bad and that nothing is wrong with the record but that its last message's calls have no results: the agent was stopped there.
+    `failed` and `passed` are measures by name. `leak` is a verdict that stands in the text and cannot be taken out. `beginnings` are hashes
+    of the conversation up to each of its messages; the last one is the whole. `stopped_calling`: a judge found the session bad, and
+    nothing is wrong with its record but that the last message's calls have no results, because the agent was stopped there.
     """
 
     session_id: str
     content_sha256: str
-    created_at: datetime | None
-    archived: bool
-    messages: int
-    error: str | None
-    verdict: str | None
-    failed_measures: Sequence[str]
-    passed_measures: Sequence[str] | None = None
+    created_at: datetime | None = None
+    archived: bool = False
+    messages: int = 1
+    error: str | None = None
+    verdict: str | None = None
+    failed: Sequence[str] = ()
+    passed: Sequence[str] = ()
     broken: str | None = None
     attack_succeeded: bool | None = None
     leak: str | None = None
     characters: int = 0
-    failed_calling: bool = False
+    stopped_calling: bool = False
+    beginnings: Sequence[int] = ()
 
 
 class Decision(NamedTuple):
-    """`reason` is null for a kept session; `detail` says more (which session it repeats, how long it is)."""
+    """A session's fate, in the columns of `curated_sessions`; a positive has no reason."""
 
     session_id: str
-    reason: str | None
-    detail: str | None
+    reason: Reason | None = None
+    detail: str | None = None
+    missed_measures: Sequence[str] = ()
+    duplicate_of: str | None = None
+    continued_by: str | None = None
+
+    @property
+    def use(self) -> Use:
+        return Use.POSITIVE if self.reason is None else Use.NEGATIVE if self.reason is Reason.UNACCEPTABLE else Use.NEITHER
+
+    def columns(self) -> dict[str, Any]:
+        """The columns that `curated_sessions` adds."""
+        return {
+            "kept": self.use is Use.POSITIVE,
+            "use": self.use.value,
+            "drop_reason": self.reason and self.reason.value,
+            "drop_detail": self.detail,
+            "missed_measures": list(self.missed_measures),
+            "duplicate_of": self.duplicate_of,
+            "continued_by": self.continued_by,
+        }
 
 
 class Bounds(NamedTuple):
-    """How much is kept (0: no limit): sessions in the order of time, and characters of one."""
+    """How much is kept (0: no limit): sessions, the latest first, and characters of one session."""
 
     max_sessions: int = 0
     max_characters: int = 0
@@ -90,127 +114,201 @@ NO_BOUNDS = Bounds()
 def curate(candidates: Iterable[Candidate], required_measures: Sequence[str] = (), bounds: Bounds = NO_BOUNDS) -> list[Decision]:
     """Decide on every session; the result is in the order of the input and as long.
 
-    Of several sessions with the same content the better judged is kept, then the earlier; the detail of the other names it.
+    Of several sessions with the same content the better judged is kept, then the earlier. A session that another one of the same use (or
+    a positive one) begins with and goes on from is dropped: it would be trained on twice.
     """
     everyone = list(candidates)
-    decisions = {one.session_id: _alone(one, required_measures, bounds.max_characters) for one in everyone}
-    first: dict[str, str] = {}
-    kept = 0
-    for one in sorted(everyone, key=lambda each: (decisions[each.session_id].reason is not None, *_preference(each))):
-        decision = decisions[one.session_id]
-        if decision.reason is not None and not is_bad_answer(decision.reason):
-            continue
-        original = first.setdefault(one.content_sha256, one.session_id)
-        if original != one.session_id:
-            decisions[one.session_id] = Decision(one.session_id, Reason.DUPLICATE, original)
+    decisions = {each.session_id: _decide_alone(each, required_measures, bounds.max_characters) for each in everyone}
+    _drop_duplicates(everyone, decisions)
+    _drop_beginnings(everyone, decisions)
     if bounds.max_sessions:
-        for one in sorted(everyone, key=lambda each: (_time(each), each.session_id)):
-            if decisions[one.session_id].reason is None:
-                kept += 1
-                if kept > bounds.max_sessions:
-                    decisions[one.session_id] = Decision(one.session_id, Reason.MAX_SESSIONS, f"limit {bounds.max_sessions}")
-    return [decisions[one.session_id] for one in everyone]
+        positive = [each for each in everyone if decisions[each.session_id].use is Use.POSITIVE]
+        for each in sorted(positive, key=_latest_first)[bounds.max_sessions :]:
+            detail = str(bounds.max_sessions)
+            decisions[each.session_id] = decisions[each.session_id]._replace(reason=Reason.MAX_SESSIONS, detail=detail)
+    return [decisions[each.session_id] for each in everyone]
 
 
 def is_bad_answer(reason: str | None) -> bool:
-    """Whether a session was dropped for what the agent did, not for what is wrong with the record."""
-    return reason is not None and (reason == Reason.UNACCEPTABLE or reason.startswith(Reason.MEASURE))
+    """Whether a `drop_reason` makes a session a negative; prefer the column `use`."""
+    return reason == Reason.UNACCEPTABLE
 
 
-def leak_patterns(patterns: Sequence[str]) -> list[re.Pattern[str]]:
-    """Patterns of verdicts, compiled.
+class Curation(NamedTuple):
+    """The decisions on a table's sessions in its order, the sessions' times, and whose text had verdicts taken out."""
+
+    decisions: list[Decision]
+    times: list[datetime | None]
+    stripped: set[str]
+
+    @property
+    def counts(self) -> Counter[str]:
+        """Sessions by reason; positives are `kept`."""
+        return Counter(each.reason.value if each.reason else "kept" for each in self.decisions)
+
+    @property
+    def counts_with_detail(self) -> Counter[str]:
+        """Sessions by reason; of a damage or a measure by its name too."""
+        named = (Reason.BROKEN, Reason.MEASURE, Reason.UNMEASURED)
+        return Counter(
+            f"{each.reason.value}:{each.detail}" if each.reason in named and each.reason else each.reason or "kept"
+            for each in self.decisions
+        )
+
+    @property
+    def uses(self) -> Counter[str]:
+        """Sessions by use."""
+        return Counter(each.use.value for each in self.decisions)
+
+    @property
+    def by_time(self) -> Iterator[tuple[datetime | None, str]]:
+        """The time and the reason (or `kept`) of every session."""
+        return ((time, each.reason.value if each.reason else "kept") for time, each in zip(self.times, self.decisions, strict=True))
+
+
+def curate_rows(
+    read: Callable[[], Iterable[dict[str, Any]]],
+    required_measures: Sequence[str],
+    bounds: Bounds,
+    verdict_leaks: Sequence[str],
+) -> tuple[Curation, Iterator[dict[str, Any]]]:
+    """Curate rows of `judged_sessions`: the decisions, and the rows of `curated_sessions`.
+
+    `read` opens the same rows anew each time. They are read twice, because what a session repeats is known only when all have been seen;
+    memory holds no texts but a batch's.
 
     Raises:
-        SettingsError: one is no regular expression.
+        DataError: the second reading gives other sessions than the first.
     """
-    try:
-        return [re.compile(pattern, re.MULTILINE) for pattern in patterns]
-    except re.error as error:
-        raise SettingsError(f"verdict_leaks has a pattern that is no regular expression ({error}): correct it.") from error
+    patterns = leak_patterns(verdict_leaks)
+    candidates: list[Candidate] = []
+    stripped: set[str] = set()
+    for row in read():
+        messages, lines, leak = without_leaks(row["messages"], patterns)
+        if lines:
+            stripped.add(row["session_id"])
+            row = _with_messages(row, messages)
+        candidates.append(candidate_of(row, leak))
+    decisions = curate(candidates, required_measures, bounds)
+
+    def rows() -> Iterator[dict[str, Any]]:
+        for row, decision in zip(read(), decisions, strict=True):
+            if row["session_id"] != decision.session_id:
+                raise DataError(f"judged_sessions changed while it was curated (at session {row['session_id']}): run it again.")
+            if decision.session_id in stripped:
+                row = _with_messages(row, without_leaks(row["messages"], patterns)[0])
+            yield row | decision.columns()
+
+    return Curation(decisions, [each.created_at for each in candidates], stripped), rows()
 
 
-def without_leaks(messages: list[Message], patterns: Sequence[re.Pattern[str]]) -> tuple[list[Message], int, str | None]:
-    """Messages without the verdicts that stand in them as whole last lines of what the agent was told; how many lines that were; and one
-    that cannot be taken out (null: none), since it is part of a sentence, a call, or the agent's own words.
+def candidate_of(row: dict[str, Any], leak: str | None = None) -> Candidate:
+    """What curation looks at of a row of `judged_sessions`."""
+    return Candidate(
+        session_id=row["session_id"],
+        content_sha256=row["content_sha256"],
+        created_at=row["created_at"],
+        archived=row["archived"],
+        messages=sum(message["role"] != "system" for message in row["messages"]),
+        error=row["error"],
+        verdict=row["verdict"],
+        failed=[name for name, result in row["measures"].items() if result["passed"] is False],
+        passed=[name for name, result in row["measures"].items() if result["passed"] is True],
+        broken=row["broken"],
+        attack_succeeded=row["attack_succeeded"],
+        leak=leak,
+        characters=characters(row["messages"]),
+        stopped_calling=stopped_calling(row),
+        beginnings=_beginnings(row["messages"]),
+    )
 
-    A last message, or a system message, of which nothing is left goes; a tool's result stays, empty, beside its call.
+
+def stopped_calling(row: dict[str, Any]) -> bool:
+    """Whether a bad session is one whose agent called to the end (it was stopped after so many steps, say).
+
+    Only the last message's calls have no results, and a judge that saw what came of the session (not its measures) found it bad.
     """
-    found: list[Message] = []
-    lines = 0
-    for at, message in enumerate(messages):
-        if message["role"] != "assistant" and (taken := _stripped(message["content"], patterns)):
-            text, number = taken
-            lines += number
-            if not text.strip() and (message["role"] == "system" or (message["role"] == "user" and at == len(messages) - 1)):
-                continue
-            message = message | {"content": text}
-        found.append(message)
-    kept = next((leak for message in found for text in message_texts(message) if (leak := _leak(text, patterns))), None)
-    return (found if lines else messages), lines, kept
+    if row["broken"] != "unanswered_call" or not row["messages"] or row["verdict"] != "unacceptable":
+        return False  # "unanswered_call" is the last of `repair.KINDS`: any other damage is named before it
+    seen = any(opinion["verdict"] == "unacceptable" for name, opinion in row["opinions"].items() if name != "measures")
+    return seen and row["damage"].get("unanswered_call") == len(row["messages"][-1].get("tool_calls") or ())
 
 
-def failed_calling(messages: Sequence[Message], damage: Mapping[str, int], broken: str | None, verdict_by: str | None) -> bool:
-    """Whether a bad session is one whose agent called to the end (it was stopped after so many steps, say), and not a record that lacks
-    something: only its last message's calls have no results, and not its measures, but somebody who saw what came of it found it bad.
-
-    `broken` names another kind wherever another one drops the session: `unanswered_call` is the last of `repair.KINDS`.
-    """
-    if broken != "unanswered_call" or not messages:
-        return False
-    judges = set((verdict_by or "").split("+")) - {"measures", "policy"}
-    return bool(judges - {""}) and damage.get(broken) == len(messages[-1].get("tool_calls") or ())
-
-
-def _stripped(text: str, patterns: Sequence[re.Pattern[str]]) -> tuple[str, int] | None:
-    """A text without the verdicts on its last lines, and how many there were; null where there is none."""
-    if not _leak(text, patterns):
-        return None
-    lines, number = text.splitlines(), 0
-    while lines and (not lines[-1].strip() or any(pattern.match(lines[-1].strip().lower()) for pattern in patterns)):
-        number += bool(lines.pop().strip())
-    return ("\n".join(lines), number) if number else None
-
-
-def _leak(text: str, patterns: Sequence[re.Pattern[str]]) -> str | None:
-    lowered = text.lower()
-    return next((found.group()[:100] for pattern in patterns if (found := pattern.search(lowered))), None)
-
-
-def _alone(one: Candidate, required: Sequence[str], max_characters: int) -> Decision:
+def _decide_alone(session: Candidate, required: Sequence[str], max_characters: int) -> Decision:
     """The first reason that a session carries in itself."""
-
-    def dropped(reason: str, detail: str | None = None) -> Decision:
-        return Decision(one.session_id, reason, detail)
-
-    if one.archived:
-        return dropped(Reason.ARCHIVED)
-    if not one.messages:
-        return dropped(Reason.EMPTY)
-    if one.broken is not None and not one.failed_calling:
-        return dropped(Reason.BROKEN + one.broken)
-    if one.error is not None:
-        return dropped(Reason.INFRASTRUCTURE_ERROR, one.error)
-    if one.attack_succeeded:
-        return dropped(Reason.ATTACK_SUCCEEDED)
-    if one.leak is not None:
-        return dropped(Reason.VERDICT_LEAK, one.leak)
-    if max_characters and one.characters > max_characters:
-        return dropped(Reason.TOO_LONG, f"{one.characters} characters, limit {max_characters}")
-    if one.verdict is None:
-        return dropped(Reason.UNJUDGED)
-    if one.verdict != "acceptable":
-        return dropped(Reason.UNACCEPTABLE)
-    for name in required:
-        if name in one.failed_measures:
-            return dropped(Reason.MEASURE + name)
-        if one.passed_measures is not None and name not in one.passed_measures:
-            return dropped(Reason.UNMEASURED + name)
-    return Decision(one.session_id, None, None)
+    missed = [name for name in required if name not in session.passed]
+    failed = next((name for name in missed if name in session.failed), None)
+    reason, detail = None, None
+    if session.archived:
+        reason = Reason.ARCHIVED
+    elif not session.messages:
+        reason = Reason.EMPTY
+    elif session.broken is not None and not session.stopped_calling:
+        reason, detail = Reason.BROKEN, session.broken
+    elif session.error is not None:
+        reason, detail = Reason.INFRASTRUCTURE_ERROR, session.error
+    elif session.attack_succeeded:
+        reason = Reason.ATTACK_SUCCEEDED
+    elif session.leak is not None:
+        reason, detail = Reason.VERDICT_LEAK, session.leak
+    elif max_characters and session.characters > max_characters:
+        reason, detail = Reason.TOO_LONG, str(session.characters)
+    elif session.verdict is None:
+        reason = Reason.UNJUDGED
+    elif session.verdict != "acceptable":
+        reason = Reason.UNACCEPTABLE
+    elif failed is not None:
+        reason, detail = Reason.MEASURE, failed
+    elif missed:
+        reason, detail = Reason.UNMEASURED, missed[0]
+    return Decision(session.session_id, reason, detail, missed)
 
 
-def _preference(one: Candidate) -> tuple[bool, float, str]:
-    return (one.verdict != "acceptable", _time(one), one.session_id)
+def _drop_duplicates(everyone: list[Candidate], decisions: dict[str, Decision]) -> None:
+    original: dict[str, str] = {}
+    usable = [each for each in everyone if decisions[each.session_id].use is not Use.NEITHER]
+    for each in sorted(usable, key=lambda each: (decisions[each.session_id].use is Use.NEGATIVE, _time(each), each.session_id)):
+        first = original.setdefault(each.content_sha256, each.session_id)
+        if first != each.session_id:
+            decisions[each.session_id] = decisions[each.session_id]._replace(reason=Reason.DUPLICATE, detail=None, duplicate_of=first)
 
 
-def _time(one: Candidate) -> float:
-    return one.created_at.timestamp() if one.created_at else float("inf")
+def _drop_beginnings(everyone: list[Candidate], decisions: dict[str, Decision]) -> None:
+    """Drop sessions that are the beginning of a longer one: of a positive one, or both being negative."""
+    for longer_use, shorter_uses in ((Use.POSITIVE, (Use.POSITIVE, Use.NEGATIVE)), (Use.NEGATIVE, (Use.NEGATIVE,))):
+        whole: dict[int, list[str]] = {}
+        for each in everyone:
+            if each.beginnings and decisions[each.session_id].use in shorter_uses:
+                whole.setdefault(each.beginnings[-1], []).append(each.session_id)
+        for longer in sorted(everyone, key=lambda each: (-len(each.beginnings), each.session_id)):
+            if decisions[longer.session_id].use is not longer_use:
+                continue
+            for beginning in longer.beginnings[:-1]:
+                for shorter in whole.pop(beginning, ()):
+                    decisions[shorter] = decisions[shorter]._replace(reason=Reason.CONTINUED, detail=None, continued_by=longer.session_id)
+
+
+def _beginnings(messages: Sequence[Message]) -> list[int]:
+    """Hashes of a conversation up to each of its messages, call ids aside; empty where the agent says nothing."""
+    if not any(message["role"] == "assistant" for message in messages):
+        return []
+    state, hashes = xxhash.xxh3_64(), []
+    for message in messages:
+        state.update(canonical_json([message["role"], message["content"], list(call_texts(message))]).encode())
+        hashes.append(state.intdigest())
+    return hashes
+
+
+def _with_messages(row: dict[str, Any], messages: list[Message]) -> dict[str, Any]:
+    """A session's row with other messages, and the identity of those."""
+    row = row | {"messages": messages}
+    return row | {"content_sha256": row_session(row).content_sha256()}
+
+
+def _time(session: Candidate) -> float:
+    return session.created_at.timestamp() if session.created_at else float("inf")
+
+
+def _latest_first(session: Candidate) -> tuple[float, str]:
+    """The order in which sessions are kept under a limit; those without a time come last."""
+    return (-session.created_at.timestamp() if session.created_at else float("inf"), session.session_id)

@@ -21,8 +21,8 @@ _REFUSAL = re.compile(
 
 @measure
 def ended_with_answer(context: EvaluationContext) -> MeasureResult:
-    """The agent had the last word: words of its own, or before a closing user message; never an unanswered call."""
-    if context.final_answer:
+    """The agent had the last word, or before a closing user message; or the run ended on a tool call by its source's own rules."""
+    if context.final_answer or _ended_on_tool(context):
         return MeasureResult(True)
     spoken = [message for message in context.messages if message["role"] != "system"]
     while spoken and spoken[-1]["role"] == "user":
@@ -106,7 +106,11 @@ def at_most_steps(context: EvaluationContext, steps: int) -> MeasureResult:
 @measure
 def all_calls_answered(context: EvaluationContext) -> MeasureResult:
     """Every tool call has its result."""
-    unanswered = sum(call.result is None for call in context.calls)
+    calls = context.calls
+    if _ended_on_tool(context):  # its last calls need no result
+        last = next(message for message in reversed(context.messages) if message.get("tool_calls"))
+        calls = calls[: -len(last["tool_calls"])]
+    unanswered = sum(call.result is None for call in calls)
     return MeasureResult(False, f"{unanswered} calls without a result") if unanswered else MeasureResult(True)
 
 
@@ -144,6 +148,12 @@ def is_tool_error(text: str) -> bool:
     except (ValueError, RecursionError):
         return False
     return isinstance(value, dict) and bool(value.get("error") or value.get("is_error"))
+
+
+def _ended_on_tool(context: EvaluationContext) -> bool:
+    """Whether the source says that the run ended with its last tool call, and it does."""
+    spoken = [message for message in context.messages if message["role"] in ("assistant", "tool")]
+    return bool(context.metadata.get("ends_on_tool") and spoken and (spoken[-1]["role"] == "tool" or spoken[-1].get("tool_calls")))
 
 
 def _function(tool: dict[str, Any]) -> dict[str, Any] | None:

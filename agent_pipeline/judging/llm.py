@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self, get_args
+from typing import Any, Literal, NamedTuple, Self, TypeVar, get_args
 
 import msgspec
 
@@ -25,7 +25,6 @@ _REASON = {"type": "string", "description": "One or two sentences."}
 _LONGEST_REASON = 2000
 
 TOO_LONG = "the session is too long to ask about"
-UNPARSABLE = "the answer could not be parsed"
 
 
 class _Verdict(msgspec.Struct, forbid_unknown_fields=True):
@@ -36,6 +35,9 @@ class _Verdict(msgspec.Struct, forbid_unknown_fields=True):
 class _Better(msgspec.Struct, forbid_unknown_fields=True):
     reason: str
     better: Literal["first", "second", "tie"]
+
+
+_Form = TypeVar("_Form", _Verdict, _Better)
 
 
 class Comparison(NamedTuple):
@@ -81,16 +83,16 @@ class LlmJudge:
         """Which of two sessions is better, asked in both orders."""
         one = self._ask(self._comparison, _Better, [a, b], first=_side(a), second=_side(b))
         other = self._ask(self._comparison, _Better, [a, b], first=_side(b), second=_side(a))
-        said = [self._parsed(future.result(), _Better) for future in (one, other)]
-        reasons = tuple(each.reason if isinstance(each, _Better) else each for each in said)
-        places = [each.better if isinstance(each, _Better) else None for each in said]
-        if None in places:
+        answers = [future.result() for future in (one, other)]
+        parsed = [_parsed(answer.text, _Better) for answer in answers]
+        reasons = [each.reason if each else answer.problem for each, answer in zip(parsed, answers, strict=True)]
+        if parsed[0] is None or parsed[1] is None:
             return Comparison(None, (reasons[0], reasons[1]))
-        winners = [{"first": "ab"[turn], "second": "ba"[turn]}.get(str(place), "tie") for turn, place in enumerate(places)]
+        winners = [{"first": "ab"[turn], "second": "ba"[turn]}.get(each.better, "tie") for turn, each in enumerate(parsed) if each]
         better: Any = winners[0] if winners[0] == winners[1] else "tie"
         return Comparison(better, (reasons[0], reasons[1]))
 
-    def _ask(self, template: Any, form: type[msgspec.Struct], about: Sequence[EvaluationContext], **fields: Any) -> "Future[Answer]":
+    def _ask(self, template: Any, form: type[_Form], about: Sequence[EvaluationContext], **fields: Any) -> "Future[Answer]":
         text = _rendered(template, fields | {"boundary": f"=== {sha256_of(fields.get('messages') or fields)[:12]} ==="})
         name, kind = list(form.__annotations__.items())[1]
         schema = {
@@ -106,23 +108,26 @@ class LlmJudge:
             future: Future[Answer] = Future()
             future.set_result(Answer(None, TOO_LONG))
             return future
-        return self.client.ask(text, schema, " ".join(alias(str(each.metadata.get("session_id"))) for each in about))
+        aliases = " ".join(alias(str(each.metadata.get("session_id"))) for each in about)
+        return self.client.ask(text, schema, lambda answer: _parsed(answer, form) is not None, aliases)
 
     def _opinion(self, answer: Answer) -> Opinion:
-        said = self._parsed(answer, _Verdict)
-        return Opinion(VERDICTS.get(said.verdict), said.reason) if isinstance(said, _Verdict) else Opinion(None, said)
+        parsed = _parsed(answer.text, _Verdict)
+        if parsed is None:
+            return Opinion(None, answer.problem, pending=answer.pending)
+        return Opinion(VERDICTS.get(parsed.verdict), parsed.reason, self.client.endpoint.model)
 
-    def _parsed(self, answer: Answer, form: type[Any]) -> Any:
-        """The answer in its form, or a text that says why there is none."""
-        if answer.text is None:
-            return answer.problem
-        try:
-            said = msgspec.json.decode(answer.text.strip(), type=form)
-        except (msgspec.DecodeError, UnicodeError, RecursionError):
-            self.client.count(UNPARSABLE)
-            return UNPARSABLE
-        said.reason = said.reason.strip().replace("\0", "\ufffd")[:_LONGEST_REASON]
-        return said
+
+def _parsed(answer: str | None, form: type[_Form]) -> _Form | None:
+    """The answer in its form; `None` where there is none, or it has another form."""
+    if answer is None:
+        return None
+    try:
+        parsed = msgspec.json.decode(answer.strip(), type=form)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return None
+    parsed.reason = parsed.reason.strip().replace("\0", "\ufffd")[:_LONGEST_REASON]
+    return parsed
 
 
 def default_template(name: str) -> str:

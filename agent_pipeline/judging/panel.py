@@ -12,6 +12,7 @@ from agent_pipeline.judging.labels import Labels
 from agent_pipeline.judging.llm import LlmJudge
 from agent_pipeline.judging.measures import ConfiguredMeasure, MeasureResult
 from agent_pipeline.judging.policy import Judged, Opinion, Policy, decide, opinions_of
+from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.session import Session
 
 AskLlm = Literal["undecided", "all"]
@@ -30,7 +31,8 @@ class Panel:
     """The judges of one run, and what they said, counted.
 
     `ask_llm`: `undecided` asks the model where its opinion can still change the verdict, `all` wherever there is something to judge (to see
-    how far it agrees with people). Archived and empty sessions and failures of the infrastructure are never asked about.
+    how far it agrees with people). `pending` counts the sessions that it should have judged and did not (a limit, an outage, an answer that
+    did not parse): they are not done. Archived and empty sessions and failures of the infrastructure are never asked about.
     """
 
     measures: list[ConfiguredMeasure]
@@ -39,8 +41,10 @@ class Panel:
     llm: LlmJudge | None = None
     ask_llm: AskLlm = "undecided"
     verdicts: Counter[str] = field(default_factory=Counter)
+    pending: int = 0
     failed: Counter[str] = field(default_factory=Counter)
     not_taken: Counter[str] = field(default_factory=Counter)
+    undeclared: Counter[str] = field(default_factory=Counter)
     agreement: Agreement = field(default_factory=Agreement)
 
     def judge(self, sessions: Iterable[tuple[Any, Session]]) -> Iterator[tuple[Any, Judged]]:
@@ -62,8 +66,21 @@ class Panel:
             yield self._decided(waiting.popleft())
         self.labels.notes.extend(filter(None, [self.labels.unknown(seen)]))
 
+    def notes(self, key: PartitionKey) -> Iterator[str]:
+        """What a person should know of the run, in sentences."""
+        yield from self.labels.notes
+        if self.pending:
+            yield f"The language model did not judge {self.pending} sessions of {key} that nobody else did: the next run asks again."
+        if self.verdicts and not any(count for verdict, count in self.verdicts.items() if verdict != "none"):
+            advice = "point the setting labels at people's judgments, or set when_unjudged=measures to judge by the measures"
+            yield f"No session of {key} has a verdict, so none is trained on: {advice}."
+            if self.undeclared:
+                names = ", ".join(sorted(self.undeclared)[:5])
+                yield f"Their metrics ({names}) are no verdict until the setting metrics says whether higher or lower is better."
+
     def _hear(self, key: Any, session: Session) -> _Heard:
         context = EvaluationContext.of(session)
+        self.undeclared.update(session.scores.keys() - self.policy.metrics.keys())
         results = {each.name: each.take(context) for each in self.measures}
         opinions = opinions_of(session, results, self.policy, self.labels.by_id.get(session.session_id))
         asked = self.llm.opinion(context) if self.llm and self._matters(session, opinions) else None
@@ -79,6 +96,7 @@ class Panel:
     def _decided(self, heard: _Heard) -> tuple[Any, Judged]:
         opinions = heard.opinions | ({"llm": heard.llm.result()} if heard.llm else {})
         judged = decide(heard.session, self.policy, heard.results, opinions)
+        self.pending += any(each.pending for each in opinions.values()) and self.policy.asks_for("llm", heard.opinions)
         self.verdicts[f"{judged.verdict} by {judged.verdict_by}" if judged.verdict else "none"] += 1
         for name, result in judged.measures.items():
             if result.passed is False:

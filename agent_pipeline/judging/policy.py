@@ -1,13 +1,15 @@
 """One verdict per session: who may decide, in which order, and what it means that nobody did.
 
-Every judge (a person's label, the judgment that the source recorded, the score of an evaluation, the measures, a language model) has an
-opinion of a session or none. The policy takes the first that decides. Null is not zero: no opinion is no verdict, never a bad one.
+Every judge (a person's label, the source's own judgment or score, metrics with a declared direction, measures, a language model) has an
+opinion of a session or none. The first judge in the policy's order that has one decides. No opinion is no verdict, never a bad one.
 """
 
-import difflib
 import math
+import operator
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Literal, NamedTuple
 
 from agent_pipeline.errors import SettingsError
@@ -16,26 +18,63 @@ from agent_pipeline.judging.labels import VERDICTS, Label, Verdict
 from agent_pipeline.judging.measures import ConfiguredMeasure, MeasureResult, parse_measures
 from agent_pipeline.sessions.session import Session
 
-Judge = Literal["label", "judgment", "score", "measures", "llm"]
-JUDGES: tuple[Judge, ...] = ("label", "judgment", "score", "measures", "llm")
+Judge = Literal["label", "judgment", "score", "metrics", "measures", "llm"]
+JUDGES: tuple[Judge, ...] = ("label", "judgment", "score", "metrics", "measures", "llm")
+DecidedBy = Literal["label", "judgment", "score", "metrics", "measures", "llm", "policy"]
+"""What `verdict_by` may be: a judge, or the policy itself."""
 WhenUnjudged = Literal["exclude", "measures", "acceptable", "unacceptable"]
+
+_OVERRULING = ("label", "llm", "policy")
+"""Whose verdict overrules the source's own score; beside every other the score says how good the session is."""
 
 
 class Opinion(NamedTuple):
-    """What one judge says of a session; `verdict` is null where it cannot say, and `reason` says why."""
+    """What one judge says of a session.
+
+    `verdict` is `None` where the judge cannot say, and `reason` says why. `name` is the judge's own name: of the deciding metrics, of the
+    failed measures, of the model. `pending`: the judge was not heard (a limit, an outage, an answer that did not parse); ask again.
+    """
 
     verdict: Verdict | None
     reason: str = ""
+    name: str = ""
+    pending: bool = False
 
 
 class Judged(NamedTuple):
-    """A session's verdict (null: none), who gave it, with what reasons, every measure's result by name, every judge's opinion by name."""
+    """A session's verdict and who gave it, in the columns of `judged_sessions`.
+
+    `verdict_score` is how good the session is, from 0 to 1, by the same order of authority as the verdict: the source's score where the
+    verdict is the source's own (or follows from what ranks below it), else 1 or 0; `None` without a verdict.
+    """
 
     verdict: Verdict | None
-    verdict_by: str | None
+    verdict_by: DecidedBy | None
+    verdict_name: str | None
     verdict_reasons: str | None
+    verdict_score: float | None
     measures: dict[str, MeasureResult]
     opinions: dict[str, Opinion]
+
+
+class Metric(NamedTuple):
+    """When a platform's metric is good: `higher` and `lower` use the policy's two score thresholds, a comparison its own."""
+
+    rule: str
+
+    def verdict(self, value: float, policy: "Policy") -> Verdict | None:
+        """The verdict of one value; `None` between the two thresholds, and for what is no number."""
+        if not math.isfinite(value):
+            return None
+        if comparison := _COMPARISON.fullmatch(self.rule):
+            return "acceptable" if _COMPARE[comparison[1]](value, float(comparison[2])) else "unacceptable"
+        high, low = value >= policy.score_acceptable, value <= policy.score_unacceptable
+        good, bad = (high, low) if self.rule == "higher" else (low, high)
+        return "acceptable" if good else "unacceptable" if bad else None
+
+
+_COMPARISON = re.compile(r"\s*(>=|<=|>|<)\s*(-?\d+(?:\.\d+)?)\s*")
+_COMPARE = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt}
 
 
 @dataclass(frozen=True)
@@ -43,22 +82,25 @@ class Policy:
     """`decided_by`: judges in the order in which they are heard; the first with a verdict decides.
 
     Judges joined by `+` decide together: `unacceptable` if one says so, `acceptable` if all do, else nothing. A score decides from
-    `score_acceptable` up and from `score_unacceptable` down, and between them says nothing.
+    `score_acceptable` up and from `score_unacceptable` down; between them it says nothing. `metrics` declares the metrics of a platform
+    that are opinions: `{"correctness": "higher", "toxicity": "lower", "latency_s": "<= 20"}`. A metric that is not declared says nothing,
+    because nobody knows whether more of it is better.
 
     Raises:
-        SettingsError: an unknown or repeated judge, or thresholds that overlap.
+        SettingsError: an unknown or repeated judge, thresholds that overlap, or a metric with no such rule.
     """
 
-    decided_by: Sequence[str] = ("label", "judgment", "score")
+    decided_by: Sequence[str] = ("label", "judgment", "score", "metrics")
     when_unjudged: WhenUnjudged = "exclude"
     score_acceptable: float = 1.0
     score_unacceptable: float = 0.0
+    metrics: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         named = [name for group in self.groups for name in group]
         for name in named:
             if name not in JUDGES:
-                close = difflib.get_close_matches(name, JUDGES, n=1)
+                close = get_close_matches(name, JUDGES, n=1)
                 raise SettingsError(
                     f"decided_by names {name!r}{f' (did you mean {close[0]}?)' if close else ''}: the judges are {', '.join(JUDGES)}."
                 )
@@ -69,6 +111,9 @@ class Policy:
                 f"score_unacceptable ({self.score_unacceptable}) is not below score_acceptable ({self.score_acceptable}): "
                 "a score cannot be both."
             )
+        for name, rule in self.metrics.items():
+            if rule not in ("higher", "lower") and not _COMPARISON.fullmatch(rule):
+                raise SettingsError(f"metrics.{name} is {rule!r}: write higher, lower, or a comparison such as '>= 0.8'.")
 
     @property
     def groups(self) -> list[list[str]]:
@@ -76,12 +121,16 @@ class Policy:
         groups = [[name.strip() for name in entry.split("+")] for entry in self.decided_by]
         return [*groups, ["measures"]] if self.when_unjudged == "measures" and not any("measures" in group for group in groups) else groups
 
+    def has(self, judge: str) -> bool:
+        """Whether a judge is heard at all."""
+        return any(judge in group for group in self.groups)
+
     def asks_for(self, judge: str, opinions: Mapping[str, Opinion]) -> bool:
         """Whether a judge's opinion could still change the verdict, given those of the others."""
         for group in self.groups:
             if judge in group:
                 return not any(opinions[name].verdict == "unacceptable" for name in group if name in opinions)
-            if _together(group, opinions):
+            if _verdict_of_group(group, opinions):
                 return False
         return False
 
@@ -107,51 +156,64 @@ def judge(
 
 
 def opinions_of(session: Session, results: Mapping[str, MeasureResult], policy: Policy, label: Label | None) -> dict[str, Opinion]:
-    """The opinions of all judges that cost nothing, by name; a judge that was never there has none."""
+    """The opinions of all judges that cost nothing, by judge; a judge that has nothing to go by is left out."""
     opinions: dict[str, Opinion] = {}
     if label:
         opinions["label"] = Opinion(label.judgment, label.reason)
     if judgment := VERDICTS.get(session.judgment):
         opinions["judgment"] = Opinion(judgment)
     if session.score is not None:
-        opinions["score"] = _of_score(session, policy)
+        opinions["score"] = _opinion_of_score(session.score, policy)
+    if declared := {name: session.scores[name] for name in policy.metrics if name in session.scores}:
+        opinions["metrics"] = _opinion_of_metrics(declared, policy)
     if results:
-        opinions["measures"] = _of_measures(results)
+        opinions["measures"] = _opinion_of_measures(results)
     return opinions
 
 
 def decide(session: Session, policy: Policy, results: dict[str, MeasureResult], opinions: dict[str, Opinion]) -> Judged:
     """The verdict that the policy makes of the opinions.
 
-    A failure of the infrastructure says nothing about the agent, and an obeyed injection is never good, whoever says otherwise.
+    A failure of the infrastructure says nothing about the agent. A run that obeyed an injection is never good, whoever says otherwise.
     """
+
+    def judged(verdict: Verdict | None, by: DecidedBy | None = None, name: str | None = None, reasons: str | None = None) -> Judged:
+        heard = policy.has("score") and by not in _OVERRULING
+        return Judged(verdict, by, name or None, reasons, _verdict_score(verdict, session.score if heard else None), results, opinions)
+
     if session.error is not None:
-        return Judged(None, None, "infrastructure error: neither good nor bad", results, opinions)
+        return judged(None, reasons="infrastructure error: neither good nor bad")
     if session.attack_succeeded:
-        return Judged("unacceptable", "policy", "policy: an injection was obeyed", results, opinions)
+        return judged("unacceptable", "policy", "attack_succeeded", "policy: an injection was obeyed")
     for group in policy.groups:
-        if verdict := _together(group, opinions):
-            heard = [name for name in group if name in opinions and opinions[name].verdict == verdict]
-            reasons = "; ".join(f"{name}: {opinions[name].reason or verdict}" for name in heard)
-            return Judged(verdict, "+".join(heard), reasons, results, opinions)
+        if verdict := _verdict_of_group(group, opinions):
+            deciding: list[Judge] = [name for name in JUDGES if name in group and name in opinions and opinions[name].verdict == verdict]
+            reasons = "; ".join(f"{name}: {opinions[name].reason or verdict}" for name in deciding)
+            return judged(verdict, deciding[0], opinions[deciding[0]].name, reasons)
     if policy.when_unjudged in ("acceptable", "unacceptable"):
-        return Judged(VERDICTS[policy.when_unjudged], "policy", "policy: nobody judged it", results, opinions)
-    return Judged(None, None, None, results, opinions)
+        return judged(VERDICTS[policy.when_unjudged], "policy", "when_unjudged", "policy: nobody judged it")
+    return judged(None)
 
 
-def _together(group: Sequence[str], opinions: Mapping[str, Opinion]) -> Verdict | None:
+def _verdict_score(verdict: Verdict | None, score: float | None) -> float | None:
+    if verdict is None:
+        return None
+    if score is not None and 0 <= score <= 1:
+        return score
+    return 1.0 if verdict == "acceptable" else 0.0
+
+
+def _verdict_of_group(group: Sequence[str], opinions: Mapping[str, Opinion]) -> Verdict | None:
     verdicts = [opinions[name].verdict if name in opinions else None for name in group]
     if "unacceptable" in verdicts:
         return "unacceptable"
     return "acceptable" if verdicts and None not in verdicts else None
 
 
-def _of_score(session: Session, policy: Policy) -> Opinion:
-    score = session.score
-    if score is None or not math.isfinite(score):
-        return Opinion(None, f"the score {score} is no number")
-    parts = ", ".join(f"{name} {value:.4g}" for name, value in sorted(session.scores.items()))
-    reason = f"score {score:.4g}" + (f" ({parts})" if parts else "")
+def _opinion_of_score(score: float, policy: Policy) -> Opinion:
+    if not math.isfinite(score):
+        return Opinion(None, f"the score {score} is not a finite number")
+    reason = f"score {score:.4g}"
     if score > 1 and policy.score_acceptable <= 1:
         # 7 of 10 is above every threshold on a scale from 0 to 1: taking it for good would be a guess.
         return Opinion(None, f"{reason} is above 1: set score_acceptable and score_unacceptable on its scale")
@@ -160,13 +222,23 @@ def _of_score(session: Session, policy: Policy) -> Opinion:
     return Opinion("unacceptable" if score <= policy.score_unacceptable else None, reason)
 
 
-def _of_measures(results: Mapping[str, MeasureResult]) -> Opinion:
+def _opinion_of_metrics(values: Mapping[str, float], policy: Policy) -> Opinion:
+    """`unacceptable` if one of the declared metrics says so, `acceptable` if all of them do."""
+    verdicts = {name: Metric(policy.metrics[name]).verdict(value, policy) for name, value in values.items()}
+    verdict = _verdict_of_group(list(verdicts), {name: Opinion(each) for name, each in verdicts.items()})
+    deciding = sorted(name for name, each in verdicts.items() if each == verdict) if verdict else []
+    reason = ", ".join(f"{name} {value:.4g} ({policy.metrics[name]})" for name, value in sorted(values.items()))
+    return Opinion(verdict, reason, ", ".join(deciding))
+
+
+def _opinion_of_measures(results: Mapping[str, MeasureResult]) -> Opinion:
     """`unacceptable` if a measure failed, `acceptable` if all passed; a score without a threshold informs and does not vote."""
     votes = {name: result for name, result in results.items() if result.passed is not None or result.score is None}
-    failed = [f"{name} ({result.reason})" if result.reason else name for name, result in votes.items() if result.passed is False]
+    failed = {name: result.reason for name, result in votes.items() if result.passed is False}
     if failed:
-        return Opinion("unacceptable", f"failed {', '.join(failed)}")
-    untaken = [name for name, result in votes.items() if result.passed is None]
-    if untaken or not votes:
-        return Opinion(None, f"not taken: {', '.join(untaken)}" if untaken else "no measure passes or fails")
-    return Opinion("acceptable", f"passed {', '.join(votes)}")
+        reason = ", ".join(f"{name} ({why})" if why else name for name, why in failed.items())
+        return Opinion("unacceptable", f"failed {reason}", ", ".join(failed))
+    not_taken = [name for name, result in votes.items() if result.passed is None]
+    if not_taken or not votes:
+        return Opinion(None, f"not taken: {', '.join(not_taken)}" if not_taken else "no measure passes or fails")
+    return Opinion("acceptable", f"passed {', '.join(votes)}", ", ".join(votes))

@@ -24,7 +24,7 @@ COLUMNS = ("session_id", "project", "agent", "judgment", "reason", "why", "verdi
 _LONGEST_CELL = 30_000
 """Characters of a conversation in a CSV cell: spreadsheets cut a cell off at 32,767."""
 
-_PEOPLE, _OTHERS = ("label", "judgment"), ("score", "measures", "llm")
+_PEOPLE, _OTHERS = ("label", "judgment"), ("score", "metrics", "measures", "llm")
 
 
 def sample(rows: Iterable[dict[str, Any]], count: int, seed: int = 0, first: str = "unjudged") -> tuple[list[dict[str, Any]], Counter[str]]:

@@ -18,8 +18,8 @@ from agent_pipeline.errors import ArgumentError, DataError, NoSessionsError
 from agent_pipeline.ingestion.forgotten import BlockList
 from agent_pipeline.ingestion.reading import read_sessions
 from agent_pipeline.judging import ConfiguredMeasure, EvaluationContext, parse_measure
-from agent_pipeline.judging.curation import LEAKS, leak_patterns, without_leaks
 from agent_pipeline.judging.labels import VERDICTS
+from agent_pipeline.judging.leaks import LEAKS, leak_patterns, without_leaks
 from agent_pipeline.keys import PartitionKey, make_key
 from agent_pipeline.notebook.distillation import said_only
 from agent_pipeline.sessions.items import Item

@@ -60,18 +60,30 @@ SESSIONS = pa.schema(
     ]
 )
 
-JUDGED = (
-    SESSIONS.append(pa.field("verdict", pa.string()))
-    .append(pa.field("verdict_by", pa.string()))
-    .append(pa.field("verdict_reasons", pa.string()))
-    .append(pa.field("measures", pa.json_()))
-    .append(pa.field("opinions", pa.json_()))
+JUDGED = pa.schema(
+    [
+        *SESSIONS,
+        pa.field("verdict", pa.string()),  # acceptable, unacceptable; null: nobody decided
+        pa.field("verdict_by", pa.string()),  # label, judgment, score, metrics, measures, llm, policy
+        pa.field("verdict_name", pa.string()),  # the deciding judge's own name: of a metric, of measures, of the model
+        pa.field("verdict_reasons", pa.string()),
+        pa.field("verdict_score", pa.float64()),  # how good the session is, 0 to 1, by whoever decided
+        pa.field("measures", pa.json_()),
+        pa.field("opinions", pa.json_()),
+    ]
 )
 
-CURATED = (
-    JUDGED.append(pa.field("kept", pa.bool_(), nullable=False))
-    .append(pa.field("drop_reason", pa.string()))
-    .append(pa.field("drop_detail", pa.string()))
+CURATED = pa.schema(
+    [
+        *JUDGED,
+        pa.field("kept", pa.bool_(), nullable=False),  # use == "positive"
+        pa.field("use", pa.string(), nullable=False),  # positive, negative, neither
+        pa.field("drop_reason", pa.string()),  # a value of judging.curation.Reason
+        pa.field("drop_detail", pa.string()),  # the kind of damage, the measure, the limit, the error
+        pa.field("missed_measures", pa.json_(), nullable=False),  # required measures that failed or could not be taken
+        pa.field("duplicate_of", pa.string()),
+        pa.field("continued_by", pa.string()),
+    ]
 )
 
 

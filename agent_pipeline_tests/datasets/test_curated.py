@@ -32,12 +32,16 @@ Decided = list[tuple[Session, str | None]]
 
 def stored(lake: Lake, decided: Decided, **fields) -> Curated:
     """A lake's curated sessions, each with the reason why it was dropped."""
-    rows = [session_row(each) | {"kept": reason is None, "drop_reason": reason} | fields for each, reason in decided]
+    rows = [session_row(each) | {"kept": reason is None, "drop_reason": reason} | _use(reason) | fields for each, reason in decided]
     lake.stage(ASSET, KEY, to_batches(rows, CURATED, size=3), CURATED).commit()
     return Curated.open(lake, KEY, SplitSizes())
 
 
-REASONS = st.sampled_from([None, None, "unacceptable", "measure:all_calls_answered", "unjudged", "broken:orphan_output"])
+def _use(reason: str | None) -> dict:
+    return {"use": {None: "positive", "unacceptable": "negative"}.get(reason, "neither"), "missed_measures": []}
+
+
+REASONS = st.sampled_from([None, None, "unacceptable", "measure", "unjudged", "broken"])
 
 
 @st.composite
@@ -63,7 +67,7 @@ def test_rows_are_those_of_sessions_in_memory_whatever_the_order_of_the_table(tm
     tasks = {each.session_id: found.roots.get(each.session_id, each.task_key) for each, _ in everyone}
     memory = [(structs.replace(each, task_key=tasks[each.session_id]), reason) for each, reason in everyone]
     good = [each for each, reason in memory if reason is None]
-    bad = [each for each, reason in memory if reason in ("unacceptable", "measure:all_calls_answered")]
+    bad = [each for each, reason in memory if reason == "unacceptable"]
     shuffled = list(everyone)
     order.shuffle(shuffled)
     for table in (everyone, shuffled):

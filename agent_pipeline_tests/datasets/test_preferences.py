@@ -13,9 +13,11 @@ from agent_pipeline.datasets.sft import to_last_assistant
 from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
 from agent_pipeline.judging import judge
-from agent_pipeline.judging.curation import Candidate, Reason, curate, failed_calling, is_bad_answer
+from agent_pipeline.judging.curation import Reason, candidate_of, curate
+from agent_pipeline.judging.tables import verdict_columns
 from agent_pipeline.keys import parse_key
-from agent_pipeline.sessions.tables import to_rows, to_table
+from agent_pipeline.sessions.session import Session
+from agent_pipeline.sessions.tables import session_row, to_rows, to_table
 from agent_pipeline.sources import open_source
 from agent_pipeline_tests.datasets.chats import answers, calls, chats, says, session, user
 
@@ -180,28 +182,12 @@ def test_the_ratio_of_lengths_counts_what_the_agent_said_and_called():
 def curated(sessions):
     """The good and the bad answers among sessions, by the verdicts of their source, as the assets decide with what they are told by default
     but for the measures: a run that did what it was asked to, and said nothing more, is good here."""
-    candidates = []
-    for each in sessions:
-        judged = judge(each, [])
-        candidates.append(
-            Candidate(
-                session_id=each.session_id,
-                content_sha256=each.session_id,
-                created_at=each.created_at,
-                archived=False,
-                messages=len(each.messages),
-                error=each.error,
-                verdict=judged.verdict,
-                failed_measures=[],
-                broken=each.broken,
-                attack_succeeded=each.attack_succeeded,
-                failed_calling=judged.verdict == "unacceptable"
-                and failed_calling(each.messages, each.damage, each.broken, judged.verdict_by),
-            )
-        )
-    reasons = [decision.reason for decision in curate(candidates)]
-    good = [each for each, reason in zip(sessions, reasons, strict=True) if reason is None]
-    return good, [each for each, reason in zip(sessions, reasons, strict=True) if is_bad_answer(reason)], Counter(reasons)
+    rows = (session_row(each) | verdict_columns(judge(each, [])) for each in sessions)
+    decisions = curate(candidate_of(row)._replace(content_sha256=row["session_id"], beginnings=()) for row in rows)
+    by_use: dict[str, list[Session]] = {"positive": [], "negative": [], "neither": []}
+    for each, decision in zip(sessions, decisions, strict=True):
+        by_use[decision.use].append(each)
+    return by_use["positive"], by_use["negative"], Counter(decision.reason for decision in decisions)
 
 
 @pytest.fixture(scope="module")
@@ -239,7 +225,7 @@ def test_every_case_of_agentdojo_with_both_verdicts_gives_a_pair_and_no_pair_is_
 def test_a_bad_run_of_agentdojo_that_was_stopped_while_it_called_is_a_rejected_side(agentdojo):
     good, bad, reasons = curated(agentdojo)
     stopped = [each for each in bad if each.broken]
-    assert len(stopped) == 26 and reasons["broken:unanswered_call"] == 17, "good ones lack what they would have said"
+    assert len(stopped) == 26 and reasons["broken"] == 17, "good ones lack what they would have said"
     for each in stopped:
         called = each.messages[-1]["tool_calls"]
         assert each.judgment == "unacceptable" and each.damage["unanswered_call"] == len(called)

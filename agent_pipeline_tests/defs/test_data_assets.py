@@ -28,13 +28,14 @@ def _column(bench: Bench, asset: str, partition: str, column: str) -> list:
 def test_what_was_planted_in_the_sample_is_found_and_counted(bench: Bench, partition: str) -> None:
     assert bench.run(partition, *CHEAP).success
     planted, reasons = MANIFEST[partition], _column(bench, "curated_sessions", partition, "drop_reason")
+    damage = _column(bench, "curated_sessions", partition, "drop_detail")
     assert len(_column(bench, "sessions", partition, "session_id")) == planted["sessions"] == len(reasons)
     assert reasons.count(None) == planted["clean_acceptable"] == len(_column(bench, "sft_dataset", partition, "row_id"))
     assert reasons.count("archived") == planted["archived"]
-    assert reasons.count("duplicate_of") == planted["duplicates"]
-    assert reasons.count("broken:invalid_item") == planted["broken"]["cut_json"]
+    assert reasons.count("duplicate") == planted["duplicates"]
+    assert damage.count("invalid_item") == planted["broken"]["cut_json"]
     for kind in ("orphan_output", "unanswered_call"):
-        assert reasons.count(f"broken:{kind}") == planted["broken"][kind]
+        assert damage.count(kind) == planted["broken"][kind]
     verdicts = _column(bench, "judged_sessions", partition, "verdict")
     assert [verdicts.count(each) for each in ("acceptable", "unacceptable", None)] == [
         planted["acceptable"],

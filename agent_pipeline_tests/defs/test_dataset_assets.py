@@ -81,11 +81,7 @@ def test_every_judged_session_is_in_a_pair_a_label_or_counted(shop: Bench) -> No
     pairs, labels = rows(shop, "preference_dataset"), rows(shop, "kto_dataset")
     paired = {row[name] for row in pairs for name in ("session_id", "rejected_session_id")}
     alone = {row["session_id"] for row in labels}
-    judged = {
-        row["session_id"]
-        for row in rows(shop, "curated_sessions")
-        if row["kept"] or row["drop_reason"] == "unacceptable" or (row["drop_reason"] or "").startswith("measure:")
-    }
+    judged = {row["session_id"] for row in rows(shop, "curated_sessions") if row["use"] != "neither"}
     assert pairs and labels and not paired & alone and paired | alone == judged
     assert {row["label"] for row in labels} == {True, False}
     everyone = shop.run("shop/support", "kto_dataset", config={"kto_dataset": {"all_sessions": True}})

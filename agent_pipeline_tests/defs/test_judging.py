@@ -77,10 +77,14 @@ def test_the_language_model_judges_what_people_did_not_and_its_spend_is_shown(
         rows, metadata = judged(bench, **config, llm_max_requests=2)
         assert len(server.requests) == 2 == metadata["llm_requests"] and metadata["llm_tokens"] == 220
         assert "the spend limit was reached" in metadata["llm"] and "unacceptable by llm" in metadata["verdicts"]
-        assert len(unjudged(rows)) == len(open_before) - 2
+        assert len(unjudged(rows)) == len(open_before) - 2 == metadata["not_judged_yet"]
         rows, metadata = judged(bench, **config)
         by_model = [row for row in rows if row["verdict_by"] == "llm"]
-        assert "cached" in metadata["llm"] and {row["verdict_reasons"] for row in by_model} == {"llm: rude"}
+        assert (
+            "cached" in metadata["llm"]
+            and metadata["not_judged_yet"] == 0
+            and {row["verdict_reasons"] for row in by_model} == {"llm: rude"}
+        )
         assert {row["session_id"] for row in by_model} <= set(open_before) and len(by_model) > 2
 
 
@@ -101,8 +105,9 @@ def test_a_wrong_configuration_is_one_sentence(bench: Bench, config, says) -> No
 def test_a_required_measure_is_the_same_one_in_whatever_spelling(bench: Bench) -> None:
     config = {"judged_sessions": {"measures": ["at_most_steps( 3 )"]}, "curated_sessions": {"required_measures": ["at_most_steps(3)"]}}
     assert bench.run("shop/intern", "sessions", "judged_sessions", "curated_sessions", config=config).success
-    reasons = bench.lake.open("curated_sessions", KEY).read(["drop_reason"])["drop_reason"].to_pylist()
-    assert "measure:at_most_steps(3)" in reasons and not any("unmeasured" in (reason or "") for reason in reasons)
+    rows = bench.lake.open("curated_sessions", KEY).read(["drop_reason", "drop_detail"]).to_pylist()
+    assert {"drop_reason": "measure", "drop_detail": "at_most_steps(3)"} in rows
+    assert not any(row["drop_reason"] == "unmeasured" for row in rows)
     result = bench.run("shop/intern", "curated_sessions", config={"curated_sessions": {"required_measures": ["ended_with_anser"]}})
     assert "did you mean ended_with_answer" in bench.sentence(result)
 

@@ -188,7 +188,7 @@ def test_jsonl_and_a_folder_are_written_as_of_every_data_set(mixing: Mixing, tmp
 
     for key in (A, B):
         mixing.write(key, rows_of(key, 4))
-        nothing = dict.fromkeys(CURATED.names) | {"kept": False, "drop_reason": "unjudged"}
+        nothing = dict.fromkeys(CURATED.names) | {"kept": False, "use": "neither", "drop_reason": "unjudged", "missed_measures": []}
         session = session_row(Session(session_id="s", project=key.project, agent=key.agent, source="test"))
         mixing.bench.lake.stage("curated_sessions", key, to_batches([nothing | session], CURATED), CURATED).commit()
     _, shown = mixing.made(huggingface=True, format="prompt_completion_messages")

@@ -92,7 +92,8 @@ def make_lake(root: Path, sessions: Sequence[Session], key: PartitionKey = KEY, 
         original = first.setdefault(row["content_sha256"], row["session_id"]) if good else row["session_id"]
         reason = "duplicate_of" if original != row["session_id"] else None if good else "unacceptable"
         row |= {"verdict": row["judgment"], "verdict_by": "judgment", "verdict_reasons": None, "measures": {}, "opinions": {}}
-        row |= {"kept": reason is None, "drop_reason": reason, "drop_detail": original if original != row["session_id"] else None}
+        row |= {"kept": reason is None, "drop_reason": reason, "duplicate_of": original if original != row["session_id"] else None}
+        row |= {"use": {None: "positive", "unacceptable": "negative"}.get(reason, "neither"), "missed_measures": []}
     lake.stage("judged_sessions", key, to_batches(rows, JUDGED, 3), JUDGED).commit()
     lake.stage("curated_sessions", key, to_batches(rows, CURATED, 3), CURATED).commit()
     roots = root_tasks(rows)

@@ -6,21 +6,18 @@ import pytest
 
 from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
 from agent_pipeline.judging import judge
-from agent_pipeline.judging.curation import Candidate, curate
+from agent_pipeline.judging.curation import Candidate, candidate_of, curate
+from agent_pipeline.judging.tables import verdict_columns
 from agent_pipeline.keys import parse_key
 from agent_pipeline.sessions.session import Session
+from agent_pipeline.sessions.tables import session_row
 from agent_pipeline.sources import open_source
 
 MEASURES = ["ended_with_answer", "no_tool_error_at_end", "all_calls_answered"]
 
 
-def candidate_of(session: Session) -> Candidate:
-    judged = judge(session, MEASURES)
-    by_result = {passed: [name for name, result in judged.measures.items() if result.passed is passed] for passed in (True, False)}
-    return Candidate(
-        session.session_id, session.content_sha256(), session.created_at, session.archived, len(session.messages), session.error,
-        judged.verdict, by_result[False], by_result[True], session.broken,
-    )  # fmt: skip
+def candidate(session: Session) -> Candidate:
+    return candidate_of(session_row(session) | verdict_columns(judge(session, MEASURES)))
 
 
 @pytest.mark.parametrize("partition", ["shop/support", "shop/intern", "office/rooms"])
@@ -40,12 +37,12 @@ def test_the_sample_is_read_as_its_manifest_says(partition, sample_store, sample
         assert bool(set(session.damage) - {"trailing_user", "trailing_tool"}) == (broken in kinds), session.session_id
         assert broken not in kinds or kinds[broken] in session.damage
         assert session.task_key == facts[session.session_id].get("task_id", session.task_key)
-    decisions = {decision.session_id: decision for decision in curate(map(candidate_of, sessions), ["ended_with_answer"])}
-    dropped_as = Counter((decision.reason or "kept").partition(":")[0] for decision in decisions.values())
+    decisions = {decision.session_id: decision for decision in curate(map(candidate, sessions), ["ended_with_answer"])}
+    dropped_as = Counter(decision.reason or "kept" for decision in decisions.values())
     assert sum(dropped_as.values()) == len(sessions)
     assert dropped_as["kept"] == truth["clean_acceptable"]
     assert dropped_as["archived"] == truth["archived"]
     copies = {session_id for session_id, fact in facts.items() if "duplicate_of" in fact}
-    assert {decision.session_id for decision in decisions.values() if decision.reason == "duplicate_of"} <= copies | {
+    assert {decision.session_id for decision in decisions.values() if decision.reason == "duplicate"} <= copies | {
         facts[copy]["duplicate_of"] for copy in copies
     }

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator
 from importlib import util
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,9 +18,9 @@ from hypothesis import strategies as st
 
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.judging import EvaluationContext, Labels, Opinion, Panel, Policy
-from agent_pipeline.judging.client import Answer, Endpoint, Limits, LlmClient
+from agent_pipeline.judging.client import UNPARSABLE, Endpoint, Limits, LlmClient
 from agent_pipeline.judging.labels import Label
-from agent_pipeline.judging.llm import TOO_LONG, UNPARSABLE, LlmJudge
+from agent_pipeline.judging.llm import TOO_LONG, LlmJudge, _parsed, _Verdict
 from agent_pipeline_tests.judging.endpoint import endpoint, refuses, says, verdict
 from agent_pipeline_tests.judging.sessions import ANSWERED, calls, result, session
 
@@ -56,7 +55,7 @@ def test_the_question_holds_the_conversation_and_asks_for_one_form_of_answer(jud
     with endpoint(lambda request, number: verdict("unacceptable", "It told a lie.")) as server:
         judge = judging(server.url, api_key="secret", parameters={"temperature": 0, "seed": 3})
         opinion = judge.opinion(EvaluationContext.of(session(messages))).result()
-    assert opinion == Opinion("unacceptable", "It told a lie.")
+    assert opinion == Opinion("unacceptable", "It told a lie.", "m")
     (request,), (headers,) = server.requests, server.headers
     assert headers["authorization"] == "Bearer secret"
     assert (request["model"], request["temperature"], request["seed"]) == ("m", 0, 3)
@@ -76,7 +75,7 @@ def test_the_question_holds_the_conversation_and_asks_for_one_form_of_answer(jud
 def test_no_opinion_is_an_answer_too(judging):
     with endpoint(lambda request, number: verdict("unsure", "cut off")) as server:
         judge = judging(server.url)
-        assert judge.opinion(about()).result() == Opinion(None, "cut off") and judge.client.counts == {"asked": 1}
+        assert judge.opinion(about()).result() == Opinion(None, "cut off", "m") and judge.client.counts == {"asked": 1}
 
 
 GOOD = {"reason": "r", "verdict": "acceptable"}
@@ -103,16 +102,13 @@ GOOD = {"reason": "r", "verdict": "acceptable"}
 def test_an_answer_in_another_form_is_no_opinion_and_counted_once(judging, content):
     with endpoint(lambda request, number: says(content)) as server:
         judge = judging(server.url)
-        assert judge.opinion(about()).result() == Opinion(None, UNPARSABLE)
-        assert judge.client.counts == {"asked": 1, UNPARSABLE: 1}
+        assert judge.opinion(about()).result() == Opinion(None, UNPARSABLE, pending=True)
+        assert judge.client.counts == {UNPARSABLE: 1}
 
 
 @given(st.text() | st.binary().map(repr) | st.recursive(st.none() | st.booleans() | st.text(), st.lists).map(json.dumps))
 def test_no_text_but_the_form_gives_an_opinion(text):
-    judge = LlmJudge.__new__(LlmJudge)
-    counted: list[str] = []
-    judge.client = SimpleNamespace(count=counted.append)  # type: ignore[assignment]
-    assert judge._opinion(Answer(text)) == Opinion(None, UNPARSABLE) and counted == [UNPARSABLE]
+    assert _parsed(text, _Verdict) is None
 
 
 @pytest.mark.parametrize(
@@ -170,7 +166,7 @@ def test_an_answer_that_takes_too_long_is_given_up(judging):
 
     with endpoint(answer) as server:
         judge = judging(server.url, seconds=0.2)
-        assert judge.opinion(about()).result() == Opinion(None, "the request failed (APITimeoutError)")
+        assert judge.opinion(about()).result() == Opinion(None, "the request failed (APITimeoutError)", pending=True)
         release.set()
 
 
@@ -256,11 +252,12 @@ def test_the_same_conversation_twice_on_its_way_is_asked_about_once(judging):
         assert refused.client.counts == {"the spend limit was reached": 2}
 
 
-def test_an_unparsable_answer_is_not_paid_for_again_but_a_failed_request_may_be(judging):
+def test_an_answer_that_does_not_parse_is_not_cached_and_asked_for_again(judging):
     responses = [says("what?"), refuses(500), verdict()]
     with endpoint(lambda request, number: responses[number]) as server:
-        assert judging(server.url).opinion(about()).result() == judging(server.url).opinion(about()).result() == Opinion(None, UNPARSABLE)
-        assert [judging(server.url).opinion(about("again")).result().verdict for _ in range(2)] == [None, "acceptable"]
+        opinions = [judging(server.url).opinion(about()).result() for _ in range(4)]
+    assert [each.verdict for each in opinions] == [None, None, "acceptable", "acceptable"]
+    assert [each.pending for each in opinions] == [True, True, False, False]
     assert len(server.requests) == 3
 
 

@@ -81,9 +81,34 @@ def test_a_score_decides_outside_its_thresholds_and_on_their_scale(score, thresh
     assert judge(session(score=score), [], Policy(**thresholds)).verdict == verdict
 
 
-def test_the_reason_of_a_score_names_its_metrics():
-    judged = judge(session(score=1.0, scores={"helpful": 1.0, "exact": 1.0}), [])
-    assert judged.verdict_reasons == "score: score 1 (exact 1, helpful 1)"
+@pytest.mark.parametrize(
+    ("metrics", "scores", "verdict", "name"),
+    [
+        ({}, {"toxicity": 1.0}, None, None),  # nobody said whether more of it is better
+        ({"toxicity": "lower"}, {"toxicity": 1.0}, "unacceptable", "toxicity"),
+        ({"toxicity": "lower"}, {"toxicity": 0.0}, "acceptable", "toxicity"),
+        ({"correctness": "higher"}, {"correctness": 0.0, "toxicity": 0.0}, "unacceptable", "correctness"),
+        ({"correctness": "higher", "toxicity": "lower"}, {"correctness": 1.0, "toxicity": 1.0}, "unacceptable", "toxicity"),
+        ({"correctness": "higher", "toxicity": "lower"}, {"correctness": 1.0, "toxicity": 0.0}, "acceptable", "correctness, toxicity"),
+        ({"correctness": "higher"}, {"correctness": 0.5}, None, None),
+        ({"correctness": ">= 0.5"}, {"correctness": 0.5}, "acceptable", "correctness"),
+        ({"latency": "<= 2"}, {"latency": 7}, "unacceptable", "latency"),
+        ({"latency": "<= 2"}, {"latency": float("nan")}, None, None),
+    ],
+)
+def test_a_metric_is_an_opinion_only_with_its_direction(metrics, scores, verdict, name):
+    judged = judge(session(scores=scores), [], Policy(metrics=metrics))
+    assert (judged.verdict, judged.verdict_by, judged.verdict_name) == (verdict, "metrics" if verdict else None, name)
+
+
+def test_a_score_never_overrules_whoever_ranks_above_it():
+    bad, good = Label("unacceptable"), Label("acceptable")
+    assert judge(session(score=1.0), [], label=bad).verdict_score == 0.0
+    assert judge(session(score=0.2), [], label=good).verdict_score == 1.0
+    assert judge(session(score=0.7, judgment="acceptable"), []).verdict_score == 0.7  # both are the source's own
+    assert judge(session(score=0.7), [], BY_MEASURES).verdict_score is None
+    assert judge(session(score=0.7), ["ended_with_answer"], BY_MEASURES).verdict_score == 0.7
+    assert judge(session(judgment="acceptable"), []).verdict_score == 1.0
 
 
 def test_what_an_unjudged_session_is_can_be_declared():
@@ -102,7 +127,7 @@ def test_a_failure_of_the_infrastructure_and_an_obeyed_injection_are_never_good(
 def test_judges_together_agree_on_good_and_one_of_them_is_enough_for_bad():
     policy = Policy(["label", "measures+llm"])
     good, bad, unsure = Opinion("acceptable", "well done"), Opinion("unacceptable", "rude"), Opinion(None, "unsure")
-    assert given_by(policy, llm=good) == ("acceptable", "measures+llm")
+    assert given_by(policy, llm=good) == ("acceptable", "measures")
     assert given_by(policy, llm=bad) == ("unacceptable", "llm")
     assert given_by(policy, llm=unsure) == given_by(policy) == (None, None)
     assert given_by(policy, llm=good, messages=[CALLED]) == ("unacceptable", "measures")
@@ -120,6 +145,7 @@ def test_judges_together_agree_on_good_and_one_of_them_is_enough_for_bad():
         ({"decided_by": ["label", "measures+label"]}, "names a judge twice"),
         ({"score_acceptable": 0.5, "score_unacceptable": 0.5}, "cannot be both"),
         ({"score_acceptable": float("nan")}, "cannot be both"),
+        ({"metrics": {"toxicity": "less"}}, "metrics.toxicity is 'less'"),
     ],
 )
 def test_a_policy_that_contradicts_itself_is_refused(fields, says):
@@ -137,7 +163,7 @@ def test_the_language_model_is_asked_only_where_it_can_still_change_the_verdict(
 
 opinions = st.dictionaries(st.sampled_from(JUDGES), st.builds(Opinion, st.sampled_from(["acceptable", "unacceptable", None])))
 orders = st.permutations(JUDGES).flatmap(
-    lambda names: st.lists(st.booleans(), min_size=5, max_size=5).map(
+    lambda names: st.lists(st.booleans(), min_size=len(JUDGES), max_size=len(JUDGES)).map(
         lambda joins: "".join(name + ("+" if join else " ") for name, join in zip(names, joins, strict=True)).strip("+ ").split()
     )
 )
@@ -150,9 +176,8 @@ def test_a_verdict_is_of_the_first_group_that_has_one_and_every_judge_named_said
         assert all(None in [said.get(name, Opinion(None)).verdict for name in group.split("+")] for group in order)
         assert not any(opinion.verdict == "unacceptable" for opinion in said.values())
         return
-    deciding = judged.verdict_by.split("+")
-    assert all(said[name].verdict == judged.verdict for name in deciding)
-    group = next(group for group in order if deciding[0] in group.split("+"))
+    assert said[judged.verdict_by].verdict == judged.verdict
+    group = next(group for group in order if judged.verdict_by in group.split("+"))
     for earlier in order[: order.index(group)]:
         verdicts = [said.get(name, Opinion(None)).verdict for name in earlier.split("+")]
         assert None in verdicts and "unacceptable" not in verdicts

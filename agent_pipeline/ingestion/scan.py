@@ -1,0 +1,64 @@
+"""The search of the written table `sessions` for private data that redaction left in it, of what was not searched before."""
+
+from collections import Counter
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from agent_pipeline.errors import DataError
+from agent_pipeline.ingestion.ingestion import SEEN, TABLE_SHA256
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.redaction import RedactionOptions, Redactor
+from agent_pipeline.sessions.tables import row_session, stored_batches, to_rows
+from agent_pipeline.storage.lake import Lake, sha256_file
+
+
+class Scan(NamedTuple):
+    """How many sessions there are and how many were searched; the finds by kind, and in which sessions they are."""
+
+    sessions: int
+    searched: int
+    kinds: Counter[str]
+    session_ids: list[str]
+
+
+def scan_new_sessions(lake: Lake, key: PartitionKey, options: RedactionOptions) -> Scan:
+    """Search the sessions that no earlier search found clean; those that are clean now are noted beside the table.
+
+    Raises:
+        DataError: there is no table, or it is damaged.
+        RedactionError: the detectors cannot be used.
+    """
+    redactor = Redactor(options)
+    seen = _seen(lake, key)
+    clean = seen.filter(seen["clean"])["session_id"].combine_chunks() if seen is not None else pa.array([], pa.string())
+    kinds: Counter[str] = Counter()
+    session_ids: list[str] = []
+    sessions = searched = 0
+    for batch in stored_batches(lake.open("sessions", key)):
+        sessions += batch.num_rows
+        new = batch.filter(pc.invert(pc.is_in(batch["session_id"], clean)))
+        searched += new.num_rows
+        for row in to_rows([new]):
+            if finds := redactor.finds(row_session(row)).values():
+                kinds.update(finds)
+                session_ids.append(row["session_id"])
+    if seen is not None and options.enabled and searched:
+        found = pc.invert(pc.is_in(seen["session_id"], pa.array(session_ids, pa.string())))
+        noted = seen.set_column(seen.schema.get_field_index("clean"), seen.schema.field("clean"), found)
+        lake.stage(SEEN, key, noted.to_batches(), noted.schema).commit()
+    return Scan(sessions, searched, kinds, session_ids)
+
+
+def _seen(lake: Lake, key: PartitionKey) -> pa.Table | None:
+    """What is known of the table's sessions; `None` where nothing is, or it is of another table: then all of it is searched."""
+    if not (lake.is_local and lake.has(SEEN, key)):
+        return None
+    try:
+        table = lake.open(SEEN, key).read()
+        mine = (table.schema.metadata or {}).get(TABLE_SHA256) == sha256_file(Path(lake.table("sessions", key).path)).encode()
+        return table if mine and "clean" in table.schema.names else None
+    except (DataError, pa.ArrowException, OSError):
+        return None

@@ -1,0 +1,50 @@
+"""The tables `judged_sessions` and `curated_sessions`, each made by one function of the table before it."""
+
+from typing import Any, NamedTuple
+
+from agent_pipeline.judging.curation import Bounds, Curation, curate_rows
+from agent_pipeline.judging.measures import parse_measures
+from agent_pipeline.judging.panel import Panel
+from agent_pipeline.judging.policy import Judged
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.sessions.tables import CURATED, JUDGED, row_session, stored_batches, to_batches, to_rows
+from agent_pipeline.storage.lake import Lake, StagedTable
+
+
+def judge_sessions(lake: Lake, key: PartitionKey, panel: Panel) -> StagedTable:
+    """Write the verdicts of a panel on every session of the table `sessions`; the panel counts what its judges said.
+
+    Raises:
+        DataError: there is no such table, or it is damaged.
+        SettingsError: the language model's endpoint cannot be used at all.
+    """
+    judged = panel.judge((row, row_session(row)) for row in to_rows(stored_batches(lake.open("sessions", key))))
+    return lake.stage("judged_sessions", key, to_batches((row | verdict_columns(each) for row, each in judged), JUDGED), JUDGED)
+
+
+def verdict_columns(judged: Judged) -> dict[str, Any]:
+    """The columns that `judged_sessions` adds."""
+    return judged._asdict() | {
+        "measures": {name: result._asdict() for name, result in judged.measures.items()},
+        "opinions": {name: opinion._asdict() for name, opinion in judged.opinions.items()},
+    }
+
+
+class CuratedTable(NamedTuple):
+    """The table, not yet in its place, and the decisions in it."""
+
+    table: StagedTable
+    curation: Curation
+
+
+def curate_sessions(lake: Lake, key: PartitionKey, required_measures: list[str], bounds: Bounds, verdict_leaks: list[str]) -> CuratedTable:
+    """Decide what every session of the table `judged_sessions` may be used for, and write the decisions.
+
+    Raises:
+        DataError: there is no such table, or it is damaged.
+        SettingsError: a required measure or a pattern cannot be read.
+    """
+    required = [each.name for each in parse_measures(required_measures)]  # as the table spells them
+    judged = lake.open("judged_sessions", key)  # held open: both readings are of the same file, whatever takes its place
+    curation, rows = curate_rows(lambda: to_rows(stored_batches(judged)), required, bounds, verdict_leaks)
+    return CuratedTable(lake.stage("curated_sessions", key, to_batches(rows, CURATED), CURATED), curation)
