@@ -248,7 +248,7 @@ def sample_rows(tokenizer_path: Path) -> list[Any]:
     sessions = read_sessions(store, PartitionKey("shop", "support"), ReadingOptions())
     rows = list(sft_rows((session for session in sessions if session.judgment == "acceptable"), SplitSizes()))
     copies = {each.row_id for each in duplicates(rows, near=None).found}
-    kept, _ = encode_rows(load_tokenizer(tokenizer_path)[0], [row for row in rows if row["row_id"] not in copies], 2048)
+    kept, *_ = encode_rows(load_tokenizer(tokenizer_path)[0], [row for row in rows if row["row_id"] not in copies], 2048)
     return [row.encoded for row in kept]
 
 

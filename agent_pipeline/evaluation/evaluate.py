@@ -90,7 +90,7 @@ def evaluate(
         "n": len(questions),
         "n_calls": sum(map(bool, calls)),
         "tasks": len(set(tasks)),
-        "counts": {**counts, "too_long": len(samples) - len(questions), "rows_too_long": len(heldout) - len(rows_that_fit)},
+        "counts": {**counts, "dropped": len(samples) - len(questions), "rows_dropped": len(heldout) - len(rows_that_fit)},
         **{name: {"heldout_loss": mean_loss(losses[name]), **accuracies(scores[name])} for name in said},
         "differences": {
             "heldout_loss": _loss_difference([row["task_key"] for row, _ in rows_that_fit], losses, seed),
@@ -108,7 +108,8 @@ def _as(model: "PeftModel", name: str) -> AbstractContextManager[Any]:
 
 
 def question_of(tokenizer: "PreTrainedTokenizerBase", sample: TurnSample, max_new_tokens: int, max_length: int) -> Question | None:
-    """The sample as tokens; a prompt too long loses its oldest exchanges, as in training; None where that is not enough."""
+    """The sample as tokens; a prompt too long loses its oldest exchanges, as in training. None where that is not enough, or where the
+    template cannot render it."""
     row = {
         "row_id": sample.row_id,
         "session_id": sample.session_id,

@@ -103,5 +103,5 @@ class Answering:
             turns,
             mean_loss(encoded_losses(self.model, [row.encoded for row in fitting], self.progress)),
             accuracies([asdict(each) for each in scores]),
-            {**counts, "too_long": len(samples) - len(pairs), "rows_too_long": len(rows) - len(fitting)},
+            {**counts, "dropped": len(samples) - len(pairs), "rows_dropped": len(rows) - len(fitting)},
         )

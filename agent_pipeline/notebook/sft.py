@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from agent_pipeline.config.settings import load_settings
 from agent_pipeline.errors import ArgumentError, DataError, ExportError
@@ -23,7 +23,7 @@ from agent_pipeline.progress import Progress, silent
 from agent_pipeline.sessions.items import Item
 from agent_pipeline.training.base_model import BaseModel, resolve_base_model
 from agent_pipeline.training.config import probe_device
-from agent_pipeline.training.encoding import EncodedRow, encode_rows
+from agent_pipeline.training.encoding import DropReason, EncodedRow, encode_rows
 from agent_pipeline.training.loading import load_model
 from agent_pipeline.training.masks import Encoded
 from agent_pipeline.training.templates import TrainingTemplate, load_tokenizer
@@ -177,12 +177,15 @@ class SFTTrainer:
         """
         samples = read_samples(dataset)
         limit = self.config.max_length
-        encoded, counts = encode_rows(self.tokenizer, samples.rows, limit, self._progress)
+        encoded, counts, first_dropped = encode_rows(self.tokenizer, samples.rows, limit, self._progress)
         texts = [encode_text(self.tokenizer, prompt, completion) for prompt, completion in samples.texts]
         tokens = [row.encoded for row in encoded] + [text for text in texts if len(text.input_ids) <= limit]
-        told = samples.counts + Counter({"truncated": counts["truncated"], "too_long": counts["in"] + len(texts) - len(tokens)})
+        too_long = len(texts) + len(encoded) - len(tokens)
+        dropped = {reason: counts[f"dropped_{reason}"] for reason in get_args(DropReason)}
+        data = samples.counts + Counter({"truncated": counts["truncated"], **dropped}) + Counter(too_long=too_long)
         if not tokens:
-            raise DataError(f"None of {told['records']} records fits into max_length ({limit} tokens): raise it.")
+            reason = first_dropped or f"They are longer than max_length ({limit} tokens): raise it."
+            raise DataError(f"None of {data['records']} records can be trained on. {reason}")
         arguments = self.config.to_trl_config(
             max_length=limit if self.config.packing else None,  # rows fit already; TRL's own truncation would cut answers in the middle
             logging_nan_inf_filter=False,  # a training that diverges must be seen to
@@ -196,7 +199,7 @@ class SFTTrainer:
         logged = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
         return SFTTrainingResult(
             str(out_dir),
-            {**metrics, "steps": trainer.state.global_step, "data": dict(+told)},
+            {**metrics, "steps": trainer.state.global_step, "data": dict(data)},
             logged[-1] if logged else metrics.get("train_loss"),
             trainer,
             _first(encoded, samples.rows),

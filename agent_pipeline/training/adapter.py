@@ -51,20 +51,22 @@ def train_adapter(
     A training that was killed goes on from its last checkpoint in `out_dir` when called again with the same rows, base and
     config. `heldout` rows are never trained on: with them the report has their loss before and after. The report is
     `training.json` plus `seconds`, `tokens_per_second` and `resumed_from` (a step), which differ from run to run.
-    `replayed` rows of earlier nights are mixed in evenly, `replay_ratio` of all that is trained and no more: where rows fell out because
-    they were too long, some of these do too, and are counted. Raises DataError for rows that cannot be trained on, ModelError for a base
-    model that cannot.
+    A row that is too long, or that the chat template cannot render, is left out and counted by its reason in the report's `rows`.
+    `replayed` rows of earlier nights are mixed in evenly, `replay_ratio` of all that is trained and no more: where rows fell out, some of
+    these do too, and are counted.
+
+    Raises:
+        DataError: none of the rows can be trained on, or one is not of the split `train`.
+        ModelError: the base model cannot be trained.
     """
     began = time.monotonic()
     if stray := sorted({row["split"] for row in (*rows, *replayed)} - {"train"}):
         raise DataError(f"The rows to train on hold some of the split {stray[0]}: pass those of the split train only.")
     tokenizer, template = load_tokenizer(base.path, base.trust_remote_code)
-    encoded, counts = encode_rows(tokenizer, rows, config.max_length, progress)
+    encoded, counts, first_dropped = encode_rows(tokenizer, rows, config.max_length, progress)
     if not encoded:
-        raise DataError(
-            f"None of {len(rows)} rows can be trained on: the last exchange of each is longer than max_length "
-            f"({config.max_length} tokens); raise it." if rows else "There are no rows to train on: curate more sessions."
-        )  # fmt: skip
+        none = "There are no rows to train on: curate more sessions."
+        raise DataError(f"None of {len(rows)} rows can be trained on. {first_dropped}" if rows else none)
     again, replay = _encode_replayed(tokenizer, replayed, len(encoded), replay_ratio, config, progress)
     encoded += again
     identity = adapter_identity(rows, base, template.jinja, config, replayed, replay_ratio)
@@ -138,10 +140,10 @@ def _encode_replayed(
     progress: Progress,
 ) -> tuple[list[EncodedRow], dict[str, Any]]:
     """As many of the replayed rows that fit as are due beside `new` rows; and the counts: in = dropped + over the ratio + trained."""
-    kept, counts = encode_rows(tokenizer, list(rows), config.max_length, progress)
-    again = kept[: due(new, checked_ratio(ratio))]
+    encoded, counts, _ = encode_rows(tokenizer, list(rows), config.max_length, progress)
+    again = encoded[: due(new, checked_ratio(ratio))]
     share = len(again) / (new + len(again))
-    more = {"over_the_ratio": len(kept) - len(again), "trained": len(again), "ratio_asked": ratio, "ratio": share}
+    more = {"over_the_ratio": len(encoded) - len(again), "trained": len(again), "ratio_asked": ratio, "ratio": share}
     return again, counts | more
 
 
@@ -158,8 +160,8 @@ class _Heldout:
     def __init__(
         self, tokenizer: "PreTrainedTokenizerBase", rows: Sequence[dict[str, Any]], config: TrainingConfig, progress: Progress
     ) -> None:
-        kept, self._counts = encode_rows(tokenizer, list(rows), config.max_length)
-        self._tokens = [row.encoded for row in kept]
+        encoded, self._counts, _ = encode_rows(tokenizer, list(rows), config.max_length)
+        self._tokens = [row.encoded for row in encoded]
         self._progress = progress
 
     def loss(self, model: "PreTrainedModel | PeftModel") -> float | None:
@@ -170,8 +172,7 @@ class _Heldout:
         if hasattr(model, "disable_adapter"):
             with model.disable_adapter():
                 before = self.loss(model)
-        counts = {"rows": self._counts["in"], "dropped_too_long": self._counts["dropped_too_long"]}
-        return {"heldout": {**counts, "before": before, "after": self.loss(model)}}
+        return {"heldout": {"rows": self._counts["in"], "scored": self._counts["trained"], "before": before, "after": self.loss(model)}}
 
 
 def _speed(trainer: "SFTTrainer", resumed_from: int) -> float:

@@ -1,17 +1,30 @@
-"""A data set as tokens: each row made to fit, encoded, checked and, where it cannot fit, counted."""
+"""A data set as tokens: each row shortened to fit, encoded and checked; a row that cannot be trained on is counted by its reason."""
 
+from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from agent_pipeline.errors import DataError
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.sessions.session import Message
+from agent_pipeline.training.loading import first_line
 from agent_pipeline.training.masks import Encoded, check, encode
 from agent_pipeline.training.rendering import render
 from agent_pipeline.training.truncation import truncate
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+DropReason = Literal["too_long", "not_rendered", "not_proven"]
+"""Why a row falls out: its last exchange alone is too long; the chat template fails on it; its mask cannot be proven on its tokens."""
+
+
+class RowDropped(DataError):
+    """A row that cannot be trained on. `reason` says why, the text says it in a sentence."""
+
+    def __init__(self, text: str, reason: DropReason) -> None:
+        super().__init__(text)
+        self.reason = reason
 
 
 @dataclass(frozen=True)
@@ -24,10 +37,55 @@ class EncodedRow:
     truncated: bool
 
 
-def encode_row(tokenizer: "PreTrainedTokenizerBase", row: dict[str, Any], max_length: int) -> EncodedRow | None:
-    """The row in at most `max_length` tokens, or None where its last exchange alone is longer.
+class EncodedRows(NamedTuple):
+    """The rows that can be trained on, in order; the counts; and the first dropped row's sentence ("" where none was dropped).
 
-    Raises DataError, naming the row, where the chat template cannot render it without loss.
+    `counts` has `in`, `truncated`, `dropped_<reason>` for each `DropReason`, `trained` (in = all dropped + trained) and `dropped_share`,
+    from 0 to 1.
+    """
+
+    rows: list[EncodedRow]
+    counts: dict[str, Any]
+    first_dropped: str
+
+
+def encode_rows(
+    tokenizer: "PreTrainedTokenizerBase", rows: list[dict[str, Any]], max_length: int, progress: Progress = silent
+) -> EncodedRows:
+    """Encode the rows in at most `max_length` tokens each."""
+    trained: list[EncodedRow] = []
+    dropped: Counter[str] = Counter()
+    first_dropped = ""
+    for number, row in enumerate(rows, 1):
+        try:
+            trained.append(encode_or_raise(tokenizer, row, max_length))
+        except RowDropped as error:
+            dropped[error.reason] += 1
+            first_dropped = first_dropped or str(error)
+        progress(number, len(rows), "rows tokenised")
+    counts = {
+        "in": len(rows),
+        "truncated": sum(row.truncated for row in trained),
+        **{f"dropped_{reason}": dropped[reason] for reason in get_args(DropReason)},
+        "trained": len(trained),
+        "dropped_share": round(dropped.total() / len(rows), 4) if rows else 0.0,
+    }
+    return EncodedRows(trained, counts, first_dropped)
+
+
+def encode_row(tokenizer: "PreTrainedTokenizerBase", row: dict[str, Any], max_length: int) -> EncodedRow | None:
+    """The row in at most `max_length` tokens; None where it cannot be trained on."""
+    try:
+        return encode_or_raise(tokenizer, row, max_length)
+    except RowDropped:
+        return None
+
+
+def encode_or_raise(tokenizer: "PreTrainedTokenizerBase", row: dict[str, Any], max_length: int) -> EncodedRow:
+    """The row in at most `max_length` tokens.
+
+    Raises:
+        RowDropped: it cannot be trained on.
     """
     from jinja2 import TemplateError
 
@@ -38,25 +96,13 @@ def encode_row(tokenizer: "PreTrainedTokenizerBase", row: dict[str, Any], max_le
 
     try:
         messages = truncate(row["messages"], length, max_length)
-        if messages is None:
-            return None
-        encoded = encode(tokenizer, messages, tools)
+        encoded = encode(tokenizer, messages, tools) if messages is not None else None
     except (TemplateError, TypeError, DataError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise DataError(f"{name} cannot be rendered by the chat template: {reason}; leave the row out or mend it.") from error
-    check(encoded, tokenizer, messages, name)
+        raise RowDropped(f"{name} cannot be rendered by the chat template: {first_line(error)}; repair it.", "not_rendered") from error
+    if messages is None or encoded is None:
+        raise RowDropped(f"{name} is longer than {max_length} tokens in its last exchange alone: raise max_length.", "too_long")
+    try:
+        check(encoded, tokenizer, messages, name)
+    except DataError as error:
+        raise RowDropped(str(error), "not_proven") from error
     return EncodedRow(row["row_id"], encoded, messages, len(messages) < len(row["messages"]))
-
-
-def encode_rows(
-    tokenizer: "PreTrainedTokenizerBase", rows: list[dict[str, Any]], max_length: int, progress: Progress = silent
-) -> tuple[list[EncodedRow], dict[str, int]]:
-    """The rows that fit, in order; counts `in`, `truncated`, `dropped_too_long`, `trained`: in = dropped + trained."""
-    kept: list[EncodedRow] = []
-    for number, row in enumerate(rows, 1):
-        encoded = encode_row(tokenizer, row, max_length)
-        if encoded is not None:
-            kept.append(encoded)
-        progress(number, len(rows), "rows tokenised")
-    counts = {"in": len(rows), "truncated": sum(row.truncated for row in kept), "dropped_too_long": len(rows) - len(kept)}
-    return kept, {**counts, "trained": len(kept)}

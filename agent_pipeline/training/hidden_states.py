@@ -10,10 +10,16 @@ from typing import TYPE_CHECKING
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.selection.embeddings import HIDDEN_STATES, Encoder, unit
 from agent_pipeline.training.base_model import BaseModel
-from agent_pipeline.training.losses import BATCH_TOKENS, batches_by_length
+from agent_pipeline.training.config import probe_device
+from agent_pipeline.training.loading import load_model
+from agent_pipeline.training.templates import load_tokenizer
 
 if TYPE_CHECKING:
     import numpy as np
+
+
+BATCH_TOKENS = 2048
+"""Tokens of a batch, padding included: keeps the memory of a forward pass flat whatever the texts' lengths."""
 
 
 def hidden_state_encoder(base: BaseModel, progress: Progress = silent) -> Encoder:
@@ -30,10 +36,6 @@ def hidden_states(texts: Sequence[str], base: BaseModel, progress: Progress = si
     """
     import numpy as np
     import torch
-
-    from agent_pipeline.training.config import probe_device
-    from agent_pipeline.training.loading import load_model
-    from agent_pipeline.training.templates import load_tokenizer
 
     tokenizer, _ = load_tokenizer(base.path, base.trust_remote_code)
     model = load_model(base, probe_device())
@@ -66,3 +68,13 @@ def hidden_states(texts: Sequence[str], base: BaseModel, progress: Progress = si
         done += len(group)
         progress(done, len(windows), "texts embedded")
     return unit(sums)
+
+
+def batches_by_length(lengths: Sequence[int], batch_tokens: int = BATCH_TOKENS) -> list[list[int]]:
+    """Indices grouped so that texts × longest text ≤ `batch_tokens` (one text always fits), shortest first."""
+    groups: list[list[int]] = []
+    for index in sorted(range(len(lengths)), key=lambda i: (lengths[i], i)):
+        if not groups or (len(groups[-1]) + 1) * lengths[index] > batch_tokens:
+            groups.append([])
+        groups[-1].append(index)
+    return groups

@@ -1,8 +1,8 @@
 """How surprised a model is by each row: the mean negative log-likelihood of the assistant's tokens, in nats.
 
 What rows begin with in common (an agent's system prompt and tools) goes through the model once (`prefixes`), without padding; the head
-(49,152 columns, in SmolLM2) is applied at the trained positions only. Models whose attention cannot be told which tokens a token follows,
-and rows that share little, are read in batches of alike length.
+(49,152 columns, in SmolLM2) is applied at the trained positions only. Models whose attention cannot be told which tokens a token follows
+read row by row.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -12,27 +12,26 @@ from typing import TYPE_CHECKING, Any
 
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.training.base_model import BaseModel
+from agent_pipeline.training.config import probe_device
 from agent_pipeline.training.encoding import encode_row
+from agent_pipeline.training.loading import load_model
 from agent_pipeline.training.masks import Encoded
 from agent_pipeline.training.prefixes import PrefixTree, prefix_tree
+from agent_pipeline.training.templates import load_tokenizer
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
     from transformers import PreTrainedModel
 
-BATCH_TOKENS = 2048
-"""Tokens of a batch, padding included: keeps the memory of a forward pass flat whatever the rows' lengths."""
+GPU_NODES = 2048
+"""Tokens of a pass over a prefix tree on a GPU."""
 
 CPU_NODES = 512
 """Tokens of a pass over a prefix tree on a CPU: matrix products are at full speed, and few of the pairs that attention sees are masked."""
 
-WORTHWHILE = 0.8
-"""The tree is read where at most this share of the tokens is left in it: its attention sees masked pairs too, and a node costs about
-1.2 times a token of a batch (SmolLM2-135M, rows of 350 tokens, 2 cores)."""
-
 HEAD_ROWS = 128
-"""Positions the head is applied to at once: with 152,000 words, 78 MB of float32 logits."""
+"""Positions whose loss is computed at once: with 152,000 words, 78 MB of float32 logits."""
 
 
 @dataclass(frozen=True)
@@ -49,16 +48,6 @@ def mean_loss(losses: Sequence[RowLoss]) -> float | None:
     return sum(row.loss * row.trained_tokens for row in losses if row.loss is not None) / tokens if tokens else None
 
 
-def batches_by_length(lengths: Sequence[int], batch_tokens: int = BATCH_TOKENS) -> list[list[int]]:
-    """Indices grouped so that rows × longest row ≤ `batch_tokens` (one row always fits), shortest first."""
-    groups: list[list[int]] = []
-    for index in sorted(range(len(lengths)), key=lambda i: (lengths[i], i)):
-        if not groups or (len(groups[-1]) + 1) * lengths[index] > batch_tokens:
-            groups.append([])
-        groups[-1].append(index)
-    return groups
-
-
 def encoded_losses(model: "PreTrainedModel", rows: Sequence[Encoded | None], progress: Progress = silent) -> list[RowLoss]:
     """The loss of each encoded row under a model in memory (an adapter that is on counts, dropout does not); None rows have none."""
     import torch
@@ -69,12 +58,11 @@ def encoded_losses(model: "PreTrainedModel", rows: Sequence[Encoded | None], pro
     scored = [row for row, loss in zip(rows, losses, strict=True) if row and loss.trained_tokens]
     causal = model.get_base_model() if hasattr(model, "get_base_model") else model
     tree = prefix_tree(scored) if scored and takes_trees(causal, max(len(row.input_ids) for row in scored)) else None
-    shares = tree is not None and len(tree.tokens) <= WORTHWHILE * sum(len(row.input_ids) for row in scored)
     training = model.training
     model.eval()
     try:
         with torch.inference_mode():
-            each = _by_prefix(causal, tree) if tree and shares else _by_length(causal, scored)
+            each = _over_tree(causal, tree) if tree else _row_by_row(causal, scored)
             for done, (index, loss) in enumerate(each, 1):
                 losses[wanted[index]] = RowLoss(loss, losses[wanted[index]].trained_tokens)
                 progress(done, len(wanted), "rows scored by loss")
@@ -106,7 +94,7 @@ def takes_trees(causal: "PreTrainedModel", longest: int) -> bool:
     )
 
 
-def _by_prefix(causal: "PreTrainedModel", tree: PrefixTree) -> Iterator[tuple[int, float]]:
+def _over_tree(causal: "PreTrainedModel", tree: PrefixTree) -> Iterator[tuple[int, float]]:
     """(row, loss) of every row, when the last of its tokens has been read; each node of the tree is read once.
 
     Tree attention (Miao et al. 2024, SpecInfer): a pass reads the next nodes in depth-first order, and a mask shows each of them its
@@ -117,7 +105,7 @@ def _by_prefix(causal: "PreTrainedModel", tree: PrefixTree) -> Iterator[tuple[in
     from transformers import DynamicCache
 
     body, device = getattr(causal, causal.base_model_prefix), causal.device
-    size = CPU_NODES if device.type == "cpu" else BATCH_TOKENS
+    size = CPU_NODES if device.type == "cpu" else GPU_NODES
     losses = np.full(len(tree.tokens), np.nan)
     wanted = np.unique(np.concatenate([nodes for _, nodes in tree.learnt]))
     wanted = wanted[np.argsort(tree.parents[wanted], kind="stable")]
@@ -142,46 +130,31 @@ def _by_prefix(causal: "PreTrainedModel", tree: PrefixTree) -> Iterator[tuple[in
         ).last_hidden_state[0]
         about = wanted[slice(*np.searchsorted(follows, [start, stop]))]
         where = torch.from_numpy(tree.parents[about] - start).to(device)
-        losses[about] = _each_loss(causal.get_output_embeddings(), hidden[where], torch.from_numpy(tree.tokens[about]))
+        losses[about] = _token_losses(causal.get_output_embeddings(), hidden[where], torch.from_numpy(tree.tokens[about]))
         while complete < len(tree.learnt) and tree.learnt[complete][1][-1] < stop:
             index, learnt = tree.learnt[complete]
             yield index, float(losses[learnt].mean())
             complete += 1
 
 
-def _by_length(causal: "PreTrainedModel", rows: Sequence[Encoded]) -> Iterator[tuple[int, float]]:
-    """(row, loss) of every row, the shortest first, in padded batches of alike length."""
+def _row_by_row(causal: "PreTrainedModel", rows: Sequence[Encoded]) -> Iterator[tuple[int, float]]:
+    """(row, loss) of every row, for models whose attention cannot be told which tokens a token follows."""
     import torch
 
-    for group in batches_by_length([len(row.input_ids) for row in rows]):
-        batch = [rows[index] for index in group]
-        size = (len(batch), max(len(row.input_ids) for row in batch))
-        ids, mask = torch.zeros(size, dtype=torch.long), torch.zeros(size, dtype=torch.long)
-        trained = torch.zeros(size, dtype=torch.bool)
-        for line, row in enumerate(batch):
-            length = len(row.input_ids)
-            ids[line, :length] = torch.tensor(row.input_ids)
-            trained[line, 1:length] = torch.tensor(row.trained[1:])
-            mask[line, :length] = 1
+    for index, row in enumerate(rows):
+        ids = torch.tensor(row.input_ids, device=causal.device)
+        trained = torch.tensor([at for at, on in enumerate(row.trained) if on and at], device=causal.device)
         # The logits at position t are about token t + 1.
-        where = trained.roll(-1, dims=1).to(causal.device)
-        inputs = {"input_ids": ids.to(causal.device), "attention_mask": mask.to(causal.device), "use_cache": False}
-        head: Callable[[torch.Tensor], torch.Tensor]
-        if _has_more_than_a_head(causal):
-            head, found = torch.nn.Identity(), causal(**inputs).logits[where]
-        else:
-            head, found = causal.get_output_embeddings(), getattr(causal, causal.base_model_prefix)(**inputs).last_hidden_state[where]
-        each = torch.from_numpy(_each_loss(head, found, ids[trained]))
-        for index, part in zip(group, each.split(trained.sum(1).tolist()), strict=True):
-            yield index, part.mean().item()
+        logits = causal(input_ids=ids[None], use_cache=False, logits_to_keep=trained - 1).logits[0]
+        yield index, float(_token_losses(lambda part: part, logits, ids[trained]).mean())
 
 
-def _each_loss(head: "Callable[[torch.Tensor], torch.Tensor]", hidden: "torch.Tensor", targets: "torch.Tensor") -> "np.ndarray":
-    """(n,) float64: −log p of each target under the head's logits at its row of `hidden`, a few rows of logits at a time."""
+def _token_losses(head: "Callable[[torch.Tensor], torch.Tensor]", states: "torch.Tensor", targets: "torch.Tensor") -> "np.ndarray":
+    """(n,) float64: −log p of each target under the head's logits at its row of `states`, a few rows at a time."""
     import torch
     from torch.nn.functional import cross_entropy
 
-    parts = zip(hidden.split(HEAD_ROWS), targets.to(hidden.device).split(HEAD_ROWS), strict=True)
+    parts = zip(states.split(HEAD_ROWS), targets.to(states.device).split(HEAD_ROWS), strict=True)
     return torch.cat([cross_entropy(head(some).float(), about, reduction="none").cpu() for some, about in parts]).double().numpy()
 
 
@@ -194,12 +167,8 @@ def row_losses(
 ) -> list[RowLoss]:
     """The loss of each SFT row, in order, under the base model or, with `adapter_dir`, under the adapter.
 
-    Rows are shortened as in training; one that cannot fit has no loss. Raises ModelError, DataError.
+    Rows are shortened as in training; one that cannot be trained on has no loss. Raises ModelError.
     """
-    from agent_pipeline.training.config import probe_device
-    from agent_pipeline.training.loading import load_model
-    from agent_pipeline.training.templates import load_tokenizer
-
     tokenizer, _ = load_tokenizer(adapter_dir or base.path, base.trust_remote_code)
     encoded = [encode_row(tokenizer, row, max_length) for row in rows]
     model = load_model(base, probe_device(), adapter_dir)

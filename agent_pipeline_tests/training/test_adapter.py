@@ -1,5 +1,6 @@
 """Training: it learns, it repeats itself, it survives a kill."""
 
+import copy
 import dataclasses
 import json
 import os
@@ -13,9 +14,11 @@ import pytest
 from agent_pipeline.errors import DataError
 from agent_pipeline.training.adapter import train_adapter
 from agent_pipeline.training.checkpoints import COMPLETE, prepare
+from agent_pipeline.training.encoding import encode_rows
 from agent_pipeline.training.losses import mean_loss, row_losses
 from agent_pipeline_tests.training.world import TRAINING, row
 
+pytestmark = pytest.mark.slow
 ROWS = [row(number) for number in range(24)]
 HELDOUT = [row(number, "test") for number in (25, 31)]
 
@@ -37,7 +40,7 @@ def test_it_learns(trained):
     assert report["loss_last"] < report["loss_first"] * 0.7
     assert report["heldout"]["after"] < report["heldout"]["before"] * 0.7
     assert report["steps"] == 24 and len(report["log_history"]) == 24
-    assert report["rows"] == {"in": 24, "truncated": 0, "dropped_too_long": 0, "trained": 24}
+    assert (report["rows"]["in"], report["rows"]["trained"], report["rows"]["dropped_share"]) == (24, 24, 0.0)
 
 
 def test_the_directory_holds_the_adapter_its_tokenizer_and_its_report(trained, tiny_base):
@@ -125,9 +128,23 @@ def test_long_rows_are_shortened_or_dropped_and_counted(tiny_base, tmp_path):
         return long
 
     config = dataclasses.replace(TRAINING, max_length=320, max_steps=1)
-    report = train_adapter([row(0), talk(1, 90), talk(2, 900)], tiny_base, config, tmp_path)
-    assert report["rows"] == {"in": 3, "truncated": 1, "dropped_too_long": 1, "trained": 2}
+    no_answer = {**row(3), "messages": row(3)["messages"][:2]}
+    report = train_adapter([row(0), talk(1, 90), talk(2, 900), no_answer], tiny_base, config, tmp_path)
+    assert report["rows"] == {
+        "in": 4, "truncated": 1, "dropped_too_long": 1, "dropped_not_rendered": 0, "dropped_not_proven": 1, "trained": 2,
+        "dropped_share": 0.5,
+    }  # fmt: skip
     assert report["row_ids"] == ["row-0", "row-1"] and report["longest_row_tokens"] <= 320
+    assert report["log_history"][0]["learning_rate"] > 0, "a single step trains at a rate above 0"
+
+
+def test_a_row_that_the_template_refuses_is_left_out_and_stops_nothing(tiny_tokenizer):
+    tokenizer = copy.deepcopy(tiny_tokenizer)
+    tokenizer.chat_template = "{% if messages|length > 3 %}{{ raise_exception('no calls') }}{% endif %}" + tokenizer.chat_template
+    short = {**row(1), "messages": [row(1)["messages"][1], row(1)["messages"][4]]}
+    encoded, counts, first_dropped = encode_rows(tokenizer, [row(0), short], 512)
+    assert [each.row_id for each in encoded] == ["row-1"]
+    assert (counts["dropped_not_rendered"], counts["dropped_share"]) == (1, 0.5) and "no calls" in first_dropped
 
 
 @pytest.mark.parametrize(
@@ -135,10 +152,13 @@ def test_long_rows_are_shortened_or_dropped_and_counted(tiny_base, tmp_path):
     [
         ([], "no rows to train on"),
         ([row(0), row(1, "test")], "of the split test"),
-        ([{**row(0), "messages": [{"role": "user", "content": "only me"}]}], "session-0.*no token of it is the assistant's"),
+        (
+            [{**row(0), "messages": [{"role": "user", "content": "only me"}]}],
+            "None of 1 rows.*no token of it is the assistant's",
+        ),
         (
             [{**row(0), "messages": [{"role": "user", "content": "x" * 3000}, *row(0)["messages"][-1:]]}],
-            "longer than max_length",
+            "None of 1 rows.*longer than 512 tokens",
         ),
     ],
 )

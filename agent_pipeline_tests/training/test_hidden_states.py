@@ -5,7 +5,7 @@ import pytest
 
 from agent_pipeline.training import hidden_states as module
 from agent_pipeline.training.config import probe_device
-from agent_pipeline.training.hidden_states import hidden_state_encoder, hidden_states
+from agent_pipeline.training.hidden_states import batches_by_length, hidden_state_encoder, hidden_states
 from agent_pipeline.training.loading import load_model
 
 TEXTS = ["How is Oslo?", "", "It is sunny in Rome, and it will be for days.", "half of \ud83d"]
@@ -53,3 +53,7 @@ def test_a_long_text_is_read_to_its_end(tiny_base, model, tiny_tokenizer, monkey
 
 def test_an_encoder_says_which_model_it_is(tiny_base):
     assert hidden_state_encoder(tiny_base).origin == {"form": "hidden_states 1", "revision": tiny_base.revision}
+
+
+def test_batches_hold_texts_of_alike_length_up_to_a_limit():
+    assert batches_by_length([5, 900, 6, 7, 3000], 1000) == [[0, 2, 3], [1], [4]]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from agent_pipeline.training import losses
 from agent_pipeline.training.config import probe_device
 from agent_pipeline.training.loading import load_model
-from agent_pipeline.training.losses import RowLoss, batches_by_length, encoded_losses, mean_loss, row_losses
+from agent_pipeline.training.losses import RowLoss, encoded_losses, mean_loss, row_losses
 from agent_pipeline.training.masks import Encoded, encode
 from agent_pipeline.training.prefixes import prefix_tree
 from agent_pipeline_tests.training.world import row
@@ -52,10 +52,6 @@ def test_a_model_with_more_than_a_head_is_scored_by_its_own_logits(tiny_tokenize
     with torch.no_grad():
         theirs = gemma(input_ids=torch.tensor([encoded.input_ids]), labels=torch.tensor([encoded.labels])).loss.item()
     assert encoded_losses(gemma, [encoded])[0].loss == pytest.approx(theirs, rel=1e-5)
-
-
-def test_batches_hold_rows_of_alike_length_up_to_a_limit():
-    assert batches_by_length([5, 900, 6, 7, 3000], 1000) == [[0, 2, 3], [1], [4]]
 
 
 def conversation(rng: random.Random, prompt: list[int], first: list[int]) -> Encoded:
@@ -125,7 +121,7 @@ def test_each_kind_of_model_gives_the_losses_of_its_rows_read_one_by_one(monkeyp
     model, rows = tiny(name, **more), agents_rows()
     ours = encoded_losses(model, rows)
     assert [row.loss for row in ours] == pytest.approx(one_by_one(model, rows), abs=1e-4)
-    assert losses._takes_trees(model, max(len(row.input_ids) for row in rows)) == takes_trees
+    assert losses.takes_trees(model, max(len(row.input_ids) for row in rows)) == takes_trees
 
 
 def test_what_rows_share_goes_through_the_model_once(monkeypatch):
@@ -134,15 +130,6 @@ def test_what_rows_share_goes_through_the_model_once(monkeypatch):
     encoded_losses(model, rows)
     prefixes = {tuple(row.input_ids[: end + 1]) for row in rows for end in range(max(i for i, on in enumerate(row.trained) if on) + 1)}
     assert sum(read) == len(prefixes) < 0.6 * sum(len(row.input_ids) for row in rows)
-
-
-def test_rows_that_share_little_are_read_in_batches_of_alike_length():
-    model, rng, read = tiny("llama"), random.Random(1), []
-    rows = [conversation(rng, [], [first, *range(3, 13)]) for first in range(3, 23)]
-    expected = one_by_one(model, rows)
-    model.model.register_forward_pre_hook(lambda _, args, kwargs: read.append(len(kwargs["input_ids"])), with_kwargs=True)
-    assert [row.loss for row in encoded_losses(model, rows)] == pytest.approx(expected, abs=1e-4)
-    assert read == [len(rows)], "one batch of all"
 
 
 def test_losses_of_a_model_in_training_are_without_dropout_and_leave_it_in_training():

@@ -52,9 +52,8 @@ def test_the_trainer_sees_replayed_rows_in_their_share_of_every_optimizer_step(t
     for epoch in (steps[:2], steps[2:]):
         assert sorted(ids for step in epoch for ids in step) == sorted(tokens.values()), "every row once an epoch"
     assert steps[0] + steps[1] != steps[2] + steps[3], "each epoch has an order of its own"
-    assert report["replay"] == {
-        "in": 2, "truncated": 0, "dropped_too_long": 0, "over_the_ratio": 0, "trained": 2, "ratio_asked": 0.1, "ratio": 0.1,
-    }  # fmt: skip
+    counts = {"in": 2, "dropped_share": 0.0, "over_the_ratio": 0, "trained": 2, "ratio_asked": 0.1, "ratio": 0.1}
+    assert report["replay"].items() >= counts.items()
     assert report["rows"]["trained"] == 18 and report["row_ids"] == [each["row_id"] for each in (*NEW, *OLD)]
 
 

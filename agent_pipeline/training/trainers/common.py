@@ -1,0 +1,105 @@
+"""What all trainers of TRL have in common here: their arguments, the adapter they train, how far they are."""
+
+import math
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agent_pipeline.errors import ModelError
+from agent_pipeline.progress import Progress
+from agent_pipeline.training.config import Device, TrainingConfig
+
+if TYPE_CHECKING:
+    from peft import LoraConfig
+    from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+
+def shared_arguments(config: TrainingConfig, device: Device, work_dir: Path, rows: int, longest: int) -> dict[str, Any]:
+    """The arguments of any trainer of TRL over `rows` rows of at most `longest` tokens; checkpoints go to `work_dir`."""
+    return {
+        "output_dir": str(work_dir),
+        "num_train_epochs": config.epochs,
+        "max_steps": _max_steps(rows, config),
+        "learning_rate": config.learning_rate,
+        "lr_scheduler_type": config.lr_scheduler,
+        "warmup_steps": config.warmup_ratio,  # below 1 it is a share of all steps
+        "max_grad_norm": config.max_grad_norm,
+        "gradient_checkpointing": config.checkpoints_gradients(longest),
+        "bf16": device.bf16,
+        "use_cpu": device.name == "cpu",
+        "seed": config.seed,
+        "data_seed": config.seed,
+        "train_sampling_strategy": "sequential" if config.in_order else "random",
+        "logging_steps": 1,
+        "logging_nan_inf_filter": False,  # a training that diverges must be seen to
+        "save_strategy": "steps",
+        "save_steps": config.checkpoint_steps,
+        "save_total_limit": 2,  # the last may be half written when the process dies
+        "dataloader_pin_memory": device.name != "cpu",
+        "report_to": "none",
+        "disable_tqdm": True,
+    }
+
+
+def _max_steps(rows: int, config: TrainingConfig) -> int:
+    """TRL's `max_steps`: −1 where `epochs` decides, so that `max_steps` can only make a training shorter."""
+    batches = math.ceil(rows / config.batch_size)
+    by_epochs = math.ceil(math.ceil(batches / config.gradient_accumulation) * config.epochs)
+    return config.max_steps if 0 < config.max_steps < by_epochs else -1
+
+
+def let_a_step_train(trainer: "Trainer") -> None:
+    """Leave at least one step after the warm-up. transformers rounds the warm-up's share up, so a single step would train at rate 0."""
+    steps = trainer.set_initial_training_values(trainer.args, trainer.get_train_dataloader())[-1]
+    trainer.args.warmup_steps = min(trainer.args.get_warmup_steps(steps), steps - 1)
+
+
+def lora_of(config: TrainingConfig) -> "LoraConfig | None":
+    """PEFT's configuration of the adapter; None where every weight is trained."""
+    from peft import LoraConfig
+
+    if not config.use_lora:
+        return None
+    return LoraConfig(
+        r=config.lora_r,
+        lora_alpha=config.lora_alpha,
+        lora_dropout=config.lora_dropout,
+        target_modules=config.modules,
+        use_dora=config.use_dora,
+        task_type="CAUSAL_LM",
+    )
+
+
+def use_lora_plus(trainer: "Trainer", ratio: float) -> None:
+    """Give the trainer the optimiser that it would have made, with LoRA+'s groups: matrices B at `ratio` times the learning rate of A."""
+    from peft.optimizers import create_loraplus_optimizer
+
+    cls, options = trainer.get_optimizer_cls_and_kwargs(trainer.args, trainer.model)
+    trainer.optimizer = create_loraplus_optimizer(trainer.model, cls, loraplus_lr_ratio=ratio, **options)
+
+
+def reporting(progress: Progress) -> "TrainerCallback":
+    """A callback that reports steps, loss and tokens/s, and stops a training that diverges (ModelError)."""
+    from transformers import TrainerCallback
+
+    class Reporting(TrainerCallback):
+        def on_train_begin(self, args: "TrainingArguments", state: "TrainerState", control: "TrainerControl", **kwargs: Any) -> None:
+            self.began = time.monotonic()
+            progress(state.global_step, state.max_steps, "training" if not state.global_step else "training, resumed")
+
+        def on_log(
+            self,
+            args: "TrainingArguments",
+            state: "TrainerState",
+            control: "TrainerControl",
+            logs: dict[str, float] | None = None,
+            **kwargs: Any,
+        ) -> None:
+            if not logs or "loss" not in logs:
+                return
+            if not math.isfinite(logs["loss"]):
+                raise ModelError(f"The training diverged at step {state.global_step} (loss {logs['loss']}): lower learning_rate.")
+            speed = logs.get("num_tokens", 0) / max(time.monotonic() - self.began, 1e-9)
+            progress(state.global_step, state.max_steps, f"training, loss {logs['loss']:.3f}, {speed:.0f} tokens/s")
+
+    return Reporting()
