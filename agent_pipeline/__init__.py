@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from agent_pipeline.datasets.mixing import MixerConfig, MultiTaskMixer, TaskSample
     from agent_pipeline.evaluation.capabilities import AgentCapabilityEvaluator, CapabilityReport, CapabilityScore
     from agent_pipeline.notebook.agent import AgentSFTConfig, AgentSFTTrainer, EvalResult, TrainingResult
+    from agent_pipeline.notebook.coresets import CoresetSelector
     from agent_pipeline.notebook.distillation import eval_results_to_sft_dataset
     from agent_pipeline.notebook.exporters import (
         ChatMlExporter,
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
         load_trajectories,
     )
     from agent_pipeline.selection.buffer import OnlineContinualLearner
-    from agent_pipeline.selection.coresets import CoresetSelector
 
 _PLACES = {
     "AgentCapabilityEvaluator": "evaluation.capabilities",
@@ -49,7 +49,7 @@ _PLACES = {
     "CapabilityScore": "evaluation.capabilities",
     "ChatMlExporter": "notebook.exporters",
     "CollectorConfig": "notebook.trajectories",
-    "CoresetSelector": "selection.coresets",
+    "CoresetSelector": "notebook.coresets",
     "DpoExporter": "notebook.exporters",
     "EvalResult": "notebook.agent",
     "EvalSetResult": "notebook.exporters",

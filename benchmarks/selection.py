@@ -15,14 +15,14 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-
-from agent_pipeline.selection.clusters import nearest_distance, sample
 from agent_pipeline.selection.dedup import NEAR, _words, duplicates, near_pairs
-from agent_pipeline.selection.embeddings import embed
 from agent_pipeline.selection.kcenter import farthest
 from agent_pipeline.selection.minhash import bands
-from agent_pipeline.selection.pool import Pool
 from agent_pipeline.selection.registry import STRATEGIES
+
+from agent_pipeline.selection.clusters import nearest_distance, sample
+from agent_pipeline.selection.embeddings import embed
+from agent_pipeline.selection.pool import Pool
 
 SESSIONS = int(os.environ.get("SESSIONS", 100_000))
 ROWS = int(os.environ.get("ROWS", 1_000_000))

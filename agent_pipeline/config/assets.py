@@ -12,6 +12,7 @@ from agent_pipeline.datasets.preferences import Strategy
 from agent_pipeline.judging import JUDGES, MEASURES, Policy
 from agent_pipeline.judging.leaks import LEAKS
 from agent_pipeline.options import Options
+from agent_pipeline.selection.coresets import CoresetOptions
 from agent_pipeline.selection.embeddings import TFIDF
 from agent_pipeline.sessions.repair import DEFAULT_POLICY, KINDS
 from agent_pipeline.training.config import AdapterTraining
@@ -142,35 +143,9 @@ class MultiTaskConfig(ConversationConfig):
     """What is written beside the mixed table; which agents, and how much of each, is said by `[mixing]` in the settings."""
 
 
-class CoresetConfig(Options):
-    """Which rows are chosen, and how many."""
+class CoresetConfig(CoresetOptions):
+    """Which rows are chosen, how many, and by which model."""
 
-    strategy: str = Field(
-        default="hybrid",
-        description="random, diversity, hybrid, longest, facility_location, deita, targeted, loss_band, loss_topk, k_center, "
-        "hybrid_classic (docs/selection.md says when), a name that an installed package registers, or package.module:function.",
-    )
-    target_size: int = Field(
-        default=1000, ge=1, description="Rows to choose; with as many or fewer rows all are taken, and no losses computed."
-    )
-    loss_ratio: float = Field(default=0.6, ge=0, le=1, description="hybrid, hybrid_classic: the share of picks by loss.")
-    loss_band_low: float = Field(default=0.25, ge=0, le=1, description="loss_band: losses below this share of all are known already.")
-    loss_band_high: float = Field(default=0.75, ge=0, le=1, description="loss_band: losses above this share of all are hopeless.")
-    min_score: float = Field(default=0.5, ge=0, le=1, description="diversity, hybrid: rows that were judged worse are set aside.")
-    near_duplicates: float = Field(
-        default=0.0,
-        ge=0,
-        le=1,
-        description="Rows whose words are at least so alike (Jaccard similarity; 0.8 is a good one) are left out but for the best judged, "
-        "then the earliest; 0 leaves out identical rows only, where not all rows are taken.",
-    )
-    semantic_duplicates: float = Field(
-        default=0.0,
-        ge=0,
-        le=1,
-        description="Rows whose embeddings are at least so alike (cosine) are reported, never left out; 0: don't look.",
-    )
-    seed: int = Field(default=0, description="Seed of every random choice.")
     base_model: str = Field(
         default=EMBEDDED_BASE_MODEL,
         description="Model whose losses are computed, for strategies that look at them; and of embeddings=hidden_states.",

@@ -16,8 +16,8 @@ from agent_pipeline.datasets.multi_task import MULTI_TASK
 from agent_pipeline.datasets.preferences import PREFERENCES
 from agent_pipeline.datasets.sft import SFT
 from agent_pipeline.datasets.sharegpt import SHAREGPT
-from agent_pipeline.defs.coresets import CORESET
 from agent_pipeline.defs.io_managers.parquet import COLUMN_LINEAGE, COLUMN_SCHEMA, column_schema
+from agent_pipeline.selection.tables import CORESET
 from agent_pipeline.sessions.tables import CURATED, JUDGED, SESSIONS
 
 FROM_OUTSIDE: tuple[str, ...] = ()
@@ -96,7 +96,8 @@ TABLES: dict[str, Columns] = {
     "sft_coreset": Columns(
         CORESET,
         _same("sft_dataset", ["row_id", "session_id", "content_sha256", "task_key"])
-        | dict.fromkeys(("chosen", "rank", "score", "reason"), _PICKED),
+        | dict.fromkeys(("chosen", "rank", "score", "reason"), _PICKED)
+        | dict.fromkeys(("duplicate_of", "similarity"), _of("sft_dataset", "row_id", "messages", "score", "created_at")),
     ),
     "replay_buffer": Columns(SFT, _same("sft_dataset", SFT.names)),
     "multi_task_dataset": Columns(MULTI_TASK, _same("sft_dataset", SFT.names) | {"project": FROM_OUTSIDE, "agent": FROM_OUTSIDE}),

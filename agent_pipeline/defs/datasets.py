@@ -33,7 +33,7 @@ from agent_pipeline.defs.run_config import in_force
 from agent_pipeline.defs.specs import asset_options, version
 from agent_pipeline.judging import parse_measures
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.selection.near import Near, near_duplicates
+from agent_pipeline.selection.duplicates import NearAcrossSplit, near_across_splits
 from agent_pipeline.sessions.tables import stored_batches, to_batches, to_rows
 from agent_pipeline.storage.lake import StagedTable
 
@@ -291,7 +291,7 @@ def near_check(workspace: Workspace, asset: str, key: PartitionKey | None) -> dg
     """Whether a row of a table of conversations is nearly one of a side before its own; a warning, with the ids of the first."""
     with user_errors():
         file = workspace.open_lake().open(asset, key)
-        found = near_duplicates(to_rows(stored_batches(file, ["session_id", "split", "messages"])), NEAR)
+        found = near_across_splits(to_rows(stored_batches(file, ["session_id", "split", "messages"])), NEAR)
     return dg.AssetCheckResult(
         passed=not found,
         severity=dg.AssetCheckSeverity.WARN,
@@ -299,7 +299,7 @@ def near_check(workspace: Workspace, asset: str, key: PartitionKey | None) -> dg
     )
 
 
-def _examples(found: Sequence[Near]) -> dg.MetadataValue:
+def _examples(found: Sequence[NearAcrossSplit]) -> dg.MetadataValue:
     """The first near-duplicates by id; their words stay in the lake."""
     lines = ["| session | split | is nearly | split | similarity |", "|---|---|---|---|---:|"]
     lines += [f"| `{a}` | {side} | `{b}` | {other} | {alike:.2f} |" for a, side, b, other, alike in found[:20]]

@@ -6,18 +6,14 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import cycle
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import dagster as dg
 
 from agent_pipeline.sessions.session import Message
 
-if TYPE_CHECKING:
-    import numpy as np
-
 PREVIEW_ROWS = 5
 SHOWN_WEEKS = 26
-SHOWN_POINTS = 2000
 _FEWEST_PLACES = 6  # so that one bar alone does not fill its picture
 _COLOURS = (
     "#4f43dd", "#b8b8c4", "#8d8d99", "#8c564b", "#3f3f46", "#b42318", "#c2559d",
@@ -109,20 +105,6 @@ def curve(points: Sequence[tuple[float, float]], title: str, x: str, y: str) -> 
     axes.set_xlabel(x)
     axes.set_ylabel(y)
     axes.set_ylim(bottom=0)
-    return _picture(figure, title)
-
-
-def scatter(points: "np.ndarray", marked: Sequence[int], title: str) -> dg.MetadataValue:
-    """A small map of `points` (n, 2), those `marked` by index on top; of very many, two thousand of each kind, evenly taken."""
-    figure, axes = _figure(title)
-    others = sorted(set(range(len(points))) - set(marked))
-    size = min(max(6000 / max(len(points), 1), 3), 20)
-    for indices, colour, scale, label in ((others, "#c9c9d4", 1, "not chosen"), (sorted(marked), _COLOURS[0], 2, "chosen")):
-        shown = indices[:: max(1, -(-len(indices) // SHOWN_POINTS))]
-        axes.scatter(points[shown, 0], points[shown, 1], s=scale * size, c=colour, linewidths=0, label=label)
-    axes.set_xticks([])
-    axes.set_yticks([])
-    axes.legend(fontsize=7, frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
     return _picture(figure, title)
 
 

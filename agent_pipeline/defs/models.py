@@ -6,27 +6,26 @@ import dagster as dg
 import pyarrow as pa
 
 from agent_pipeline.config.assets import AdapterConfig, EvaluationConfig
-from agent_pipeline.defs.coresets import another_stands_for_it
+from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.defs.failures import user_errors
 from agent_pipeline.defs.metadata import curve
 from agent_pipeline.defs.partitions import AGENTS, agent_key
-from agent_pipeline.defs.replay import chosen_rows, held_out_rows
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.run_config import in_force
 from agent_pipeline.defs.specs import ARTIFACTS, asset_options, version
 from agent_pipeline.defs.worker_client import run_worker
 from agent_pipeline.errors import DataError
-from agent_pipeline.selection.buffer import draw
+from agent_pipeline.selection.replay import night_rows
 from agent_pipeline.sessions.tables import to_rows
 from agent_pipeline.storage.lake import Artifact
 
 
-@dg.asset(**asset_options("models", {"pytorch", "huggingface"}, ARTIFACTS, options=AdapterConfig))
+@dg.asset(
+    **asset_options("models", {"pytorch", "huggingface"}, ARTIFACTS, options=AdapterConfig),
+    deps=["sft_dataset", "sft_coreset", "replay_buffer"],
+)
 def sft_adapter(
     context: dg.AssetExecutionContext,
-    sft_dataset: pa.Table,
-    sft_coreset: pa.Table,
-    replay_buffer: pa.Table,
     workspace: dg.ResourceParam[Workspace],
     pipes: dg.ResourceParam[dg.PipesSubprocessClient],
 ) -> dg.MaterializeResult:
@@ -34,15 +33,9 @@ def sft_adapter(
     rows, base and configuration are not trained twice."""
     with user_errors():
         config = in_force(context, workspace, AdapterConfig)
-        rows = list(to_rows(chosen_rows(sft_dataset, sft_coreset)))
-        if not rows:
-            raise DataError(
-                f"{context.partition_key} has no training rows: see the drop reasons of curated_sessions (sessions without a judgment are "
-                "excluded unless judged_sessions is run with when_unjudged=measures)."
-            )
-        passed_over = {row["session_id"] for row in sft_coreset.to_pylist() if another_stands_for_it(row["reason"])}
-        held_out = held_out_rows(workspace, agent_key(context), sft_dataset)
-        replay = draw(to_rows(replay_buffer), rows, config.replay_ratio, held_out, passed_over)
+        split = workspace.settings().split
+        night = night_rows(workspace.open_lake(), agent_key(context), config.replay_ratio, SplitSizes(split.test, split.select))
+        rows, replay = night.rows, night.replay
         context.log.info(replay.sentence())
         config_values = {name: value for name, value in config.model_dump().items() if name not in ("base_model", "replay_ratio")}
         params = {

@@ -42,7 +42,6 @@ from agent_pipeline.governance.lineage import (
     kept,
     models_of,
     named_groups,
-    named_row,
     names,
     naming_columns,
     sessions_in,
@@ -229,14 +228,8 @@ class _Forgetting:
         column, place = rows[name], rows.schema.get_field_index(name)
         values = column.to_pylist()
         for at in mask.nonzero()[0].tolist():
-            values[at] = self._mention(name, values[at])
+            values[at] = values[at].removesuffix(self.id) + self.alias
         return rows.set_column(place, rows.schema.field(place), pa.array(values, column.type))
-
-    def _mention(self, name: str, value: str) -> str:
-        """The value of a column, with the alias for the id that stands at the end of it or, in a reason, after the word row."""
-        if name == "reason":
-            return re.sub(named_row([self.id]), lambda found: found[1] + self.alias + found[3], value)
-        return value.removesuffix(self.id) + self.alias
 
     def _sessions(self, key: PartitionKey | None) -> None:
         """The table `sessions`, and before it what the next run copies from it by, which names the table's hash."""

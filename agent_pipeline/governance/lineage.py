@@ -40,7 +40,6 @@ _MENTIONS = {
     "parent_session_id": "parent",
     "duplicate_of": "original",
     "continued_by": "continuation",
-    "reason": "original",
     "task_key": "task",
     "case_id": "task",
 }
@@ -62,7 +61,7 @@ _FACTS = (
     "label",
     "margin",
 )
-_INDEX_FACTS = ("chosen", "rank", "score", "reason")
+_INDEX_FACTS = ("chosen", "rank", "score", "reason", "duplicate_of", "similarity")
 
 
 class TableRow(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -212,8 +211,6 @@ def names(rows: pa.Table, ids: Sequence[str], key: PartitionKey | None = None) -
             mask = pc.is_in(column, value_set=pa.array(ids))
         elif name in ("task_key", "case_id"):
             mask = pc.is_in(column, value_set=pa.array([f"session:{each}" for each in ids]))
-        elif name == "reason":
-            mask = pc.match_substring_regex(column, named_row(ids))
         else:
             continue
         found[name] = pc.fill_null(mask, False).to_numpy()
@@ -231,11 +228,6 @@ def kept(rows: pa.Table, mask: "np.ndarray") -> pa.Table:
     """The rows for which a mask is true. (Arrow can't choose among texts of Polars' kind, string views: those are others meanwhile.)"""
     plain = pa.schema([field.with_type(pa.string()) if pa.types.is_string_view(field.type) else field for field in rows.schema])
     return rows.cast(plain).filter(pa.array(mask)).cast(rows.schema)
-
-
-def named_row(ids: Sequence[str]) -> str:
-    """A regular expression for "row <id>" in a reason, perhaps with its agent, and with the turns of it that are not learnt."""
-    return rf"\b(row (?:{AGENT})?)({'|'.join(map(re.escape, ids))})((?:#[\d,]+)?(?: |$))"
 
 
 # Models

@@ -15,10 +15,10 @@ from agent_pipeline.config.settings import load_settings
 from agent_pipeline.datasets.jsonl import write_atomically
 from agent_pipeline.errors import DataError, ModelError
 from agent_pipeline.evaluation.turns import Answering
+from agent_pipeline.notebook.coresets import CoresetSelector
 from agent_pipeline.notebook.samples import Row, rows_only
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.selection.buffer import OnlineContinualLearner
-from agent_pipeline.selection.coresets import CoresetSelector
 from agent_pipeline.sessions.session import json_bytes
 from agent_pipeline.training.adapter import train_adapter
 from agent_pipeline.training.base_model import BaseModel, resolve_base_model

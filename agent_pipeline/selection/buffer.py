@@ -48,8 +48,8 @@ def spread(new: int, replayed: int) -> list[bool]:
     return [(place + 1) * replayed // total > place * replayed // total for place in range(total)]
 
 
-def said(row: Row) -> str:
-    """sha256 (hex) of what was said and done in a row's conversation, whoever was told to and whichever turns are learnt."""
+def conversation_sha256(row: Row) -> str:
+    """sha256 (hex) of what was said and done in a row's conversation, whichever system prompt it has and whichever turns are trained."""
     return sha256_of(conversation_text(row["messages"]))
 
 
@@ -206,7 +206,7 @@ def draw(buffer: Iterable[Row], training: Sequence[Row], ratio: float, held_out:
     """
     wanted = due(len(training), checked_ratio(ratio))
     ours = {row["session_id"] for row in training}
-    taken = {said(row) for row in training}
+    taken = {conversation_sha256(row) for row in training}
     left_out: Counter[str] = Counter()
     candidates: list[Row] = []
     for row in sorted(buffer, key=lambda row: row["session_id"]):
@@ -214,10 +214,10 @@ def draw(buffer: Iterable[Row], training: Sequence[Row], ratio: float, held_out:
             left_out["among tonight's rows"] += 1
         elif held_out(row):
             left_out["held out"] += 1
-        elif row["session_id"] in passed_over or said(row) in taken:
+        elif row["session_id"] in passed_over or conversation_sha256(row) in taken:
             left_out["another row stands for it"] += 1
         else:
-            taken.add(said(row))
+            taken.add(conversation_sha256(row))
             candidates.append(row)
     night = int(sha256_of(sorted((row["row_id"], row["content_sha256"]) for row in training))[:16], 16)
     rows = bottom_k(candidates, wanted, night)

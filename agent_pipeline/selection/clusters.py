@@ -1,10 +1,13 @@
-"""Structure in a cloud of embedded rows: which rows are alone, which belong together, how a quota is shared out. Linear in the rows."""
+"""Structure in a cloud of embedded rows: which stand alone, which belong together, which are far; and how a quota is shared out.
 
-from collections.abc import Sequence
+All of it is linear in the rows. Sums of floats depend on how many threads share them, so each block of rows is computed by one thread, and
+the blocks run beside each other: memory stays flat, and the same input gives the same choice on any number of cores.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
-
-from agent_pipeline.selection.blocks import each_block
-from agent_pipeline.selection.kcenter import update
 
 if TYPE_CHECKING:
     import numpy as np
@@ -12,6 +15,10 @@ if TYPE_CHECKING:
 LANDMARKS = 4096
 NEIGHBOURS = 5
 SPARSEST = 0.03
+BLOCK = 4096
+SAME = 1e-3
+"""Distances up to here are 0: float32 can't tell such rows apart."""
+
 SMALL = 1_000_000
 """Rows times clusters; up to here exact k-means takes a second, beyond it mini-batches do nearly as well."""
 
@@ -146,13 +153,42 @@ def _centres(vectors: "np.ndarray", k: int, seed: int) -> "np.ndarray":
 
 
 def nearest_distance(vectors: "np.ndarray", to: "np.ndarray") -> "np.ndarray":
-    """(n,) Euclidean distance of each row to the nearest of `to` (m, d), m ≥ 1."""
+    """(n,) Euclidean distance of each row of `vectors` (n, d) to the nearest of `to` (m, d), m ≥ 1."""
     import numpy as np
 
-    near = np.full(len(vectors), np.inf, dtype=np.float32)
+    squares = np.full(len(vectors), np.inf, dtype=np.float32)
     for start in range(0, len(to), 4096):
-        update(near, vectors, to[start : start + 4096])
-    return np.sqrt(near)
+        some = to[start : start + 4096]
+        half, columns = np.einsum("ij,ij->i", some, some) / 2, np.ascontiguousarray(some.T)
+
+        def work(part: slice, half: "np.ndarray" = half, columns: "np.ndarray" = columns) -> None:
+            rows = vectors[part]
+            product = rows @ columns
+            product -= half
+            np.minimum(squares[part], np.einsum("ij,ij->i", rows, rows) - 2 * product.max(axis=1), out=squares[part])
+
+        # So few products at a time that they are still in the processor's cache when their largest is looked for.
+        each_block(len(vectors), work, rows=max(256, 2**19 // len(some)))
+    distances = np.sqrt(np.maximum(squares, 0))
+    return np.where(distances > SAME, distances, np.float32(0))
+
+
+def farthest(vectors: "np.ndarray", count: int, chosen: Sequence[int]) -> list[tuple[int, float]]:
+    """Up to `count` of the unit vectors (n, d), each the one farthest from all chosen before, with its Euclidean distance.
+
+    This is greedy k-center (Gonzalez 1985). Ends early when every row has the place of a chosen one.
+    """
+    import numpy as np
+
+    picks: list[tuple[int, float]] = []
+    nearest = nearest_distance(vectors, vectors[list(chosen)])
+    while len(picks) < count:
+        row = int(nearest.argmax())
+        if nearest[row] == 0:
+            break
+        picks.append((row, float(nearest[row])))
+        np.minimum(nearest, nearest_distance(vectors, vectors[row : row + 1]), out=nearest)
+    return picks
 
 
 def apportion(total: int, sizes: Sequence[int], room: Sequence[int]) -> list[int]:
@@ -173,3 +209,22 @@ def apportion(total: int, sizes: Sequence[int], room: Sequence[int]) -> list[int
                 shares[i] += 1
                 left -= 1
     return shares
+
+
+def each_block(n: int, work: Callable[[slice], None], rows: int = BLOCK) -> None:
+    """`work` on slices that cover 0 to `n`, as many at a time as there are cores for this process; each must write only its own rows."""
+    from threadpoolctl import threadpool_limits
+
+    slices = [slice(start, min(start + rows, n)) for start in range(0, n, rows)]
+    with threadpool_limits(1):
+        if len(slices) < 2:
+            for part in slices:
+                work(part)
+            return
+        with ThreadPoolExecutor(cores()) as threads:
+            list(threads.map(work, slices))
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

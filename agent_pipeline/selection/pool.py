@@ -1,27 +1,131 @@
 """What a strategy is given, and what it gives back."""
 
+import hashlib
 import math
-from collections.abc import Callable, Sequence
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
 from functools import cached_property
-from typing import TYPE_CHECKING
+from sys import intern
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from agent_pipeline.errors import DataError
+from agent_pipeline.selection.embeddings import conversation_text
+from agent_pipeline.sessions.session import Message, is_learnt, json_bytes, tool_calls
 
 if TYPE_CHECKING:
     import numpy as np
 
 LOSS_RATIO = 0.6
-MIN_SCORE = 0.5
+
+_TOKEN = re.compile(r"\w+|[^\w\s]")
+
+
+class Candidate(msgspec.Struct, frozen=True, kw_only=True):
+    """What selection needs to know of a row: it holds the text of the conversation, and neither its messages nor its tools.
+
+    `identity` is a hash of what was said and done and of which turns are trained; `called` are the names of the tools that were called, and
+    `words` counts the words and marks of the assistant's trained turns.
+    """
+
+    row_id: str
+    text: str
+    identity: bytes
+    called: tuple[str, ...]
+    group: str
+    words: int
+    score: float | None = None
+    created_at: datetime | None = None
+    session_id: str = ""
+    content_sha256: str = ""
+    task_key: str = ""
+
+
+def candidate(row: Mapping[str, Any]) -> Candidate:
+    """A row (`row_id`, `messages`, and the columns of `SFT` that it has) as a candidate."""
+    messages = row["messages"]
+    calls = Counter(name for name, _ in tool_calls(messages))
+    agent = [str(row[name]) for name in ("project", "agent") if row.get(name)]
+    tool = min(calls, key=lambda name: (-calls[name], name)) if calls else "no tool"
+    trained = [message for message in messages if message["role"] == "assistant" and is_learnt(message)]
+    return Candidate(
+        row_id=row["row_id"],
+        text=conversation_text(messages),
+        identity=identity(messages),
+        called=tuple(map(intern, sorted(calls))),
+        group=intern(" ".join([*agent, tool])),
+        words=len(_TOKEN.findall(conversation_text(trained))),
+        score=row.get("score"),
+        created_at=time if isinstance(time := row.get("created_at"), datetime) else None,
+        **{name: row.get(name) or "" for name in ("session_id", "content_sha256", "task_key")},
+    )
+
+
+def identity(messages: Sequence[Message]) -> bytes:
+    """sha256 of what was said and done: all messages but the system's, without the ids of calls, which differ by chance; and of which turns
+    are trained."""
+    return hashlib.sha256(
+        json_bytes(
+            [
+                [
+                    message["role"],
+                    message.get("content") or "",
+                    [[call["function"]["name"], call["function"]["arguments"]] for call in message.get("tool_calls") or ()],
+                    is_learnt(message),
+                ]
+                for message in messages
+                if message["role"] != "system"
+            ]
+        )
+    ).digest()
+
+
+class Reason(StrEnum):
+    """Why a row was chosen, or was not: the column `reason` of a coreset. A strategy of the user's may give words of its own."""
+
+    ALL_FIT = "all_fit"
+    DRAWN = "drawn"
+    CLUSTER_CENTRE = "cluster_centre"
+    TYPICAL = "typical"
+    HIGH_LOSS = "high_loss"
+    FARTHEST = "farthest"
+    EXACT_DUPLICATE = "exact_duplicate"
+    NEAR_DUPLICATE = "near_duplicate"
+    SAME_EMBEDDING = "same_embedding"
+    OUTLIER = "outlier"
+    NO_LOSS = "no_loss"
+    NOT_PICKED = "not_picked"
+
+
+DESCRIPTIONS: dict[str, str] = {
+    Reason.ALL_FIT: "chosen: there are no more rows than target_size",
+    Reason.DRAWN: "chosen: drawn by the seed, each tool its share",
+    Reason.CLUSTER_CENTRE: "chosen: nearest to the centre of its cluster",
+    Reason.TYPICAL: "chosen: typical of its cluster",
+    Reason.HIGH_LOSS: "chosen: its loss is high",
+    Reason.FARTHEST: "chosen: farthest from the rows chosen before",
+    Reason.EXACT_DUPLICATE: "identical to another row",
+    Reason.NEAR_DUPLICATE: "near-duplicate of another row",
+    Reason.SAME_EMBEDDING: "has the embedding of a chosen row",
+    Reason.OUTLIER: "among the 3 % of rows least like their nearest ones",
+    Reason.NO_LOSS: "has no loss (None is not zero)",
+    Reason.NOT_PICKED: "the strategy preferred other rows",
+}
+"""The reasons as a person reads them."""
 
 
 @dataclass
 class Pool:
     """What a strategy chooses `size` rows from: distinct rows, sorted by id, so that nothing depends on the order of the input.
 
-    All sequences are as long as `ids`. `losses`, `scores` (0 to 1, the judges') and their entries are null where unknown; `lengths` are
-    the assistant's tokens; `groups` the strata (an agent's rows by the tool they use most). `embed` gives the embeddings (n, d), `wanted`
-    those of the wanted examples (m, d) in the same space, both float32 of length one, when first asked.
+    All sequences are as long as `ids`. `losses` (nats a token) and `scores` (0 to 1) are `None` where unknown; `lengths` are the
+    assistant's tokens; `groups` are the strata (the tool that a row calls most). `embed` gives the embeddings, (n, d) float32 of length
+    one.
     """
 
     ids: Sequence[str]
@@ -31,83 +135,70 @@ class Pool:
     scores: Sequence[float | None] | None = None
     lengths: Sequence[int] = ()
     groups: Sequence[str] = ()
-    wanted: "Callable[[], np.ndarray] | None" = None
     seed: int = 0
     loss_ratio: float = LOSS_RATIO
-    min_score: float = MIN_SCORE
-    loss_band: tuple[float, float] = (0.25, 0.75)
 
     @cached_property
     def embeddings(self) -> "np.ndarray":
         """(n, d) float32."""
         return self.embed()
 
+    @property
+    def is_embedded(self) -> bool:
+        """Whether anybody asked for the embeddings."""
+        return "embeddings" in self.__dict__
+
     @cached_property
     def known_losses(self) -> "np.ndarray":
         """(n,) float64, NaN where there is none."""
-        return _numbers(self.losses, len(self.ids))
+        import numpy as np
 
-    @cached_property
-    def known_scores(self) -> "np.ndarray":
-        """(n,) float64, NaN where there is none."""
-        return _numbers(self.scores, len(self.ids))
+        losses = self.losses or [None] * len(self.ids)
+        return np.array([loss if loss is not None and math.isfinite(loss) else np.nan for loss in losses], dtype=np.float64)
 
     def with_loss(self, strategy: str) -> "np.ndarray":
-        """Indices of rows that have a loss. Raises `DataError` where none has."""
-        lacking = f"The coreset strategy '{strategy}' needs a loss for each row and has none: compute the losses first"
-        return _there(self.known_losses, lacking)
+        """Indices of the rows that have a loss.
 
-    def with_score(self, strategy: str) -> "np.ndarray":
-        """Indices of rows that were judged with a score. Raises `DataError` where none was."""
-        lacking = f"The coreset strategy '{strategy}' needs judged rows and none has a score: judge them first"
-        return _there(self.known_scores, lacking)
+        Raises:
+            DataError: no row has one.
+        """
+        import numpy as np
+
+        indices = np.flatnonzero(~np.isnan(self.known_losses))
+        if not len(indices):
+            raise DataError(
+                f"The coreset strategy '{strategy}' needs a loss for each row and has none: compute the losses first, or choose "
+                "'diversity' or 'random'."
+            )
+        return indices
 
 
 @dataclass
 class Ranking:
-    """`picks`: (index, gain, reason) from the first choice on; `passed`: reasons of rows not picked, where not `otherwise`."""
+    """`picks`: (index, score, reason) from the first choice on; `passed`: reasons of rows that were not picked, where not `otherwise`."""
 
-    otherwise: str
+    otherwise: str = Reason.NOT_PICKED
     picks: list[tuple[int, float | None, str]] = field(default_factory=list)
     passed: dict[int, str] = field(default_factory=dict)
 
-    def take(self, index: int, gain: float | None, reason: str) -> None:
-        self.picks.append((int(index), None if gain is None else float(gain), reason))
+    def take(self, index: int, score: float | None, reason: str) -> None:
+        """Pick a row; `score` is what it was picked by."""
+        self.picks.append((int(index), None if score is None else float(score), reason))
 
     def pass_over(self, indices: "np.ndarray", reason: str) -> None:
+        """Say why rows are not picked."""
         self.passed.update(dict.fromkeys(indices.tolist(), reason))
 
     @property
     def picked(self) -> list[int]:
+        """The indices of the picks, in their order."""
         return [index for index, _, _ in self.picks]
-
-
-Choose = Callable[[Pool], Ranking]
 
 
 @dataclass(frozen=True)
 class Strategy:
-    """A way of choosing rows: what it needs beside the rows, and what the user must know before using it."""
+    """A way of choosing rows; whether it needs losses, and what the user must know before using it."""
 
-    choose: Choose
+    choose: Callable[[Pool], Ranking]
     needs_losses: bool = False
-    needs_wanted: bool = False
     warning: str = ""
-
-
-def _numbers(values: Sequence[float | None] | None, n: int) -> "np.ndarray":
-    """Null is not zero, and what is no number is no loss either."""
-    import numpy as np
-
-    if values is None:
-        return np.full(n, np.nan)
-    return np.array([value if value is not None and math.isfinite(value) else np.nan for value in values], dtype=np.float64)
-
-
-def _there(values: "np.ndarray", lacking: str) -> "np.ndarray":
-    import numpy as np
-
-    found = np.flatnonzero(~np.isnan(values))
-    if not len(found):
-        raise DataError(f"{lacking}, or choose 'diversity' or 'random'.")
-    return found

@@ -9,7 +9,7 @@ file is made again.
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -85,6 +85,24 @@ class KeptEmbeddings:
     def _write(self, asset: str, table: pa.Table, origin: dict[str, Any]) -> None:
         schema = table.schema.with_metadata({"agent_pipeline": json.dumps(origin, sort_keys=True)})
         self._lake.stage(asset, self._key, table.cast(schema).to_batches(), schema).commit()
+
+
+class WorkersEmbeddings:
+    """Embeds texts (it is an `Embed`) by a model that another process runs: `make` has it put the vectors of all texts into the lake when
+    the first are asked for, and returns their `origin` with the numbers `computed` and `kept`."""
+
+    def __init__(self, lake: Lake, key: PartitionKey | None, make: Callable[[], dict[str, Any]]) -> None:
+        self._lake, self._key, self._make = lake, key, make
+        self._vectors: dict[str, np.ndarray] = {}
+        self.counts: Counter[str] = Counter()
+
+    def __call__(self, texts: Sequence[str]) -> "np.ndarray":
+        """(n, d) float32 of length one."""
+        if not self._vectors:
+            made = self._make()
+            self.counts.update(computed=made["computed"], kept=made["kept"])
+            self._vectors = kept_vectors(self._lake, self._key, made["origin"])
+        return found_among(self._vectors, [sha256_of(text) for text in texts])
 
 
 def kept_vectors(lake: Lake, key: PartitionKey | None, origin: dict[str, Any]) -> "dict[str, np.ndarray]":

@@ -47,7 +47,9 @@ from agent_pipeline_tests.judging.endpoint import endpoint, verdict
 
 KEY, OTHER = PartitionKey("shop", "support"), PartitionKey("shop", "billing")
 OPTIONS = ReadingOptions(redaction=RedactionOptions(enabled=False))
-INDEX = pa.schema([("row_id", pa.string()), ("session_id", pa.string()), ("task_key", pa.string()), ("chosen", pa.bool_()), ("reason", pa.string())])  # fmt: skip  # noqa: E501
+INDEX = pa.schema(
+    [*((name, pa.string()) for name in ("row_id", "session_id", "task_key", "reason", "duplicate_of")), ("chosen", pa.bool_())]
+)
 
 
 class Store:
@@ -104,7 +106,7 @@ def make_lake(root: Path, sessions: Sequence[Session], key: PartitionKey = KEY, 
     pairs = list(preference_rows([t for t in trials if t.session_id in kept], [t for t in trials if t.judgment == "unacceptable"], ledger))
     index = [
         {"row_id": row["row_id"], "session_id": row["session_id"], "task_key": row["task_key"], "chosen": at == 0}
-        | {"reason": f"identical to row {sft[at - 1]['row_id']}" if at else "all rows kept"}
+        | {"reason": "exact_duplicate" if at else "all_fit", "duplicate_of": sft[at - 1]["session_id"] if at else None}
         for at, row in enumerate(sft)
     ]
     facts = facts_of(lake, key, "sft_dataset", "A test.", "text-generation", "mit", {}, ())
@@ -156,7 +158,7 @@ def everything(lake: Lake, but: str = "") -> dict[str, list[dict]]:
     for file in lake.files():
         if file.kind == "tables" and file.path.suffix == ".parquet" and file.asset not in (SEEN, FORGOTTEN, LEDGER, SPACE, VECTORS):
             rows = to_rows(lake.open(file.asset, file.key).iter_batches())
-            free = ("parent_session_id", "drop_detail", "reason", "task_key", "case_id")
+            free = ("parent_session_id", "drop_detail", "duplicate_of", "task_key", "case_id")
             mine = [row for row in rows if but not in (row["session_id"], row.get("rejected_session_id"))]
             found[f"{file.asset} {file.key}"] = [{name: value for name, value in row.items() if name not in free} for row in mine]
     return found
@@ -288,18 +290,18 @@ def test_what_has_the_same_words_and_what_it_began_is_told(lake: Lake) -> None:
     assert found.same_content == ["twin"] and found.side_chains == ["child"]
     assert set(scan(lake, [MARK]).values().__iter__().__next__()) == {MARK}
     assert [row["drop_detail"] for row in rows_of(lake, "curated_sessions") if row["session_id"] == "twin"] == [alias("gone")]
-    assert scan(lake, ["row gone "]) == {} and any(alias("gone") in row["reason"] for row in rows_of(lake, "sft_coreset"))
+    assert any(alias("gone") == row["duplicate_of"] for row in rows_of(lake, "sft_coreset"))
 
 
-def test_an_alias_takes_the_place_of_the_id_alone_where_a_reason_names_a_row(tmp_path: Path) -> None:
+def test_an_alias_takes_the_place_of_the_id_alone_where_a_duplicate_names_a_row(tmp_path: Path) -> None:
     lake = make_lake(tmp_path, [conversation("r", "said r"), conversation("rs", "said rs"), conversation("rt", "said rt"), *SHOP[-10:]])
-    before = {row["row_id"]: row["reason"] for row in rows_of(lake, "sft_coreset")}
-    assert before["rs"] == "identical to row r"
+    before = {row["row_id"]: row["duplicate_of"] for row in rows_of(lake, "sft_coreset")}
+    assert before["rs"] == "r"
     forget(lake, "r")
-    after = {row["row_id"]: row["reason"] for row in rows_of(lake, "sft_coreset")}
-    assert after.pop("rs") == f"identical to row {alias('r')}" and after.items() < before.items()
-    reasons = pa.table({"reason": ["near-duplicate of row shop/support:a.b#1,2 (similarity 0.90)", "row axb", "row a.bc", "of row a.b"]})
-    assert names(reasons, ["a.b"])["reason"].tolist() == [True, False, False, True]
+    after = {row["row_id"]: row["duplicate_of"] for row in rows_of(lake, "sft_coreset")}
+    assert after.pop("rs") == alias("r") and after.items() < before.items()
+    duplicates = pa.table({"duplicate_of": ["a.b#1,2", "axb", "a.bc", "a.b", None]})
+    assert names(duplicates, ["a.b"])["duplicate_of"].tolist() == [False, False, False, True, False]
 
 
 def rows_of(lake: Lake, asset: str, key: PartitionKey | None = KEY) -> list[dict]:

@@ -6,12 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent_pipeline.errors import DataError, SettingsError
-from agent_pipeline.selection.clusters import apportion, largest, neighbourhood, outliers
-from agent_pipeline.selection.coresets import CoresetSelector, Options, select
-from agent_pipeline.selection.coverage import coverage, covered
+from agent_pipeline.selection import coresets
+from agent_pipeline.selection.coresets import Choice, CoresetOptions, choose_coreset
+from agent_pipeline.selection.coverage import coverage
 from agent_pipeline.selection.embeddings import conversation_text, embed, fit
-from agent_pipeline.selection.pool import Pool, Ranking, Strategy
-from agent_pipeline.selection.registry import STRATEGIES, strategy
+from agent_pipeline.selection.pool import DESCRIPTIONS, Pool, Ranking, Reason, Strategy, candidate
+from agent_pipeline.selection.strategies import STRATEGIES, strategy
 
 TOPICS = (
     "flight delay refund airline seat",
@@ -39,16 +39,16 @@ def world(n: int, topics: tuple[str, ...] = TOPICS) -> list[dict]:
 
 
 def losses_of(rows: list[dict]) -> dict[str, float]:
-    return {one["row_id"]: i % 17 / 10 for i, one in enumerate(rows)}
+    return {row["row_id"]: i % 17 / 10 for i, row in enumerate(rows)}
 
 
-def chosen(choices) -> list[str]:
+def select(rows: list[dict], strategy: str, size: int, seed: int = 0, losses=None, **options) -> list[Choice]:
+    options = CoresetOptions(strategy=strategy, target_size=size, seed=seed, **options)
+    return coresets.select([candidate(row) for row in rows], options, losses).choices
+
+
+def chosen(choices: list[Choice]) -> list[str]:
     return [choice.row_id for choice in sorted((c for c in choices if c.chosen), key=lambda c: c.rank)]
-
-
-WANTED = [row("w1", f"{TOPICS[1]} please") | {"split": "select"}, row("w2", f"{TOPICS[3]} please") | {"split": "select"}]
-AT_A_DISTANCE = ("diversity", "k_center", "hybrid_classic")
-"""Strategies that never take two rows whose embeddings are equal, though places be left."""
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -56,39 +56,30 @@ AT_A_DISTANCE = ("diversity", "k_center", "hybrid_classic")
 @given(data=st.data())
 def test_every_strategy_keeps_its_promises(strategy, data):
     texts = data.draw(st.lists(st.sampled_from([f"{topic} {i}" for topic in TOPICS for i in range(6)]), min_size=1, max_size=40))
-    scores = data.draw(st.lists(st.floats(0, 1) | st.none(), min_size=len(texts), max_size=len(texts)))
-    scores[0] = 1.0
-    rows = [row(f"r{i}", text) | {"score": score} for i, (text, score) in enumerate(zip(texts, scores, strict=True))]
-    losses = {one["row_id"]: data.draw(st.floats(0, 5) | st.none()) for one in rows}
+    rows = [row(f"r{i}", text) | {"score": data.draw(st.floats(0, 1) | st.none())} for i, text in enumerate(texts)]
+    losses = {each["row_id"]: data.draw(st.floats(0, 5) | st.none()) for each in rows}
+    stands = min(rows, key=lambda each: (9 if each["score"] is None else -each["score"], each["row_id"]))
+    losses[stands["row_id"]] = 1.0
     size, seed = data.draw(st.integers(1, 45)), data.draw(st.integers(0, 3))
-    best = min(rows, key=lambda one: (-(one["score"] or 0) if one["score"] is not None else 9, one["row_id"]))
-    losses[best["row_id"]] = 1.0
-    options = Options(losses=losses, wanted=WANTED)
-    choices = select(rows, strategy, size, seed, options=options)
+    choices = select(rows, strategy, size, seed, losses)
 
-    assert choices == select(data.draw(st.permutations(rows)), strategy, size, seed, options=options)
-    assert [choice.row_id for choice in choices] == sorted(one["row_id"] for one in rows)
-    assert all(choice.reason and (choice.rank is not None) == choice.chosen for choice in choices)
+    assert choices == select(data.draw(st.permutations(rows)), strategy, size, seed, losses)
+    assert [choice.row_id for choice in choices] == sorted(each["row_id"] for each in rows)
+    assert all(choice.reason in DESCRIPTIONS and (choice.rank is not None) == choice.chosen for choice in choices)
     picked = chosen(choices)
-    assert [c.rank for c in sorted((c for c in choices if c.chosen), key=lambda c: c.rank)] == list(range(1, len(picked) + 1))
+    assert sorted(c.rank for c in choices if c.chosen) == list(range(1, len(picked) + 1))
     if size >= len(rows):
-        assert len(picked) == len(rows) and {choice.reason for choice in choices} == {"all rows kept: n ≤ target size"}
+        assert len(picked) == len(rows) and {choice.reason for choice in choices} == {Reason.ALL_FIT}
         return
-    by_id = {one["row_id"]: one for one in rows}
+    by_id = {each["row_id"]: each for each in rows}
     assert len({conversation_text(by_id[row_id]["messages"]) for row_id in picked}) == len(picked), "identical rows were both chosen"
-    needs = {"deita": lambda row_id: by_id[row_id]["score"] is not None}
-    if STRATEGIES[strategy].needs_losses:
-        needs[strategy] = lambda row_id: losses[row_id] is not None
-    stands = [choice.row_id for choice in choices if not choice.reason.startswith("identical to row")]
-    allowed = [row_id for row_id in stands if needs.get(strategy, bool)(row_id)]
-    assert set(picked) <= set(allowed)
-    if strategy in ("diversity", "hybrid"):
-        good = [row_id for row_id in allowed if by_id[row_id]["score"] is None or by_id[row_id]["score"] >= 0.5]
-        assert not good or set(picked) <= set(good)
-        assert len(picked) <= min(size, len(good) or len(allowed))
-    elif strategy not in AT_A_DISTANCE:
+    distinct = [choice.row_id for choice in choices if choice.duplicate_of is None]
+    allowed = [row_id for row_id in distinct if not STRATEGIES[strategy].needs_losses or losses[row_id] is not None]
+    assert set(picked) <= set(allowed) and (picked or not allowed)
+    if strategy != "diversity":
+        assert len(picked) <= min(size, len(allowed))
+    if strategy in ("random", "loss_topk"):
         assert len(picked) == min(size, len(allowed))
-    assert picked or not allowed
 
 
 def test_more_rows_change_few_random_choices():
@@ -103,9 +94,9 @@ def test_loss_topk_takes_the_hardest_and_never_a_row_without_a_loss():
     losses = {"r0001": 3.0, "r0004": 2.0, "r0007": 1.0, "r0002": None, "r0003": float("nan")}
     choices = {choice.row_id: choice for choice in select(rows, "loss_topk", 2, losses=losses)}
     assert [row_id for row_id, choice in choices.items() if choice.chosen] == ["r0001", "r0004"]
-    assert choices["r0001"].score == 3.0 and choices["r0001"].reason == "loss 3.000, the 1. highest of 3"
-    assert choices["r0002"].reason == choices["r0003"].reason == choices["r0009"].reason == "it has no loss: null is not zero"
-    assert choices["r0007"].reason == "its loss is lower than that of every chosen row"
+    assert (choices["r0001"].score, choices["r0001"].reason) == (3.0, Reason.HIGH_LOSS)
+    assert {choices[name].reason for name in ("r0002", "r0003", "r0009")} == {Reason.NO_LOSS}
+    assert choices["r0007"].reason == Reason.NOT_PICKED
     assert len(chosen(select(rows, "loss_topk", 9, losses=losses))) == 3
 
 
@@ -125,30 +116,26 @@ def test_diversity_takes_more_of_the_rare_topics_than_chance():
 
 def test_diversity_sets_aside_what_stands_alone_in_a_large_set():
     rows = [*world(150), row("zz", "qwxz vbnmk plorf")]
-    alone = {choice.row_id for choice in select(rows, "diversity", 20) if choice.reason.startswith("outlier")}
+    alone = {choice.row_id for choice in select(rows, "diversity", 20) if choice.reason == Reason.OUTLIER}
     assert "zz" in alone and len(alone) == int(151 * 0.03)
 
 
-def test_diversity_covers_better_than_chance():
-    rows = world(300)
-    found = coverage(rows, select(rows, "diversity", 30))
-    assert found["mean_distance"] < found["random_mean_distance"] and 0.02 < found["gain"] < 1
+def test_diversity_covers_better_than_chance_and_a_random_choice_as_chance_does():
+    rows = sorted(world(300), key=lambda row: row["row_id"])
+    vectors = embed([conversation_text(row["messages"]) for row in rows])
 
+    def gain(strategy: str, size: int, seed: int) -> float:
+        return coverage(vectors, [i for i, choice in enumerate(select(rows, strategy, size, seed)) if choice.chosen])["gain"]
 
-def test_a_random_choice_covers_as_chance_does_and_everything_covers_all():
-    rows = world(200)
-    assert abs(coverage(rows, select(rows, "random", 20, seed=99))["gain"]) < 0.1
-    assert set(coverage(rows, select(rows, "random", 500)).values()) == {0.0}
+    assert 0.02 < gain("diversity", 30, 0) < 1 and abs(gain("random", 30, 99)) < 0.1
+    assert set(coverage(vectors, range(300)).values()) == {0.0}
 
 
 def test_hybrid_takes_its_share_by_loss_and_the_rest_as_typical():
     rows = world(90)  # below a hundred rows none is an outlier
-    choices = select(rows, "hybrid", 40, losses=losses_of(rows))
-    reasons = [choice.reason.split(" of its cluster")[0] for choice in choices if choice.chosen]
-    assert sum("among the highest" in reason for reason in reasons) == 24 and reasons.count("typical") == 16
-    for ratio, kind in ((1.0, "among the highest"), (0.0, "typical")):
-        choices = select(rows, "hybrid", 40, losses=losses_of(rows), loss_ratio=ratio)
-        assert all(kind in choice.reason for choice in choices if choice.chosen)
+    for ratio, hard in ((0.6, 24), (1.0, 40), (0.0, 0)):
+        reasons = [choice.reason for choice in select(rows, "hybrid", 40, losses=losses_of(rows), loss_ratio=ratio) if choice.chosen]
+        assert (reasons.count(Reason.HIGH_LOSS), reasons.count(Reason.TYPICAL)) == (hard, 40 - hard)
 
 
 def test_hybrid_prefers_harder_rows_than_chance():
@@ -168,6 +155,12 @@ def test_an_absurd_loss_counts_no_more_than_the_95th_percentile():
     assert chosen(select(rows, "hybrid", 4, losses=losses, loss_ratio=1.0)) == ["r010", "r011", "r012", "r013"]
 
 
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_score_sets_no_row_aside_that_curation_kept(strategy):
+    rows = [each | {"score": 0.0} for each in world(60)]
+    assert len(chosen(select(rows, strategy, 15, losses=losses_of(rows)))) == 15
+
+
 def test_system_prompt_and_tools_do_not_place_a_row_but_arguments_do():
     texts = [
         conversation_text(one["messages"])
@@ -179,67 +172,28 @@ def test_system_prompt_and_tools_do_not_place_a_row_but_arguments_do():
     assert vectors.dtype == np.float32 and np.allclose(np.linalg.norm(vectors[:3], axis=1), 1, atol=1e-3)
 
 
-@given(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 9)), min_size=1, max_size=8), st.integers(0, 60))
-def test_a_quota_is_shared_out_exactly(pairs, total):
-    sizes, room = [a for a, _ in pairs], [b for _, b in pairs]
-    shares = apportion(total, sizes, room)
-    assert sum(shares) == min(total, sum(room)) and all(0 <= share <= most for share, most in zip(shares, room, strict=True))
-
-
 @pytest.mark.parametrize(
-    ("asked", "error", "says"),
+    ("asked", "error"),
     [
-        ({"strategy": "best"}, SettingsError, "no coreset strategy 'best': choose one of hybrid, diversity, loss_topk, random"),
-        ({"target_size": 0}, SettingsError, "coreset of 0 rows"),
-        ({"loss_ratio": 1.5}, SettingsError, "loss_ratio of a coreset is 1.5"),
-        ({"strategy": "loss_topk"}, DataError, "'loss_topk' needs a loss"),
-        ({"strategy": "hybrid", "losses": {"r0000": None}}, DataError, "'hybrid' needs a loss"),
-        ({"strategy": "hybrid"}, DataError, "'hybrid' needs judged rows"),
-        ({"strategy": "deita"}, DataError, "'deita' needs judged rows"),
-        ({"strategy": "targeted"}, DataError, "'targeted' needs wanted examples"),
-        ({"strategy": "no.such:thing"}, SettingsError, "'no.such:thing' cannot be loaded"),
-        ({"strategy": "agent_pipeline.selection.pool:LOSS_RATIO"}, SettingsError, "is a float, no function of a Pool"),
-        ({"options": Options(loss_band=(0.9, 0.1))}, SettingsError, "loss_band of a coreset is 0.9 to 0.1"),
-        ({"options": Options(min_score=2)}, SettingsError, "min_score of a coreset is 2"),
-        ({"options": Options(near=1.5)}, SettingsError, "threshold of near duplicates is 1.5"),
-        ({"options": Options(wanted=[{"split": "test"}])}, SettingsError, "Wanted examples of the split test"),
-        ({"rows": [row("a", "x"), row("a", "y"), row("b", "z")]}, DataError, "row id 'a' is given to more than one"),
+        ({"strategy": "best"}, SettingsError),
+        ({"target_size": 0}, SettingsError),
+        ({"loss_ratio": 1.5}, SettingsError),
+        ({"near_duplicates": 1.5}, SettingsError),
+        ({"strategy": "no.such:thing"}, SettingsError),
+        ({"strategy": "agent_pipeline.selection.pool:LOSS_RATIO"}, SettingsError),
+        ({"strategy": "loss_topk"}, DataError),
+        ({"strategy": "hybrid"}, DataError),
     ],
 )
-def test_mistakes_are_said_in_a_sentence(asked, error, says):
-    with pytest.raises(error, match=says) as caught:
-        select(**({"rows": world(9), "strategy": "random", "target_size": 2} | asked))
-    assert "\n" not in str(caught.value) and str(caught.value).endswith(".")
+def test_mistakes_are_errors_of_the_user(asked, error):
+    with pytest.raises(error):
+        coresets.select([candidate(row) for row in world(9)], CoresetOptions(**({"strategy": "random", "target_size": 2} | asked)))
 
 
-def test_no_rows_give_no_choices():
+def test_two_rows_of_one_id_are_refused_and_no_rows_give_no_choices():
+    with pytest.raises(DataError):
+        select([row("a", "x"), row("a", "y"), row("b", "z")], "random", 2)
     assert select([], "random", 5) == []
-
-
-def test_the_selector_takes_samples_without_ids_in_their_own_order():
-    samples = [{"messages": one["messages"]} for one in world(60)]
-    picked = CoresetSelector(target_size=20).select(samples, model=lambda rows: [float(len(r["messages"][1]["content"])) for r in rows])
-    places = [samples.index(sample) for sample in picked]
-    assert len(picked) == 20 and places == sorted(places) and all("row_id" not in sample for sample in picked)
-    assert CoresetSelector("random", 20).select(samples) == CoresetSelector("random", 20).select(samples)
-    assert len(CoresetSelector().select(samples)) == 60, "with room for all, no model is asked"
-
-
-def test_the_selector_says_what_it_lacks():
-    samples = [{"messages": one["messages"]} for one in world(9)]
-    with pytest.raises(DataError, match="'hybrid' needs a model"):
-        CoresetSelector(target_size=2).select(samples)
-    with pytest.raises(DataError, match="gave 1 losses for 9 samples"):
-        CoresetSelector(target_size=2).select(samples, model=lambda rows: [1.0])
-    with pytest.raises(SettingsError, match="no coreset strategy"):
-        CoresetSelector("kmeans")
-
-
-def test_diversity_scores_are_highest_for_what_is_unlike_the_rest():
-    samples = [{"messages": one["messages"]} for one in [*world(40, TOPICS[:1]), row("x", "qwxz vbnmk plorf")]]
-    scores = CoresetSelector().compute_diversity(samples)
-    assert scores.shape == (41,) and scores.argmax() == 40
-    assert np.allclose(CoresetSelector().compute_diversity(samples[::-1])[::-1], scores)
 
 
 def test_random_takes_of_every_tool_its_share():
@@ -250,73 +204,15 @@ def test_random_takes_of_every_tool_its_share():
         assert sorted(row_id[0] for row_id in picked) == ["a"] * 6 + ["b"] * 2
 
 
-def test_rows_judged_bad_are_not_chosen_for_diversity_and_unjudged_ones_may_be():
-    rows = [one | {"score": None if i % 3 == 0 else 0.2 if i % 3 == 1 else 0.9} for i, one in enumerate(world(60))]
-    for name in ("diversity", "hybrid"):
-        choices = select(rows, name, 15)
-        scores = [one["score"] for one, choice in zip(rows, choices, strict=True) if choice.chosen]
-        assert len(scores) == 15 and 0.2 not in scores and (name == "hybrid" or None in scores)
-        assert sum(choice.reason == "its score is below 0.5" for choice in choices) == 20
-
-
-def test_hybrid_without_losses_takes_the_best_judged_of_each_cluster():
-    rows = [one | {"score": 0.5 + (i * 7 % 50) / 100} for i, one in enumerate(world(80))]
-    scores = {one["row_id"]: one["score"] for one in rows}
-    choices = select(rows, "hybrid", 20, loss_ratio=1.0)
-    assert np.mean([scores[i] for i in chosen(choices)]) > np.mean(list(scores.values())) + 0.1
-    assert all(choice.reason.startswith("score 0.") for choice in choices if choice.chosen)
-
-
-def test_loss_band_leaves_out_what_is_known_and_what_is_hopeless():
-    rows = world(100)
-    losses = {one["row_id"]: float(i) for i, one in enumerate(rows)}
-    picked = chosen(select(rows, "loss_band", 30, losses=losses))
-    assert len(picked) == 30 and all(24 <= losses[row_id] <= 75 for row_id in picked)
-    more = {losses[row_id] for row_id in chosen(select(rows, "loss_band", 60, losses=losses))}
-    assert {float(i) for i in range(25, 75)} <= more and more <= {float(i) for i in range(19, 81)}, "then the nearest to the band"
-
-
-def test_longest_counts_the_assistants_words_only():
-    rows = [row(f"r{i}", "word " * (50 - i)) for i in range(10)]
-    rows[4]["messages"][-1]["content"] = "far more words than all the others have"
-    assert chosen(select(rows, "longest", 1)) == ["r4"]
-    assert chosen(select(rows, "longest", 1, options=Options(lengths={"r2": 99}))) == ["r2"], "a tokenizer's count comes first"
-
-
-def test_deita_takes_good_long_rows_unlike_each_other_first():
-    vectors = np.repeat(np.eye(4, dtype=np.float32), 3, axis=0)  # four kinds of row, three of each
-    scores, lengths = [1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.9, 0.9, 0.9, None, None, None], [10] * 6 + [1] * 3 + [99] * 3
-    pool = Pool([f"r{i:02d}" for i in range(12)], 5, lambda: vectors, scores=scores, lengths=lengths)
-    ranking = STRATEGIES["deita"].choose(pool)
-    assert ranking.picked == [0, 3, 6, 1, 2], "of each kind the best, then what is left"
-    assert ranking.picks[3][2].endswith("like a chosen row, but places were left")
-    assert ranking.passed[10] == "it has no score: null is not zero" and "like it" in ranking.passed[4]
-
-
-def test_targeted_takes_in_turn_what_is_nearest_to_each_wanted_example():
-    rows = [row(f"{topic}-{i}", f"{words} {i}") for topic, words in enumerate(TOPICS) for i in range(10)]
-    picked = chosen(select(rows, "targeted", 10, options=Options(wanted=WANTED)))
-    assert [row_id[0] for row_id in picked] == ["1", "3"] * 5
-
-
-def test_facility_location_serves_all_better_than_chance():
-    rng = np.random.default_rng(0)
-    vectors = (np.repeat(np.eye(16), 30, axis=0) + 0.1 * rng.normal(size=(480, 16))).astype(np.float32)
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    picked = STRATEGIES["facility_location"].choose(Pool([f"{i:03d}" for i in range(480)], 16, lambda: vectors)).picked
-    assert len({index // 30 for index in picked}) >= 15
-
-
 def test_a_strategy_of_the_users_is_found_by_its_path():
-    rows = world(20)
-    choices = select(rows, f"{__name__}:users_strategy", 2)
-    assert chosen(choices) == ["r0019", "r0018"] and choices[0].reason == "not last"
+    choices = select(world(20), f"{__name__}:users_strategy", 2)
+    assert chosen(choices) == ["r0019", "r0018"] and (choices[0].reason, choices[-1].reason) == ("not_last", "last")
     assert strategy(f"{__name__}:USERS").warning == "mind the gap"
 
 
 def users_strategy(pool: Pool) -> Ranking:
     """The last rows by id: what a user might write."""
-    ranking = Ranking("not last")
+    ranking = Ranking("not_last")
     for index in reversed(range(len(pool.ids) - pool.size, len(pool.ids))):
         ranking.take(index, None, "last")
     return ranking
@@ -325,46 +221,24 @@ def users_strategy(pool: Pool) -> Ranking:
 USERS = Strategy(users_strategy, warning="mind the gap")
 
 
-def test_near_duplicates_are_left_out_though_there_be_room():
+def test_near_duplicates_are_left_out_though_there_be_room_and_name_the_row_that_stands():
     rows = [*world(30), row("z", TOPICS[0] + " please and thank you all")]
     rows += [row("zz", TOPICS[0] + " please and thank you all now")]
-    choices = select(rows, "diversity", 100, options=Options(near=0.8))
-    assert choices[-1].reason == "near-duplicate of row z (similarity 0.92)" and choices[-2].chosen
+    *_, first, second = select(rows, "diversity", 100, near_duplicates=0.8)
+    assert first.chosen and (second.reason, second.duplicate_of) == (Reason.NEAR_DUPLICATE, "z")
+    assert second.similarity == pytest.approx(11 / 12, abs=1e-3)
     assert all(choice.chosen for choice in select(rows, "diversity", 100))
 
 
-def test_a_strategy_that_picks_noise_warns():
-    samples = [{"messages": one["messages"]} for one in world(30)]
-    with pytest.warns(UserWarning, match="'k_center': it picks what is strange"):
-        assert len(CoresetSelector("k_center", 5).select(samples)) == 5
-
-
-def test_noise_is_hardly_chosen_by_diversity_and_hybrid_but_by_k_center():
+def test_noise_is_hardly_chosen_by_diversity_and_hybrid():
     rng = np.random.default_rng(0)
     centres = rng.normal(size=(40, 32))
     vectors = np.concatenate([centres[rng.integers(40, size=1960)] + 0.4 * rng.normal(size=(1960, 32)), 2 * rng.normal(size=(40, 32))])
     vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
     losses = [*rng.normal(1, 0.2, size=1960), *rng.normal(3, 0.5, size=40)]
     pool = Pool([f"{i:04d}" for i in range(2000)], 100, lambda: vectors, losses=losses)
-    noise = {
-        name: np.mean(np.array(STRATEGIES[name].choose(pool).picked) >= 1960) for name in ("diversity", "hybrid", "k_center", "loss_topk")
-    }
-    assert noise["diversity"] <= 0.01 and noise["hybrid"] <= 0.01
-    assert noise["k_center"] > 0.2 and noise["loss_topk"] == 0.4, "what the warning says"
-
-
-def test_the_largest_of_a_line_are_found_by_folding():
-    values = np.random.default_rng(0).normal(size=(50, 2100)).astype(np.float32)
-    assert np.array_equal(np.sort(largest(values, 5)), np.sort(values)[:, -5:])
-    assert np.array_equal(np.sort(largest(values[:, :40], 5)), np.sort(values[:, :40])[:, -5:])
-
-
-def test_a_row_is_no_neighbour_of_itself_and_the_strange_are_alone():
-    vectors = np.eye(8, dtype=np.float32)
-    assert not neighbourhood(vectors, 0).any()
-    crowd = np.tile(np.eye(8, dtype=np.float32)[0], (200, 1))
-    crowd[[3, 70]] = np.eye(8, dtype=np.float32)[[1, 2]]
-    assert {3, 70} <= set(outliers(crowd, 0, keep=10).tolist()) and len(outliers(crowd, 0, keep=199)) == 1
+    noise = {name: np.mean(np.array(STRATEGIES[name].choose(pool).picked) >= 1960) for name in ("diversity", "hybrid", "loss_topk")}
+    assert noise["diversity"] <= 0.01 and noise["hybrid"] <= 0.01 and noise["loss_topk"] == 0.4, "what the warning says"
 
 
 def test_a_space_places_a_text_the_same_with_others_or_alone():
@@ -374,35 +248,13 @@ def test_a_space_places_a_text_the_same_with_others_or_alone():
     assert fit([]).vectors(["a"]).shape == fit(["", ""]).vectors(["a"]).shape == (1, 1)
 
 
-def test_tools_and_tasks_of_the_chosen_are_counted():
-    rows = [row(f"r{i}", "x", name=f"tool{i % 3}", arguments="{}") | {"task_key": f"t{i // 2}"} for i in range(6)]
-    choices = select(rows[:1], "random", 1)
-    assert covered(rows, choices) == {"tools": (1, 3), "tasks": (1, 3)}
+def test_tools_and_tasks_of_the_chosen_are_counted_and_nothing_is_embedded_for_a_figure():
+    rows = [row(f"r{i}", "x", name=f"tool{i % 3}", arguments=f'{{"n": {i}}}') | {"task_key": f"t{i // 2}"} for i in range(6)]
 
+    def never(*given):
+        raise AssertionError("nobody asked for this")
 
-def test_losses_are_a_real_models_on_the_assistants_tokens(tmp_path, monkeypatch):
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    from agent_pipeline.training.encoding import encode_row
-    from agent_pipeline.training.templates import load_tokenizer
-    from agent_pipeline_tests.tiny import make_tiny_base
-
-    monkeypatch.setenv("AGENT_PIPELINE_CACHE", str(tmp_path / "cache"))
-    base = make_tiny_base(tmp_path / "base")
-    model = AutoModelForCausalLM.from_pretrained(base)
-    samples = [{"messages": one["messages"]} for one in world(6)]
-    samples.append({"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "word " * 3000}]})
-    selector = CoresetSelector("loss_topk", 2)
-    found = selector.compute_losses(samples, model)
-    assert found[-1] is None, "what does not fit has no loss, never 0"
-    tokenizer, _ = load_tokenizer(base)
-    for sample, loss in zip(samples[:-1], found, strict=False):
-        encoded = encode_row(tokenizer, {"tools": [], "row_id": "r", "session_id": "s", **sample}, 2048).encoded
-        with torch.no_grad():
-            plain = model(torch.tensor([encoded.input_ids]), labels=torch.tensor([encoded.labels])).loss.item()
-        assert loss == pytest.approx(plain, abs=1e-4)
-    assert selector.compute_losses(samples, base) == pytest.approx(found, abs=1e-4), "the same from its folder"
-    with pytest.warns(UserWarning, match="picks what is strange"):
-        hardest = selector.select(samples, model)
-    assert sorted(found[samples.index(sample)] for sample in hardest) == sorted(found[:-1])[-2:]
+    made = choose_coreset(rows, CoresetOptions(strategy="random", target_size=2), never, never)
+    assert made.tools == (2, 3) and made.tasks[1] == 3 and made.chosen == 2 and made.coverage is None
+    everything = choose_coreset(rows, CoresetOptions(), never, never)
+    assert everything.reasons == {Reason.ALL_FIT: 6} and not everything.had_to_choose

@@ -1,7 +1,10 @@
 """Duplicates: what is found, what stands for it, and what is not taken for one."""
 
 import random
+import subprocess
+import sys
 from datetime import UTC, datetime
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,8 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent_pipeline.errors import SettingsError
-from agent_pipeline.selection.dedup import Duplicate, duplicates, identity, near_pairs, reasons, semantic_pairs
-from agent_pipeline.selection.minhash import bands
+from agent_pipeline.selection import duplicates as dedup
+from agent_pipeline.selection.duplicates import Duplicate, bands, near_across_splits, near_pairs, semantic_pairs, shingles
+from agent_pipeline.selection.pool import candidate
+from agent_pipeline_tests.datasets.chats import says, user
 
 VOCABULARY = [f"{a}{b}{c}" for a in "bdfgklmnprst" for b in "aeiou" for c in "bdfgklmnprst"]
 
@@ -27,6 +32,10 @@ def row(row_id: str, text: str, system: str = "You help.", call_id: str = "c1", 
     return {"row_id": row_id, "messages": messages, "tools": [], **more}
 
 
+def duplicates(rows: list[dict], *arguments, **options):
+    return dedup.duplicates([candidate(row) for row in rows], *arguments, **options)
+
+
 def text(rng: random.Random, words: int = 60) -> str:
     return " ".join(rng.choice(VOCABULARY) for _ in range(words))
 
@@ -39,8 +48,8 @@ def changed(rng: random.Random, of: str, words: int) -> str:
 
 
 def test_the_system_prompt_and_the_ids_of_calls_do_not_make_rows_differ_but_arguments_do():
-    assert identity(row("a", "hi")) == identity(row("b", "hi", system="Other.", call_id="c2"))
-    assert identity(row("a", "hi")) != identity(row("a", "hi", arguments='{"city": "Oslo"}'))
+    rows = [row("a", "hi"), row("b", "hi", system="Other.", call_id="c2"), row("c", "hi", arguments='{"city": "Oslo"}')]
+    assert duplicates(rows, near=None).left_out == [Duplicate("b", "a", "exact", 1.0)]
 
 
 def test_the_better_judged_stands_then_the_earlier_then_the_first_by_id():
@@ -52,9 +61,8 @@ def test_the_better_judged_stands_then_the_earlier_then_the_first_by_id():
         row("d", "x", score=0.9, created_at=day),
         row("e", "x", score=0.9, created_at=day),
     ]
-    found = duplicates(rows).found
-    assert [(each.row_id, each.of, each.kind) for each in found] == [(name, "d", "exact") for name in "abce"]
-    assert reasons(found)["a"] == "identical to row d"
+    found = duplicates(rows).left_out
+    assert [(each.row_id, each.duplicate_of, each.kind) for each in found] == [(name, "d", "exact") for name in "abce"]
 
 
 def test_planted_near_duplicates_are_found_and_unlike_rows_are_not():
@@ -73,7 +81,7 @@ def test_a_prompt_that_all_rows_share_does_not_make_them_duplicates():
     rng = random.Random(1)
     prompt = text(rng, 2000)
     rows = [row(f"r{i:03d}", text(rng, 20), system=prompt) for i in range(200)]
-    assert not duplicates(rows).found
+    assert not duplicates(rows).left_out
 
 
 def test_what_a_duplicate_names_is_a_row_that_stands():
@@ -83,10 +91,11 @@ def test_what_a_duplicate_names_is_a_row_that_stands():
     for _ in range(12):
         chain.append(changed(rng, chain[-1], 3))
     rows = [row(f"r{i:02d}", each) for i, each in enumerate(chain)] + [row("z", chain[1])]
-    found = duplicates(rows).found
+    found = duplicates(rows).left_out
     gone = {each.row_id for each in found}
-    assert found and not gone & {each.of for each in found}
-    assert next(each for each in found if each.row_id == "z").of == next((each.of for each in found if each.row_id == "r01"), "r01")
+    assert found and not gone & {each.duplicate_of for each in found}
+    stands_for = {each.row_id: each.duplicate_of for each in found}
+    assert stands_for["z"] == stands_for.get("r01", "r01")
 
 
 @settings(max_examples=25, deadline=None)
@@ -98,8 +107,8 @@ def test_duplicates_do_not_depend_on_order(data):
     rows = [row(f"r{i}", each, score=rng.choice([None, 0.2, 0.8])) for i, each in enumerate(texts)]
     found = duplicates(rows, 0.7, 0.9)
     assert duplicates(data.draw(st.permutations(rows)), 0.7, 0.9) == found
-    kept = {one["row_id"] for one in rows} - {each.row_id for each in found.found}
-    assert {each.of for each in found.found} <= kept and {each.row_id for each in found.semantic} <= kept
+    kept = {one["row_id"] for one in rows} - {each.row_id for each in found.left_out}
+    assert {each.duplicate_of for each in found.left_out} <= kept and {each.row_id for each in found.semantic} <= kept
 
 
 def test_semantic_duplicates_are_reported_only():
@@ -107,7 +116,7 @@ def test_semantic_duplicates_are_reported_only():
     vectors[3] = vectors[1]
     rows = [row(f"r{i}", f"word{i} thing{i} other{i}", arguments=f'{{"n": {i}}}') for i in range(4)]
     found = duplicates(rows, semantic=0.95, vectors=lambda texts: vectors)
-    assert not found.found and found.semantic == [Duplicate("r3", "r1", "semantic", 1.0)]
+    assert not found.left_out and found.semantic == [Duplicate("r3", "r1", "semantic", 1.0)]
     assert found.similarities["semantic"] == pytest.approx([0, 1, 0, 1], abs=1e-5)
 
 
@@ -129,9 +138,70 @@ def test_bands_find_pairs_at_the_threshold():
 
 def test_few_rows_and_texts_without_words_have_no_near_duplicates():
     assert near_pairs([]) == near_pairs(["a"]) == ([], []) and near_pairs(["", "", "..."])[0] == []
-    assert semantic_pairs(np.zeros((1, 3)))[0] == [] and duplicates([]).found == []
+    assert semantic_pairs(np.zeros((1, 3)))[0] == [] and duplicates([]).left_out == []
 
 
-def test_a_threshold_out_of_range_is_said():
-    with pytest.raises(SettingsError, match="threshold of semantic duplicates is 2: set it above 0 and at most 1"):
+def test_a_threshold_out_of_range_is_refused():
+    with pytest.raises(SettingsError):
         duplicates([], semantic=2)
+
+
+WORDS = [f"word{number}" for number in range(2000)]
+
+
+def split_row(session_id, split, words, system="You help."):
+    messages = [{"role": "system", "content": system}, user(" ".join(words[:40])), says(" ".join(words[40:]))]
+    return {"session_id": session_id, "split": split, "messages": messages}
+
+
+def replaced(words, share, seed=1):
+    """The words with a share of them replaced, in one place."""
+    number = int(len(words) * share)
+    return [*words[: len(words) - number], *random.Random(seed).sample(WORDS, number)]
+
+
+def test_a_held_out_row_that_is_nearly_a_training_row_is_found_with_its_nearest():
+    words = random.Random(0).sample(WORDS, 200)
+    rows = [
+        split_row("near", "test", replaced(words, 0.03)),
+        split_row("far", "test", replaced(words, 0.6)),
+        split_row("between", "select", replaced(words, 0.05, seed=2)),
+        split_row("train-1", "train", words),
+        split_row("train-2", "train", replaced(words, 0.3)),
+        split_row("twin", "train", words),
+    ]
+    found = near_across_splits(rows)
+    assert {(each.session_id, each.split, each.other_session_id) for each in found} == {
+        ("near", "test", "train-1"),
+        ("between", "select", "train-1"),
+    }
+    assert all(0.8 <= each.similarity < 1 for each in found)
+    assert found == near_across_splits(reversed(rows)), "the order of rows does not matter"
+
+
+def test_rows_of_one_split_may_be_alike():
+    words = random.Random(0).sample(WORDS, 50)
+    assert near_across_splits([split_row("a", "train", words), split_row("b", "train", words)]) == []
+    assert [each.similarity for each in near_across_splits([split_row("a", "train", words), split_row("b", "test", words)])] == [1.0]
+
+
+def test_an_agents_system_prompt_makes_no_two_rows_alike():
+    a, b = random.Random(0).sample(WORDS, 100), random.Random(1).sample(WORDS, 100)
+    assert near_across_splits([split_row("a", "train", a, "Be kind. " * 500), split_row("b", "test", b, "Be kind. " * 500)]) == []
+
+
+def test_shingles_are_five_words_in_a_row():
+    assert shingles("a b\nfind 1") == ["a b find 1"] and shingles("") == [""]
+    assert shingles("A b c d e f") == ["a b c d e", "b c d e f"]
+
+
+def test_another_process_finds_the_same_similarity():
+    program = (
+        "from agent_pipeline_tests.selection.test_duplicates import *\n"
+        "words = random.Random(0).sample(WORDS, 200)\n"
+        "print(near_across_splits([split_row('a', 'train', words), split_row('b', 'test', replaced(words, 0.03))]))"
+    )
+    repository = Path(__file__).parents[2]
+    run = {"cwd": repository, "capture_output": True, "text": True, "check": True}
+    said = {subprocess.run([sys.executable, "-c", program], **run).stdout for _ in range(2)}
+    assert len(said) == 1 and "similarity=0.9" in said.pop()

@@ -1,0 +1,116 @@
+"""`CoresetSelector`: the choice of training rows as an object, for samples that need no row ids (SAGE's names and defaults)."""
+
+import warnings
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agent_pipeline.config.settings import load_settings
+from agent_pipeline.errors import DataError
+from agent_pipeline.selection.clusters import neighbourhood
+from agent_pipeline.selection.coresets import CoresetOptions, select
+from agent_pipeline.selection.embeddings import conversation_text, embed
+from agent_pipeline.selection.pool import LOSS_RATIO, candidate
+from agent_pipeline.selection.strategies import strategy
+from agent_pipeline.sessions.session import sha256_of
+from agent_pipeline.training.base_model import resolve_base_model
+from agent_pipeline.training.encoding import encode_row
+from agent_pipeline.training.losses import encoded_losses, row_losses
+from agent_pipeline.training.templates import load_tokenizer
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Sample = dict[str, Any]
+LossModel = Callable[[list[Sample]], Sequence[float | None]]
+"""Gives each sample's loss in order; `None` where it has none."""
+
+MAX_LENGTH = 2048
+
+
+@dataclass
+class CoresetSelector:
+    """Chooses samples: dicts with `messages` and, maybe, `tools` and `row_id`.
+
+    Raises:
+        SettingsError: the strategy does not exist, or a number cannot work.
+    """
+
+    strategy: str = "hybrid"
+    target_size: int = 1000
+    loss_ratio: float = LOSS_RATIO
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        self._options = CoresetOptions(strategy=self.strategy, target_size=self.target_size, loss_ratio=self.loss_ratio, seed=self.seed)
+
+    def select(self, samples: Sequence[Sample], model: Any = None) -> list[Sample]:
+        """The chosen samples, in the order given. `model` as for `compute_losses`. Warns (`UserWarning`) of a strategy that picks noise.
+
+        Raises:
+            DataError: the strategy needs a model and there is none.
+        """
+        rows, found = _with_ids(samples), strategy(self.strategy)
+        has_to_choose = len(rows) > self.target_size
+        if found.warning and has_to_choose:
+            warnings.warn(f"The coreset strategy '{self.strategy}': {found.warning}.", stacklevel=2)
+        losses = None
+        if found.needs_losses and has_to_choose:
+            losses = dict(zip((row["row_id"] for row in rows), self.compute_losses(samples, model), strict=True))
+        choices = select([candidate(row) for row in rows], self._options, losses).choices
+        chosen = {choice.row_id for choice in choices if choice.chosen}
+        return [sample for sample, row in zip(samples, rows, strict=True) if row["row_id"] in chosen]
+
+    def compute_losses(self, samples: Sequence[Sample], model: Any) -> list[float | None]:
+        """Each sample's mean loss over its trained tokens under `model` (nats), in order; `None` where it has no such token.
+
+        `model`: a model of transformers in memory, the name or path of one, or a function from samples to losses (`LossModel`).
+
+        Raises:
+            DataError: `model` is none of these, or gives another number of losses.
+            ModelError: it cannot be loaded.
+        """
+        rows = [{"tools": [], "session_id": row["row_id"], **row} for row in _with_ids(samples)]
+        if isinstance(model, str | Path):
+            base = resolve_base_model(str(model), load_settings().cache_path)
+            return [each.loss for each in row_losses(rows, base, max_length=MAX_LENGTH)]
+        if hasattr(model, "get_output_embeddings"):
+            tokenizer, _ = load_tokenizer(Path(model.name_or_path))
+            encoded = [encode_row(tokenizer, row, MAX_LENGTH) for row in rows]
+            return [each.loss for each in encoded_losses(model, [row.encoded if row else None for row in encoded])]
+        if not callable(model):
+            raise DataError(
+                f"The coreset strategy '{self.strategy}' needs a model that gives each sample's loss: pass model, a model of transformers, "
+                "its name, or a function from samples to losses, or choose 'diversity' or 'random'."
+            )
+        losses = list(model(list(samples)))
+        if len(losses) != len(samples):
+            raise DataError(f"The model gave {len(losses)} losses for {len(samples)} samples: give one for each, None where there is none.")
+        return losses
+
+    def compute_diversity(self, samples: Sequence[Sample]) -> "np.ndarray":
+        """(n,) float32, 0 to about 1: how unlike its five nearest samples each one is (one minus the mean cosine similarity)."""
+        import numpy as np
+
+        # In the order of ids, so that a sample's score does not depend on where it stands.
+        order = np.argsort([row["row_id"] for row in _with_ids(samples)], kind="stable")
+        scores = np.empty(len(samples), dtype=np.float32)
+        texts = [conversation_text(samples[index]["messages"]) for index in order]
+        scores[order] = 1 - neighbourhood(embed(texts, self.seed), self.seed)
+        return scores
+
+
+def _with_ids(samples: Sequence[Sample]) -> list[Sample]:
+    """Samples as rows: with their own `row_id`, else the hash of their content and how many like it came before."""
+    seen: Counter[str] = Counter()
+    rows = []
+    for sample in samples:
+        row_id = sample.get("row_id")
+        if row_id is None:
+            content = sha256_of([sample["messages"], sample.get("tools") or []])
+            row_id = f"{content}-{seen[content]:06d}"
+            seen[content] += 1
+        rows.append({**sample, "row_id": row_id})
+    return rows

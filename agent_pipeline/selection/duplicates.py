@@ -1,0 +1,277 @@
+"""Duplicates: exact, near (MinHash LSH by rensa) and semantic (embeddings and a nearest-neighbour index by usearch).
+
+What is compared is what was said and done: the system prompt and the tools, the same in all rows of an agent, are left out; calls with
+their arguments count. Two sets' sketches agree in a hash with the chance that is their Jaccard similarity (Broder 1997); an index by bands
+finds those that agree in all hashes of a band (Indyk and Motwani 1998).
+"""
+
+import math
+import string
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import msgspec
+
+from agent_pipeline.datasets.splits import SPLITS
+from agent_pipeline.errors import SettingsError
+from agent_pipeline.selection.embeddings import Embed, conversation_text, embed
+from agent_pipeline.selection.pool import Candidate
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Kind = Literal["exact", "near", "semantic"]
+Pair = tuple[int, int, float]
+"""A row, the row that stands for it, and their similarity."""
+
+NEAR = 0.8
+SEMANTIC = 0.95
+SHINGLE = 5
+"""Words in a row that are compared across the split: a template with other words in it shares few of them."""
+
+HASHES = 256
+RECALL = 0.995
+"""Of pairs exactly at the threshold, the share that the bands must find."""
+
+BATCH = 32
+"""Rows sketched at a time: the words of more leave the processor's cache before they are hashed."""
+
+DOUBT = 0.12
+"""The estimated similarity is off by more than this about once in a million pairs."""
+
+_SEPARATED = bytes(ord(" ") if chr(byte) in string.punctuation and chr(byte) != "_" else byte for byte in range(256)).lower()
+
+
+class Duplicate(msgspec.Struct, frozen=True):
+    """`row_id` says what the row `duplicate_of` says. `similarity`: 1 for exact, the Jaccard similarity of their words for near, the cosine
+    of their embeddings for semantic."""
+
+    row_id: str
+    duplicate_of: str
+    kind: Kind
+    similarity: float
+
+
+class Duplicates(msgspec.Struct, frozen=True):
+    """`left_out`: rows that others stand for, exact or near, sorted by id; `semantic`: rows that are only reported.
+
+    `similarities`: by kind, the similarity of each row to the nearest row (near: of those before it that share a band of hashes with it).
+    """
+
+    left_out: list[Duplicate] = []
+    semantic: list[Duplicate] = []
+    similarities: dict[str, list[float]] = {}
+
+
+def duplicates(
+    rows: Sequence[Candidate], near: float | None = NEAR, semantic: float | None = None, vectors: Embed | None = None, seed: int = 0
+) -> Duplicates:
+    """Duplicates among `rows`; the same whatever their order.
+
+    Of rows alike the better judged stands, then the earlier, then the first by id. `near` and `semantic` are thresholds, `None` for not
+    looking; exact duplicates are always found. `vectors` embeds texts as unit vectors.
+
+    Raises:
+        SettingsError: a threshold is not above 0 and at most 1.
+    """
+    for name, threshold in (("near", near), ("semantic", semantic)):
+        if threshold is not None and not 0 < threshold <= 1:
+            raise SettingsError(f"The threshold of {name} duplicates is {threshold}: set it above 0 and at most 1.")
+    stands_for: dict[str, Duplicate] = {}
+    by_content: dict[bytes, Candidate] = {}
+    for row in sorted(rows, key=_standing):
+        first = by_content.setdefault(row.identity, row)
+        if first is not row:
+            stands_for[row.row_id] = Duplicate(row.row_id, first.row_id, "exact", 1.0)
+    distinct = list(by_content.values())
+    similarities: dict[str, list[float]] = {}
+    if near is not None:
+        pairs, similarities["near"] = near_pairs([row.text for row in distinct], near, seed)
+        for index, of, similarity in pairs:
+            name = distinct[index].row_id
+            stands_for[name] = Duplicate(name, distinct[of].row_id, "near", round(similarity, 4))
+    alike: list[Duplicate] = []
+    if semantic is not None:
+        left = [row for row in distinct if row.row_id not in stands_for]
+        placed = (vectors or (lambda texts: embed(texts, seed)))([row.text for row in left])
+        pairs, similarities["semantic"] = semantic_pairs(placed, semantic)
+        alike = [Duplicate(left[index].row_id, left[of].row_id, "semantic", round(similarity, 4)) for index, of, similarity in pairs]
+    # The row that stands for an identical one may be a near-duplicate itself: what is named is a row that stands.
+    named = [
+        msgspec.structs.replace(each, duplicate_of=stands_for[each.duplicate_of].duplicate_of) if each.duplicate_of in stands_for else each
+        for each in stands_for.values()
+    ]
+    return Duplicates(sorted(named, key=lambda each: each.row_id), sorted(alike, key=lambda each: each.row_id), similarities)
+
+
+def _standing(row: Candidate) -> tuple[float, float, str]:
+    """The better judged first (unjudged last), then the earlier (undated last), then by id."""
+    when = row.created_at.timestamp() if row.created_at else float("inf")
+    return (float("inf") if row.score is None else -row.score, when, row.row_id)
+
+
+class Sketches:
+    """An index of sketches by number, in which sets at least so alike as the threshold find one another."""
+
+    def __init__(self, threshold: float, seed: int = 0) -> None:
+        from rensa import RMinHash, RMinHashLSH
+
+        count, width = bands(threshold)
+        self._rensa, self._hashes, self._seed = RMinHash, count * width, seed
+        self._index = RMinHashLSH(threshold, self._hashes, count)
+
+    def of(self, words: Sequence[bytes] | Sequence[str]) -> Any:
+        """The sketch of a set (what stands in it twice counts once); its `jaccard` estimates the similarity to another sketch."""
+        sketch = self._rensa(self._hashes, self._seed)
+        sketch.update(words)
+        return sketch
+
+    def add(self, number: int, sketch: Any) -> None:
+        """Put a sketch into the index."""
+        self._index.insert(number, sketch)
+
+    def add_sets(self, sets: Sequence[Sequence[bytes]], start: int) -> list[bool]:
+        """Put sets into the index, numbered from `start` on; of each whether it shares a band with another one in the index."""
+        sketches = self._rensa.digest_matrix_from_token_byte_sets(sets, self._hashes, self._seed)
+        flags: list[bool] = self._index.insert_matrix_and_query_duplicate_flags(sketches, start)
+        return flags
+
+    def like(self, sketch: Any) -> list[int]:
+        """The numbers of those that share a band with it, sorted."""
+        return sorted(self._index.query(sketch))
+
+    def remove(self, number: int) -> None:
+        """Take a sketch out of the index."""
+        self._index.remove(number)
+
+
+def bands(threshold: float, hashes: int = HASHES) -> tuple[int, int]:
+    """(bands, hashes a band): the widest bands, which raise the fewest false candidates, and the fewest of them that find 99.5 % of
+    pairs at the threshold."""
+    for width in range(hashes, 1, -1):
+        agree = threshold**width  # the chance that a pair at the threshold shares a band
+        count = 1 if agree == 1 else math.ceil(math.log(1 - RECALL) / math.log1p(-agree)) if agree > 1e-9 else hashes
+        if count * width <= hashes:
+            return count, width
+    return hashes, 1
+
+
+def near_pairs(texts: Sequence[str], threshold: float = NEAR, seed: int = 0) -> tuple[list[Pair], list[float]]:
+    """Each text whose words are like those of an earlier text that stands; and the highest similarity of each text that had a candidate.
+
+    Most texts share no band of hashes with any earlier one, which is found a batch of texts at a time. The others' candidates are compared
+    word by word, so that a false candidate removes nothing.
+    """
+    index = Sketches(threshold, seed)
+
+    @lru_cache(maxsize=50_000)
+    def sketch_of(row: int) -> Any:
+        return index.of(_words(texts[row]))
+
+    pairs: list[Pair] = []
+    highest: list[float] = []
+    for start in range(0, len(texts), BATCH):
+        words = [_words(text) for text in texts[start : start + BATCH]]
+        flags = index.add_sets(words, start)
+        for place in (place for place, flag in enumerate(flags) if flag and words[place]):
+            row, sketch = start + place, index.of(words[place])
+            others = [other for other in index.like(sketch) if other < row]
+            if not others:
+                continue
+            best, of = 0.0, row
+            for other in others:
+                similarity = sketch.jaccard(sketch_of(other))
+                if similarity > threshold - DOUBT:
+                    similarity = _jaccard(frozenset(words[place]), frozenset(_words(texts[other])))
+                    of = other if similarity >= threshold and similarity > best else of
+                best = max(best, similarity)
+            highest.append(best)
+            if of != row:
+                index.remove(row)
+                pairs.append((row, of, best))
+    return pairs, highest
+
+
+def _words(text: str) -> list[bytes]:
+    """Words in lower case, as UTF-8. Punctuation separates: the keys and values of JSON without blanks are words too."""
+    folded = text if text.isascii() else text.casefold()  # of ASCII the table makes lower case
+    return folded.encode("utf-8", "surrogatepass").translate(_SEPARATED).split()
+
+
+def _jaccard(a: frozenset[bytes], b: frozenset[bytes]) -> float:
+    both = len(a & b)
+    return both / (len(a) + len(b) - both)
+
+
+class NearAcrossSplit(NamedTuple):
+    """A held-out session and the session nearest to it of a split before its own (`train`, `select`, `test`), with their similarity."""
+
+    session_id: str
+    split: str
+    other_session_id: str
+    other_split: str
+    similarity: float
+
+
+def near_across_splits(rows: Iterable[Mapping[str, Any]], threshold: float = NEAR) -> list[NearAcrossSplit]:
+    """Held-out rows (`session_id`, `split`, `messages`) that are nearly a row of another split: the most alike first, then by id.
+
+    `threshold` is the estimated Jaccard similarity of their shingles, from which on rows are alike. Each row is named once, with its
+    nearest.
+    """
+    sketches = Sketches(threshold)
+    ordered = sorted(
+        ((SPLITS.index(row["split"]), row["session_id"], sketches.of(shingles(conversation_text(row["messages"])))) for row in rows),
+        key=lambda row: row[:2],
+    )
+    for number, (_, _, sketch) in enumerate(ordered):
+        sketches.add(number, sketch)
+
+    def nearest() -> Iterator[NearAcrossSplit]:
+        for split, session_id, sketch in ordered:
+            # Numbers are in the order of split and id: of two as near, the first is named.
+            others = (number for number in (sketches.like(sketch) if split else ()) if ordered[number][0] < split)
+            similarity, number = max(((sketch.jaccard(ordered[number][2]), -number) for number in others), default=(0.0, 0))
+            if similarity >= threshold:
+                other_split, other_id, _ = ordered[-number]
+                yield NearAcrossSplit(session_id, SPLITS[split], other_id, SPLITS[other_split], round(similarity, 3))
+
+    return sorted(nearest(), key=lambda each: (-each.similarity, each.session_id))
+
+
+def shingles(text: str) -> list[str]:
+    """Every five words in a row, in lower case; a shorter text is one shingle."""
+    words = text.lower().split()
+    return sorted({" ".join(words[at : at + SHINGLE]) for at in range(max(1, len(words) - SHINGLE + 1))})
+
+
+def semantic_pairs(vectors: "np.ndarray", threshold: float = SEMANTIC, neighbours: int = 16) -> tuple[list[Pair], list[float]]:
+    """Each unit vector whose nearest earlier one, among its 16 nearest, has at least this cosine; and the cosine of each row to the row
+    nearest to it.
+
+    The index is exact up to 10,000 rows, and HNSW beyond: approximate, and far from n × n.
+    """
+    import numpy as np
+    from usearch.compiled import MetricKind
+    from usearch.index import Index, search
+
+    n = len(vectors)
+    if n < 2:
+        return [], []
+    k = min(neighbours, n)
+    vectors = np.ascontiguousarray(vectors, dtype=np.float32)
+    if n <= 10_000:
+        matches = search(vectors, vectors, k, MetricKind.Cos, exact=True)
+    else:
+        index = Index(ndim=vectors.shape[1], metric="cos", dtype="f32", connectivity=16, expansion_add=64, expansion_search=64)
+        index.add(np.arange(n), vectors, threads=1)  # with several threads the graph depends on which one was first
+        matches = index.search(vectors, k)
+    keys, similar = np.asarray(matches.keys).astype(np.int64), 1 - np.asarray(matches.distances)
+    rows = np.arange(n)[:, None]
+    nearest = np.where(keys == rows, -1.0, similar).max(axis=1)
+    earlier = np.where(keys < rows, similar, -1.0)
+    best = earlier.argmax(axis=1)
+    cosine = earlier[np.arange(n), best]
+    pairs = [(row, int(keys[row, best[row]]), float(cosine[row])) for row in np.flatnonzero(cosine >= threshold - 1e-6).tolist()]
+    return pairs, nearest.clip(-1, 1).astype(float).tolist()

@@ -1,0 +1,96 @@
+"""The tables that selection reads from the lake and writes to it, a batch of rows in memory at a time."""
+
+from collections.abc import Collection, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from agent_pipeline.datasets.sft import SFT
+from agent_pipeline.errors import DataError
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.sessions.tables import stored_batches, to_rows
+from agent_pipeline.storage.lake import Lake
+
+Row = dict[str, Any]
+
+DATASET, CORESET_TABLE, BUFFER = "sft_dataset", "sft_coreset", "replay_buffer"
+
+CORESET = pa.schema(
+    [
+        pa.field("row_id", pa.string(), nullable=False),
+        pa.field("session_id", pa.string(), nullable=False),
+        pa.field("content_sha256", pa.string(), nullable=False),
+        pa.field("task_key", pa.string(), nullable=False),
+        pa.field("chosen", pa.bool_(), nullable=False),
+        pa.field("rank", pa.int64()),
+        pa.field("score", pa.float64()),
+        pa.field("reason", pa.string(), nullable=False),
+        pa.field("duplicate_of", pa.string()),
+        pa.field("similarity", pa.float64()),
+    ]
+)
+"""`reason` is a `pool.Reason` or a word of the user's strategy; `duplicate_of` is the session whose row stands for this one."""
+
+
+def dataset_rows(lake: Lake, key: PartitionKey, splits: Collection[str] = ("train",)) -> Iterator[Row]:
+    """The rows of `sft_dataset` of these splits.
+
+    Raises:
+        DataError: the table was never made, or is damaged.
+    """
+    batches = stored_batches(lake.open(DATASET, key))
+    chosen = pa.array(splits, pa.string())
+    return to_rows(batch.filter(pc.is_in(batch["split"], chosen)) for batch in batches)
+
+
+def read_coreset(lake: Lake, key: PartitionKey) -> pa.Table:
+    """The table `sft_coreset`, which holds ids and no texts.
+
+    Raises:
+        DataError: it was never made, is damaged, or was made before it had the columns that it has now.
+    """
+    file = lake.open(CORESET_TABLE, key)
+    if missing := sorted(set(CORESET.names) - set(file.schema_arrow.names)):
+        raise DataError(f"The sft_coreset of {key} has no column {', '.join(missing)}: an older version made it; materialize it again.")
+    return file.read()
+
+
+def chosen_rows(lake: Lake, key: PartitionKey) -> Iterator[Row]:
+    """The training rows that the coreset chose.
+
+    Raises:
+        DataError: some of them are no longer in the dataset.
+    """
+    coreset = read_coreset(lake, key)
+    left = set(coreset.filter(coreset["chosen"])["row_id"].to_pylist())
+    for row in dataset_rows(lake, key):
+        if row["row_id"] in left:
+            left.remove(row["row_id"])
+            yield row
+    if left:
+        raise DataError(f"{len(left)} chosen rows of {key} are no longer in sft_dataset: materialize sft_coreset again.")
+
+
+def duplicated_sessions(lake: Lake, key: PartitionKey) -> set[str]:
+    """The sessions that the coreset left out because another row stands for them."""
+    coreset = read_coreset(lake, key)
+    return set(coreset.filter(pc.is_valid(coreset["duplicate_of"]))["session_id"].to_pylist())
+
+
+def read_buffer(lake: Lake, key: PartitionKey) -> list[Row]:
+    """The rows of the replay buffer; none where there was never one.
+
+    Raises:
+        DataError: it is damaged.
+    """
+    if not lake.has(BUFFER, key):
+        return []
+    try:
+        rows = list(to_rows(stored_batches(lake.open(BUFFER, key))))
+    except (DataError, pa.ArrowException, OSError) as error:
+        raise DataError(
+            f"The replay buffer of {key} at {lake.table(BUFFER, key)} is damaged: put a copy of it back, or delete it, and it begins anew "
+            "with the rows of tonight."
+        ) from error
+    return [dict.fromkeys(SFT.names) | row for row in rows]
