@@ -302,7 +302,7 @@ class _Forgetting:
         named = {name for name, mask in names(table, [self.id], key).items() if mask.any()}
         if any(map(is_own, named)):
             return None
-        return row | {name: self._mention(name, row[name]) for name in named}
+        return row | {name: row[name].removesuffix(self.id) + self.alias for name in named}
 
     def _folders(self) -> None:
         """Hugging Face folders: a Parquet file a split, and the card that counts their rows."""
