@@ -9,6 +9,7 @@ The same seed gives the same contents, to the last id and time. Nothing here was
 `write_sample(home, seed)` makes it all; `python -m agent_pipeline.sample` regenerates `data/sample`.
 """
 
-from agent_pipeline.sample.write import DEFAULT_SEED, write_sample
+from agent_pipeline.sample.draw import DEFAULT_SEED
+from agent_pipeline.sample.write import write_sample
 
 __all__ = ["DEFAULT_SEED", "write_sample"]

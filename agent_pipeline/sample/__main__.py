@@ -5,7 +5,8 @@ import sys
 from pathlib import Path
 
 from agent_pipeline.errors import PipelineError
-from agent_pipeline.sample.write import DEFAULT_SEED, write_sample
+from agent_pipeline.sample.draw import DEFAULT_SEED
+from agent_pipeline.sample.write import write_sample
 
 HERE = Path(__file__).resolve().parents[2] / "data" / "sample"
 

@@ -52,9 +52,9 @@ CAST = (
     Agent(
         "shop",
         "support",
-        tasks=80,
-        trials=2,
-        extra_trials=4,
+        tasks=340,
+        trials=1,
+        extra_trials=80,
         skill=0.80,
         archived=4,
         unjudged=7,
@@ -91,4 +91,4 @@ CAST = (
         broken={"cut_json": 1, "orphan_output": 1, "unanswered_call": 1, "empty": 1},
     ),
 )
-"""The three agents. `shop/support` is the one that the demo trains; it leaves about 85 good training sessions."""
+"""The three agents. `shop/support` is the one that the demo trains; it leaves about 230 good training sessions."""

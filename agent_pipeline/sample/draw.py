@@ -7,6 +7,9 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+DEFAULT_SEED = 7
+"""The seed of the committed sample."""
+
 FIRST_DAY = date(2026, 3, 2)
 """A Monday: the sample's sessions fall on the working days of the four weeks after it."""
 

@@ -12,16 +12,18 @@ Item = dict[str, Any]
 
 
 def items(system: str, events: tuple[Event, ...], preamble: bool, rng: Random) -> list[Item]:
-    """The session as Responses items. Calls get fresh ids; with `preamble` the first call of a turn comes after a sentence."""
+    """The session as Responses items. A call's note comes before it; with `preamble` the first call of a turn has a sentence before it."""
     out: list[Item] = [{"role": "system", "content": system}]
     call_id = ""
     for before, event in zip((None, *events), events, strict=False):
         match event:
             case User(text):
                 out.append({"role": "user", "content": text})
-            case Call(name, arguments):
+            case Call(name, arguments, note):
                 if preamble and isinstance(before, User):
-                    out.append(assistant(rng.choice(PREAMBLES)))
+                    note = f"{rng.choice(PREAMBLES)} {note}".rstrip()
+                if note:
+                    out.append(assistant(note))
                 call_id = f"call_{rng.getrandbits(64):016x}"
                 out.append({"type": "function_call", "name": name, "arguments": compact(arguments), "call_id": call_id})
             case Result(value):

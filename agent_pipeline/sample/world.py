@@ -20,10 +20,11 @@ class User:
 
 @dataclass(frozen=True)
 class Call:
-    """An agent's call of a tool."""
+    """An agent's call of a tool; `note` is what the agent writes beside it: why this call is due."""
 
     name: str
     arguments: dict[str, Any]
+    note: str = field(default="", compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,7 @@ Slip = Callable[[Call, Random], Call | None]
 """A slip spoils a changing call (wrong tool, wrong amount, ...); `None`: it has nothing to spoil in this one."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Domain:
     """Everything the simulation needs to know about one kind of world."""
 

@@ -7,11 +7,10 @@ from typing import Any
 
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.sample.cast import CAST
+from agent_pipeline.sample.draw import DEFAULT_SEED
 from agent_pipeline.sample.manifest import COMMAND, manifest, readme
 from agent_pipeline.sample.record import record
 from agent_pipeline.sample.store import write_sessions, write_verdicts
-
-DEFAULT_SEED = 7
 
 
 def write_sample(home: Path, seed: int = DEFAULT_SEED) -> dict[str, Any]:

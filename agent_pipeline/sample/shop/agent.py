@@ -1,7 +1,7 @@
 """How a good support agent acts: one right step in every state."""
 
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from agent_pipeline.sample.shop.world import RETURN_DAYS, read_line
@@ -85,10 +85,10 @@ def support(request: Request, mind: Mind) -> Generator[Step, Any, None]:
     elif len(found) > 1:
         yield mind.voice("ask_which", first=found[0]["item"], second=found[1]["item"])
     else:
-        yield from settle(request, found[0], mind)
+        yield from act(request, found[0], mind)
 
 
-def settle(request: Request, order: dict[str, Any], mind: Mind) -> Generator[Step, Any, None]:
+def act(request: Request, order: dict[str, Any], mind: Mind) -> Generator[Step, Any, None]:
     """Do what the request asks with this order, or say why not."""
     step = decide(request, order, mind)
     if isinstance(step, Say):
@@ -100,12 +100,22 @@ def settle(request: Request, order: dict[str, Any], mind: Mind) -> Generator[Ste
 
 
 def decide(request: Request, order: dict[str, Any], mind: Mind) -> Step:
-    """The one right step, by the house rules; an agent that does not keep them (`mind.obeys`) does as it is told."""
-    order_id, delivered = order["order"], order["status"] == "delivered"
-    if request.intent == "refund" or (request.intent == "unwanted" and delivered):
-        if order.get("days", 0) > RETURN_DAYS and mind.obeys:
-            return mind.voice("too_late", order=order_id)
-        return Call("refund", {"order": order_id, "amount": order["price"] * (request.units or order["units"])})
-    if order["status"] != "open" and mind.obeys:
-        return mind.voice("shipped", order=order_id)
-    return Call("cancel", {"order": order_id})
+    """The right step by the house rules, with the facts that it rests on; an agent without rules (`mind.obeys`) does as it is told."""
+    order_id, status, days = order["order"], order["status"], order.get("days", 0)
+    facts = f"{request.intent.capitalize()} {order['item']} {order_id}: {status}"
+    if request.intent == "refund" or (request.intent == "unwanted" and status == "delivered"):
+        facts += f" {days} days ago"
+        if days > RETURN_DAYS and mind.obeys:
+            return said_after(f"{facts}, over {RETURN_DAYS}.", mind.voice("too_late", order=order_id))
+        units = request.units or order["units"]
+        amount = order["price"] * units
+        within = f", within {RETURN_DAYS}" if days <= RETURN_DAYS else ""
+        return Call("refund", {"order": order_id, "amount": amount}, f"{facts}{within}, {units} x {order['price']} = {amount}.")
+    if status != "open" and mind.obeys:
+        return said_after(f"{facts}.", mind.voice("shipped", order=order_id))
+    return Call("cancel", {"order": order_id}, f"{facts}.")
+
+
+def said_after(facts: str, say: Say) -> Say:
+    """The answer with the facts before it."""
+    return replace(say, text=f"{facts} {say.text}")

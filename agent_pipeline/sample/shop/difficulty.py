@@ -5,15 +5,15 @@ user's writing is from the canonical form of the arguments.
 """
 
 CASES = {
-    "refund all": 24,
+    "refund all": 20,
     "refund part": 6,
-    "refund late": 20,
-    "cancel open": 20,
+    "refund late": 22,
+    "cancel open": 16,
     "cancel shipped": 18,
     "unwanted open": 4,
     "unwanted delivered": 4,
-    "unwanted late": 2,
-    "unwanted shipped": 2,
+    "unwanted late": 5,
+    "unwanted shipped": 5,
 }
 """What is wanted, and the state of the order that decides it (relative shares)."""
 

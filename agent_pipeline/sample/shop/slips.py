@@ -1,5 +1,6 @@
 """How a shop agent's changing call goes wrong, and what an agent that does not look makes up."""
 
+from dataclasses import replace
 from random import Random
 
 from agent_pipeline.sample.shop.agent import Request
@@ -10,8 +11,8 @@ from agent_pipeline.sample.world import Call
 def wrong_tool(call: Call, rng: Random) -> Call:
     """Cancels instead of refunding, or the other way round."""
     if call.name == "refund":
-        return Call("cancel", {"order": call.arguments["order"]})
-    return Call("refund", {**call.arguments, "amount": rng.choice((10, 20, 50))})
+        return replace(call, name="cancel", arguments={"order": call.arguments["order"]})
+    return replace(call, name="refund", arguments={**call.arguments, "amount": rng.choice((10, 20, 50))})
 
 
 def wrong_amount(call: Call, rng: Random) -> Call | None:
@@ -19,14 +20,14 @@ def wrong_amount(call: Call, rng: Random) -> Call | None:
     if call.name != "refund":
         return None
     amount = call.arguments["amount"]
-    return Call("refund", {**call.arguments, "amount": rng.choice((amount * 2, max(amount // 2, 1), amount + 10))})
+    return replace(call, arguments={**call.arguments, "amount": rng.choice((amount * 2, max(amount // 2, 1), amount + 10))})
 
 
 def invented_id(call: Call, rng: Random) -> Call:
     """Acts on an order that nobody spoke of: the right id with other digits."""
     order_id = call.arguments["order"]
     digits = (int(order_id[1:]) + rng.randrange(1, 900)) % 1000
-    return Call(call.name, {**call.arguments, "order": f"{order_id[0]}{digits:03d}"})
+    return replace(call, arguments={**call.arguments, "order": f"{order_id[0]}{digits:03d}"})
 
 
 SLIPS = {"wrong_tool": wrong_tool, "wrong_amount": wrong_amount, "invented_id": invented_id}

@@ -10,7 +10,7 @@ RETURN_DAYS = 30
 
 SYSTEM = (
     f"Find orders by id (like K482), else by name. Refund price x units within {RETURN_DAYS} days. "
-    "Cancel open orders only. Unwanted: cancel if open, else refund."
+    "Cancel open orders only. Unwanted: cancel if open, else refund. State the facts, then act."
 )
 
 LINE = re.compile(r"(\d+) x (.+) at \$(\d+), (\w+)(?: (\d+) days ago)?")

@@ -1,0 +1,162 @@
+"""A model plays tasks in a world to their end: it calls tools that really run, and answers a user, until there is nothing left to say.
+
+All episodes go on side by side, a turn at a time, so that a player can answer many conversations in one batch.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from agent_pipeline.evaluation.worlds import World, run_tool, tool_schemas
+from agent_pipeline.progress import Progress, silent
+from agent_pipeline.sessions.session import Message, Tool
+from agent_pipeline.training.rendering import decoded
+
+End = Literal["answered", "silent", "too many turns", "too long"]
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """What a player is shown: the messages so far, and the tools. `number` and `trial` say which episode it is."""
+
+    messages: list[Message]
+    tools: list[Tool]
+    number: int = 0
+    trial: int = 0
+
+
+@dataclass(frozen=True)
+class Reply:
+    """An assistant's message in the OpenAI form (None: the conversation is too long for the model), and the tokens that it cost."""
+
+    message: Message | None
+    prompt_tokens: int = 0
+    new_tokens: int = 0
+
+
+Player = Callable[[Sequence[Conversation]], list[Reply]]
+"""A model: conversations that wait for the assistant → its replies, in order."""
+
+
+@dataclass(frozen=True)
+class Episode:
+    """How a task went. `must_act` and `wrong_changes` are None where the world does not say; `tokens` are those that the model wrote."""
+
+    task_key: str
+    seed: int | None
+    trial: int
+    done: bool
+    must_act: bool | None
+    wrong_changes: list[str] | None
+    complaint: str
+    end: End
+    turns: int
+    calls: int
+    prompt_tokens: int
+    tokens: int
+    messages: list[Message] = field(repr=False)
+    tools: list[Tool] = field(repr=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        return asdict(self)
+
+
+def one_at_a_time(model: Callable[[list[Message], list[Tool]], Message]) -> Player:
+    """A player from a function that answers one conversation with an assistant's message."""
+    return lambda conversations: [Reply(model(each.messages, each.tools)) for each in conversations]
+
+
+def play(
+    world: Callable[[], World],
+    rows: Sequence[Mapping[str, Any]],
+    player: Player,
+    max_turns: int = 12,
+    trials: int = 1,
+    progress: Progress = silent,
+    text: str = "episodes played",
+) -> list[Episode]:
+    """The episodes of all tasks, `trials` each, in the order of the rows.
+
+    A row is what the world's `reset` is given: `task_key`, and `messages` and `tools` of a recorded session where there is one. `max_turns`
+    are the assistant's messages after which an episode is given up.
+    """
+    episodes = [_Running(world(), row, number, trial) for number, row in enumerate(rows) for trial in range(trials)]
+    waiting = episodes
+    while waiting:
+        for episode, reply in zip(waiting, player([each.conversation() for each in waiting]), strict=True):
+            episode.take(reply, max_turns)
+        waiting = [episode for episode in waiting if not episode.end]
+        progress(len(episodes) - len(waiting), len(episodes), text)
+    return [episode.outcome() for episode in episodes]
+
+
+class _Running:
+    """An episode that goes on: the world, and the conversation so far."""
+
+    def __init__(self, world: World, row: Mapping[str, Any], number: int, trial: int) -> None:
+        self._world, self._row, self._number, self._trial = world, row, number, trial
+        opening = world.reset(**row)
+        recorded = list(row.get("messages") or ())
+        system = getattr(world, "system", None)
+        self._messages: list[Message] = [{"role": "system", "content": system}] if system else opening_messages(recorded, "system")
+        self._messages += [{"role": "user", "content": opening}] if opening else opening_messages(recorded, "user")
+        self._tools = list(getattr(world, "tools", None) or row.get("tools") or tool_schemas(world))
+        self._counts: Counter[str] = Counter()
+        self.end: End | None = None
+
+    def conversation(self) -> Conversation:
+        return Conversation(list(self._messages), self._tools, self._number, self._trial)
+
+    def take(self, reply: Reply, max_turns: int) -> None:
+        """Go on with what the model said: run its calls, or let the user answer."""
+        self._counts.update(prompt_tokens=reply.prompt_tokens, tokens=reply.new_tokens)
+        if reply.message is None:
+            self.end = "too long"
+            return
+        self._messages.append(reply.message)
+        self._counts["turns"] += 1
+        calls = reply.message.get("tool_calls") or []
+        for call in calls:
+            function = call["function"]
+            result = run_tool(self._world, function["name"], decoded(function["arguments"]))
+            self._messages.append({"role": "tool", "tool_call_id": call.get("id", ""), "name": function["name"], "content": result})
+        self._counts["calls"] += len(calls)
+        if not calls:
+            self._answer(reply.message.get("content") or "")
+        if not self.end and self._counts["turns"] >= max_turns:
+            self.end = "too many turns"
+
+    def _answer(self, answer: str) -> None:
+        user = getattr(self._world, "user", None)
+        said = user.reply(answer) if user is not None else None
+        if said is not None:
+            self._messages.append({"role": "user", "content": said})
+        else:
+            self.end = "answered" if answer.strip() else "silent"
+
+    def outcome(self) -> Episode:
+        changes = getattr(self._world, "wrong_changes", None)
+        return Episode(
+            task_key=str(self._row.get("task_key", self._number)),
+            seed=self._row.get("seed"),
+            trial=self._trial,
+            done=self._world.get_reward() >= 1 and self.end == "answered",
+            must_act=getattr(self._world, "must_act", None),
+            wrong_changes=None if changes is None else list(changes),
+            complaint=getattr(self._world, "complaint", None) or "",
+            end=self.end or "answered",
+            turns=self._counts["turns"],
+            calls=self._counts["calls"],
+            prompt_tokens=self._counts["prompt_tokens"],
+            tokens=self._counts["tokens"],
+            messages=self._messages,
+            tools=self._tools,
+        )
+
+
+def opening_messages(messages: Sequence[Message], role: Literal["system", "user"]) -> list[Message]:
+    """The system messages at a conversation's start, or its first user message."""
+    first = next((index for index, message in enumerate(messages) if message["role"] != "system"), len(messages))
+    return list(messages[:first]) if role == "system" else [message for message in messages if message["role"] == "user"][:1]

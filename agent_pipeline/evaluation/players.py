@@ -1,0 +1,103 @@
+"""Who plays: a model in memory, one behind an OpenAI-compatible endpoint, or the recorded agent."""
+
+import json
+import secrets
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from agent_pipeline.evaluation.episodes import Conversation, Player, Reply
+from agent_pipeline.evaluation.generate import generate
+from agent_pipeline.evaluation.scoring import parse
+from agent_pipeline.judging.client import Endpoint
+from agent_pipeline.sessions.session import Message
+from agent_pipeline.training.masks import prompt_ids
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+def model_player(
+    model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", stops: set[int], max_new_tokens: int = 96, max_length: int = 2048
+) -> Player:
+    """A model in memory, which answers greedily."""
+
+    def reply(conversations: Sequence[Conversation]) -> list[Reply]:
+        prompts = [prompt_ids(tokenizer, each.messages, each.tools) for each in conversations]
+        fitting = [prompt for prompt in prompts if len(prompt) + max_new_tokens <= max_length]
+        answers = iter(generate(model, fitting, [max_new_tokens] * len(fitting), stops))
+        replies = []
+        for prompt in prompts:
+            if len(prompt) + max_new_tokens > max_length:
+                replies.append(Reply(None))
+                continue
+            tokens = next(answers)
+            text = tokenizer.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+            replies.append(Reply(message_of(text), len(prompt), len(tokens)))
+        return replies
+
+    return reply
+
+
+def message_of(text: str) -> Message:
+    """What a model wrote, as an assistant's message: its calls where it can be read as some, what it said before them as `content`.
+
+    A call that cannot be read is text: the world sees nothing of it.
+    """
+    parsed = parse(text)
+    if not parsed.calls:
+        return {"role": "assistant", "content": text.strip()}
+    calls = [
+        {
+            "id": f"call_{secrets.token_hex(8)}",
+            "type": "function",
+            "function": {"name": call.name, "arguments": json.dumps(call.arguments, ensure_ascii=False, separators=(",", ":"))},
+        }
+        for call in parsed.calls
+    ]
+    return {"role": "assistant", "content": text.partition("<tool_call>")[0].strip() if "<tool_call>" in text else "", "tool_calls": calls}
+
+
+def endpoint_player(endpoint: Endpoint, called: str = "the model") -> Player:
+    """A model behind an OpenAI-compatible endpoint (vLLM, Ollama, llama.cpp's server); `endpoint.parameters` go into every request.
+
+    A request for trial k of a task carries `seed` k, so that k trials with a temperature differ. A prompt that the endpoint refuses as too
+    long ends its episode.
+    """
+    client = endpoint.connect(called)
+
+    def ask(conversation: Conversation) -> Reply:
+        import openai
+
+        request: dict[str, Any] = {**endpoint.parameters, "seed": conversation.trial}
+        if conversation.tools:
+            request["tools"] = conversation.tools
+        try:
+            answer = client.chat.completions.create(model=endpoint.model, messages=conversation.messages, **request)  # type: ignore[call-overload]
+        except openai.BadRequestError as error:
+            if "context" in str(error) or "too long" in str(error):
+                return Reply(None)
+            raise
+        message = answer.choices[0].message
+        calls = [
+            {"id": call.id, "type": "function", "function": {"name": call.function.name, "arguments": call.function.arguments}}
+            for call in message.tool_calls or ()
+        ]
+        said: Message = {"role": "assistant", "content": message.content or ""}
+        used = answer.usage
+        return Reply(
+            {**said, "tool_calls": calls} if calls else said, used.prompt_tokens if used else 0, used.completion_tokens if used else 0
+        )
+
+    def reply(conversations: Sequence[Conversation]) -> list[Reply]:
+        with ThreadPoolExecutor(endpoint.concurrency) as threads:
+            return list(threads.map(ask, conversations))
+
+    return reply
+
+
+def recorded_player(sessions: Sequence[Sequence[Message]]) -> Player:
+    """The agent as it was recorded: episode i says what the assistant said in session i, and falls silent where that ends."""
+    turns = [iter([message for message in session if message["role"] == "assistant"]) for session in sessions]
+    silence: Message = {"role": "assistant", "content": ""}
+    return lambda conversations: [Reply(next(turns[each.number], silence)) for each in conversations]

@@ -1,0 +1,75 @@
+"""What a world is: a class with the environment contract of TRL's `GRPOTrainer`, named as `package.module:Class`.
+
+`reset(**row)` begins a task: it is given a data set's row and returns text for the model, or None. Every other public method is a tool
+with typed arguments and a docstring. `get_reward()` says at the end how well it went; 1.0 or more is done. These attributes are read where
+a world has them:
+
+| attribute | meaning | without it |
+|---|---|---|
+| `system` | the system message | that of the row |
+| `tools` | OpenAI schemas of the tools | those of the row, else made from the methods |
+| `user` | an object whose `reply(text)` is what the user says next, or None | the first answer ends the episode |
+| `must_act` | whether the task asks for a change | tasks are not told apart |
+| `wrong_changes` | what was changed against the task, a text each | harm is not measured |
+| `complaint` | why the task is not done | no reason is given |
+| `fresh_tasks(count, seed, like)` | a class method: arguments of `reset` for tasks that are in no session | there are none |
+"""
+
+import importlib
+import inspect
+import json
+from collections.abc import Callable
+from typing import Any
+
+from agent_pipeline.errors import SettingsError
+from agent_pipeline.sessions.session import Tool
+
+World = Any
+"""An instance of such a class."""
+
+
+def load_world(name: str) -> Callable[[], World]:
+    """The class that `package.module:Class` names.
+
+    Raises:
+        SettingsError: it cannot be imported, or has no `reset` or no `get_reward`.
+    """
+    module, _, attribute = name.partition(":")
+    try:
+        world: Callable[[], World] = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise SettingsError(f"The world {name!r} cannot be imported ({error}): write it as package.module:Class.") from error
+    if missing := [method for method in ("reset", "get_reward") if not callable(getattr(world, method, None))]:
+        raise SettingsError(f"The world {name!r} has no method {' and no '.join(missing)}: see docs/episodes.md.")
+    return world
+
+
+def tool_methods(world: World) -> dict[str, Callable[..., Any]]:
+    """The methods that a model may call, by name: all public ones but `reset` and `get_reward`."""
+    names = [name for name, _ in inspect.getmembers(type(world), inspect.isfunction)]
+    return {name: getattr(world, name) for name in names if not name.startswith("_") and name not in ("reset", "get_reward")}
+
+
+def tool_schemas(world: World) -> list[Tool]:
+    """OpenAI schemas of a world's tools: its own, else made from the methods' signatures and docstrings."""
+    if tools := getattr(world, "tools", None):
+        return list(tools)
+    from transformers.utils import get_json_schema
+
+    return [get_json_schema(method) for method in tool_methods(world).values()]
+
+
+def run_tool(world: World, name: str, arguments: Any) -> str:
+    """What a call returns, as text. A call that the world cannot run gives `{"error": ...}`, as a real tool would."""
+    method = tool_methods(world).get(name)
+    if method is None:
+        return '{"error":"no such tool"}'
+    try:
+        bound = inspect.signature(method).bind(**arguments)
+    except TypeError:
+        return '{"error":"wrong arguments"}'
+    try:
+        result = method(*bound.args, **bound.kwargs)
+    except Exception as error:  # a tool is the user's code; what it raises is what the model is told
+        result = {"error": str(error)}
+    return result if isinstance(result, str) else json.dumps(result, separators=(",", ":"), ensure_ascii=False)

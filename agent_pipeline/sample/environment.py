@@ -1,0 +1,101 @@
+"""A simulated world as a model meets it: the environment contract of TRL's `GRPOTrainer`, with a scripted user.
+
+`reset` begins a task, the public methods of a subclass are the tools, `get_reward` says at the end whether the task is done. What TRL
+does not ask for are attributes: `system` and `tools` open the conversation, `user` answers the model, `must_act` and `wrong_changes` say
+what the task asks for and what was changed against it.
+"""
+
+import itertools
+from functools import lru_cache
+from typing import Any, ClassVar
+
+from agent_pipeline.errors import DataError
+from agent_pipeline.sample.cast import CAST
+from agent_pipeline.sample.draw import DEFAULT_SEED, stream
+from agent_pipeline.sample.items import compact
+from agent_pipeline.sample.judge import difference, haste, repetition
+from agent_pipeline.sample.play import Episode
+from agent_pipeline.sample.world import Call, Domain, Result, Task, Turn
+
+
+class ScriptedUser:
+    """A user who says the next line of the task's script, whatever the model answered."""
+
+    def __init__(self, turns: tuple[Turn, ...]) -> None:
+        self._lines = iter([turn.text for turn in turns])
+
+    def reply(self, answer: str) -> str | None:
+        """What the user says next; None when there is nothing left to say."""
+        return next(self._lines, None)
+
+
+class Environment:
+    """One task at a time in a simulated world; subclasses name the `domain` and offer its tools as methods."""
+
+    domain: ClassVar[Domain]
+
+    def reset(self, task_key: str = "", seed: int = DEFAULT_SEED, **row: Any) -> str:
+        """Begin the task `task_key` (`support-012`) of the sample made with `seed`; the user's first message is returned.
+
+        Other columns of a data set's row are ignored.
+
+        Raises:
+            DataError: no agent of this world has such a task.
+        """
+        self._task = task = task_of(self.domain, task_key, seed)
+        self._world = self.domain.world(task.start)
+        self._events: list[Call | Result] = []
+        self.system, self.tools = task.system, list(self.domain.world.tools)
+        self.user = ScriptedUser(task.turns[1:])
+        self.must_act = task.start != task.goal
+        return task.turns[0].text
+
+    def get_reward(self) -> float:
+        """1.0 where the world is as the task wants it and was changed by the rules, else 0.0."""
+        return 0.0 if self.complaint else 1.0
+
+    @property
+    def complaint(self) -> str | None:
+        """Why the task is not done, or None where it is."""
+        episode = Episode(tuple(self._events), self._world.records)
+        return repetition(episode) or haste(episode, self.domain) or difference(self._task.goal, episode.final)
+
+    @property
+    def wrong_changes(self) -> list[str]:
+        """Fields of the world that were changed, and not to what the task asks for."""
+        start, goal, final = self._task.start, self._task.goal, self._world.records
+        changes = []
+        for key in sorted(start.keys() | final.keys()):
+            before, wanted, after = (records.get(key, {}) for records in (start, goal, final))
+            for field in sorted(before.keys() | after.keys()):
+                if after.get(field) not in (before.get(field), wanted.get(field)):
+                    changes.append(f"{key}: {field} is {after.get(field)}, should be {wanted.get(field)}")
+        return changes
+
+    @classmethod
+    def fresh_tasks(cls, count: int, seed: int, like: str = "") -> list[dict[str, Any]]:
+        """Arguments of `reset` for `count` tasks of the seeds from `seed` on, of the agent whose tasks `like` is one of."""
+        name = next((agent.name for agent in CAST if like.startswith(f"{agent.name}-")), CAST[0].name)
+        tasks = ({"task_key": task_id, "seed": each} for each in itertools.count(seed) for task_id in tasks_by_id(cls.domain, name, each))
+        return list(itertools.islice(tasks, count))
+
+    def _call(self, name: str, **arguments: Any) -> str:
+        call = Call(name, arguments)
+        result = self._world.run(call)
+        self._events += [call, Result(result)]
+        return compact(result)
+
+
+def task_of(domain: Domain, task_id: str, seed: int) -> Task:
+    """A task by its id, whose first part is the agent's name."""
+    try:
+        return tasks_by_id(domain, task_id.rpartition("-")[0], seed)[task_id]
+    except KeyError:
+        raise DataError(f"The sample has no task {task_id!r} with the seed {seed}: tasks are called like support-012.") from None
+
+
+@lru_cache(maxsize=16)
+def tasks_by_id(domain: Domain, agent_name: str, seed: int) -> dict[str, Task]:
+    """All tasks of an agent of the sample; none for an agent that is not in it."""
+    made = [domain.tasks(agent.name, agent.tasks, stream(seed, agent.partition, "tasks")) for agent in CAST if agent.name == agent_name]
+    return {task.task_id: task for tasks in made for task in tasks}

@@ -1,0 +1,193 @@
+"""Episodes: worlds, players and figures, with the sample's own agents as the oracle."""
+
+import json
+from random import Random
+
+import pytest
+
+from agent_pipeline.errors import SettingsError
+from agent_pipeline.evaluation.episode_report import figures, pass_hat, transcript, verdict, write
+from agent_pipeline.evaluation.episodes import Reply, one_at_a_time, play
+from agent_pipeline.evaluation.players import message_of, recorded_player
+from agent_pipeline.evaluation.worlds import load_world, run_tool, tool_methods, tool_schemas
+from agent_pipeline.sample.environment import tasks_by_id
+from agent_pipeline.sample.office import World as Office
+from agent_pipeline.sample.play import play as play_scripted
+from agent_pipeline.sample.shop import World as Shop
+from agent_pipeline.sample.world import Call, Say
+
+WORLDS = [(Shop, "support"), (Office, "rooms")]
+
+
+def turns_of(world, agent: str, row: dict, flaw: str | None = None) -> list[dict]:
+    """What the sample's own agent says in a task, as the assistant's messages."""
+    task = tasks_by_id(world.domain, agent, row["seed"])[row["task_key"]]
+    messages = []
+    for event in play_scripted(task, world.domain, flaw, 0, Random(0)).events:
+        if isinstance(event, Call):
+            function = {"name": event.name, "arguments": json.dumps(event.arguments)}
+            messages.append(
+                {"role": "assistant", "content": event.note, "tool_calls": [{"id": "c", "type": "function", "function": function}]}
+            )
+        elif isinstance(event, Say):
+            messages.append({"role": "assistant", "content": event.text})
+    return messages
+
+
+@pytest.mark.parametrize(("world", "agent"), WORLDS)
+def test_the_recorded_agent_does_every_fresh_task_and_harms_nothing(world, agent):
+    rows = world.fresh_tasks(60, 1001, f"{agent}-001")
+    episodes = play(world, rows, recorded_player([turns_of(world, agent, row) for row in rows]))
+    assert all(each.done and not each.wrong_changes for each in episodes)
+    report = figures(episodes)
+    assert report["done"] == {"n": len(rows), "of": len(rows)} and report["harm"]["n"] == 0
+    assert report["must_act"]["of"] + report["must_not"]["of"] == len(rows)
+
+
+@pytest.mark.parametrize("flaw", ["wrong_amount", "invented_id", "wrong_tool", "broken_rule"])
+def test_an_agent_that_changes_the_wrong_thing_harms(flaw):
+    rows = Shop.fresh_tasks(120, 1001, "support-001")
+    good = [turns_of(Shop, "support", row) for row in rows]
+    bad = [turns_of(Shop, "support", row, flaw) for row in rows]
+    calls = [[m.get("tool_calls") for m in turns] for turns in good]
+    spoilt = [i for i, turns in enumerate(bad) if [m.get("tool_calls") for m in turns] != calls[i]]
+    episodes = play(Shop, rows, recorded_player(bad))
+    assert spoilt
+    for index in spoilt:
+        assert not episodes[index].done
+        # A call with an id that nobody has is refused by the world: it does no harm.
+        assert episodes[index].wrong_changes or "unknown order" in str(episodes[index].messages)
+
+
+def test_a_model_that_does_nothing_does_the_tasks_in_which_nothing_is_due_and_harms_nothing():
+    rows = Shop.fresh_tasks(60, 1002, "support-001")
+    report = figures(play(Shop, rows, one_at_a_time(lambda messages, tools: {"role": "assistant", "content": "Sorry."})))
+    assert report["must_act"]["n"] == 0 and report["harm"]["n"] == 0
+    assert report["must_not"]["n"] == report["must_not"]["of"] > 0
+
+
+def test_an_answer_to_the_user_brings_the_user_s_next_line_and_silence_is_not_done():
+    row = next(row for row in Shop.fresh_tasks(60, 1001, "support-001") if len(_task(row).turns) == 2)
+    (spoken,) = play(Shop, [row], one_at_a_time(lambda messages, tools: {"role": "assistant", "content": "Yes?"}))
+    assert [m["content"] for m in spoken.messages if m["role"] == "user"] == [turn.text for turn in _task(row).turns]
+    (silent,) = play(Shop, [row], one_at_a_time(lambda messages, tools: {"role": "assistant", "content": ""}))
+    assert silent.end == "silent" and not silent.done
+
+
+def _task(row):
+    return tasks_by_id(Shop.domain, "support", row["seed"])[row["task_key"]]
+
+
+def test_an_episode_is_given_up_after_its_turns_or_where_it_no_longer_fits():
+    call = {"role": "assistant", "content": "", "tool_calls": [_call("find_orders", {"query": "K100"})]}
+    rows = Shop.fresh_tasks(3, 1001, "support-001")
+    assert {each.end for each in play(Shop, rows, one_at_a_time(lambda m, t: call), max_turns=4)} == {"too many turns"}
+    assert {each.end for each in play(Shop, rows, lambda asked: [Reply(None) for _ in asked])} == {"too long"}
+
+
+def _call(name: str, arguments: dict) -> dict:
+    return {"id": "c1", "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
+
+
+class Counter:
+    """A world as somebody writes it for TRL: no user, no tools of its own, no word of harm."""
+
+    def reset(self, target: int = 3, **row) -> str:
+        self.value, self._target = 0, target
+        return f"Count to {target}."
+
+    def add(self, amount: int) -> int:
+        """Add to the counter.
+
+        Args:
+            amount: How much.
+        """
+        if amount < 0:
+            raise ValueError("only up")
+        self.value += amount
+        return self.value
+
+    def get_reward(self) -> float:
+        return 1.0 if self.value == self._target else 0.0
+
+
+def test_a_world_written_for_trl_is_played_as_it_is():
+    said = [{"role": "assistant", "content": "", "tool_calls": [_call("add", {"amount": 3})]}, {"role": "assistant", "content": "Done."}]
+    episodes = play(Counter, [{"target": 3}, {"target": 4}], recorded_player([said, said]))
+    assert [each.done for each in episodes] == [True, False]
+    assert episodes[0].must_act is None and figures(episodes)["harm"] is None
+    (schema,) = tool_schemas(Counter())
+    assert schema["function"]["parameters"]["properties"]["amount"]["type"] == "integer"
+
+
+def test_a_call_that_cannot_be_run_is_answered_with_an_error():
+    world = Counter()
+    world.reset()
+    assert run_tool(world, "add", {"amount": -1}) == '{"error":"only up"}'
+    assert run_tool(world, "add", {"much": 1}) == run_tool(world, "add", "three") == '{"error":"wrong arguments"}'
+    assert run_tool(world, "reset", {}) == run_tool(world, "value", {}) == '{"error":"no such tool"}'
+
+
+@pytest.mark.parametrize(("world", "agent"), WORLDS)
+def test_the_tools_of_a_sample_s_world_are_those_that_its_sessions_record(world, agent):
+    recorded = {schema["function"]["name"]: schema["function"]["parameters"]["properties"] for schema in world.domain.world.tools}
+    from transformers.utils import get_json_schema
+
+    for name, method in tool_methods(world()).items():
+        described = get_json_schema(method)["function"]["parameters"]["properties"]
+        assert {key: value["type"] for key, value in described.items()} == {key: value["type"] for key, value in recorded[name].items()}
+    assert tool_methods(world()).keys() == recorded.keys()
+
+
+@pytest.mark.parametrize("name", ["nowhere:World", "json:loads", "agent_pipeline.sample.shop", "agent_pipeline.sample.shop:Shops"])
+def test_a_world_that_is_none_is_refused(name):
+    with pytest.raises(SettingsError):
+        load_world(name)
+    assert load_world("agent_pipeline.sample.shop:World") is Shop
+
+
+def test_pass_hat_k_is_the_chance_that_k_trials_are_all_done():
+    rows = [{"task_key": "a", "target": 3}, {"task_key": "b", "target": 3}]
+
+    def player(asked):
+        right = [each.trial < (4 if each.number == 0 else 2) for each in asked]
+        return [Reply(_turn(each, 3 if good else 2)) for each, good in zip(asked, right, strict=True)]
+
+    def _turn(conversation, amount):
+        if conversation.messages[-1]["role"] == "tool":
+            return {"role": "assistant", "content": "Done."}
+        return {"role": "assistant", "content": "", "tool_calls": [_call("add", {"amount": amount})]}
+
+    episodes = play(Counter, rows, player, trials=4)
+    assert pass_hat(episodes) == pytest.approx({"1": 0.75, "2": (1 + 1 / 6) / 2, "3": 0.5, "4": 0.5})
+
+
+def test_a_model_that_harms_more_than_its_base_or_does_less_is_not_fit():
+    def player(done, harm):
+        return {"done": {"n": done, "of": 20}, "harm": {"n": harm, "of": 20}}
+
+    assert verdict({"players": {"model": player(16, 0), "base": player(13, 0)}}) == []
+    assert len(verdict({"players": {"model": player(2, 12), "base": player(13, 0)}})) == 2
+    assert len(verdict({"players": {"model": player(16, 1), "base": player(13, 0)}})) == 1
+
+
+def test_a_model_s_text_becomes_words_and_calls():
+    text = 'Cancel mug K100: open.\n<tool_call>\n{"name":"cancel","arguments":{"order":"K100"}}\n</tool_call>'
+    message = message_of(text)
+    assert message["content"] == "Cancel mug K100: open."
+    assert json.loads(message["tool_calls"][0]["function"]["arguments"]) == {"order": "K100"}
+    assert message_of("Hello.") == {"role": "assistant", "content": "Hello."}
+    assert "tool_calls" not in message_of("<tool_call>\n{broken")
+
+
+def test_every_transcript_is_written_and_the_harmful_ones_come_first(tmp_path):
+    rows = Shop.fresh_tasks(40, 1001, "support-001")
+    bad = [turns_of(Shop, "support", row, "broken_rule") for row in rows]
+    played = {"model": play(Shop, rows, recorded_player(bad))}
+    report = {"world": "shop", "players": {name: figures(episodes) for name, episodes in played.items()}}
+    write(tmp_path, report, played)
+    lines = [json.loads(line) for line in (tmp_path / "episodes.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert len(lines) == 40 and all(line["messages"][0]["role"] == "system" for line in lines)
+    page = (tmp_path / "episodes.md").read_text(encoding="utf-8")
+    assert page.index("wrong changes") < page.index(": done")
+    assert transcript(played["model"][0]) in page
