@@ -8,7 +8,7 @@ from typing import Any
 
 import dagster as dg
 
-from agent_pipeline.defs import coresets, datasets, exports, models, multi_task, replay, traces
+from agent_pipeline.defs import coresets, datasets, episodes, exports, models, multi_task, replay, traces
 from agent_pipeline.defs.columns import with_columns
 from agent_pipeline.defs.console import console
 from agent_pipeline.defs.io_managers.artifacts import ArtifactIOManager
@@ -19,7 +19,7 @@ from agent_pipeline.defs.schedules import nightly
 from agent_pipeline.defs.sensors import discover_agents
 from agent_pipeline.defs.specs import ARTIFACTS, TABLES
 
-STAGES = [traces, datasets, multi_task, coresets, replay, models, exports]
+STAGES = [traces, datasets, multi_task, coresets, replay, models, exports, episodes]
 
 
 def build_defs(resource_overrides: Mapping[str, Any] | None = None) -> dg.Definitions:

@@ -64,6 +64,9 @@ def test_one_command_takes_an_agents_sessions_to_a_verified_gguf_model(shell: Sh
     modelfile = (shell.lake.latest("ollama_model", KEY).path / "Modelfile").read_text(encoding="utf-8")
     assert f"FROM {exported.path}/model-q8_0.gguf" in modelfile
     assert "No ollama is on PATH" in output
+    episodes = shell.lake.latest("episodes", KEY)
+    assert episodes.manifest["report"]["players"].keys() == {"model", "base", "recorded"}
+    assert len((episodes.path / "episodes.jsonl").read_text(encoding="utf-8").splitlines()) == 3 * episodes.manifest["report"]["tasks"]
     trained_on = shell.lake.latest("sft_adapter", KEY).manifest["made_from"]["sessions"]
     rows = shell.lake.open("sft_dataset", KEY).read(["session_id", "split"]).to_pylist()
     assert trained_on == sorted(row["session_id"] for row in rows if row["split"] == "train")
@@ -71,9 +74,9 @@ def test_one_command_takes_an_agents_sessions_to_a_verified_gguf_model(shell: Sh
 
 
 def test_the_same_again_is_reused_and_not_trained_twice(shell: Shell) -> None:
-    before = {asset: shell.lake.latest(asset, KEY).identity for asset in ("sft_adapter", "evaluation", "gguf_export")}
+    before = {asset: shell.lake.latest(asset, KEY).identity for asset in ("sft_adapter", "evaluation", "gguf_export", "episodes")}
     code, output = shell.run("materialize", str(KEY), *QUICK)
-    assert code == 0 and output.count("reused, nothing has changed") == 3, output
+    assert code == 0 and output.count("reused, nothing has changed") == 4, output
     assert before == {asset: shell.lake.latest(asset, KEY).identity for asset in before}
 
 

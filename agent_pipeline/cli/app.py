@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from agent_pipeline.cli.play import play
 from agent_pipeline.errors import PipelineError, SettingsError, disk_sentence
 from agent_pipeline.keys import PartitionKey, parse_key
 from agent_pipeline.progress import duration
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
 lineage = typer.Typer(no_args_is_help=True, help="Where a session went, and what a model was made of.")
 app.add_typer(lineage, name="lineage")
+app.command()(play)
 console = Console()
 
 DATA_ASSETS = "group:traces or group:datasets or group:coresets"

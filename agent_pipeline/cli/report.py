@@ -8,6 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from agent_pipeline.errors import DataError
+from agent_pipeline.evaluation.episode_report import ROWS, shown
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.storage.lake import Artifact, Lake
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from agent_pipeline.governance.forgetting import Forgotten
     from agent_pipeline.governance.lineage import ModelLineage, ModelUse, SessionLineage
 
-MODEL_ASSETS = ("sft_adapter", "evaluation", "gguf_export", "ollama_model")
+MODEL_ASSETS = ("sft_adapter", "evaluation", "gguf_export", "ollama_model", "episodes")
 
 
 def reasons(lake: Lake, key: PartitionKey) -> Counter[str]:
@@ -56,11 +57,14 @@ def status_table(lake: Lake, keys: list[PartitionKey]) -> Table:
 
 
 def print_report(console: Console, lake: Lake, keys: list[PartitionKey]) -> None:
-    """Sessions in, kept, dropped and why; rows; loss and tool-call accuracy of base and adapter; where the files are."""
+    """Tasks done and harm; sessions in, kept, dropped and why; rows; loss and tool-call accuracy; where the files are."""
     for key in keys:
         counts, splits = reasons(lake, key), rows_by_split(lake, key)
         dropped = ", ".join(f"{name} {count}" for name, count in counts.most_common() if name != "kept")
         console.print(f"\n[bold]{key}[/bold]")
+        if played := latest(lake, "episodes", key):
+            for line in _episodes(played.manifest["report"]):
+                console.print(f"  {line}")
         console.print(f"  sessions   {counts.total()} in = {counts['kept']} kept + {counts.total() - counts['kept']} dropped ({dropped})")
         console.print(f"  SFT rows   {splits.total()}: " + ", ".join(f"{splits[name]} {name}" for name in ("train", "select", "test")))
         if adapter := latest(lake, "sft_adapter", key):
@@ -72,6 +76,19 @@ def print_report(console: Console, lake: Lake, keys: list[PartitionKey]) -> None
         for asset in MODEL_ASSETS:
             if artifact := latest(lake, asset, key):
                 console.print(f"  {asset:<12} [dim]{artifact.path}[/dim]", soft_wrap=True, highlight=False)
+
+
+def _episodes(report: dict[str, Any]) -> list[str]:
+    """Tasks done and harm, the base and the recorded agent beside the model; in red where the model is not fit to act."""
+    model, *others = report["players"]
+    colour = "red" if report["against"] else "green"
+    lines = []
+    for name, label in ROWS.items():
+        beside = ", ".join(f"{other} {shown(report['players'][other][name])}" for other in others)
+        lines.append(f"[{colour}]{label}: {shown(report['players'][model][name])}[/{colour}] ({beside})")
+    if report["against"]:
+        lines.append(f"[bold red]This model is not fit to act: {'; '.join(report['against'])}.[/bold red]")
+    return lines
 
 
 def _training(report: dict[str, Any]) -> str:

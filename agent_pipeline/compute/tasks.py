@@ -188,6 +188,42 @@ def export(params: Params, progress: Progress = silent) -> Made:
     return {"identity": artifact.identity, "reused": reused, "report": artifact.manifest["report"]}
 
 
+@task
+def episodes(params: Params, progress: Progress = silent) -> Made:
+    """The held-out tasks, played in the agent's world by the exported model (or the adapter in memory) and by its base model."""
+    from agent_pipeline.compute.playing import gguf_player, memory_player, play_all, tasks_to_play, world_source
+    from agent_pipeline.evaluation.episode_report import write
+
+    rows, adapter, config, world = read_rows(params["rows"]), _adapter(params), params["config"], params["world"]
+    base = _base(params, adapter)
+    tasks = tasks_to_play(world, rows, config["max_tasks"], config["fresh_tasks"], config["fresh_seed"])
+    made_from = {
+        "adapter": adapter.identity,
+        "gguf": params["gguf"] and Path(params["gguf"]).parent.name + "/" + Path(params["gguf"]).name,
+        "world": world,
+        "world_sha256": world_source(world),
+        "config": config,
+        "recorded_sha256": sha256_of(params["recorded"]),
+        **rows_made_from(rows),
+    }
+    limits = (config["max_new_tokens"], config["max_length"])
+    rounds = (config["max_turns"], config["trials"])
+
+    def make(folder: Path) -> dict[str, Any]:
+        others = {"base": memory_player(base, adapter.path, None, *limits)}
+        if not params["gguf"]:
+            players = {"model": memory_player(base, adapter.path, adapter.path, *limits), **others}
+            report, played = play_all(world, tasks, players, params["recorded"], *rounds, progress=progress)
+        else:
+            with gguf_player(Path(params["gguf"]), *limits, config["temperature"]) as model:
+                report, played = play_all(world, tasks, {"model": model, **others}, params["recorded"], *rounds, progress=progress)
+        write(folder, report, played)
+        return report
+
+    artifact, reused = build(_lake(params), params, "episodes", made_from, make)
+    return {"identity": artifact.identity, "reused": reused, "report": artifact.manifest["report"]}
+
+
 def _lake(params: Params) -> Lake:
     return Lake(params["lake"], Path(params["cache"]))
 

@@ -202,6 +202,21 @@ class OllamaConfig(Options):
     name: str = Field(default=OWN_NAME, description=f"The model's name in Ollama; {OWN_NAME} stands for the partition's own two.")
 
 
+class EpisodesConfig(Options):
+    """Who plays, what, and how long."""
+
+    model: Literal["gguf", "adapter"] = Field(default="gguf", description="gguf: the exported file; adapter: the adapter in memory.")
+    gguf: str = Field(default="q8_0", description="Which of the exported GGUF types plays.")
+    max_tasks: int = Field(default=80, ge=1, description="Held-out tasks to play; chosen by hash if there are more.")
+    fresh_tasks: int = Field(default=0, ge=0, description="Tasks of a fresh seed, which are in no session, to play beside them.")
+    fresh_seed: int = Field(default=1001, description="The seed of those.")
+    trials: int = Field(default=1, ge=1, description="Trials of each task; more than one needs a temperature.")
+    temperature: float = Field(default=0.0, ge=0, description="Sampling temperature of the GGUF; 0 is greedy.")
+    max_turns: int = Field(default=12, ge=1, description="The assistant's messages after which an episode is given up.")
+    max_new_tokens: int = Field(default=96, ge=1, description="Longest message, in tokens.")
+    max_length: int = Field(default=2048, ge=16, description="Longest conversation, in tokens.")
+
+
 ASSETS: dict[str, type[Options]] = {
     "sessions": SessionsConfig,
     "judged_sessions": JudgingConfig,
@@ -217,5 +232,6 @@ ASSETS: dict[str, type[Options]] = {
     "evaluation": EvaluationConfig,
     "gguf_export": GgufConfig,
     "ollama_model": OllamaConfig,
+    "episodes": EpisodesConfig,
 }
 """The options of every asset that has any."""

@@ -55,6 +55,7 @@ class AgentSettings(Section):
     task_pattern: str = Field(default="", description="Regular expression on the session id whose groups name the task.")
     task_field: str = Field(default="", description="Key of the session's context that names the task.")
     labels: str = Field(default="", description="People's judgments of this agent's sessions, instead of the general labels.")
+    world: str = Field(default="", description="A world to play this agent's tasks in, package.module:Class.")
     preset: Preset = Field(default="", description="This agent's preset, instead of the general one.")
     assets: AssetValues = Field(default={}, description="Settings of this agent's assets, by asset: they override the general ones.")
 

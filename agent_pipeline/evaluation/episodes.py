@@ -1,6 +1,6 @@
 """A model plays tasks in a world to their end: it calls tools that really run, and answers a user, until there is nothing left to say.
 
-All episodes go on side by side, a turn at a time, so that a player can answer many conversations in one batch.
+Episodes go on side by side, a turn at a time, so that a player can answer many conversations in one batch.
 """
 
 from collections import Counter
@@ -74,22 +74,26 @@ def play(
     player: Player,
     max_turns: int = 12,
     trials: int = 1,
+    at_once: int = 128,
     progress: Progress = silent,
     text: str = "episodes played",
 ) -> list[Episode]:
     """The episodes of all tasks, `trials` each, in the order of the rows.
 
     A row is what the world's `reset` is given: `task_key`, and `messages` and `tools` of a recorded session where there is one. `max_turns`
-    are the assistant's messages after which an episode is given up.
+    are the assistant's messages after which an episode is given up. `at_once` episodes go on side by side: 1 suits a server that keeps the
+    last conversation's computation.
     """
-    episodes = [_Running(world(), row, number, trial) for number, row in enumerate(rows) for trial in range(trials)]
-    waiting = episodes
-    while waiting:
-        for episode, reply in zip(waiting, player([each.conversation() for each in waiting]), strict=True):
-            episode.take(reply, max_turns)
-        waiting = [episode for episode in waiting if not episode.end]
-        progress(len(episodes) - len(waiting), len(episodes), text)
-    return [episode.outcome() for episode in episodes]
+    places = [(row, number, trial) for number, row in enumerate(rows) for trial in range(trials)]
+    episodes: list[Episode] = []
+    for start in range(0, len(places), at_once):
+        group = [_Running(world(), *place) for place in places[start : start + at_once]]
+        while waiting := [episode for episode in group if not episode.end]:
+            for episode, reply in zip(waiting, player([each.conversation() for each in waiting]), strict=True):
+                episode.take(reply, max_turns)
+            progress(start + sum(bool(episode.end) for episode in group), len(places), text)
+        episodes += [episode.outcome() for episode in group]
+    return episodes
 
 
 class _Running:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from agent_pipeline.evaluation.episodes import Conversation, Player, Reply
 from agent_pipeline.evaluation.generate import generate
-from agent_pipeline.evaluation.scoring import parse
 from agent_pipeline.judging.client import Endpoint
 from agent_pipeline.sessions.session import Message
+from agent_pipeline.training.families import read_reply
 from agent_pipeline.training.masks import prompt_ids
 
 if TYPE_CHECKING:
@@ -44,8 +44,8 @@ def message_of(text: str) -> Message:
 
     A call that cannot be read is text: the world sees nothing of it.
     """
-    parsed = parse(text)
-    if not parsed.calls:
+    reply = read_reply(text)
+    if not reply.calls:
         return {"role": "assistant", "content": text.strip()}
     calls = [
         {
@@ -53,7 +53,7 @@ def message_of(text: str) -> Message:
             "type": "function",
             "function": {"name": call.name, "arguments": json.dumps(call.arguments, ensure_ascii=False, separators=(",", ":"))},
         }
-        for call in parsed.calls
+        for call in reply.calls
     ]
     return {"role": "assistant", "content": text.partition("<tool_call>")[0].strip() if "<tool_call>" in text else "", "tool_calls": calls}
 
@@ -69,11 +69,16 @@ def endpoint_player(endpoint: Endpoint, called: str = "the model") -> Player:
     def ask(conversation: Conversation) -> Reply:
         import openai
 
-        request: dict[str, Any] = {**endpoint.parameters, "seed": conversation.trial}
+        request: dict[str, Any] = {
+            "model": endpoint.model,
+            "messages": conversation.messages,
+            "seed": conversation.trial,
+            **endpoint.parameters,
+        }
         if conversation.tools:
             request["tools"] = conversation.tools
         try:
-            answer = client.chat.completions.create(model=endpoint.model, messages=conversation.messages, **request)  # type: ignore[call-overload]
+            answer: Any = client.chat.completions.create(**request)
         except openai.BadRequestError as error:
             if "context" in str(error) or "too long" in str(error):
                 return Reply(None)

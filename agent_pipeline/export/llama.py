@@ -64,6 +64,11 @@ class LlamaCpp:
         self.chat_template: str = self._ask("GET", "/props")["chat_template"]
         self.context_length: int = self._ask("GET", "/v1/models")["data"][0]["meta"]["n_ctx_train"]
 
+    @property
+    def endpoint(self) -> tuple[str, str]:
+        """The URL of the OpenAI-compatible interface, and the key that it asks for."""
+        return f"http://{self._host}:{self._port}/v1", self._key
+
     def __enter__(self) -> Self:
         return self
 

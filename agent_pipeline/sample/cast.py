@@ -52,9 +52,9 @@ CAST = (
     Agent(
         "shop",
         "support",
-        tasks=340,
+        tasks=380,
         trials=1,
-        extra_trials=80,
+        extra_trials=50,
         skill=0.80,
         archived=4,
         unjudged=7,

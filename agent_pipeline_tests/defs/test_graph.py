@@ -15,7 +15,7 @@ STAGES = {
     "datasets": ["sft_dataset", "preference_dataset", "kto_dataset", "sharegpt_dataset", "multi_task_dataset"],
     "coresets": ["sft_coreset", "replay_buffer"],
     "models": ["sft_adapter", "evaluation"],
-    "exports": ["gguf_export", "ollama_model"],
+    "exports": ["gguf_export", "ollama_model", "episodes"],
 }
 GRAPH = defs.resolve_asset_graph()
 ASSETS = [name for stage in STAGES.values() for name in stage]

@@ -1,7 +1,7 @@
 """How a good rooms agent acts: one right step in every state."""
 
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from agent_pipeline.sample.world import Call, Mind, Step
@@ -14,10 +14,10 @@ PHRASES = {
         "How many people will come?",
     ),
     "none_free": (
-        "Nothing that large is free then. Another time?",
-        "No room is big enough then. Is there another time?",
-        "Sorry, no free room has enough seats. When else?",
-        "All large rooms are taken then. Another time?",
+        "Another time?",
+        "Is there another time?",
+        "Sorry. When else?",
+        "When else could you meet?",
     ),
     "booked": (
         "{room} is yours on {day} at {hour}:00.",
@@ -69,11 +69,14 @@ def rooms(request: Request, mind: Mind) -> Generator[Step, Any, None]:
     when = {"day": request.day, "hour": request.hour}
     free = yield Call("free_rooms", when)
     fitting = sorted((seats, room) for room, seats in free.items() if seats >= request.seats)
+    seats = f"{request.seats} seats, {request.day} {request.hour}:00"
     if not fitting:
-        yield mind.voice("none_free")
+        answer = mind.voice("none_free")
+        yield replace(answer, text=f"{seats}: no free room is large enough. {answer.text}")
         return
-    chosen = {"room": fitting[0 if mind.obeys else -1][1], **when}
-    result = yield Call("book", chosen)
+    size, room = fitting[0 if mind.obeys else -1]
+    chosen = {"room": room, **when}
+    result = yield Call("book", chosen, f"{seats}: {room} has {size}{', the fewest that are enough' if mind.obeys else ''}.")
     if result.get("ok") and request.intent == "move":
         result = yield Call("cancel", dict(request.old))
     yield mind.voice("booked" if result.get("ok") else "failed", **chosen)

@@ -1,5 +1,6 @@
 """How a rooms agent's changing call goes wrong, and what an agent that does not look makes up."""
 
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -10,25 +11,25 @@ from agent_pipeline.sample.world import Call
 
 def wrong_tool(call: Call, rng: Random) -> Call:
     """Gives back instead of booking, or the other way round."""
-    return Call("cancel" if call.name == "book" else "book", call.arguments)
+    return replace(call, name="cancel" if call.name == "book" else "book")
 
 
 def invented_id(call: Call, rng: Random) -> Call:
     """Names a room that this office does not have."""
-    return Call(call.name, {**call.arguments, "room": rng.choice(("Pine", "Teak", "Sea", "Hall"))})
+    return replace(call, arguments={**call.arguments, "room": rng.choice(("Pine", "Teak", "Sea", "Hall"))})
 
 
 def wrong_hour(call: Call, rng: Random) -> Call:
     """Takes another hour than was asked for."""
     hours = [hour for hour in HOURS if hour != call.arguments["hour"]]
-    return Call(call.name, {**call.arguments, "hour": rng.choice(hours)})
+    return replace(call, arguments={**call.arguments, "hour": rng.choice(hours)})
 
 
 def wrong_day(call: Call, rng: Random) -> Call:
     """Swaps month and day, as one who reads dates the other way round; a day that reads alike becomes the next month's."""
     month, day = call.arguments["day"].split("-")
     swapped = f"{day}-{month}" if day != month else f"{int(month) % 12 + 1:02d}-{day}"
-    return Call(call.name, {**call.arguments, "day": swapped})
+    return replace(call, arguments={**call.arguments, "day": swapped})
 
 
 SLIPS = {"wrong_tool": wrong_tool, "invented_id": invented_id, "wrong_hour": wrong_hour, "wrong_day": wrong_day}

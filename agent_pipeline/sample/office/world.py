@@ -16,7 +16,7 @@ def system(today: date) -> str:
     """The agent's instructions on a given day; they say in which form the tools take days and hours."""
     return (
         f"Today is {today:%A %m-%d}. Days are MM-DD, hours 0-23. Book the smallest free room with enough seats. "
-        "To move: book the new slot, then cancel the old."
+        "To move: book the new slot, then cancel the old. State the facts, then act."
     )
 
 

@@ -1,0 +1,103 @@
+"""`agent-pipeline play`: a model plays an agent's tasks, and what it said becomes a store that the pipeline can read."""
+
+import json
+import os
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from agent_pipeline.errors import SettingsError
+from agent_pipeline.keys import PartitionKey, parse_key
+
+if TYPE_CHECKING:
+    from agent_pipeline.evaluation.episodes import Episode, Player
+
+
+def play(
+    partition: Annotated[str, typer.Argument(help="project/agent")],
+    out: Annotated[Path, typer.Option(help="Folder for the store (a .jsonl file) and the transcripts' page.")],
+    model: Annotated[
+        str, typer.Option(help="gguf or adapter (the latest), base, a .gguf file, or URL#name of an OpenAI-compatible endpoint.")
+    ] = "gguf",
+    tasks: Annotated[int, typer.Option(min=1, help="How many tasks.")] = 60,
+    seed: Annotated[int, typer.Option(help="Seed of fresh tasks, which are in no session; 0 plays the held-out tasks.")] = 0,
+    trials: Annotated[int, typer.Option(min=1, help="Trials of each task; more than one needs a temperature.")] = 1,
+    temperature: Annotated[float, typer.Option(min=0, help="Sampling temperature; 0 is greedy.")] = 0.0,
+    max_turns: Annotated[int, typer.Option(min=1, help="The assistant's messages after which an episode is given up.")] = 12,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest message, in tokens.")] = 96,
+) -> None:
+    """Let a model play an agent's tasks in its world, and write what it said as a store that the pipeline can read."""
+    from agent_pipeline.compute.playing import play_all, tasks_to_play
+    from agent_pipeline.config.settings import load_settings
+    from agent_pipeline.evaluation.episode_report import table, write
+
+    key, settings = parse_key(partition), load_settings()
+    agent = settings.agents.get(str(key))
+    if agent is None or not agent.world:
+        raise SettingsError(f'{key} has no world to play in: set world in [agents."{key}"] of pipeline.toml (docs/episodes.md).')
+    if trials > 1 and not temperature:
+        raise SettingsError(f"{trials} greedy trials of a task are the same trial: set --temperature, or one trial.")
+    rows = [] if seed else _heldout(key)
+    chosen = tasks_to_play(agent.world, rows, tasks, tasks if seed else 0, seed, like=f"{key.agent}-")
+    with ExitStack() as stack:
+        player = _player(model, key, temperature, max_new_tokens, stack)
+        report, played = play_all(agent.world, chosen, {"model": player}, {}, max_turns, trials)
+    out.mkdir(parents=True, exist_ok=True)
+    write(out, report, played)
+    with (out / f"{key.project}.jsonl").open("w", encoding="utf-8") as file:
+        for number, each in enumerate(played["model"]):
+            file.write(json.dumps(_session(key, model, number, each), ensure_ascii=False) + "\n")
+    (out / "episodes.jsonl").unlink()
+    typer.echo(f"{table(report)}\n\nThe sessions are in {out / f'{key.project}.jsonl'}, and to read in {out / 'episodes.md'}.")
+
+
+def _session(key: PartitionKey, model: str, number: int, episode: "Episode") -> dict[str, Any]:
+    """An episode as the reader openai_chat knows sessions; the world gave the verdict."""
+    seed = "" if episode.seed is None else f"-seed{episode.seed}"
+    return {
+        "session_id": f"played-{episode.task_key}{seed}-{episode.trial}-{number}",
+        "project": key.project,
+        "agent": key.agent,
+        "model": model,
+        "task_id": f"{episode.task_key}{seed}",
+        "trial": str(episode.trial),
+        "judgment": "acceptable" if episode.done and not episode.wrong_changes else "unacceptable",
+        "tools": episode.tools,
+        "messages": episode.messages,
+    }
+
+
+def _heldout(key: PartitionKey) -> list[dict[str, Any]]:
+    from agent_pipeline.defs.models import heldout
+    from agent_pipeline.defs.resources import Workspace
+
+    return heldout(Workspace().open_lake().open("sft_dataset", key).read(), str(key))
+
+
+def _player(model: str, key: PartitionKey, temperature: float, max_new_tokens: int, stack: ExitStack) -> "Player":
+    from agent_pipeline.compute.playing import gguf_player, memory_player
+    from agent_pipeline.config.settings import load_settings
+    from agent_pipeline.defs.resources import Workspace
+    from agent_pipeline.evaluation.players import endpoint_player
+    from agent_pipeline.judging.client import Endpoint
+    from agent_pipeline.training.base_model import resolve_base_model
+
+    settings, lake = load_settings(), Workspace().open_lake()
+    if model.startswith(("http://", "https://")):
+        url, _, name = model.partition("#")
+        parameters = {"temperature": temperature, "max_tokens": max_new_tokens}
+        return endpoint_player(Endpoint(url, name, os.environ.get(settings.judge.api_key_variable, ""), parameters))
+    if model == "gguf" or model.endswith(".gguf"):
+        path = lake.latest("gguf_export", key).path / "model-q8_0.gguf" if model == "gguf" else Path(model)
+        if not path.is_file():
+            raise SettingsError(f"There is no GGUF file {path}: export one (gguf_export), or name another.")
+        return stack.enter_context(gguf_player(path, max_new_tokens, 2048, temperature))
+    if model not in ("adapter", "base"):
+        raise SettingsError(f"{model!r} is no model to play: give gguf, adapter, base, a .gguf file or URL#name.")
+    if temperature:
+        raise SettingsError("A model in memory answers greedily: play gguf, or an endpoint, with a temperature.")
+    adapter = lake.latest("sft_adapter", key)
+    base = resolve_base_model(adapter.manifest["made_from"]["base_model"], settings.cache_path, settings.trust_remote_code)
+    return memory_player(base, adapter.path, adapter.path if model == "adapter" else None, max_new_tokens, 2048)

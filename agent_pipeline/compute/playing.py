@@ -1,0 +1,95 @@
+"""Playing a partition's tasks: the exported model or the adapter, the base model beside it, and the recorded agent."""
+
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from agent_pipeline.errors import SettingsError
+from agent_pipeline.evaluation.episode_report import figures, verdict
+from agent_pipeline.evaluation.episodes import Episode, Player, play
+from agent_pipeline.evaluation.evaluate import stop_ids
+from agent_pipeline.evaluation.players import endpoint_player, model_player, recorded_player
+from agent_pipeline.evaluation.worlds import load_world
+from agent_pipeline.judging.client import Endpoint
+from agent_pipeline.progress import Progress, silent
+from agent_pipeline.sessions.session import Message, sha256_of
+from agent_pipeline.training.base_model import BaseModel
+from agent_pipeline.training.config import probe_device
+from agent_pipeline.training.loading import load_model
+from agent_pipeline.training.templates import load_tokenizer
+
+Played = tuple[dict[str, Any], dict[str, list[Episode]]]
+
+
+def tasks_to_play(
+    world: str, rows: Sequence[Mapping[str, Any]], max_tasks: int, fresh_tasks: int, fresh_seed: int, like: str = ""
+) -> list[dict[str, Any]]:
+    """What `reset` is given: the first row of each held-out task, at most `max_tasks` chosen by hash, then tasks of a fresh seed.
+
+    `like` is how the agent's task names begin, for a world of several agents and no rows.
+
+    Raises:
+        SettingsError: the world makes no fresh tasks.
+    """
+    first = {row["task_key"]: dict(row) for row in reversed(rows)}
+    chosen = [first[key] for key in sorted(first, key=sha256_of)[:max_tasks]]
+    if fresh_tasks:
+        fresh: Any = getattr(load_world(world), "fresh_tasks", None)
+        if fresh is None:
+            raise SettingsError(f"The world {world} makes no fresh tasks: set fresh_tasks to 0, or give it a class method fresh_tasks.")
+        chosen += fresh(fresh_tasks, fresh_seed, like=next(iter(first), like))
+    return chosen
+
+
+def play_all(
+    world: str,
+    tasks: Sequence[Mapping[str, Any]],
+    players: Mapping[str, Player],
+    recorded: Mapping[str, Sequence[Message]],
+    max_turns: int,
+    trials: int,
+    at_once: int = 128,
+    progress: Progress = silent,
+) -> Played:
+    """The report and the episodes of each player; the recorded agent plays those tasks of which `recorded` has a session's messages."""
+    make = load_world(world)
+    played = {
+        name: play(make, tasks, player, max_turns, trials, at_once, progress, f"episodes played by the {name}")
+        for name, player in players.items()
+    }
+    if again := [task for task in tasks if "seed" not in task and task["task_key"] in recorded]:
+        played["recorded"] = play(make, again, recorded_player([recorded[task["task_key"]] for task in again]), 10 * max_turns)
+    report = {
+        "world": world,
+        "tasks": len(tasks),
+        "fresh_tasks": sum("seed" in task for task in tasks),
+        "trials": trials,
+        "players": {name: figures(episodes) for name, episodes in played.items()},
+    }
+    return {**report, "against": verdict(report)}, played
+
+
+def world_source(world: str) -> str:
+    """sha256 of the source of a world's module: episodes in another world are other episodes."""
+    make = load_world(world)
+    return sha256_of(inspect.getsource(inspect.getmodule(make) or type(make)))
+
+
+@contextmanager
+def gguf_player(gguf: Path, max_new_tokens: int, max_length: int, temperature: float) -> Iterator[Player]:
+    """A GGUF file, played through llama.cpp's own OpenAI-compatible server, as whoever serves it would."""
+    from agent_pipeline.export.llama import LlamaCpp
+
+    with LlamaCpp(gguf, n_ctx=max_length) as llama:
+        url, key = llama.endpoint
+        parameters = {"temperature": temperature, "max_tokens": max_new_tokens, "parallel_tool_calls": True}
+        yield endpoint_player(Endpoint(url, gguf.stem, key, parameters, concurrency=1, seconds=600), "llama.cpp")
+
+
+def memory_player(base: BaseModel, tokenizer_dir: Path, adapter_dir: Path | None, max_new_tokens: int, max_length: int) -> Player:
+    """The base model in memory, with an adapter on it or alone, asked in the template of `tokenizer_dir`."""
+    model = load_model(base, probe_device(), adapter_dir)
+    tokenizer, template = load_tokenizer(tokenizer_dir, base.trust_remote_code)
+    return model_player(model, tokenizer, stop_ids(tokenizer, template), max_new_tokens, max_length)
