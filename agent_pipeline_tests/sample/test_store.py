@@ -141,8 +141,8 @@ def test_clean_sessions_are_acceptable_exactly_without_a_flaw(home, partition):
 
 def test_the_trained_partition_leaves_enough_to_train_and_to_hold_out(home):
     counts = manifest(home)["partitions"]["shop/support"]
-    assert counts["tasks"] == 80
-    assert 0.7 * counts["clean_acceptable"] >= 80
+    assert counts["tasks"] == 380
+    assert 0.7 * counts["clean_acceptable"] >= 200
     assert 0.75 <= counts["acceptable"] / (counts["acceptable"] + counts["unacceptable"]) <= 0.82
 
 
