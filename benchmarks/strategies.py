@@ -23,13 +23,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from agent_pipeline.selection.registry import STRATEGIES
 from filelock import FileLock, Timeout
 
 from agent_pipeline.config.settings import EMBEDDED_BASE_MODEL, load_settings
 from agent_pipeline.errors import DataError
 from agent_pipeline.evaluation.bootstrap import Interval, paired_bootstrap
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.selection.registry import STRATEGIES
 from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.sessions.tables import to_rows
 from agent_pipeline.storage.lake import Lake
