@@ -26,7 +26,6 @@ KNOWN_LONG = {
     "redaction",
     "sessions.items",
     "sessions.repair",
-    "sources.formats.files",
     "storage.lake",
 }
 """What is still to be repaired. Take entries out; add none."""

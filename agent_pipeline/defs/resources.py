@@ -14,7 +14,7 @@ from agent_pipeline.judging.client import Endpoint, Limits, LlmClient
 from agent_pipeline.judging.llm import LlmJudge, read_rubric
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sources import TraceSource, open_sources, readers
-from agent_pipeline.sources.base import Stored, stored_sessions
+from agent_pipeline.sources.base import Stored
 from agent_pipeline.storage.lake import Lake
 
 
@@ -49,7 +49,7 @@ class Workspace(dg.ConfigurableResource):
         blocked = BlockList.read(self.open_lake())
 
         def seen() -> Iterator[Stored]:
-            for stored in stored_sessions(source, key):
+            for stored in source.stored(key):
                 if not blocked.has(stored.session_id, key):
                     ids.append(stored.session_id)
                     yield stored

@@ -36,7 +36,7 @@ from agent_pipeline.sessions.tables import (
     to_rows,
 )
 from agent_pipeline.sessions.tools import CallShape, ToolSchemas
-from agent_pipeline.sources.base import Stored, TraceSource, stored_sessions
+from agent_pipeline.sources.base import Stored, TraceSource
 from agent_pipeline.storage.lake import Lake, StagedTable, sha256_file
 
 SEEN = "sessions_seen"
@@ -88,7 +88,7 @@ def ingest(source: TraceSource, key: PartitionKey, options: ReadingOptions, lake
     maker = made_by(options, source)
     last = _last(lake, key, maker)
     run = _Run(Preparation(options), last)
-    stored = _Remaining(stored_sessions(source, key), key, BlockList.read(lake))
+    stored = _Remaining(source.stored(key), key, BlockList.read(lake))
     table = lake.stage("sessions", key, run.batches(iter(stored)), SESSIONS)
     counts, tools = run.counts, run.inferred()
     if run.tools is not None and tools != run.tools:  # the last sessions taught what the first ones did not know

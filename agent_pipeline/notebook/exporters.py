@@ -25,7 +25,7 @@ from agent_pipeline.redaction import RedactionOptions
 from agent_pipeline.sessions.session import Message, Session, sha256_of
 from agent_pipeline.sources.benchmarks.swink import SwinkSource
 from agent_pipeline.sources.formats.fields import elements, number, section
-from agent_pipeline.sources.formats.records import Place
+from agent_pipeline.sources.formats.record_files import Place
 
 Format = Literal["chatml", "dpo", "sharegpt"]
 _LINEAGE = ("session_id", "content_sha256", "task_key")

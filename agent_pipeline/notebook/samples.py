@@ -23,8 +23,9 @@ from agent_pipeline.sessions.items import Chat
 from agent_pipeline.sessions.repair import DEFAULT_POLICY
 from agent_pipeline.sessions.session import Message, Session, is_learnt
 from agent_pipeline.sources.formats.fields import elements, function_tools, number, when
+from agent_pipeline.sources.formats.json_values import parsed
 from agent_pipeline.sources.formats.plain import ShareGPTSource
-from agent_pipeline.sources.formats.records import parsed, records
+from agent_pipeline.sources.formats.record_files import raw_records
 
 Row = dict[str, Any]
 Record = Mapping[str, Any]
@@ -98,7 +99,7 @@ def _of_path(path: Path) -> Iterable[Any]:
     if not path.is_file():
         raise DataError(f"The training data {path} is no file and no folder of a saved data set: give one of them.")
     notes: list[str] = []
-    lines = [parsed(each.raw) for each in records(path, notes)]
+    lines = [parsed(each.raw) for each in raw_records(path, notes)]
     if notes:
         raise DataError(f"{notes[0].rstrip('.')}: mend the file first; what is trained on should be all that was meant.")
     return chain.from_iterable(each if isinstance(each, list) else [each] for each in lines)
@@ -208,7 +209,7 @@ def _turns(record: Record) -> tuple[Chat, list[int]]:
     if acts and all("ids" in turn for turn in acts):
         return _weighted(messages_of(turns))
     said = [turn for turn in turns if turn.get("from") in ("gpt", "assistant", "function_call")]
-    return ShareGPTSource(Path()).chat(dict(record)), [int(turn.get("train") is not False) for turn in said]
+    return ShareGPTSource.chat(record), [int(turn.get("train") is not False) for turn in said]
 
 
 def _weighted(messages: Any) -> tuple[Chat, list[int]]:

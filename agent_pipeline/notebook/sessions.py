@@ -27,7 +27,6 @@ from agent_pipeline.sessions.repair import repair_policy
 from agent_pipeline.sessions.session import Session
 from agent_pipeline.sessions.tables import to_table
 from agent_pipeline.sources import Location, TraceSource, open_sources, parse_location, readers
-from agent_pipeline.sources.formats.histories import histories
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -56,7 +55,7 @@ def list_sessions(project_slug: str, agent_slug: str, *, store: Store | None = N
     `store`: where to look, instead of the stores of the settings. Raises PartitionError, StoreError, SettingsError.
     """
     source, key = _open(store), make_key(project_slug, agent_slug)
-    found = [StoredSession(session.session_id, session.archived, len(items)) for session, items in histories(source, key)]
+    found = [StoredSession(session.session_id, session.archived, len(items)) for session, items in source.histories(key)]
     _warn(source)
     return found
 
@@ -67,7 +66,7 @@ def load_history(session_id: str, project_slug: str, agent_slug: str, *, store: 
     Raises DataError where there is no such session, and what `list_sessions` raises.
     """
     key = make_key(project_slug, agent_slug)
-    for session, items in histories(_open(store), key):
+    for session, items in _open(store).histories(key):
         if session.session_id == session_id:
             return items
     raise DataError(f"{key} has no session {session_id!r}: list_sessions({key.project!r}, {key.agent!r}) gives those that it has.")
@@ -214,7 +213,7 @@ class _Looking:
         return self.source.notes
 
     def sessions(self, key: PartitionKey) -> Iterator[Session]:
-        for session, items in histories(self.source, key):
+        for session, items in self.source.histories(key):
             if self.blocked.has(session.session_id, key):
                 self.forgotten += 1
                 continue

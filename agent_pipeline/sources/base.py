@@ -1,85 +1,124 @@
-"""What every reader offers, and the reading of SQLite files that two of them share."""
+"""What every reader of a session store offers (`TraceSource`), and the small things that all readers need."""
 
-import json
-import sqlite3
+import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from datetime import UTC, datetime
-from itertools import starmap
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Protocol
-from urllib.parse import quote
+from typing import ClassVar, NamedTuple
 
-import msgspec
 import xxhash
 
 from agent_pipeline.errors import StoreError
 from agent_pipeline.keys import PartitionKey
+from agent_pipeline.sessions.items import Item
 from agent_pipeline.sessions.session import Session, json_bytes
 
-BUSY_SECONDS = 5.0
-
-BETWEEN = b"\n\xff\n"
-"""Between two texts that are hashed together: no UTF-8 has it."""
-
-
-class TraceSource(Protocol):
-    """A session store that can be read.
-
-    `notes` gathers, in sentences, what a reader met that is no failure but that a person should know (no verdict file, say); each
-    sentence once. A source may also offer `stored(key)`: every session as the three values of `Stored`, in the order of their ids, so that
-    what did not change is not decoded again.
-    """
-
-    name: ClassVar[str]
-    looks_like: ClassVar[str]
-    notes: list[str]
-
-    def __init__(self, path: Path) -> None: ...
-
-    @classmethod
-    def detect(cls, path: Path) -> bool:
-        """Whether the path (which exists) holds this kind of store; looks at names and headers, reads no session."""
-        ...
-
-    def partitions(self) -> list[PartitionKey]:
-        """The keys that the store has sessions of, in order."""
-        ...
-
-    def sessions(self, key: PartitionKey) -> Iterator[Session]:
-        """Every session of a partition, archived, empty and damaged ones too, in the order of their ids.
-
-        Raises:
-            PartitionError: the store has no such partition.
-            StoreError: the store cannot be read to its end (an unreadable store is a failure, not an empty list).
-        """
-        ...
-
-    def signature(self) -> str:
-        """A cheap text (names, sizes, times of files) that changes whenever the store may have changed."""
-        ...
+SEPARATOR = b"\n\xff\n"
+"""Stands between texts that are hashed together: no UTF-8 text holds it."""
 
 
 class Stored(NamedTuple):
-    """A session as its store holds it: `digest` changes whenever anything that the reader takes does; `build` reads it (null: it cannot
-    be read, which the source notes)."""
+    """A session as its store holds it.
+
+    `digest` changes whenever anything that the reader uses does. `build` reads the session; `None` means that it cannot be read, which the
+    source notes.
+    """
 
     session_id: str
     digest: bytes
     build: Callable[[], Session | None]
 
 
-def stored_sessions(source: TraceSource, key: PartitionKey) -> Iterator[Stored]:
-    """A partition's sessions with their digests: of the store's own rows where the source offers that (`stored`), else of what it reads."""
-    if (quick := getattr(source, "stored", None)) is not None:
-        yield from starmap(Stored, quick(key))
-        return
-    yield from map(as_stored, source.sessions(key))
+class TraceSource(ABC):
+    """A reader of one kind of session store.
+
+    A subclass gives `name`, `looks_like`, `partitions` and `sessions`; everything else has a default. A reader turns what its store holds
+    into sessions and no more: repair, redaction and judging happen later, for all sources alike. `notes` gathers sentences about what a
+    reader left out and a person should know; use `add_note`.
+    """
+
+    name: ClassVar[str]
+    """What the reader is called in settings, in `discover` and in the column `source`."""
+    looks_like: ClassVar[str]
+    """What such a store looks like, for people."""
+    version: ClassVar[int] = 1
+    """Raise it when the same store gives other sessions than before: tables made by an older version are then made again."""
+    reads_folders: ClassVar[bool] = False
+    """Whether a folder is a store as such, rather than a collection of files that are stores."""
+    schemes: ClassVar[tuple[str, ...]] = ()
+    """The URL schemes that the reader opens."""
+
+    def __init__(self, where: Path | str) -> None:
+        self.path = Path(where)
+        self.notes: list[str] = []
+
+    @classmethod
+    def detect(cls, path: Path) -> bool:
+        """Whether an existing path holds this kind of store. It looks at names and headers and reads no session.
+
+        A reader that detects nothing is used where a location names it (`name:path`).
+        """
+        return False
+
+    @abstractmethod
+    def partitions(self) -> list[PartitionKey]:
+        """The keys that the store has sessions of, in order."""
+
+    @abstractmethod
+    def sessions(self, key: PartitionKey) -> Iterator[Session]:
+        """Every session of a partition in the order of ids, including archived, empty and damaged ones.
+
+        Raises:
+            PartitionError: the store has no such partition.
+            StoreError: the store cannot be read to its end.
+        """
+
+    def stored(self, key: PartitionKey) -> Iterator[Stored]:
+        """Every session with its digest, in the order of ids. A source whose digests come from its own rows overrides this: sessions that
+        did not change are then not decoded again. Raises what `sessions` raises."""
+        for session in self.sessions(key):
+            yield as_stored(session)
+
+    def histories(self, key: PartitionKey) -> Iterator[tuple[Session, list[Item]]]:
+        """Every session with its history as Responses items. A store that keeps items gives them as recorded; other stores' items are made
+        of the messages. Raises what `sessions` raises."""
+        for session in self.sessions(key):
+            yield session, items_of(session)
+
+    def signature(self) -> str:
+        """A text that is cheap to get and changes whenever the store may have changed."""
+        return file_signature(*files_of(self.path), *self.sidecars())
+
+    def sidecars(self) -> list[Path]:
+        """Files outside the store that belong to it (verdicts, say)."""
+        return []
+
+    def reader_versions(self) -> dict[str, int]:
+        """The version of each reader that takes part, by name."""
+        return {self.name: self.version}
 
 
 def as_stored(session: Session) -> Stored:
-    """A session that is read already."""
+    """A session that has been read already."""
     return Stored(session.session_id, digest(json_bytes(session)), lambda: session)
+
+
+def items_of(session: Session) -> list[Item]:
+    """A session's messages and reasoning as Responses items; `items.to_messages` is the way back."""
+    thoughts: dict[int, list[str]] = {}
+    for each in session.reasoning:
+        thoughts.setdefault(each["message"], []).append(each["text"])
+    items: list[Item] = []
+    for at, message in enumerate(session.messages):
+        items += [{"type": "reasoning", "summary": [{"type": "summary_text", "text": text}]} for text in thoughts.get(at, ())]
+        if message["role"] == "tool":
+            items.append({"type": "function_call_output", "call_id": message["tool_call_id"], "output": message["content"]})
+            continue
+        calls = message.get("tool_calls") or ()
+        if message["content"] or not calls:
+            items.append({"type": "message", "role": message["role"], "content": message["content"]})
+        items += [{"type": "function_call", **call["function"], "call_id": call["id"]} for call in calls]
+    return items
 
 
 def add_note(notes: list[str], sentence: str) -> None:
@@ -88,92 +127,35 @@ def add_note(notes: list[str], sentence: str) -> None:
         notes.append(sentence)
 
 
-def is_sqlite(path: Path) -> bool:
-    """Whether a file begins as every SQLite database does."""
+def unreadable(path: Path, error: Exception) -> StoreError:
+    """The error for a part of a store that cannot be read. SQLite quotes whole statements, so the reason is put on one line."""
+    return StoreError(f"{path} cannot be read ({' '.join(str(error).split())}): check its permissions and that it is whole.")
+
+
+def files_of(path: Path) -> list[Path]:
+    """A file, or the files of a folder and its folders, without hidden and empty ones.
+
+    Raises:
+        StoreError: a folder cannot be listed.
+    """
+    if path.is_file():
+        return [path]
+    files: list[Path] = []
+
+    def refuse(error: OSError) -> None:
+        raise error
+
     try:
-        if not path.is_file():
-            return False
-        with path.open("rb") as file:
-            return file.read(16) == b"SQLite format 3\0"
+        for folder, folders, names in os.walk(path, onerror=refuse):
+            folders[:] = [name for name in folders if not name.startswith(".")]
+            files += [Path(folder, name) for name in names if not name.startswith(".")]
+        return sorted(each for each in files if each.is_file() and each.stat().st_size)
     except OSError as error:
         raise unreadable(path, error) from error
 
 
-def unreadable(path: Path, error: Exception) -> StoreError:
-    """The error that says that a part of a store cannot be read, and why."""
-    return StoreError(f"{path} cannot be read ({_line(error)}): check its permissions and that it is a whole session database.")
-
-
-def _line(error: Exception) -> str:
-    """What an error says in one line; SQLite quotes whole statements."""
-    return " ".join(str(error).split())
-
-
-@contextmanager
-def read_only(path: Path) -> Iterator[sqlite3.Connection]:
-    """A read-only connection in one snapshot, whatever a writing agent does meanwhile (WAL).
-
-    A database left in WAL mode in a folder that we may not write cannot be opened with its shared-memory index; without a `-wal` file
-    it is complete in itself, and is then opened as immutable.
-
-    Raises:
-        StoreError: not a database, locked, cut off, or not readable.
-    """
-    if not is_sqlite(path):
-        raise StoreError(f"{path} is not an SQLite database (it may be cut off or empty): restore it, or take it out of the store.")
-    connection = None
-    try:
-        connection = _connect(path)
-        connection.execute("BEGIN")
-        yield connection
-    except sqlite3.OperationalError as error:
-        if "locked" in str(error) or "busy" in str(error):
-            raise StoreError(
-                f"{path} was locked by another process for {BUSY_SECONDS:.0f} s: close what writes to it, then run again."
-            ) from error
-        raise unreadable(path, error) from error
-    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the second: SQLite's own message quotes bytes that are no text
-        raise StoreError(f"{path} is damaged ({_line(error)}): restore it from a backup, or mend it with sqlite3's .recover.") from error
-    finally:
-        if connection is not None:
-            connection.close()
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    uri = f"file:{quote(str(path.resolve()))}?mode=ro"
-    try:
-        return _opened(uri)
-    except sqlite3.OperationalError as error:
-        wal = path.with_name(path.name + "-wal")
-        no_index = error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
-        if not no_index or (wal.exists() and wal.stat().st_size):
-            raise
-        return _opened(f"{uri}&immutable=1")
-
-
-def _opened(uri: str) -> sqlite3.Connection:
-    connection = sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None)
-    connection.text_factory = lambda raw: raw.decode("utf-8", "surrogateescape")
-    try:
-        connection.execute("SELECT 1 FROM sqlite_master").fetchone()
-    except (sqlite3.Error, UnicodeDecodeError):
-        connection.close()
-        raise
-    return connection
-
-
-def columns(connection: sqlite3.Connection, table: str) -> set[str]:
-    """The column names of a table; empty where there is no such table."""
-    return {row[1] for row in connection.execute(f"PRAGMA table_info({quoted(table)})")}
-
-
-def quoted(identifier: str) -> str:
-    """An SQL identifier in double quotes."""
-    return '"' + identifier.replace('"', '""') + '"'
-
-
 def file_signature(*paths: Path) -> str:
-    """Paths, sizes and modification times of files (and of their write-ahead logs; reading alone may leave an empty one)."""
+    """Paths, sizes and modification times of files and of their write-ahead logs; empty files (a log after a mere reading) do not count."""
     parts = []
     for path in paths:
         for each in (path, path.with_name(path.name + "-wal")):
@@ -182,46 +164,10 @@ def file_signature(*paths: Path) -> str:
     return "|".join(parts)
 
 
-def timestamp(value: object) -> datetime | None:
-    """A store's time as UTC: ISO text (SQLite's form has no zone and means UTC), or seconds since 1970; null if unreadable."""
-    try:
-        if isinstance(value, int | float):
-            return datetime.fromtimestamp(value, UTC)
-        if isinstance(value, str) and value:
-            parsed = datetime.fromisoformat(value)
-            return parsed.replace(tzinfo=UTC) if parsed.tzinfo is None else parsed.astimezone(UTC)
-    except (ValueError, OverflowError, OSError):
-        pass
-    return None
-
-
-def clean_text(value: object) -> str | None:
-    """A database value as text that can be written as UTF-8 (bytes that are none become escapes); null and empty are null."""
-    if value is None or value == "":
-        return None
-    text = str(value)
-    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
-
-
 def digest(*parts: bytes) -> bytes:
-    """A hash of what a store holds of a session, to see whether it changed: XXH3, 128 bits, a tenth of sha256's time; proof against chance,
-    not against an enemy, who could as well change what the table says."""
-    found = xxhash.xxh3_128(parts[0])
+    """XXH3 (128 bits) of what a store holds of a session, to see whether it changed. It guards against chance, not against an attacker."""
+    hashed = xxhash.xxh3_128(parts[0])
     for part in parts[1:]:
-        found.update(BETWEEN)
-        found.update(part)
-    return found.digest()
-
-
-def parsed_object(raw: str | bytes | None) -> dict[str, Any] | None:
-    """The JSON object in a text; null where it holds anything else. Bytes that are no UTF-8 and half emoji are let in, to be mended."""
-    if raw is None:
-        return None
-    try:
-        value = msgspec.json.decode(raw)
-    except (msgspec.DecodeError, UnicodeError, RecursionError, TypeError):
-        try:
-            value = json.loads(raw.decode("utf-8", "surrogateescape") if isinstance(raw, bytes) else raw)
-        except (ValueError, RecursionError, TypeError):
-            return None
-    return value if isinstance(value, dict) else None
+        hashed.update(SEPARATOR)
+        hashed.update(part)
+    return hashed.digest()

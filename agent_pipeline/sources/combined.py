@@ -7,15 +7,13 @@ it out of `store`.
 
 import heapq
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import ClassVar
 
 from agent_pipeline.errors import PartitionError, StoreError
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.items import Item
 from agent_pipeline.sessions.session import Session
-from agent_pipeline.sources.base import TraceSource, add_note
-from agent_pipeline.sources.formats.histories import histories, items_of
+from agent_pipeline.sources.base import TraceSource, add_note, items_of
 
 
 class CombinedSource(TraceSource):
@@ -27,23 +25,18 @@ class CombinedSource(TraceSource):
 
     name: ClassVar[str] = "several"
     looks_like: ClassVar[str] = "several stores"
-    notes: list[str]
 
     def __init__(self, stores: Mapping[str, TraceSource | StoreError]) -> None:
+        super().__init__("several stores")
         self._stores = {name: store for name, store in stores.items() if not isinstance(store, StoreError)}
         self._closed = {name: store for name, store in stores.items() if isinstance(store, StoreError)}
         if not self._stores:
             raise next(iter(self._closed.values()), StoreError("No session store is given: set AGENT_PIPELINE_STORE."))
-        self.notes = []
         for store in self._stores.values():
             self.notes += store.notes
             store.notes = self.notes
         for error in self._closed.values():
             add_note(self.notes, str(error))
-
-    @classmethod
-    def detect(cls, path: Path) -> bool:
-        return False  # several stores are no one's find
 
     def partitions(self) -> list[PartitionKey]:
         holders, failures = self._holders()
@@ -57,10 +50,10 @@ class CombinedSource(TraceSource):
         return self._merged(key, self._holding(key))
 
     def histories(self, key: PartitionKey) -> Iterator[tuple[Session, list[Item]]]:
-        """As the one store that has the partition holds them; of several stores, whose sessions may get other ids, made of the messages."""
+        """The histories of the one store that has the partition; where several have it, items are made of the messages."""
         names = self._holding(key)
         if len(names) == 1:
-            return histories(self._stores[names[0]], key)
+            return self._stores[names[0]].histories(key)
         return ((session, items_of(session)) for session in self._merged(key, names))
 
     def _holding(self, key: PartitionKey) -> list[str]:
@@ -75,11 +68,14 @@ class CombinedSource(TraceSource):
             name, error = next(iter(failures.items()))
             sentence = str(error).rstrip(".")
             raise StoreError(
-                f"{sentence}; the store {name} may hold sessions of {key} too, so mend it, or take it out of the setting store."
+                f"{sentence}; the store {name} may hold sessions of {key} too, so repair it, or take it out of the setting store."
             )
         if key not in holders:
             raise PartitionError(f"The stores have no partition {key}: they have {', '.join(map(str, sorted(holders))) or 'none'}.")
         return holders[key]
+
+    def reader_versions(self) -> dict[str, int]:
+        return {name: version for store in self._stores.values() for name, version in store.reader_versions().items()}
 
     def signature(self) -> str:
         signatures = []
@@ -111,9 +107,9 @@ class CombinedSource(TraceSource):
         for session, name in heapq.merge(*streams, key=lambda each: each[0].session_id):
             if session.session_id in given:
                 count += 1
-                made = next(each for number in range(2, len(given) + 3) if (each := f"{session.session_id}~{number}") not in given)
-                renamed[name, session.session_id] = made
-                session.session_id = made
+                free = next(each for number in range(2, len(given) + 3) if (each := f"{session.session_id}~{number}") not in given)
+                renamed[name, session.session_id] = free
+                session.session_id = free
             if session.parent_session_id is not None:
                 session.parent_session_id = renamed.get((name, session.parent_session_id), session.parent_session_id)
             given.add(session.session_id)

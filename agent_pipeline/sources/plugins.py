@@ -1,6 +1,7 @@
-"""Readers of the user's own: loaded by name, and held to the interface, so that a broken one costs a sentence and not a stack trace."""
+"""The user's own readers: loaded by name and checked, so that a broken one costs a sentence and not a stack trace."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -14,11 +15,9 @@ from agent_pipeline.sources.base import TraceSource
 
 GROUP = "agent_pipeline.sources"
 
-_MEMBERS = ("detect", "partitions", "sessions", "signature")
-
 
 @lru_cache(maxsize=8)
-def users_readers(dotted: tuple[str, ...]) -> tuple[type[TraceSource], ...]:
+def plugin_readers(dotted: tuple[str, ...]) -> tuple[type[TraceSource], ...]:
     """The readers that settings (`package.module:Class`) and entry points name.
 
     Raises:
@@ -36,60 +35,53 @@ def _loaded(what: str, path: str) -> Any:
     try:
         loaded = getattr(import_module(module), name)
     except Exception as error:  # whatever a stranger's module does when it is imported
-        raise SettingsError(f"The reader {what} cannot be loaded ({_short(error)}): mend it, or take it out.") from error
-    missing = [member for member in _MEMBERS if not callable(getattr(loaded, member, None))]
+        raise SettingsError(f"The reader {what} cannot be loaded ({_short(error)}): correct it, or take it out.") from error
+    if not (isinstance(loaded, type) and issubclass(loaded, TraceSource)):
+        raise SettingsError(f"The reader {what} is no subclass of agent_pipeline.sources.TraceSource: make it one.")
+    missing = sorted(loaded.__abstractmethods__)
     missing += [member for member in ("name", "looks_like") if not isinstance(getattr(loaded, member, None), str)]
-    if not isinstance(loaded, type) or missing:
-        lacks = f"it lacks {', '.join(missing)}" if missing else "it is no class"
-        raise SettingsError(f"The reader {what} cannot be used ({lacks}): give it the members of TraceSource.")
+    if missing:
+        raise SettingsError(f"The reader {what} lacks {', '.join(missing)}: give it all that TraceSource asks for.")
     return loaded
 
 
 def _guarded(reader: Any, what: str) -> type[TraceSource]:
-    """The reader with its own exceptions turned into a sentence."""
+    """The reader with its own exceptions turned into sentences."""
 
-    def sentence(where: Any, error: Exception) -> Exception:
-        if isinstance(error, PipelineError):
-            return error
-        return StoreError(f"The reader {what} failed on {where} ({_short(error)}): mend it, or take it out.")
+    @contextmanager
+    def sentences(where: object) -> Iterator[None]:
+        try:
+            yield
+        except PipelineError:
+            raise
+        except Exception as error:
+            raise StoreError(f"The reader {what} failed on {where} ({_short(error)}): correct it, or take it out.") from error
 
     class Guarded(reader):
-        def __init__(self, path: Path) -> None:
-            self._where = path
-            try:
-                super().__init__(path)
-            except Exception as error:
-                raise sentence(path, error) from error
-            if not isinstance(getattr(self, "notes", None), list):
-                self.notes: list[str] = []
+        def __init__(self, where: Path | str) -> None:
+            with sentences(where):
+                TraceSource.__init__(self, where)  # for a reader that forgets to
+                super().__init__(where)
 
         @classmethod
         def detect(cls, path: Path) -> bool:
-            try:
+            with sentences(path):
                 return bool(super().detect(path))
-            except Exception as error:
-                raise sentence(path, error) from error
 
         def partitions(self) -> list[PartitionKey]:
-            try:
+            with sentences(self.path):
                 return sorted(PartitionKey(*key) for key in super().partitions())
-            except Exception as error:
-                raise sentence(self._where, error) from error
 
         def sessions(self, key: PartitionKey) -> Iterator[Session]:
-            try:
+            with sentences(self.path):
                 for session in super().sessions(key):
                     if not isinstance(session, Session):
                         raise TypeError(f"it gave a {type(session).__name__}, not a Session")
                     yield session
-            except Exception as error:
-                raise sentence(self._where, error) from error
 
         def signature(self) -> str:
-            try:
+            with sentences(self.path):
                 return str(super().signature())
-            except Exception as error:
-                raise sentence(self._where, error) from error
 
     Guarded.__name__ = reader.__name__
     return Guarded

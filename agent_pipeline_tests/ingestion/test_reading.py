@@ -16,7 +16,6 @@ from agent_pipeline.ingestion.reading import ReadingOptions, fingerprint, read_s
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.session import Session, canonical_json, sha256_of
 from agent_pipeline.sources import open_source
-from agent_pipeline.sources.base import stored_sessions
 from agent_pipeline_tests.stores import HELLO, add_sessions, call, execute, omniagents_home, result, sessions_db, user
 
 KEY = PartitionKey("shop", "support")
@@ -116,7 +115,7 @@ def home(tmp_path: Path) -> Path:
 
 
 def version(home: Path) -> str:
-    return fingerprint(stored_sessions(open_source(home), KEY))[0]
+    return fingerprint(open_source(home).stored(KEY))[0]
 
 
 def in_sessions(*statements: str) -> Callable[[Path], None]:
@@ -186,7 +185,7 @@ def test_the_fingerprint_stays_when_no_session_item_or_verdict_changed(home, cha
 
 
 def test_the_fingerprint_counts_the_sessions(home):
-    assert fingerprint(stored_sessions(open_source(home), KEY))[1] == 2
+    assert fingerprint(open_source(home).stored(KEY))[1] == 2
 
 
 def test_canonical_json_is_one_text_for_one_value():

@@ -14,7 +14,6 @@ from agent_pipeline.keys import PartitionKey
 from agent_pipeline.redaction import RedactionOptions
 from agent_pipeline.sessions.session import Message, Session
 from agent_pipeline.sources import open_source
-from agent_pipeline.sources.base import stored_sessions
 
 AIRLINE = PartitionKey("tau", "airline")
 OPTIONS = ReadingOptions(task_pattern=r"task(\d+)-trial\d+", redaction=RedactionOptions(enabled=False))  # word for word
@@ -107,7 +106,7 @@ def test_the_trace_export_of_the_same_runs_has_the_same_calls_results_and_verdic
 
 
 def test_two_readings_have_one_fingerprint(real_traces):
-    versions = {fingerprint(stored_sessions(open_source(real_traces / "stores" / "omniagents_home"), AIRLINE)) for _ in range(2)}
+    versions = {fingerprint(open_source(real_traces / "stores" / "omniagents_home").stored(AIRLINE)) for _ in range(2)}
     assert len(versions) == 1 and versions.pop()[1] == 100
 
 

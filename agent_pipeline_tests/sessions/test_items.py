@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from agent_pipeline.sessions.chat import chat_items
 from agent_pipeline.sessions.items import Chat, plain_chat, text_of, texts_to_messages, to_messages
 from agent_pipeline.sessions.session import Message
-from agent_pipeline.sources.base import parsed_object
+from agent_pipeline.sources.formats.json_values import parsed_object
 from agent_pipeline_tests.stores import call, result, says, user
 
 

@@ -20,8 +20,7 @@ from agent_pipeline.errors import PartitionError, StoreError
 from agent_pipeline.ingestion.reading import ReadingOptions, fingerprint, read_sessions
 from agent_pipeline.redaction import RedactionOptions
 from agent_pipeline.sessions.tables import SESSIONS, session_row, to_batches
-from agent_pipeline.sources.base import stored_sessions
-from agent_pipeline.sources.formats.files import FileSource
+from agent_pipeline.sources.formats.file_source import FileSource
 from agent_pipeline_tests.sources.samples import table
 
 COUNT = int(os.environ.get("AGENT_PIPELINE_DAMAGED") or 40)
@@ -55,7 +54,7 @@ def must_survive(reader: type[FileSource], path: Path) -> int:
             sessions = list(read_sessions(source, key, _OPTIONS))
             assert len({session.session_id for session in sessions}) == len(sessions), f"{key} has two sessions of one id"
             rows += sum(batch.num_rows for batch in to_batches(map(session_row, sessions), SESSIONS))
-            assert fingerprint(stored_sessions(source, key))[1] == len(sessions)
+            assert fingerprint(source.stored(key))[1] == len(sessions)
         assert rows or source.notes, f"{path} holds nothing, and nobody says why"
         for note in source.notes:
             note.encode("utf-8")

@@ -18,7 +18,7 @@ from agent_pipeline.sources.benchmarks.swe_agent import SWEAgentSource
 from agent_pipeline.sources.benchmarks.swink import SwinkSource
 from agent_pipeline.sources.benchmarks.tau_bench import TauBenchSource
 from agent_pipeline.sources.benchmarks.toolbench import ToolBenchSource
-from agent_pipeline.sources.formats.files import FileSource
+from agent_pipeline.sources.formats.file_source import FileSource
 from agent_pipeline.sources.formats.plain import OpenAIChatSource, ResponsesSource, ShareGPTSource
 
 Files = dict[str, bytes]

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.items import to_messages
 from agent_pipeline.sources import Location, open_sources
-from agent_pipeline.sources.formats.histories import histories, items_of
+from agent_pipeline.sources.base import items_of
 from agent_pipeline_tests.datasets.chats import chats, session
 from agent_pipeline_tests.stores import HELLO, call, omniagents_home, says, user
 
@@ -32,12 +32,12 @@ def test_an_omniagents_store_gives_its_items_as_they_are_recorded(tmp_path):
         open_sources([Location(str(home))]),
         open_sources([Location(str(home)), Location(str(omniagents_home(tmp_path / "x", {}, "x/y")))]),
     ):
-        found = {each.session_id: items for each, items in histories(source, KEY)}
+        found = {each.session_id: items for each, items in source.histories(KEY)}
         assert found == {"a": ODD, "b": HELLO, "c": []}
 
 
 def test_of_two_stores_with_one_partition_items_are_made_of_the_messages(tmp_path):
     homes = [omniagents_home(tmp_path / name, {"a": HELLO}) for name in ("one", "two")]
-    found = [(each.session_id, items) for each, items in histories(open_sources([Location(str(home)) for home in homes]), KEY)]
+    found = [(each.session_id, items) for each, items in open_sources([Location(str(home)) for home in homes]).histories(KEY)]
     expected = [{"type": "message", **message} for message in HELLO]
     assert found == [("a", expected), ("a~2", expected)]

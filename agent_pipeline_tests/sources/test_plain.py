@@ -15,11 +15,12 @@ from agent_pipeline.errors import PartitionError, StoreError
 from agent_pipeline.keys import PartitionKey, parse_key
 from agent_pipeline.sessions.session import Session
 from agent_pipeline.sessions.tables import SESSIONS, session_row, to_table
-from agent_pipeline.sources import SOURCES
-from agent_pipeline.sources.formats import files, records
+from agent_pipeline.sources import SOURCES, open_source
+from agent_pipeline.sources.formats import json_values
 from agent_pipeline.sources.formats.fields import counts, function_tools, scalar, verdict, when
-from agent_pipeline.sources.formats.files import FileSource, usable_key, what_it_holds
+from agent_pipeline.sources.formats.file_source import FileSource, usable_key
 from agent_pipeline.sources.formats.plain import OpenAIChatSource, ResponsesSource, ShareGPTSource
+from agent_pipeline.sources.opening import UnknownFormatError
 from agent_pipeline_tests.sources.samples import (
     CHAT,
     SAMPLES,
@@ -67,7 +68,7 @@ def test_a_chat_line_says_everything_by_its_usual_names(tmp_path: Path) -> None:
     usage = {"prompt_tokens": 3, "prompt_tokens_details": {"cached_tokens": 2}, "note": "x", "ok": True}
     row = chat_row(**more, usage=usage, cost_usd=0.25, shed="red", parent_session_id="s0", attack_succeeded=True)
     (session,) = read(opened(OpenAIChatSource, tmp_path, chat__jsonl=lines(row)))
-    assert session.score == 0.75, "the mean of its scores"
+    assert session.score is None, "metrics without a direction are no verdict"
     assert (session.project, session.agent, session.session_id, session.source) == ("garden", "keeper", "s1", "openai_chat")
     assert session.messages == CHAT
     assert session.tools == [TOOL] and session.tools_origin == "source"
@@ -141,14 +142,14 @@ def test_an_empty_conversation_is_a_session_and_a_line_that_is_none_is_counted(t
     assert [note.partition(": ")[2] for note in source.notes] == [
         "1 lines hold no JSON object and were left out (the first is line 4).",
         "1 records are no JSON and were left out.",
-        "1 records are not what openai_chat writes (JSON lines with messages) and were left out.",
+        "1 records are not what openai_chat writes (JSON lines with messages of role and content) and were left out.",
     ]
 
 
 def test_sessions_of_one_id_are_told_apart_and_that_is_noted(tmp_path: Path) -> None:
     source = opened(OpenAIChatSource, tmp_path, chat__jsonl=lines(*[chat_row() for _ in range(3)], chat_row(session_id="s1~2")))
     assert [session.session_id for session in read(source)] == ["s1", "s1~2", "s1~2~2", "s1~3"]
-    assert "3 sessions have an id that another has too" in source.notes[0]
+    assert "3 sessions have an id that another session has too" in source.notes[0]
 
 
 def test_many_sessions_of_one_id_do_not_take_for_ever(tmp_path: Path) -> None:
@@ -228,17 +229,42 @@ def test_a_changed_file_is_indexed_again(tmp_path: Path) -> None:
 def test_the_index_pass_decodes_no_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = opened(OpenAIChatSource, tmp_path, chat__jsonl=lines(*[chat_row(session_id=f"s{number}") for number in range(100)]))
     assert source.detect(source.path)
-    decoded: list[object] = []
-    monkeypatch.setattr(files, "parsed", lambda raw: decoded.append(raw) or records.parsed(raw))
-    assert source.partitions() == [("garden", "keeper")] and not decoded
+    decoded: list[bytes] = []
+    monkeypatch.setattr(json_values, "parsed", lambda raw, parsed=json_values.parsed: decoded.append(bytes(raw)) or parsed(raw))
+    assert source.partitions() == [("garden", "keeper")]
+    assert decoded and not any(b"role" in raw for raw in decoded)
 
 
-def test_a_file_that_no_reader_knows_is_described(tmp_path: Path) -> None:
-    named = {"a": lines({"messages_display": "user: hi"}), "b": b"# words", "c": b'{"a": ', "d": b"[]", "e": b"PAR1xxxx"}
-    held = {name: what_it_holds(put(tmp_path, {name: raw})) for name, raw in named.items()}
-    assert held["a"] == "records with the fields messages_display"
-    assert held["b"] == "neither JSON, nor Parquet, Arrow or a zip of JSON"
-    assert "is no JSON" in held["c"] and "is no whole Parquet" in held["e"] and held["d"] == "no records"
+@pytest.mark.parametrize("gap", ["\n", "", "\n\n"])
+def test_values_written_one_after_another_are_a_sound_file(gap: str, tmp_path: Path) -> None:
+    """The console exporters of the tracing SDKs write indented objects like that."""
+    raw = gap.join(json.dumps(chat_row(session_id=f"s{number}"), indent=4) for number in range(3)).encode()
+    source = opened(OpenAIChatSource, tmp_path, spans__json=raw)
+    assert [session.session_id for session in read(source)] == ["s0", "s1", "s2"] and not source.notes
+
+
+@pytest.mark.parametrize(
+    ("raw", "held", "nearest"),
+    [
+        (lines({"messages_display": "user: hi"}), "it has records with the fields messages_display", []),
+        (lines({"traj_": [], "rewards": 1}), "it has records with the fields traj_, rewards", ["tau_bench"]),
+        (b"# words", "it holds neither JSON, nor Parquet, Arrow or a zip of JSON", []),
+        (b"[]", "it holds no records", []),
+    ],
+)
+def test_a_file_that_no_reader_knows_is_described_beside_the_nearest_formats(
+    raw: bytes, held: str, nearest: list[str], tmp_path: Path
+) -> None:
+    with pytest.raises(UnknownFormatError) as error:
+        open_source(put(tmp_path, {"a": raw}))
+    assert held in str(error.value) and str(error.value).count(". ") == 1 and "docs/traces.md" in str(error.value)
+    assert error.value.nearest == nearest
+
+
+@pytest.mark.parametrize(("raw", "why"), [(b'{"a": ', "is no JSON"), (b"PAR1xxxx", "is no whole Parquet")])
+def test_a_damaged_file_that_no_reader_knows_says_what_is_wrong_with_it(raw: bytes, why: str, tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=why):
+        open_source(put(tmp_path, {"a": raw}))
 
 
 @given(st.text(max_size=300), st.text(max_size=300))

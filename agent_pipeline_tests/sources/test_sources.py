@@ -17,8 +17,9 @@ from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.repair import DEFAULT_POLICY
 from agent_pipeline.sessions.session import Session
 from agent_pipeline.sessions.tables import SESSIONS, session_row, to_rows, to_table
-from agent_pipeline.sources import OmniagentsSource, OpenAIAgentsSource, base, open_source
-from agent_pipeline.sources.base import timestamp
+from agent_pipeline.sources import OmniagentsSource, OpenAIAgentsSource, open_source
+from agent_pipeline.sources.formats import sqlite
+from agent_pipeline.sources.formats.fields import when
 from agent_pipeline_tests.stores import AGENTS_SCHEMA, HELLO, add_sessions, call, execute, omniagents_home, result, sessions_db, user
 
 KEY = PartitionKey("shop", "support")
@@ -162,7 +163,7 @@ def test_a_judgment_that_is_no_text_breaks_nothing(tmp_path):
     ],
 )
 def test_a_time_is_utc_or_nothing(value, expected):
-    assert (found := timestamp(value)) is expected or found.isoformat() == expected
+    assert (found := when(value)) is expected or found.isoformat() == expected
 
 
 # Partitions
@@ -279,7 +280,7 @@ def test_a_verdict_file_that_is_no_database_is_a_failure_and_not_no_verdicts(tmp
 
 
 def test_a_locked_store_says_so_and_is_read_when_it_is_free(tmp_path, monkeypatch):
-    monkeypatch.setattr(base, "BUSY_SECONDS", 0.1)
+    monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.1)
     home, chats = omniagents_home(tmp_path / "home"), agents_file(tmp_path / "chats.db", {"a": HELLO})
     for path, reading in ((sessions_db(home), lambda: read(home)), (chats, lambda: read(chats, PartitionKey("chats", "default")))):
         with closing(sqlite3.connect(path, isolation_level=None)) as other:

@@ -1,8 +1,7 @@
 """Claude Code sessions: JSON lines of `{type, uuid, parentUuid, isSidechain, sessionId, timestamp, message}`, a file or a folder of them.
 
-The lines of one API message (`message.id`) are put together. Lines are a tree by `parentUuid`: of its branches the one with the last
-line is taken. Side chains (a sub-agent's work) are sessions of their own that name their parent. Lines of other types are passed over and
-counted.
+The lines of one API message (`message.id`) are joined. Lines form a tree by `parentUuid`: of its branches, the one with the last line is
+taken. Side chains (a sub-agent's work) are sessions of their own that name their parent. Lines of other types are counted and passed over.
 """
 
 from collections import Counter
@@ -10,26 +9,19 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
-import msgspec
-
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.chat import chat_to_messages
 from agent_pipeline.sessions.items import text_of
 from agent_pipeline.sessions.session import Session
 from agent_pipeline.sources.agents.codex import folder_name
 from agent_pipeline.sources.base import add_note
-from agent_pipeline.sources.formats.fields import elements, number, section
-from agent_pipeline.sources.formats.files import FileSource, Ident, Record, text
-from agent_pipeline.sources.formats.records import Kind, Place
+from agent_pipeline.sources.formats.fields import Record, chosen, number, objects, section, text
+from agent_pipeline.sources.formats.file_source import Fields, FileSource, Ident
+from agent_pipeline.sources.formats.record_files import Kind, Place
+from agent_pipeline.sources.formats.session_fields import new_session
 
 _SPOKEN = ("user", "assistant")
 _CONTEXT = ("cwd", "gitBranch", "version", "agentId")
-
-
-class _Line(msgspec.Struct):
-    type: str
-    sessionId: Any = None  # noqa: N815
-    cwd: Any = None
 
 
 class ClaudeCodeSource(FileSource):
@@ -39,17 +31,20 @@ class ClaudeCodeSource(FileSource):
     looks_like: ClassVar[str] = "Claude Code sessions: lines of user and assistant with sessionId and message"
     kinds: ClassVar[tuple[Kind, ...]] = ("lines",)
     merges: ClassVar[bool] = True
-    outline: ClassVar[type[msgspec.Struct]] = _Line
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
+    def __init__(self, where: Path | str) -> None:
+        super().__init__(where)
         self._left = 0
 
     @classmethod
-    def accepts(cls, record: Record) -> bool:
+    def accepts(cls, record: Fields) -> bool:
         return record.get("type") in _SPOKEN and isinstance(record.get("message"), dict) and "sessionId" in record
 
-    def identify(self, record: Record, place: Place) -> Ident | None:
+    @classmethod
+    def reads(cls, record: Fields) -> bool:
+        return isinstance(record.get("type"), str)  # summaries and the like are counted, not strange
+
+    def identify(self, record: Fields, place: Place) -> Ident | None:
         session = text(record.get("sessionId"))
         return Ident(session, session, folder_name(record.get("cwd")), self.name.replace("_", "-")) if session else None
 
@@ -60,11 +55,11 @@ class ClaudeCodeSource(FileSource):
             sentence = f"{self.path}: {self._left} messages of {key} are on conversation branches that were left"
             add_note(self.notes, f"{sentence}; of each session the branch with the last line was taken.")
 
-    def build(self, key: PartitionKey, session_id: str, found: list[tuple[Place, Record]]) -> Iterable[Session]:
+    def build(self, key: PartitionKey, session_id: str, records: list[tuple[Place, Record]]) -> Iterable[Session]:
         main: list[Record] = []
         sides: dict[str, list[Record]] = {}
         roots: dict[Any, str] = {}
-        for line in _distinct(record for _, record in found):
+        for line in _distinct(record for _, record in records):
             if line.get("isSidechain") is True:
                 parent, own = text(line.get("parentUuid")), text(line.get("uuid"))
                 chain = text(line.get("agentId")) or roots.get(parent) or own or "side"
@@ -90,23 +85,24 @@ class ClaudeCodeSource(FileSource):
         times = [line["timestamp"] for line in taken if line.get("timestamp")]
         models = [section(line, "message").get("model") for line in spoken if line.get("type") == "assistant"]
         broken = bool(taken) and taken[-1].get("isApiErrorMessage") is True
-        return self.made(
+        return new_session(
+            self.name,
             key,
             session_id,
             chat,
-            context={name: lines[0][name] for name in _CONTEXT if lines[0].get(name) is not None},
+            context=chosen(lines[0], _CONTEXT),
             usage=usage.values(),
             cost_usd=sum(costs) if costs else None,
             created_at=times[0] if times else None,
             ended_at=times[-1] if times else None,
             model_id=next((model for model in reversed(models) if model), None),
             parent_session_id=parent,
-            error=_words(taken[-1]) or "the API gave an error" if broken else None,
+            error=_text_in(taken[-1]) or "the API gave an error" if broken else None,
         )
 
 
 def _distinct(lines: Iterable[Record]) -> Iterable[Record]:
-    """Lines without those that a resumed session's file repeats."""
+    """The lines without those that the file of a resumed session repeats."""
     seen: set[str] = set()
     for line in lines:
         own = text(line.get("uuid"))
@@ -171,7 +167,7 @@ def _parts(message: Record) -> list[Any]:
 
 
 def _blocks(line: Record) -> list[Record]:
-    return [block for block in elements(section(line, "message").get("content")) if isinstance(block, dict)]
+    return objects(section(line, "message").get("content"))
 
 
 def _message_id(line: Record) -> str | None:
@@ -184,5 +180,5 @@ def _synthetic(line: Record) -> bool:
     return of_model or line.get("isApiErrorMessage") is True or line.get("isCompactSummary") is True
 
 
-def _words(line: Record) -> str | None:
+def _text_in(line: Record) -> str | None:
     return text(text_of(section(line, "message").get("content"), Counter()))

@@ -10,15 +10,14 @@ from itertools import takewhile
 from pathlib import PurePath, PureWindowsPath
 from typing import Any, ClassVar
 
-import msgspec
-
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.chat import responses_items
 from agent_pipeline.sessions.items import text_of, to_messages
 from agent_pipeline.sessions.session import Session
-from agent_pipeline.sources.formats.fields import section
-from agent_pipeline.sources.formats.files import FileSource, Ident, Record, text
-from agent_pipeline.sources.formats.records import Kind, Place
+from agent_pipeline.sources.formats.fields import Record, chosen, section, text
+from agent_pipeline.sources.formats.file_source import Fields, FileSource, Ident
+from agent_pipeline.sources.formats.record_files import Kind, Place
+from agent_pipeline.sources.formats.session_fields import new_session
 
 _LINES = {"session_meta", "response_item", "event_msg", "turn_context", "compacted"}
 _EVENTS = {"token_count", "error"}
@@ -32,40 +31,31 @@ _INJECTED = (
 _CONTEXT = ("cwd", "originator", "cli_version", "source", "model_provider", "git")
 
 
-class _Payload(msgspec.Struct):
-    type: Any = None
-    id: Any = None
-    cwd: Any = None
-
-
-class _Line(msgspec.Struct):
-    type: str
-    payload: _Payload
-
-
 class CodexSource(FileSource):
     """A rollout, or a folder of them: the working folder's name is the project."""
 
     name: ClassVar[str] = "codex"
     looks_like: ClassVar[str] = "Codex rollouts: lines of session_meta, turn_context and response_item"
     kinds: ClassVar[tuple[Kind, ...]] = ("lines",)
-    outline: ClassVar[type[msgspec.Struct]] = _Line
 
     @classmethod
-    def accepts(cls, record: Record) -> bool:
+    def accepts(cls, record: Fields) -> bool:
         return record.get("type") in ("session_meta", "response_item", "turn_context") and isinstance(record.get("payload"), dict)
 
-    def identify(self, record: Record, place: Place) -> Ident | None:
-        payload = record.get("payload")
-        kind, inner = record.get("type"), msgspec.structs.asdict(payload) if isinstance(payload, _Payload) else section(payload)
-        if kind not in _LINES or (kind == "event_msg" and text(inner.get("type")) not in _EVENTS) or kind == "compacted":
+    @classmethod
+    def reads(cls, record: Fields) -> bool:
+        return isinstance(record.get("type"), str)
+
+    def identify(self, record: Fields, place: Place) -> Ident | None:
+        kind, inner = record.get("type"), section(record, "payload")
+        if kind not in _LINES or kind == "compacted" or (kind == "event_msg" and text(inner.get("type")) not in _EVENTS):
             return None
         meta = inner if kind == "session_meta" else {}
-        file = ":".join([*self.under(place.path), place.path.stem])
+        file = ":".join([*self.folders_of(place.path), place.path.stem])
         return Ident(file, text(meta.get("id")), folder_name(meta.get("cwd")), self.name)
 
-    def build(self, key: PartitionKey, session_id: str, found: list[tuple[Place, Record]]) -> Iterable[Session]:
-        lines = [record for _, record in found]
+    def build(self, key: PartitionKey, session_id: str, records: list[tuple[Place, Record]]) -> Iterable[Session]:
+        lines = [record for _, record in records]
         meta = next((section(line, "payload") for line in lines if line.get("type") == "session_meta"), {})
         models = [section(line, "payload").get("model") for line in lines if line.get("type") == "turn_context"]
         events = [section(line, "payload") for line in lines if line.get("type") == "event_msg"]
@@ -73,12 +63,13 @@ class CodexSource(FileSource):
         items = [line.get("payload") for line in lines if line.get("type") == "response_item"]
         times = [line["timestamp"] for line in lines if line.get("timestamp")]
         last = section(lines[-1], "payload")
-        yield self.made(
+        yield new_session(
+            self.name,
             key,
             session_id,
             to_messages(_with_system(meta, items)),
             tools=meta.get("dynamic_tools"),
-            context={name: meta[name] for name in _CONTEXT if meta.get(name) is not None},
+            context=chosen(meta, _CONTEXT),
             usage=next(([each] for each in reversed(used) if each), ()),
             created_at=meta.get("timestamp") or (times[0] if times else None),
             ended_at=times[-1] if times else None,
@@ -106,7 +97,7 @@ def _with_system(meta: Record, items: list[Any]) -> Iterator[Any]:
 
 
 def _injected(item: Any) -> str | None:
-    """The text of a message that Codex itself put in; null for any other item."""
+    """The text of a message that Codex itself put in; `None` for any other item."""
     if not isinstance(item, dict) or item.get("type") != "message" or item.get("role") not in ("user", "developer", "system"):
         return None
     content = text_of(item.get("content"), Counter())

@@ -7,14 +7,14 @@ session that has only those, the tools' calls and results are all there is. Verd
 from pathlib import Path
 from typing import Any, ClassVar
 
-from agent_pipeline.sources.base import file_signature
-from agent_pipeline.sources.formats.fields import section, when
-from agent_pipeline.sources.formats.files import Ident, Record, files_of, text
-from agent_pipeline.sources.formats.labels import Labels, labels_file
-from agent_pipeline.sources.formats.records import Kind, Place
-from agent_pipeline.sources.platforms.requests import messages_of, request_of, response_of
-from agent_pipeline.sources.platforms.spans import SpanSource
-from agent_pipeline.sources.platforms.threads import Span
+from agent_pipeline.sources.base import files_of
+from agent_pipeline.sources.formats.fields import Record, section, text, when
+from agent_pipeline.sources.formats.file_source import Fields, Ident
+from agent_pipeline.sources.formats.labels import labels_beside, read_labels
+from agent_pipeline.sources.formats.record_files import Kind, Place
+from agent_pipeline.sources.platforms.conversations import Span
+from agent_pipeline.sources.platforms.model_calls import messages_of, request_of, response_of
+from agent_pipeline.sources.platforms.span_source import SpanSource
 
 
 class OpenAITracesSource(SpanSource):
@@ -24,16 +24,16 @@ class OpenAITracesSource(SpanSource):
     looks_like: ClassVar[str] = "JSON lines with object trace and trace.span"
     kinds: ClassVar[tuple[Kind, ...]] = ("lines", "document")
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        self._labels: tuple[str, Labels] | None = None
+    def __init__(self, where: Path | str) -> None:
+        super().__init__(where)
+        self._labels: tuple[str, dict[str, dict[str, Any]]] | None = None
 
     @classmethod
-    def accepts(cls, record: Record) -> bool:
+    def accepts(cls, record: Fields) -> bool:
         kind = record.get("object")
         return (kind == "trace" and "workflow_name" in record) or (kind == "trace.span" and isinstance(record.get("span_data"), dict))
 
-    def identify(self, record: Record, place: Place) -> Ident:
+    def identify(self, record: Fields, place: Place) -> Ident:
         if record.get("object") == "trace":
             return Ident(_trace(record.get("id"), place), text(record.get("group_id")), text(record.get("workflow_name")))
         data = section(record, "span_data")
@@ -77,15 +77,11 @@ class OpenAITracesSource(SpanSource):
     def beside(self, session_id: str) -> dict[str, Any]:
         signature = self.signature()
         if self._labels is None or self._labels[0] != signature:
-            self._labels = signature, Labels(self.sidecars(), self.notes)
-        return self._labels[1].of(session_id)
-
-    def signature(self) -> str:
-        return file_signature(*files_of(self.path), *self.sidecars())
+            self._labels = signature, read_labels(self.sidecars(), self.notes)
+        return self._labels[1].get(session_id, {})
 
     def sidecars(self) -> list[Path]:
-        """The files of labels beside the files of traces."""
-        return [labels for path in files_of(self.path) for labels in labels_file(path)]
+        return [labels for path in files_of(self.path) for labels in labels_beside(path)]
 
 
 def _trace(value: Any, place: Place) -> str:

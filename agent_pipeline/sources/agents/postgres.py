@@ -1,31 +1,31 @@
 """omniagents in PostgreSQL (`OMNIAGENTS_HISTORY_BACKEND=postgres`, `OMNIAGENTS_HISTORY_URL`), given as `store = "postgresql://..."`.
 
-Its schema is not published beyond the two tables of the SQLite file, so this is assumed, looked up in the catalog, and refused with a
-sentence where it is not so: a table `sessions` with `session_id`, and beside it (in the same schema) a table `history` with `id`,
-`session_id` and `msg_json`, of any column types. `archived`, `created_at` and `context_json` are taken where they are. Project and agent
-are the columns of `sessions` that are called so (`project`, `project_slug`, `project_id`, `agent`, `agent_slug`, `agent_id`, ...); if
-`history` has them too they belong to the key. Without such columns a schema is a project (`public`: the database's name) and the agent is
-`default`. Verdicts are a table `analysis(group_id, judgment)` in that schema, if there is one: the last row by its `id` or `created_at`
-decides.
+Its schema is not published beyond the two tables of the SQLite file. What is assumed is looked up in the catalog and refused with a
+sentence where it does not hold:
 
-Read in one read-only, repeatable-read transaction through a server-side cursor: a snapshot, whatever the agents write meanwhile, and memory
-for a few thousand rows.
+- a table `sessions` with `session_id`, and in the same schema a table `history` with `id`, `session_id` and `msg_json`, of any types;
+- `archived`, `created_at` and `context_json` are used where they exist;
+- project and agent are the columns of `sessions` with such names (`project`, `project_slug`, `agent_id`, ...); if `history` has them too,
+  they belong to the key. Without them a schema is a project (`public`: the database's name) and the agent is `default`;
+- verdicts are a table `analysis(group_id, judgment)` in that schema, of which the last row by `id` or `created_at` counts.
+
+Everything is read in one read-only, repeatable-read transaction through server-side cursors: one snapshot, little memory.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from urllib.parse import urlsplit
 
-from agent_pipeline.errors import PartitionError, StoreError
+from agent_pipeline.errors import StoreError
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.sessions.items import Item
-from agent_pipeline.sessions.session import Session
-from agent_pipeline.sources.agents.omniagents import by_session, stored_session
-from agent_pipeline.sources.base import BUSY_SECONDS, add_note, clean_text, parsed_object
-from agent_pipeline.sources.formats.files import usable_key
+from agent_pipeline.sources.agents.item_store import ItemStore, SessionRow, no_partition, side_by_side
+from agent_pipeline.sources.base import add_note
+from agent_pipeline.sources.formats.fields import clean_text
+from agent_pipeline.sources.formats.file_source import DEFAULT_AGENT, usable_key
+from agent_pipeline.sources.formats.sqlite import BUSY_SECONDS, quoted
 
 if TYPE_CHECKING:
     import psycopg
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 CONNECT_SECONDS = 10
 ROWS_AT_A_TIME = 2000
 
-_DEFAULT = "default"
 _PROJECT = ("project", "project_slug", "project_id", "project_name")
 _AGENT = ("agent", "agent_slug", "agent_id", "agent_name")
 
@@ -72,16 +71,22 @@ class _Schema:
     def table(self, name: str) -> str:
         return f"{_quoted(self.name)}.{_quoted(name)}"
 
-    def rows(self) -> str:
-        """Every session of a project and agent with its items; sessions without any come too. One column is one value a row: text."""
+    def sessions(self) -> str:
+        """The rows of a project and agent, in the order of ids letter by letter."""
         has = self.columns["sessions"]
         fields = [f"s.{_quoted(name)}" if name in has else "NULL" for name in ("archived", "created_at")]
         context = 's."context_json"::text' if "context_json" in has else "NULL"
         return f"""
-            SELECT s."session_id"::text COLLATE "C" AS name, {", ".join(fields)}, {context}, h."id", h."msg_json"::text
-            FROM {self.table("sessions")} AS s LEFT JOIN {self.table("history")} AS h ON {self._joined("s", "h")}
-            WHERE s."session_id" IS NOT NULL AND {self._of_partition("s")}
-            ORDER BY name, h."id"
+            SELECT s."session_id"::text COLLATE "C" AS name, {", ".join(fields)}, {context} FROM {self.table("sessions")} AS s
+            WHERE s."session_id" IS NOT NULL AND {self._of_partition("s")} ORDER BY name
+        """
+
+    def items(self) -> str:
+        """Their items, in the same order."""
+        return f"""
+            SELECT s."session_id"::text COLLATE "C" AS name, h."msg_json"::text
+            FROM {self.table("sessions")} AS s JOIN {self.table("history")} AS h ON {self._joined("s", "h")}
+            WHERE {self._of_partition("s")} ORDER BY name, h."id"
         """
 
     def orphans(self) -> str:
@@ -106,8 +111,9 @@ class _Schema:
         return " AND ".join(f"{alias}.{_quoted(name)}::text IS NOT DISTINCT FROM %s" for name in named) or "true"
 
 
-@dataclass(frozen=True)
-class _Place:
+class _Place(NamedTuple):
+    """A partition: its schema, and the values of the columns that say the project and the agent."""
+
     schema: _Schema
     project: str | None
     agent: str | None
@@ -117,56 +123,41 @@ class _Place:
         return [value for name, value in ((self.schema.project, self.project), (self.schema.agent, self.agent)) if name]
 
 
-class PostgresSource:
+class PostgresSource(ItemStore):
     """One PostgreSQL database, by its URL."""
 
     name: ClassVar[str] = "omniagents_postgres"
     looks_like: ClassVar[str] = "postgresql://... with the tables sessions and history"
     schemes: ClassVar[tuple[str, ...]] = ("postgresql", "postgres")
 
-    def __init__(self, path: Path | str) -> None:
-        self.url = str(path)
-        self.notes: list[str] = []
+    def __init__(self, where: Path | str) -> None:
+        super().__init__(where)
+        self.url = str(where)
         try:
             self._password = urlsplit(self.url).password
         except ValueError as error:
-            raise StoreError(f"The store's URL is none ({error}): write it as postgresql://user@host:port/database.") from error
-
-    @classmethod
-    def detect(cls, path: Path) -> bool:
-        return False
+            raise StoreError(f"The store's URL is not valid ({error}): write it as postgresql://user@host:port/database.") from error
 
     def partitions(self) -> list[PartitionKey]:
         with self._snapshot() as connection:
             return sorted(self._places(connection))
 
-    def sessions(self, key: PartitionKey) -> Iterator[Session]:
-        return (session for session, _ in self._read(key))
-
-    def histories(self, key: PartitionKey) -> Iterator[tuple[Session, list[Item]]]:
-        """Every session with its items as they are recorded, without those that are no JSON object; raises what `sessions` raises."""
-        for session, texts in self._read(key):
-            yield session, [item for text in texts if (item := parsed_object(text)) is not None]
-
-    def _read(self, key: PartitionKey) -> Iterator[tuple[Session, list[str | None]]]:
-        """Every session, and the texts of its items."""
+    def read(self, key: PartitionKey) -> Iterator[tuple[SessionRow, list[Any]]]:
         with self._snapshot() as connection:
             places = self._places(connection)
             if key not in places:
-                known = ", ".join(map(str, sorted(places))) or "none"
-                raise PartitionError(f"The store {self._shown} has no partition {key}: it has {known}.")
-            place = places[key]
-            schema = place.schema
+                raise no_partition(self._shown, key, places)
+            place, schema = places[key], places[key].schema
             if count := connection.execute(schema.orphans(), ()).fetchall()[0][0]:
                 add_note(self.notes, f"{self._shown}: {count} items of {schema.table('history')} belong to no session and were left out.")
             judgments = self._judgments(connection, schema)
-            with connection.cursor(name="agent_pipeline_sessions") as cursor:
-                cursor.itersize = ROWS_AT_A_TIME
-                cursor.execute(schema.rows(), place.parameters)
-                for session_id, rows in by_session(cursor, self._shown):
-                    session = stored_session(key, session_id, rows, judgments.get(session_id))
-                    session.source = self.name
-                    yield session, [row[5] for row in rows if row[4] is not None]
+            with connection.cursor(name="agent_pipeline_sessions") as rows, connection.cursor(name="agent_pipeline_items") as items:
+                for cursor, statement in ((rows, schema.sessions()), (items, schema.items())):
+                    cursor.itersize = ROWS_AT_A_TIME
+                    cursor.execute(statement, place.parameters)
+                heads = (SessionRow._make((*row, {"judgment": judgments.get(row[0])})) for row in rows)
+                texts = ((name, text and text.encode("utf-8", "surrogateescape")) for name, text in items)
+                yield from side_by_side(heads, texts, self._shown)
 
     def signature(self) -> str:
         """The tables' files and their counts of rows written; where the server counts none, its last transaction."""
@@ -214,9 +205,9 @@ class PostgresSource:
     def _places(self, connection: "psycopg.Connection[tuple[Any, ...]]") -> dict[PartitionKey, _Place]:
         tables: dict[str, dict[str, tuple[str, ...]]] = {}
         for schema_name, table, column in connection.execute(_COLUMNS):
-            found = tables.setdefault(schema_name, {})
-            found[table] = (*found.get(table, ()), column)
-        schemas = [_Schema(name, found) for name, found in tables.items() if self._is_ours(name, found)]
+            columns = tables.setdefault(schema_name, {})
+            columns[table] = (*columns.get(table, ()), column)
+        schemas = [_Schema(name, columns) for name, columns in tables.items() if self._is_ours(name, columns)]
         if not schemas:
             raise StoreError(
                 f"{self._shown} has no schema with tables sessions(session_id, ...) and history(id, session_id, msg_json): "
@@ -226,7 +217,7 @@ class PostgresSource:
         for schema in schemas:
             project = urlsplit(self.url).path.strip("/") or connection.info.dbname if schema.name == "public" else schema.name
             for row in connection.execute(schema.partitions(), ()).fetchall():
-                key = usable_key(row[0] or project, row[1] or _DEFAULT)
+                key = usable_key(row[0] or project, row[1] or DEFAULT_AGENT)
                 if key in places:
                     raise StoreError(
                         f"{self._shown} has the partition {key} twice ({schema.name} and {places[key].schema.name}): rename one."
@@ -256,4 +247,4 @@ def shown_url(url: str) -> str:
 
 
 def _quoted(identifier: str) -> str:
-    return '"' + identifier.replace('"', '""').replace("%", "%%") + '"'  # every statement goes with parameters, if none
+    return quoted(identifier).replace("%", "%%")  # every statement goes with parameters, if none

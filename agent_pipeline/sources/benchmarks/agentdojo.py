@@ -6,28 +6,18 @@ of the infrastructure. `security` says that an attack succeeded, and means nothi
 
 from collections.abc import Iterable
 from pathlib import PurePosixPath
-from typing import Any, ClassVar
-
-import msgspec
+from typing import ClassVar
 
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.chat import chat_to_messages
 from agent_pipeline.sessions.session import Session
-from agent_pipeline.sources.formats.fields import verdict
-from agent_pipeline.sources.formats.files import FileSource, Ident, Record, text
-from agent_pipeline.sources.formats.records import Place
+from agent_pipeline.sources.formats.fields import Record, chosen, text, verdict
+from agent_pipeline.sources.formats.file_source import Fields, FileSource, Ident
+from agent_pipeline.sources.formats.json_values import holds_list
+from agent_pipeline.sources.formats.record_files import Place
+from agent_pipeline.sources.formats.session_fields import new_session
 
 _CONTEXT = ("attack_type", "injections", "duration", "benchmark_version", "agentdojo_package_version", "_path")
-
-
-class _Run(msgspec.Struct):
-    suite_name: str
-    user_task_id: str
-    messages: msgspec.Raw
-    injection_task_id: Any = None
-    attack_type: Any = None
-    pipeline_name: Any = None
-    _path: Any = None
 
 
 class AgentDojoSource(FileSource):
@@ -35,28 +25,29 @@ class AgentDojoSource(FileSource):
 
     name: ClassVar[str] = "agentdojo"
     looks_like: ClassVar[str] = "runs with suite_name, user_task_id and messages"
-    outline: ClassVar[type[msgspec.Struct]] = _Run
 
     @classmethod
-    def accepts(cls, record: Record) -> bool:
-        return isinstance(record.get("messages"), list) and "suite_name" in record and "user_task_id" in record
+    def accepts(cls, record: Fields) -> bool:
+        return holds_list(record, "messages") and "suite_name" in record and "user_task_id" in record
 
-    def identify(self, record: Record, place: Place) -> Ident:
+    def identify(self, record: Fields, place: Place) -> Ident:
         suite, attack = text(record.get("suite_name")) or "", _attack(record) or "none"
         session = ":".join([suite, text(record.get("user_task_id")) or "", attack, text(record.get("injection_task_id")) or "none"])
         return Ident(None, session, suite, _agent(record, suite, place))
 
-    def build(self, key: PartitionKey, session_id: str, found: list[tuple[Place, Record]]) -> Iterable[Session]:
-        place, record = found[0]
+    def build(self, key: PartitionKey, session_id: str, records: list[tuple[Place, Record]]) -> Iterable[Session]:
+        place, record = records[0]
         suite = text(record.get("suite_name")) or ""
         task = [suite, text(record.get("user_task_id")), text(record.get("injection_task_id"))]
         score, judgment = verdict(record.get("utility"))
         obeyed = record.get("security") if _attack(record) else None
-        yield self.made(
+        yield new_session(
+            self.name,
             key,
             session_id,
             chat_to_messages(record.get("messages")),
-            context={name: record[name] for name in _CONTEXT if record.get(name) is not None},
+            context=chosen(record, _CONTEXT),
+            score=score,
             scores={"utility": score},
             created_at=record.get("evaluation_timestamp"),
             task_id="/".join(part for part in task if part),
@@ -68,13 +59,13 @@ class AgentDojoSource(FileSource):
         )
 
 
-def _attack(record: Record) -> str | None:
-    """The kind of attack that was made on a run; null for none."""
+def _attack(record: Fields) -> str | None:
+    """The kind of attack that was made on a run; `None` for none."""
     attack = text(record.get("attack_type"))
     return None if attack in (None, "none") else attack
 
 
-def _agent(record: Record, suite: str, place: Place) -> str | None:
+def _agent(record: Fields, suite: str, place: Place) -> str | None:
     for path in (text(record.get("_path")), place.path.as_posix()):
         parts = PurePosixPath(path or "").parts
         if suite in parts[1:]:

@@ -14,9 +14,11 @@ from agent_pipeline.sessions.chat import chat_to_messages
 from agent_pipeline.sessions.items import MAX_DEPTH
 from agent_pipeline.sessions.session import Session
 from agent_pipeline.sources.base import add_note
-from agent_pipeline.sources.formats.fields import elements, section, verdict
-from agent_pipeline.sources.formats.files import FileSource, Ident, Record, text
-from agent_pipeline.sources.formats.records import Archive, Kind, Place, kind_of, parsed
+from agent_pipeline.sources.formats.fields import Record, elements, mean, objects, section, text, verdict
+from agent_pipeline.sources.formats.file_source import Fields, FileSource, Ident
+from agent_pipeline.sources.formats.json_values import parsed
+from agent_pipeline.sources.formats.record_files import Archive, Kind, Place, kind_of
+from agent_pipeline.sources.formats.session_fields import new_session
 
 _ATTACHMENT = "attachment://"
 _CONTEXT = ("input", "target", "metadata", "limit", "total_time", "working_time", "uuid")
@@ -28,9 +30,10 @@ class InspectSource(FileSource):
     name: ClassVar[str] = "inspect_ai"
     looks_like: ClassVar[str] = "Inspect logs (.json or .eval) with eval and samples"
     kinds: ClassVar[tuple[Kind, ...]] = ("lines", "document", "zip")
+    nests: ClassVar[bool] = True
 
     @classmethod
-    def accepts(cls, record: Record) -> bool:
+    def accepts(cls, record: Fields) -> bool:
         """A whole log, or a sample (in a zip)."""
         log = isinstance(record.get("eval"), dict) and "status" in record and "version" in record
         return log or ("epoch" in record and "id" in record and isinstance(record.get("messages"), list))
@@ -44,39 +47,39 @@ class InspectSource(FileSource):
     def empty(self, record: Record) -> str:
         return "is an Inspect log without samples: there is nothing in it to read."
 
-    def identify(self, record: Record, place: Place) -> Ident:
+    def identify(self, record: Fields, place: Place) -> Ident:
         run = self._run(record, place)
         name = ":".join([text(run.get("run_id")) or place.path.stem, text(record.get("id")) or "", text(record.get("epoch")) or "1"])
         return Ident(None, name, text(run.get("task")), text(run.get("model")))
 
-    def build(self, key: PartitionKey, session_id: str, found: list[tuple[Place, Record]]) -> Iterable[Session]:
-        place, record = found[0]
+    def build(self, key: PartitionKey, session_id: str, records: list[tuple[Place, Record]]) -> Iterable[Session]:
+        place, record = records[0]
         run = self._run(record, place)
         attachments = section(record, "attachments")
-        listed = elements(record.get("events") or section(record, "transcript").get("events"))
-        events = [each for each in listed if isinstance(each, dict)]
+        events = objects(record.get("events") or section(record, "transcript").get("events"))
         times = [event["timestamp"] for event in events if event.get("timestamp")]
         scores = dict(_scores(record.get("scores")))
-        mean = sum(scores.values()) / len(scores) if scores else None
         tools = next((event["tools"] for event in events if event.get("event") == "model" and event.get("tools")), None)
-        yield self.made(
+        yield new_session(
+            self.name,
             key,
             session_id,
             chat_to_messages(_restored(record.get("messages"), attachments)),
             tools=_restored(tools, attachments),
             context={name: _restored(record[name], attachments) for name in _CONTEXT if record.get(name) is not None},
             usage=section(record, "model_usage").values(),
+            score=mean(scores),
             scores=scores,
             created_at=record.get("started_at") or next(iter(times), None) or run.get("created"),
             ended_at=record.get("completed_at") or (times[-1] if times else None),
             task_id=record.get("id"),
             trial=record.get("epoch"),
             model_id=run.get("model"),
-            judgment=verdict(mean)[1],
+            judgment=verdict(mean(scores))[1],
             error=record.get("error"),
         )
 
-    def _run(self, record: Record, place: Place) -> Record:
+    def _run(self, record: Fields, place: Place) -> Record:
         """What the log says of its evaluation."""
         if "log" in record:
             return section(record, "log", "eval")

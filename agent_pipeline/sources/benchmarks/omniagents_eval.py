@@ -11,9 +11,10 @@ from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.chat import responses_items
 from agent_pipeline.sessions.items import to_messages
 from agent_pipeline.sessions.session import Session, sha256_of
-from agent_pipeline.sources.formats.fields import elements, scalar, section, verdict
-from agent_pipeline.sources.formats.files import FileSource, Ident, Record, text
-from agent_pipeline.sources.formats.records import Kind, Place
+from agent_pipeline.sources.formats.fields import Record, chosen, elements, first_text, mean, objects, scalar, section, text, verdict
+from agent_pipeline.sources.formats.file_source import Fields, FileSource, Ident
+from agent_pipeline.sources.formats.record_files import Kind, Place
+from agent_pipeline.sources.formats.session_fields import new_session
 
 _TASKS = ("task_id", "prompt_id", "case_id", "name")
 _PROMPTS = ("prompt", "input")
@@ -29,36 +30,40 @@ class OmniagentsEvalSource(FileSource):
     name: ClassVar[str] = "omniagents_eval"
     looks_like: ClassVar[str] = "omniagents evaluation results with results of passed and history"
     kinds: ClassVar[tuple[Kind, ...]] = ("lines", "document")
+    nests: ClassVar[bool] = True
 
     @classmethod
-    def accepts(cls, record: Record) -> bool:
-        return any("passed" in each and "history" in each for each in elements(record.get("results")) if isinstance(each, dict))
+    def accepts(cls, record: Fields) -> bool:
+        return any("passed" in each and "history" in each for each in objects(record.get("results")))
 
     def unpack(self, record: Record) -> list[Record]:
         """The results, with what is said of all of them, and which run of its prompt each is."""
-        of = {name: record[name] for name in _RUN if record.get(name) is not None}
+        of = chosen(record, _RUN)
         runs: Counter[str | None] = Counter()
-        found: list[Record] = []
+        results: list[Record] = []
         for each in map(section, elements(record.get("results"))):
             runs[_task(each)] += 1
-            found.append({**of, **each, "run_of": runs[_task(each)]})
-        return found
+            results.append({**of, **each, "run_of": runs[_task(each)]})
+        return results
 
-    def identify(self, record: Record, place: Place) -> Ident:
-        session = text(record.get("session_id")) or text(record.get("id")) or f"{place.path.stem}:{place.at:06d}:{place.part:06d}"
+    def identify(self, record: Fields, place: Place) -> Ident:
+        session = first_text(record, "session_id", "id") or f"{place.path.stem}:{place.at:06d}:{place.part:06d}"
         return Ident(None, session, text(record.get("project")), text(record.get("agent")))
 
-    def build(self, key: PartitionKey, session_id: str, found: list[tuple[Place, Record]]) -> Iterable[Session]:
-        place, record = found[0]
+    def build(self, key: PartitionKey, session_id: str, records: list[tuple[Place, Record]]) -> Iterable[Session]:
+        place, record = records[0]
         trial = next((named for name in _TRIALS if (named := scalar(record.get(name))) is not None), str(record["run_of"]))
-        yield self.made(
+        scores = dict(_measured(next((record[name] for name in _MEASURES if record.get(name)), None)))
+        yield new_session(
+            self.name,
             key,
             session_id,
             to_messages(responses_items(record.get("history"))),
             tools=record.get("tools"),
             context={name: value for name, value in record.items() if name not in _TAKEN},
             usage=[record.get("usage")],
-            scores=dict(_measured(next((record[name] for name in _MEASURES if record.get(name)), None))),
+            score=mean(scores),
+            scores=scores,
             created_at=record.get("created_at") or record.get("timestamp"),
             task_id=_task(record),
             trial=f"{place.path.stem}:{trial}" if place.path != self.path else trial,
@@ -70,16 +75,16 @@ class OmniagentsEvalSource(FileSource):
 
 def _task(result: Record) -> str | None:
     """The task that a result names; of a prompt in words, their sha256, since no text of a conversation travels in a key."""
-    if named := next((named for name in _TASKS if (named := text(result.get(name)))), None):
+    if named := first_text(result, *_TASKS):
         return named
-    asked = next((asked for name in _PROMPTS if (asked := text(result.get(name)))), None)
+    asked = first_text(result, *_PROMPTS)
     return f"prompt:{sha256_of(asked)[:16]}" if asked else None
 
 
 def _measured(measures: Any) -> Iterable[tuple[str, float]]:
     """Each measure's result as a number, from an object by name or a list of named results."""
     named = [(name, section(measures, name)) for name in section(measures)]
-    named += [(text(each.get("name") or each.get("measure")) or "", each) for each in elements(measures) if isinstance(each, dict)]
+    named += [(text(each.get("name") or each.get("measure")) or "", each) for each in objects(measures)]
     for name, result in named:
         value = verdict(result.get("score"))[0] if result.get("passed") is None else verdict(result["passed"])[0]
         if value is not None:

@@ -5,15 +5,16 @@ of its own that names its parent.
 """
 
 from collections.abc import Iterable
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.chat import chat_to_messages
 from agent_pipeline.sessions.session import Session
-from agent_pipeline.sources.base import clean_text
-from agent_pipeline.sources.formats.fields import section
-from agent_pipeline.sources.formats.files import FileSource, Ident, Record, text
-from agent_pipeline.sources.formats.records import Place, parsed
+from agent_pipeline.sources.formats.fields import Record, clean_text, objects, section, text
+from agent_pipeline.sources.formats.file_source import Fields, FileSource, Ident
+from agent_pipeline.sources.formats.json_values import decoded
+from agent_pipeline.sources.formats.record_files import Kind, Place
+from agent_pipeline.sources.formats.session_fields import new_session
 
 _BROKEN = ("exit_api", "exit_environment_error", "exit_error")
 _STATS = ("tokens_sent", "tokens_received", "api_calls")
@@ -24,23 +25,23 @@ class SWEAgentSource(FileSource):
 
     name: ClassVar[str] = "swe_agent"
     looks_like: ClassVar[str] = "trajectories (.traj) with history and info"
-    kinds: ClassVar = ("lines", "document")
+    kinds: ClassVar[tuple[Kind, ...]] = ("lines", "document")
 
     @classmethod
-    def accepts(cls, record: Record) -> bool:
+    def accepts(cls, record: Fields) -> bool:
         history = record.get("history")
         if not isinstance(history, list):
             return False
-        marked = any(isinstance(each, dict) and "role" in each and ("agent" in each or "message_type" in each) for each in history)
+        marked = any("role" in each and ("agent" in each or "message_type" in each) for each in objects(history))
         return marked or isinstance(record.get("trajectory"), list)
 
-    def identify(self, record: Record, place: Place) -> Ident:
-        folders = self.under(place.path)
+    def identify(self, record: Fields, place: Place) -> Ident:
+        folders = self.folders_of(place.path)
         run = folders[:-1] if folders[-1:] == (place.path.stem,) else folders
         return Ident(None, ":".join([*folders, place.path.stem]), None, run[-1] if run else None)
 
-    def build(self, key: PartitionKey, session_id: str, found: list[tuple[Place, Record]]) -> Iterable[Session]:
-        place, record = found[0]
+    def build(self, key: PartitionKey, session_id: str, records: list[tuple[Place, Record]]) -> Iterable[Session]:
+        place, record = records[0]
         history = record.get("history")
         messages = history if isinstance(history, list) else [None]
         agents = list(dict.fromkeys(clean_text(text(each.get("agent"))) for each in messages if isinstance(each, dict)))
@@ -52,7 +53,8 @@ class SWEAgentSource(FileSource):
             chat = chat_to_messages(shown)
             chat.skipped["demonstration"] += len(mine) - len(shown)
             main = number == 0
-            yield self.made(
+            yield new_session(
+                self.name,
                 key,
                 session_id if main else f"{session_id}:{agent}",
                 chat,
@@ -60,16 +62,7 @@ class SWEAgentSource(FileSource):
                 usage=[{name: stats.get(name) for name in _STATS}] if main else (),
                 cost_usd=stats.get("instance_cost") if main else None,
                 task_id=place.path.stem,
-                model_id=_model(record.get("replay_config")),
+                model_id=section(decoded(record.get("replay_config")), "agent", "model").get("name"),
                 parent_session_id=None if main else session_id,
                 error=status if status and any(broken in status for broken in _BROKEN) else None,
             )
-
-
-def _model(config: Any) -> str | None:
-    """The model of a run's configuration, which may be JSON in a string."""
-    try:
-        config = parsed(config.encode("utf-8", "surrogateescape")) if isinstance(config, str) else config
-    except (ValueError, UnicodeError):
-        return None
-    return text(section(config, "agent", "model").get("name"))

@@ -12,10 +12,12 @@ from agent_pipeline.errors import StoreError
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.chat import chat_to_messages
 from agent_pipeline.sessions.session import Session
-from agent_pipeline.sources.base import add_note, file_signature
-from agent_pipeline.sources.formats.fields import elements, number, section, verdict
-from agent_pipeline.sources.formats.files import FileSource, Ident, Record, files_of, text
-from agent_pipeline.sources.formats.records import Kind, Place, parsed
+from agent_pipeline.sources.base import add_note, files_of
+from agent_pipeline.sources.formats.fields import Record, elements, mean, number, objects, section, text, verdict
+from agent_pipeline.sources.formats.file_source import Fields, FileSource, Ident
+from agent_pipeline.sources.formats.json_values import parsed
+from agent_pipeline.sources.formats.record_files import Kind, Place
+from agent_pipeline.sources.formats.session_fields import new_session
 
 
 class SwinkSource(FileSource):
@@ -24,13 +26,14 @@ class SwinkSource(FileSource):
     name: ClassVar[str] = "swink_eval"
     looks_like: ClassVar[str] = "swink-agent-eval results with eval_set_id and case_results"
     kinds: ClassVar[tuple[Kind, ...]] = ("lines", "document")
+    nests: ClassVar[bool] = True
 
     @classmethod
-    def accepts(cls, record: Record) -> bool:
+    def accepts(cls, record: Fields) -> bool:
         """Results, the summary of one, or the set of cases that belongs to them."""
         if "eval_set_id" in record or "schema_version" in record:
             return isinstance(record.get("case_results" if "eval_set_id" in record else "cases"), list)
-        return any("user_messages" in each for each in elements(record.get("cases")) if isinstance(each, dict))
+        return any("user_messages" in each for each in objects(record.get("cases")))
 
     def unpack(self, record: Record) -> list[Record]:
         of = {"eval_set_id": record.get("eval_set_id"), "timestamp": record.get("timestamp")}
@@ -41,7 +44,7 @@ class SwinkSource(FileSource):
             return None
         return "is a summary without conversations: give the results themselves (results/<set>/<time>.json)."
 
-    def identify(self, record: Record, place: Place) -> Ident | None:
+    def identify(self, record: Fields, place: Place) -> Ident | None:
         if not isinstance(record.get("invocation"), dict):
             add_note(self.notes, f"{place.path} has cases without an invocation: what was not recorded cannot be read.")
             return None
@@ -49,24 +52,27 @@ class SwinkSource(FileSource):
         model = section(record, "invocation", "model").get("model_id")
         return Ident(None, ":".join([of or "", run or place.path.stem, case or str(place.part)]), of, text(model))
 
-    def build(self, key: PartitionKey, session_id: str, found: list[tuple[Place, Record]]) -> Iterable[Session]:
-        place, record = found[0]
+    def build(self, key: PartitionKey, session_id: str, records: list[tuple[Place, Record]]) -> Iterable[Session]:
+        place, record = records[0]
         invocation = section(record, "invocation")
         turns = [section(turn) for turn in elements(invocation.get("turns"))]
         spoken = [section(turn, "assistant_message") for turn in turns]
         case = self._case(record, place)
         chat = chat_to_messages([*_prompts(case), *(message for turn in turns for message in _turn(turn))])
         metrics = [section(metric) for metric in elements(record.get("metric_results"))]
-        scores = {text(metric.get("evaluator_name")) or "": section(metric, "score").get("value") for metric in metrics}
+        values = {text(metric.get("evaluator_name")) or "": number(section(metric, "score").get("value")) for metric in metrics}
+        scores = {name: value for name, value in values.items() if value is not None}
         failed = [each.get("error_message") for each in spoken if each.get("stop_reason") == "error"]
         times = [each["timestamp"] for each in spoken if number(each.get("timestamp"))]
-        yield self.made(
+        yield new_session(
+            self.name,
             key,
             session_id,
             chat,
             context={"final_response": invocation.get("final_response"), "case": case.get("name"), "metadata": case.get("metadata")},
             usage=[invocation.get("total_usage")],
             cost_usd=section(invocation, "total_cost").get("total"),
+            score=mean(scores),
             scores=scores,
             created_at=times[0] if times else record.get("timestamp"),
             ended_at=times[-1] if times else None,
@@ -77,17 +83,17 @@ class SwinkSource(FileSource):
             error=(text(failed[-1]) or "the model's stream broke off") if failed and spoken[-1].get("stop_reason") == "error" else None,
         )
 
-    def signature(self) -> str:
-        """With the sets that belong to a single file of results."""
+    def sidecars(self) -> list[Path]:
+        """The sets that belong to a single file of results; those of a store lie in it."""
         sets = _sets_of(self.path)
-        return file_signature(*files_of(self.path), *(files_of(sets) if self.path.is_file() and sets.is_dir() else ()))
+        return files_of(sets) if self.path.is_file() and sets.is_dir() else []
 
     def _case(self, record: Record, place: Place) -> Record:
         """The case that a result is of: the result itself, if it carries its prompts."""
         if record.get("user_messages"):
             return record
-        cases = elements(self._set(text(record.get("eval_set_id")) or "", place.path).get("cases"))
-        return next((each for each in cases if isinstance(each, dict) and each.get("id") == record.get("case_id")), {})
+        cases = objects(self._set(text(record.get("eval_set_id")) or "", place.path).get("cases"))
+        return next((each for each in cases if each.get("id") == record.get("case_id")), {})
 
     def _set(self, name: str, results: Path) -> Record:
         """The set of that name."""

@@ -1,25 +1,22 @@
 """tau-bench results: a list of `{task_id, trial, reward, info, traj}` with OpenAI messages.
 
-The tools are not in the file (`agents."project/agent".tools` may name a file of them). A run that broke says so in `info.error`.
+The tools are not in the file (`agents."project/agent".tools` may name a file of them). A run that broke says so in `info.error`. A run ends
+when the user says so, or with the tool that hands the user over to a person.
 """
 
 from collections.abc import Iterable
-from typing import Any, ClassVar
-
-import msgspec
+from typing import ClassVar
 
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.chat import chat_to_messages
 from agent_pipeline.sessions.session import Session
-from agent_pipeline.sources.formats.fields import scalar, section, verdict
-from agent_pipeline.sources.formats.files import FileSource, Ident, Record
-from agent_pipeline.sources.formats.records import Place
+from agent_pipeline.sources.formats.fields import Record, objects, scalar, section, verdict
+from agent_pipeline.sources.formats.file_source import Fields, FileSource, Ident
+from agent_pipeline.sources.formats.json_values import holds_list
+from agent_pipeline.sources.formats.record_files import Place
+from agent_pipeline.sources.formats.session_fields import new_session
 
-
-class _Run(msgspec.Struct):
-    traj: msgspec.Raw
-    task_id: Any
-    trial: Any = None
+_ENDING_TOOLS = ("transfer_to_human_agents",)
 
 
 class TauBenchSource(FileSource):
@@ -27,29 +24,32 @@ class TauBenchSource(FileSource):
 
     name: ClassVar[str] = "tau_bench"
     looks_like: ClassVar[str] = "a JSON list of results with task_id, reward and traj"
-    outline: ClassVar[type[msgspec.Struct]] = _Run
 
     @classmethod
-    def accepts(cls, record: Record) -> bool:
-        return isinstance(record.get("traj"), list) and "task_id" in record
+    def accepts(cls, record: Fields) -> bool:
+        return holds_list(record, "traj") and "task_id" in record
 
-    def identify(self, record: Record, place: Place) -> Ident:
+    def identify(self, record: Fields, place: Place) -> Ident:
         trial = scalar(record.get("trial"))
         session = f"task{scalar(record.get('task_id'))}" + (f"-trial{trial}" if trial is not None else "")
         return Ident(None, session, None, place.path.stem if place.path != self.path else None)
 
-    def build(self, key: PartitionKey, session_id: str, found: list[tuple[Place, Record]]) -> Iterable[Session]:
-        _, record = found[0]
+    def build(self, key: PartitionKey, session_id: str, records: list[tuple[Place, Record]]) -> Iterable[Session]:
+        _, record = records[0]
         info = section(record, "info")
         reward, judgment = verdict(record.get("reward"))
-        yield self.made(
+        last = next(iter(objects(record.get("traj"))[-1:]), {})
+        yield new_session(
+            self.name,
             key,
             session_id,
             chat_to_messages(record.get("traj")),
             context={"info": info},
+            score=reward,
             scores={"reward": reward},
             task_id=record.get("task_id"),
             trial=record.get("trial"),
             judgment=judgment,
+            ends_on_tool=last.get("role") == "tool" and last.get("name") in _ENDING_TOOLS,
             error=info.get("error"),
         )

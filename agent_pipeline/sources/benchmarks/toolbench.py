@@ -1,7 +1,7 @@
 """ToolBench answers: `{win, answer_generation{query, function, train_messages, final_answer, finish_type}}`, a file each.
 
 `train_messages` are the prompts of the chosen chain, each longer than the one before: the last is the conversation. The search tree's other
-chains are left out. An answer without a finished chain has its query only.
+chains are left out. An answer without a finished chain has its query only. A run ends with a call of `Finish`, which nothing answers.
 """
 
 from collections.abc import Iterable
@@ -11,9 +11,12 @@ from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.chat import chat_to_messages
 from agent_pipeline.sessions.session import Session
 from agent_pipeline.sources.base import add_note
-from agent_pipeline.sources.formats.fields import elements, section, verdict
-from agent_pipeline.sources.formats.files import FileSource, Ident, Record
-from agent_pipeline.sources.formats.records import Place
+from agent_pipeline.sources.formats.fields import Record, chosen, elements, section, verdict
+from agent_pipeline.sources.formats.file_source import Fields, FileSource, Ident
+from agent_pipeline.sources.formats.record_files import Place
+from agent_pipeline.sources.formats.session_fields import new_session
+
+_CONTEXT = ("query", "final_answer", "finish_type", "valid_data", "query_count")
 
 
 class ToolBenchSource(FileSource):
@@ -23,16 +26,16 @@ class ToolBenchSource(FileSource):
     looks_like: ClassVar[str] = "answers with win and answer_generation"
 
     @classmethod
-    def accepts(cls, record: Record) -> bool:
+    def accepts(cls, record: Fields) -> bool:
         answer = record.get("answer_generation")
         return isinstance(answer, dict) and "query" in answer
 
-    def identify(self, record: Record, place: Place) -> Ident:
+    def identify(self, record: Fields, place: Place) -> Ident:
         _, _, method = place.path.stem.partition("_")
-        return Ident(None, ":".join([*self.under(place.path), place.path.stem]), None, method or None)
+        return Ident(None, ":".join([*self.folders_of(place.path), place.path.stem]), None, method or None)
 
-    def build(self, key: PartitionKey, session_id: str, found: list[tuple[Place, Record]]) -> Iterable[Session]:
-        place, record = found[0]
+    def build(self, key: PartitionKey, session_id: str, records: list[tuple[Place, Record]]) -> Iterable[Session]:
+        place, record = records[0]
         answer = section(record, "answer_generation")
         chains = elements(answer.get("train_messages"))
         messages: Any = chains[-1] if chains else [{"role": "user", "content": answer.get("query")}]
@@ -40,17 +43,20 @@ class ToolBenchSource(FileSource):
             add_note(self.notes, f"{place.path} has no finished chain of messages: only its query was read.")
         score, judgment = verdict(record.get("win"))
         query, _, method = place.path.stem.partition("_")
-        yield self.made(
+        chat = chat_to_messages(messages)
+        called = (chat.messages[-1].get("tool_calls") or [None])[-1] if chat.messages else None
+        yield new_session(
+            self.name,
             key,
             session_id,
-            chat_to_messages(messages),
+            chat,
             tools=answer.get("function"),
-            context={
-                name: answer[name] for name in ("query", "final_answer", "finish_type", "valid_data", "query_count") if name in answer
-            },
+            context=chosen(answer, _CONTEXT),
             usage=[{"total_tokens": answer.get("total_tokens")}],
+            score=score,
             scores={"win": score},
             task_id=f"{place.path.parent.name}/{query}",
             model_id=method,
             judgment=judgment,
+            ends_on_tool=called is not None and called["function"]["name"] == "Finish",
         )

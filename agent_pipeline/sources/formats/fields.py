@@ -1,13 +1,15 @@
-"""What many records say in their own words: verdicts, times, numbers, token counts."""
+"""The fields of records as people write them: verdicts, times, numbers, token counts, tool schemas."""
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 from agent_pipeline.sessions.session import Tool
-from agent_pipeline.sources.base import timestamp
+from agent_pipeline.sources.formats.json_values import LazyObject
+
+Record = dict[str, Any]
 
 _WORDS = {
     "acceptable": 1.0, "pass": 1.0, "passed": 1.0, "correct": 1.0, "c": 1.0, "true": 1.0, "p": 0.5, "yes": 1.0, "good": 1.0, "success": 1.0,
@@ -15,14 +17,14 @@ _WORDS = {
     "failure": 0.0,
 }  # fmt: skip
 
-_SECONDS_LIMIT = 1e11
+_LARGEST_SECONDS = 1e11
 """A time above this (the year 5138 in seconds) is in milliseconds or finer."""
 
-_NAMES = ("judgment", "passed", "win", "reward", "utility", "score", "verdict", "label")
+_VERDICTS = ("judgment", "passed", "win", "reward", "utility", "score", "verdict", "label")
 
 
 def number(value: Any) -> float | None:
-    """A finite number; null for anything else. NaN is not known, and null is not zero."""
+    """A finite number; `None` for anything else. NaN is unknown, and unknown is not zero."""
     return float(value) if isinstance(value, int | float) and abs(value) < 1e300 and math.isfinite(value) else None
 
 
@@ -32,32 +34,41 @@ def verdict(value: Any) -> tuple[float | None, str | None]:
     return score, None if score is None else "acceptable" if score == 1 else "unacceptable" if score == 0 else None
 
 
-def said(record: dict[str, Any]) -> tuple[float | None, str | None]:
-    """Score and judgment of a plain record: of the names that verdicts go by, the first that decides, and the first that is no word."""
-    named = [record[name] for name in ("score", *_NAMES) if record.get(name) is not None]
-    scores = (verdict(value)[0] for value in named if not isinstance(value, str))
-    judgments = (verdict(record[name])[1] for name in _NAMES if record.get(name) is not None)
+def plain_verdict(record: Mapping[str, Any]) -> tuple[float | None, str | None]:
+    """Score and judgment of a plain record: of the usual names of verdicts, the first that is a number and the first that decides."""
+    values = [record[name] for name in _VERDICTS if record.get(name) is not None]
+    scores = (verdict(value)[0] for value in (record.get("score"), *values) if value is not None and not isinstance(value, str))
+    judgments = (verdict(value)[1] for value in values)
     return next((score for score in scores if score is not None), None), next((judgment for judgment in judgments if judgment), None)
 
 
+def mean(scores: Mapping[str, float]) -> float | None:
+    """The mean of scores that all point upwards, as the metrics of one benchmark do; `None` where there are none."""
+    return sum(scores.values()) / len(scores) if scores else None
+
+
 def when(value: Any) -> datetime | None:
-    """A time as UTC: ISO text, seconds, milliseconds, microseconds or nanoseconds since 1970 (also as text), or a datetime."""
+    """A time as UTC: ISO text (SQLite's has no zone and means UTC), seconds or any finer unit since 1970 (also as text), a datetime."""
     if isinstance(value, datetime):
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
     if isinstance(value, str) and value.isdigit() and len(value) < 30:
         value = int(value)
-    if isinstance(value, int | float):
-        if isinstance(value, bool) or number(value) is None:
+    try:
+        if isinstance(value, str) and value:
+            return when(datetime.fromisoformat(value))
+        if isinstance(value, bool) or (seconds := number(value)) is None:
             return None
         for _ in range(3):
-            value = value / 1000 if abs(value) > _SECONDS_LIMIT else value
-    return timestamp(value)
+            seconds = seconds / 1000 if abs(seconds) > _LARGEST_SECONDS else seconds
+        return datetime.fromtimestamp(seconds, UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
 
 
 def function_tools(raw: Any) -> tuple[list[Tool], int]:
-    """Tool schemas as OpenAI function tools, and how many entries were none.
+    """Tool schemas as OpenAI function tools, and how many entries were no schema.
 
-    Bare functions and Anthropic's schemas are wrapped; a text is taken for the JSON of them.
+    Bare functions and Anthropic's schemas are wrapped; a text is taken for their JSON.
     """
     if isinstance(raw, str):
         try:
@@ -67,7 +78,7 @@ def function_tools(raw: Any) -> tuple[list[Tool], int]:
     if isinstance(raw, dict):
         raw = list(raw.values()) if all(isinstance(each, dict) for each in raw.values()) else [raw]
     entries = raw if isinstance(raw, list) else [] if raw is None else [raw]
-    tools = [_tool(each) for each in entries]
+    tools = [_function_tool(each) for each in entries]
     return [tool for tool in tools if tool], sum(tool is None for tool in tools)
 
 
@@ -75,25 +86,25 @@ def counts(usages: Iterable[Any]) -> dict[str, int]:
     """Token counts of several calls in one: the sum of each whole number by its name, that of a part as `whole.part`."""
     total: dict[str, int] = {}
     for usage in usages:
-        for name, value in _whole_numbers(usage):
+        for name, value in _numbers(usage):
             total[name] = total.get(name, 0) + value
     return total
 
 
 def error_text(error: Any) -> str | None:
-    """What an error says: a text, or an object's message or type; null where there is none."""
+    """What an error says: a text, or an object's message or type; `None` where there is none."""
     if isinstance(error, dict) and error:
         error = error.get("message") or error.get("type") or json.dumps(error, default=str)
     elif isinstance(error, list) and error:
         error = json.dumps(error, default=str)
-    said = "error" if error is True else scalar(error)
-    return said if said and said.strip() and said != "0" else None
+    words = "error" if error is True else scalar(error)
+    return words if words and words.strip() and words != "0" else None
 
 
-def section(record: Any, *names: str) -> dict[str, Any]:
+def section(record: Any, *names: str) -> Record:
     """The object inside a record at a path of names; an empty one where there is none."""
     for name in names:
-        record = record.get(name) if isinstance(record, dict) else None
+        record = record.get(name) if isinstance(record, dict | LazyObject) else None
     return record if isinstance(record, dict) else {}
 
 
@@ -102,33 +113,70 @@ def elements(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
+def objects(value: Any) -> list[Record]:
+    """The objects in a list; none for anything else."""
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+
+
+def chosen(record: Mapping[str, Any], names: Iterable[str]) -> Record:
+    """The fields of these names that say something."""
+    return {name: record[name] for name in names if record.get(name) is not None}
+
+
+def first_of(record: Mapping[str, Any], *names: str) -> Any:
+    """The first of these fields that is there and not null."""
+    return next((record[name] for name in names if record.get(name) is not None), None)
+
+
+def first_text(record: Mapping[str, Any], *names: str) -> str | None:
+    """The first of these fields that is a name or an id."""
+    return next((named for name in names if (named := text(record.get(name)))), None)
+
+
 def scalar(value: Any) -> str | None:
-    """Text as it is, a whole number (also one that a table holds as 3.0) as text; null for anything else."""
+    """Text as it is, a whole number (also one that a table holds as 3.0) as text; `None` for anything else."""
     if isinstance(value, str):
         return value
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    return str(int(value)) if (whole or isinstance(value, float)) and (found := number(value)) is not None and found.is_integer() else None
+    if isinstance(value, bool) or (whole := number(value)) is None or not whole.is_integer():
+        return None
+    return str(int(value))
 
 
-def _whole_numbers(usage: Any, depth: int = 3) -> Iterable[tuple[str, int]]:
+def text(value: Any) -> str | None:
+    """A name or an id: text that is not blank, or a whole number."""
+    words = scalar(value)
+    return clean_text(words) if words is not None and words.strip() else None
+
+
+def clean_text(value: object) -> str | None:
+    """A value as text that can be written as UTF-8 (other bytes become escapes); `None` for nothing and for empty text."""
+    if value is None or value == "":
+        return None
+    words = str(value)
+    return words if words.isascii() else words.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _numbers(usage: Any, depth: int = 3) -> Iterable[tuple[str, int]]:
     for name, value in usage.items() if isinstance(usage, dict) and depth else ():
-        if not isinstance(name, str):
-            continue
-        if isinstance(value, dict):
-            yield from ((f"{name}.{inner}", count) for inner, count in _whole_numbers(value, depth - 1))
-        elif not isinstance(value, bool) and (found := number(value)) is not None:
-            yield name, int(found) if isinstance(value, float) else value
+        if isinstance(name, str) and isinstance(value, dict):
+            yield from ((f"{name}.{inner}", count) for inner, count in _numbers(value, depth - 1))
+        elif isinstance(name, str) and not isinstance(value, bool) and number(value) is not None:
+            yield name, int(value)
 
 
-def _tool(raw: Any) -> Tool | None:
+def _function_tool(raw: Any) -> Tool | None:
     function = raw.get("function", raw) if isinstance(raw, dict) else None
     if not isinstance(function, dict) or not isinstance(function.get("name"), str) or not function["name"].strip():
         return None
     if raw is not function:
         return raw
-    parameters: dict[str, Any] = next(
-        (function[key] for key in ("parameters", "input_schema", "inputSchema") if isinstance(function.get(key), dict)), {}
-    )
+    schemas = (function.get(key) for key in ("parameters", "input_schema", "inputSchema"))
     description = function.get("description")
-    made = {"name": function["name"], "description": description if isinstance(description, str) else "", "parameters": parameters}
-    return {"type": "function", "function": made}
+    return {
+        "type": "function",
+        "function": {
+            "name": function["name"],
+            "description": description if isinstance(description, str) else "",
+            "parameters": next((schema for schema in schemas if isinstance(schema, dict)), {}),
+        },
+    }

@@ -1,101 +1,82 @@
-"""Plain conversation files: OpenAI chat, Responses items and ShareGPT, a conversation a line (or a list's element, or a table's row).
+"""Plain conversation files: OpenAI chat, Responses items and ShareGPT; a conversation is a line, a list's element or a table's row.
 
-What else a line says is taken by its usual name: `session_id`, `project`, `agent`, `model`, `tools`, `task_id`, `trial`, a verdict
-(`judgment`, `passed`, `reward`, `score`, ...), `scores`, `usage`, `error`, a time; the rest of it becomes the session's context.
+What else a record says is taken by its usual name: `session_id`, `project`, `agent`, `model`, `tools`, `task_id`, `trial`, a verdict
+(`judgment`, `passed`, `reward`, `score`, ...), `scores`, `usage`, `error`, a time. The rest of it becomes the session's context.
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, ClassVar
 
 import msgspec
 
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.sessions.chat import chat_items, chat_to_messages, responses_items, result_item
+from agent_pipeline.sessions.chat import ROLES, chat_items, chat_to_messages, responses_items, result_item
 from agent_pipeline.sessions.items import Chat, plain_chat, to_messages
 from agent_pipeline.sessions.session import Session, json_bytes
-from agent_pipeline.sources.base import digest
-from agent_pipeline.sources.formats.fields import said
-from agent_pipeline.sources.formats.files import FileSource, Ident, Record, text
-from agent_pipeline.sources.formats.records import Place, parsed
+from agent_pipeline.sources.base import Stored, digest
+from agent_pipeline.sources.formats.fields import first_of, first_text, objects, plain_verdict
+from agent_pipeline.sources.formats.file_source import Fields, FileSource, Ident
+from agent_pipeline.sources.formats.json_values import LazyObject, holds_list, lazy_object, parsed
+from agent_pipeline.sources.formats.record_files import Place
+from agent_pipeline.sources.formats.session_fields import new_session
 
 _IDS = ("session_id", "conversation_id", "id", "uuid", "custom_id")
 _TIMES = ("created_at", "timestamp", "created", "time", "date")
-_SAID = {"project", "agent", "agent_name", "tools", "functions", "task_id", "trial", "model", "model_id", "error", "archived", "scores"}
-_ALSO_SAID = {"judgment", "score", "usage", "cost_usd", "ended_at", "parent_session_id", "attack_succeeded"}
+_FIELDS = {"project", "agent", "agent_name", "tools", "functions", "task_id", "trial", "model", "model_id", "error", "archived", "scores"}
+_MORE_FIELDS = {"judgment", "score", "usage", "cost_usd", "ended_at", "parent_session_id", "attack_succeeded", "ends_on_tool"}
 _OF_OUR_TABLES = {"task_key", "content_sha256", "source", "tools_origin", "damage", "skipped", "measures", "reasoning", "broken"}
-_TAKEN = {*_IDS, *_TIMES, *_SAID, *_ALSO_SAID, *_OF_OUR_TABLES}
+_NOT_CONTEXT = {*_IDS, *_TIMES, *_FIELDS, *_MORE_FIELDS, *_OF_OUR_TABLES, "context"}
 
-
-class _Named(msgspec.Struct):
-    """What a record says of where it belongs."""
-
-    session_id: Any = None
-    conversation_id: Any = None
-    id: Any = None
-    uuid: Any = None
-    custom_id: Any = None
-    project: Any = None
-    agent: Any = None
-    agent_name: Any = None
-
-
-class _Chat(_Named, kw_only=True):
-    messages: msgspec.Raw
-
-
-class _History(_Named, kw_only=True):
-    history: msgspec.Raw
+_SPEAKERS = {"system", "developer", "user", "assistant", "tool", *ROLES}
 
 
 class PlainSource(FileSource):
-    """Base of the three: a record is a session.
-
-    A record's text is decoded as far as its `raw` fields, which `chat` decodes into what it needs.
-    """
+    """Base of the three readers: a record is a session."""
 
     content: ClassVar[tuple[str, ...]]
-    raw: ClassVar[frozenset[str]] = frozenset()
+    """The fields that hold the conversation; the first that is there counts."""
 
-    def chat(self, record: Record) -> Chat:
+    @classmethod
+    def chat(cls, record: Mapping[str, Any]) -> Chat:
         """The conversation in a record."""
         raise NotImplementedError
 
-    def identify(self, record: Record, place: Place) -> Ident:
-        session = next((found for name in _IDS if (found := text(record.get(name)))), None)
-        return Ident(None, session, text(record.get("project")), text(record.get("agent")) or text(record.get("agent_name")))
+    @classmethod
+    def reads(cls, record: Fields) -> bool:
+        return any(holds_list(record, name) for name in cls.content)
+
+    def identify(self, record: Fields, place: Place) -> Ident:
+        return Ident(None, first_text(record, *_IDS), first_text(record, "project"), first_text(record, "agent", "agent_name"))
 
     def sessions(self, key: PartitionKey) -> Iterator[Session]:
-        for _, _, build in self.stored(key):
-            if (session := build()) is not None:
+        for stored in self.stored(key):
+            if (session := stored.build()) is not None:
                 yield session
 
-    def stored(self, key: PartitionKey) -> Iterator[tuple[str, bytes, Callable[[], Session | None]]]:
-        """Every session's id, a hash of its record, and what reads it (null: it is no JSON, which is noted at the end); raises what
-        `sessions` raises."""
+    def stored(self, key: PartitionKey) -> Iterator[Stored]:
         with self._places(key) as (sessions, broken):
-            for session_id, places in sessions:
-                text = self._records.text(places[0])
-                whole = text if isinstance(text, bytes) else bytes(text) if isinstance(text, msgspec.Raw) else json_bytes(text)
-                yield session_id, digest(whole), partial(self._session, key, session_id, text, places[0], broken)
+            for session_id, (place, *_) in sessions:
+                raw = self._reader.raw(place)
+                text = bytes(raw) if isinstance(raw, bytes | msgspec.Raw) else json_bytes(raw)
+                yield Stored(session_id, digest(text), partial(self._session, key, session_id, raw, place, broken))
 
-    def _session(self, key: PartitionKey, session_id: str, text: Any, place: Place, broken: list[Place]) -> Session | None:
+    def _session(self, key: PartitionKey, session_id: str, raw: Any, place: Place, broken: list[Place]) -> Session | None:
         try:
-            record = _fields(text, self.raw) if self.raw else None
-            record = parsed(text) if record is None else record
-            chat = self.chat(record)
+            record = lazy_object(raw)
+            return None if record is None else self._built(key, session_id, record)
         except ValueError:
             broken.append(place)
             return None
-        return self._made(key, session_id, record, chat)
 
-    def _made(self, key: PartitionKey, session_id: str, record: Record, chat: Chat) -> Session:
-        score, judgment = said(record)
-        rest = {name: value for name, value in record.items() if name not in self.content and name not in _TAKEN}
-        context = rest.pop("context", None)
-        attacked, scores = record.get("attack_succeeded"), record.get("scores")
-        return self.made(
+    def _built(self, key: PartitionKey, session_id: str, record: LazyObject) -> Session:
+        chat = self.chat(record)
+        score, judgment = plain_verdict(record)
+        context, attacked, scores = record.get("context"), record.get("attack_succeeded"), record.get("scores")
+        rest = {name: record[name] for name in record if name not in self.content and name not in _NOT_CONTEXT}
+        return new_session(
+            self.name,
             key,
             session_id,
             chat,
@@ -103,7 +84,7 @@ class PlainSource(FileSource):
             context=rest | (context if isinstance(context, dict) else {}),
             usage=[record.get("usage")],
             scores=scores if isinstance(scores, dict) else None,
-            created_at=next((record[name] for name in _TIMES if record.get(name) is not None), None),
+            created_at=first_of(record, *_TIMES),
             ended_at=record.get("ended_at"),
             task_id=record.get("task_id"),
             trial=record.get("trial"),
@@ -113,7 +94,8 @@ class PlainSource(FileSource):
             parent_session_id=record.get("parent_session_id"),
             cost_usd=record.get("cost_usd"),
             attack_succeeded=attacked if isinstance(attacked, bool) else None,
-            score=score if not scores or record.get("score") is not None else None,
+            ends_on_tool=record.get("ends_on_tool") is True,
+            score=score,
             judgment=judgment,
         )
 
@@ -122,17 +104,16 @@ class OpenAIChatSource(PlainSource):
     """The fine-tuning format: `{"messages": [...], "tools": [...], ...}`."""
 
     name: ClassVar[str] = "openai_chat"
-    looks_like: ClassVar[str] = "JSON lines with messages"
+    looks_like: ClassVar[str] = "JSON lines with messages of role and content"
     content: ClassVar[tuple[str, ...]] = ("messages",)
-    raw: ClassVar[frozenset[str]] = frozenset({"messages"})
-    outline: ClassVar[type[msgspec.Struct]] = _Chat
 
     @classmethod
-    def accepts(cls, record: Record) -> bool:
-        return has_roles(record.get("messages"))
+    def accepts(cls, record: Fields) -> bool:
+        return any(isinstance(each.get("role"), str) for each in objects(record.get("messages")))
 
-    def chat(self, record: Record) -> Chat:
-        messages = record.get("messages")
+    @classmethod
+    def chat(cls, record: Mapping[str, Any]) -> Chat:
+        messages = record.raw("messages") if isinstance(record, LazyObject) else record.get("messages")
         plain = plain_chat(messages) if isinstance(messages, msgspec.Raw) else None
         return Chat(plain) if plain is not None else chat_to_messages(parsed(messages))
 
@@ -143,15 +124,16 @@ class ResponsesSource(PlainSource):
     name: ClassVar[str] = "responses_items"
     looks_like: ClassVar[str] = "JSON lines with a history of Responses items"
     content: ClassVar[tuple[str, ...]] = ("history", "items")
-    outline: ClassVar[type[msgspec.Struct]] = _History
 
     @classmethod
-    def accepts(cls, record: Record) -> bool:
-        history = _history(record)
-        return isinstance(history, list) and any(isinstance(each, dict) and ("role" in each or "type" in each) for each in history)
+    def accepts(cls, record: Fields) -> bool:
+        history = objects(first_of(record, *cls.content))
+        typed = any(isinstance(each.get("type"), str) for each in history)
+        return typed or any(isinstance(each.get("role"), str) and each["role"] in _SPEAKERS for each in history)
 
-    def chat(self, record: Record) -> Chat:
-        return to_messages(responses_items(_history(record)))
+    @classmethod
+    def chat(cls, record: Mapping[str, Any]) -> Chat:
+        return to_messages(responses_items(first_of(record, *cls.content)))
 
 
 class ShareGPTSource(PlainSource):
@@ -162,37 +144,17 @@ class ShareGPTSource(PlainSource):
     content: ClassVar[tuple[str, ...]] = ("conversations", "system")
 
     @classmethod
-    def accepts(cls, record: Record) -> bool:
-        turns = record.get("conversations")
-        return isinstance(turns, list) and any(isinstance(turn, dict) and "from" in turn and "value" in turn for turn in turns)
+    def accepts(cls, record: Fields) -> bool:
+        return any("from" in turn and "value" in turn for turn in objects(record.get("conversations")))
 
-    def chat(self, record: Record) -> Chat:
+    @classmethod
+    def chat(cls, record: Mapping[str, Any]) -> Chat:
         turns = record.get("conversations")
         system = [{"role": "system", "content": record["system"]}] if isinstance(record.get("system"), str) else []
-        return to_messages(item for turn in [*system, *(turns if isinstance(turns, list) else [None])] for item in _turn(turn))
+        return to_messages(item for turn in [*system, *(turns if isinstance(turns, list) else [None])] for item in _turn_items(turn))
 
 
-_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-
-
-def _fields(text: Any, raw: frozenset[str]) -> Record | None:
-    """A record's fields, some of them as the JSON that they are; null where it has to be looked at as a whole."""
-    try:
-        return {name: value if name in raw else msgspec.json.decode(value) for name, value in _FIELDS(text).items()}
-    except (msgspec.MsgspecError, UnicodeError, RecursionError, TypeError):
-        return None
-
-
-def has_roles(messages: Any) -> bool:
-    """Whether a value is a list with chat messages in it."""
-    return isinstance(messages, list) and any(isinstance(each, dict) and isinstance(each.get("role"), str) for each in messages)
-
-
-def _history(record: Record) -> Any:
-    return record.get("history") if record.get("history") is not None else record.get("items")
-
-
-def _turn(turn: Any) -> Iterable[Any]:
+def _turn_items(turn: Any) -> Iterable[Any]:
     """A ShareGPT turn as items; a function call's value is JSON with one call or a list of them."""
     role, value = (turn.get("from", turn.get("role")), turn.get("value", turn.get("content"))) if isinstance(turn, dict) else (None, None)
     if role == "function_call":

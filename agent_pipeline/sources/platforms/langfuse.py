@@ -2,14 +2,15 @@
 blob-storage export writes them (snake_case, a row each). Traces with one session id are the runs of a session."""
 
 import re
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from agent_pipeline.sources.formats.fields import elements, number, section, when
-from agent_pipeline.sources.formats.files import Ident, Record, text
-from agent_pipeline.sources.formats.records import Place
-from agent_pipeline.sources.platforms.requests import decoded, request_of, response_of
-from agent_pipeline.sources.platforms.spans import SpanSource
-from agent_pipeline.sources.platforms.threads import Kind, Score, Span
+from agent_pipeline.sources.formats.fields import Record, first_of, first_text, number, objects, section, text, when
+from agent_pipeline.sources.formats.file_source import Fields, Ident
+from agent_pipeline.sources.formats.json_values import decoded
+from agent_pipeline.sources.formats.record_files import Place
+from agent_pipeline.sources.platforms.conversations import Kind, Span
+from agent_pipeline.sources.platforms.model_calls import request_of, response_of
+from agent_pipeline.sources.platforms.span_source import Score, SpanSource
 
 _KINDS: dict[str, Kind] = {"GENERATION": "model", "TOOL": "tool", "AGENT": "agent"}
 _TYPES = {*_KINDS, "SPAN", "EVENT", "CHAIN", "RETRIEVER", "EVALUATOR", "EMBEDDING", "GUARDRAIL"}
@@ -21,43 +22,41 @@ class LangfuseSource(SpanSource):
 
     name: ClassVar[str] = "langfuse"
     looks_like: ClassVar[str] = "observations with traceId and type, traces with observations, scores with traceId"
+    nests: ClassVar[bool] = True
 
     @classmethod
-    def accepts(cls, record: Record) -> bool:
+    def accepts(cls, record: Fields) -> bool:
         record = _camel(record)
         if isinstance(record.get("data"), list):  # a page of the API
-            return any(isinstance(each, dict) and cls.accepts(each) for each in record["data"])
-        return _is_trace(record) or (bool(text(record.get("traceId"))) and (_is_score(record) or _kind(record) in _TYPES))
+            return any(cls.accepts(each) for each in objects(record["data"]))
+        return _is_trace(record) or (bool(text(record.get("traceId"))) and (_is_score(record) or _type(record) in _TYPES))
 
     def unpack(self, record: Record) -> list[Record]:
         record = _camel(record)
         if isinstance(record.get("data"), list):
-            pages = [each for each in record["data"] if isinstance(each, dict) and self.accepts(each)]
-            return [inner for each in pages for inner in self.unpack(each)] or [{}]
+            return [inner for each in objects(record["data"]) if self.accepts(each) for inner in self.unpack(each)] or [{}]
         if not _is_trace(record):
             return [record]
-        parts = [_camel(each) for name in ("observations", "scores") for each in elements(record.get(name)) if isinstance(each, dict)]
+        parts = [_camel(each) for name in ("observations", "scores") for each in objects(record.get(name))]
         own = {name: value for name, value in record.items() if name not in ("observations", "scores")}
         return [own, *({"traceId": record.get("id"), **each} for each in parts)]
 
-    def identify(self, record: Record, place: Place) -> Ident | None:
-        trace = text(record.get("traceId")) or text(record.get("id"))
+    def identify(self, record: Fields, place: Place) -> Ident | None:
+        trace = first_text(record, "traceId", "id")
         if trace is None:
             return None
-        named = text(record.get("traceName")) or (text(record.get("name")) if _is_trace(record) else None)
-        return Ident(trace, text(record.get("sessionId")), text(record.get("projectId")), named)
+        agent = first_text(record, "traceName") or (first_text(record, "name") if _is_trace(record) else None)
+        return Ident(trace, first_text(record, "sessionId"), first_text(record, "projectId"), agent)
 
     def spans(self, record: Record) -> list[Span]:
-        kind = _kind(record)
-        if _is_trace(record):
-            request, response = request_of(record.get("input")), response_of(record.get("output"))
-            trace = text(record.get("id")) or ""
-            told = Span(trace, trace, given=request.messages, answered=response.messages, started=when(record.get("timestamp")))
-            return [told] if told.given or told.answered else []
-        if kind not in _TYPES:
+        is_trace, kind = _is_trace(record), _type(record)
+        if not is_trace and kind not in _TYPES:
             return []
         request, response = request_of(record.get("input")), response_of(record.get("output"))
-        costs = section(record, "costDetails")
+        if is_trace:
+            trace = text(record.get("id")) or ""
+            root = Span(trace, trace, given=request.messages, answered=response.messages, started=when(record.get("timestamp")))
+            return [root] if root.given or root.answered else []
         return [
             Span(
                 trace=text(record.get("traceId")) or "",
@@ -71,8 +70,8 @@ class LangfuseSource(SpanSource):
                 answered=response.messages if kind != "TOOL" else [],
                 tools=request.tools or section(record, "modelParameters").get("tools") or record.get("toolDefinitions"),
                 model=record.get("providedModelName") or record.get("model") or response.model,
-                usage=section(record, "usageDetails") or _counts(section(record, "usage")) or response.usage,
-                cost=next((n for value in (costs.get("total"), record.get("totalCost")) if (n := number(value)) is not None), None),
+                usage=section(record, "usageDetails") or _token_counts(section(record, "usage")) or response.usage,
+                cost=number(first_of({"of": section(record, "costDetails").get("total"), **record}, "of", "totalCost")),
                 error=(text(record.get("statusMessage")) or "the step failed") if record.get("level") == "ERROR" else None,
                 arguments=record.get("input"),
                 output=record.get("output"),
@@ -82,12 +81,10 @@ class LangfuseSource(SpanSource):
     def scores_of(self, record: Record) -> list[Score]:
         if not _is_score(record):
             return []
-        value = record.get("value")
-        if record.get("dataType") == "BOOLEAN" and number(value) is not None:
-            value = bool(value)
-        return [Score(text(record.get("name")) or "score", value, record.get("stringValue"))]
+        names = ("stringValue", "value") if record.get("dataType") == "CATEGORICAL" else ("value", "stringValue")
+        return [(text(record.get("name")) or "score", first_of(record, *names))]
 
-    def about(self, record: Record) -> dict[str, Any]:
+    def about(self, record: Record) -> Record:
         if not _is_trace(record):
             return {}
         metadata = decoded(record.get("metadata"))
@@ -95,24 +92,24 @@ class LangfuseSource(SpanSource):
         return {"task_id": metadata.get("task_id"), "trial": metadata.get("trial"), "context": metadata | {"tags": record.get("tags")}}
 
 
-def _kind(record: Record) -> str:
+def _type(record: Fields) -> str:
     return str(record.get("type"))
 
 
-def _is_trace(record: Record) -> bool:
-    if _kind(record) in _TYPES or "traceId" in record:
+def _is_trace(record: Fields) -> bool:
+    if _type(record) in _TYPES or "traceId" in record:
         return False
     return isinstance(record.get("observations"), list) or ("sessionId" in record and "timestamp" in record and "public" in record)
 
 
-def _is_score(record: Record) -> bool:
+def _is_score(record: Fields) -> bool:
     return "dataType" in record and "name" in record and ("value" in record or "stringValue" in record)
 
 
-def _counts(usage: Record) -> Record:
+def _token_counts(usage: Record) -> Record:
     """Counts only: `unit` and prices are none."""
     return {name: value for name, value in usage.items() if name in ("input", "output", "total") and number(value) is not None}
 
 
-def _camel(record: Record) -> Record:
-    return {_UNDERSCORE.sub(lambda found: found[1].upper(), name): value for name, value in record.items()}
+def _camel(record: Fields) -> Record:
+    return {_UNDERSCORE.sub(lambda match: match[1].upper(), name): value for name, value in record.items()}

@@ -1,14 +1,15 @@
 """LiteLLM's logs, a row a call: `{messages, response, session_id, trace_id, ...}`, as its file and bucket loggers write them, or its spend
 logs as rows. The calls of one session repeat the conversation so far."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from agent_pipeline.sources.formats.fields import number, section, when
-from agent_pipeline.sources.formats.files import Ident, Record, text
-from agent_pipeline.sources.formats.records import Place
-from agent_pipeline.sources.platforms.requests import decoded, request_of, response_of
-from agent_pipeline.sources.platforms.spans import SpanSource
-from agent_pipeline.sources.platforms.threads import Span
+from agent_pipeline.sources.formats.fields import Record, chosen, first_of, first_text, number, section, text, when
+from agent_pipeline.sources.formats.file_source import Fields, Ident
+from agent_pipeline.sources.formats.json_values import decoded
+from agent_pipeline.sources.formats.record_files import Place
+from agent_pipeline.sources.platforms.conversations import Span
+from agent_pipeline.sources.platforms.model_calls import request_of, response_of
+from agent_pipeline.sources.platforms.span_source import SpanSource
 
 _MARKS = {"call_type", "response_cost", "trace_id", "spend", "litellm_call_id", "litellm_trace_id"}
 _USAGE = ("prompt_tokens", "completion_tokens", "total_tokens")
@@ -21,23 +22,24 @@ class LiteLLMSource(SpanSource):
     looks_like: ClassVar[str] = "rows with messages, response and session_id or trace_id"
 
     @classmethod
-    def accepts(cls, record: Record) -> bool:
+    def accepts(cls, record: Fields) -> bool:
         return "messages" in record and "response" in record and bool(record.keys() & _MARKS)
 
-    def identify(self, record: Record, place: Place) -> Ident:
+    def identify(self, record: Fields, place: Place) -> Ident:
         metadata = section(record, "metadata")
-        session = text(record.get("session_id")) or text(metadata.get("session_id"))
-        trace = text(record.get("trace_id")) or text(record.get("litellm_trace_id"))
-        alone = text(record.get("id")) or text(record.get("request_id")) or f"{place.path.stem}:{place.at:012d}:{place.part}"
-        project = text(metadata.get("user_api_key_team_alias")) or text(record.get("team_id"))
-        agent = text(metadata.get("agent_name")) or text(metadata.get("user_api_key_alias"))
-        return Ident(session or trace or alone, session or trace or alone, project, agent)
+        named = first_text(record, "session_id") or first_text(metadata, "session_id")
+        session = named or first_text(record, "trace_id", "litellm_trace_id", "id", "request_id")
+        session = session or f"{place.path.stem}:{place.at:012d}:{place.part}"
+        project = first_text(metadata, "user_api_key_team_alias") or first_text(record, "team_id")
+        return Ident(session, session, project, first_text(metadata, "agent_name", "user_api_key_alias"))
 
     def spans(self, record: Record) -> list[Span]:
-        parameters = section({"of": decoded(record.get("model_parameters"))}, "of")
+        parameters = decoded(record.get("model_parameters"))
+        parameters = parameters if isinstance(parameters, dict) else {}
         request, response = request_of(record.get("messages")), response_of(record.get("response"))
         failed = record.get("status") in ("failure", "failed", "error")
-        cost = next((found for name in ("response_cost", "spend") if (found := number(record.get(name))) is not None), None)
+        error = text(record.get("error_str")) or text(section(record, "error_information").get("error_message"))
+        usage = {name: value for name, value in chosen(record, _USAGE).items() if number(value) is not None}
         return [
             Span(
                 trace=text(record.get("trace_id")) or "",
@@ -49,16 +51,12 @@ class LiteLLMSource(SpanSource):
                 answered=[] if failed else response.messages,
                 tools=parameters.get("tools") or parameters.get("functions") or request.tools,
                 model=record.get("model") or response.model,
-                usage={name: record[name] for name in _USAGE if number(record.get(name)) is not None} or response.usage,
-                cost=cost,
-                error=(_error(record) or "the call failed") if failed else None,
+                usage=usage or response.usage,
+                cost=number(first_of(record, "response_cost", "spend")),
+                error=(error or "the call failed") if failed else None,
             )
         ]
 
-    def about(self, record: Record) -> dict[str, Any]:
+    def about(self, record: Record) -> Record:
         metadata = section(record, "metadata")
         return {"task_id": metadata.get("task_id"), "trial": metadata.get("trial"), "context": {"tags": record.get("request_tags")}}
-
-
-def _error(record: Record) -> str | None:
-    return text(record.get("error_str")) or text(section(record, "error_information").get("error_message"))

@@ -1,16 +1,18 @@
-"""MLflow traces as JSON: `{"info": {...}, "data": {"spans": [...]}}`, of MLflow 3 and of 2 (`request_id`, `request_metadata`).
+"""MLflow traces: `{"info": {...}, "data": {"spans": [...]}}` as JSON, of MLflow 3 and of 2 (`request_id`, `request_metadata`), and the rows
+of `mlflow.search_traces()`.
 
-A span's attributes are JSON texts. Traces with one `mlflow.trace.session` are the runs of a session; assessments are verdicts.
+A span's attributes are JSON texts. Traces with one `mlflow.trace.session` are the runs of a session; assessments are its metrics.
 """
 
 from typing import Any, ClassVar
 
-from agent_pipeline.sources.formats.fields import elements, number, section, when
-from agent_pipeline.sources.formats.files import Ident, Record, text
-from agent_pipeline.sources.formats.records import Place
-from agent_pipeline.sources.platforms.requests import decoded, request_of, response_of
-from agent_pipeline.sources.platforms.spans import SpanSource
-from agent_pipeline.sources.platforms.threads import Kind, Score, Span
+from agent_pipeline.sources.formats.fields import Record, elements, first_of, first_text, number, section, text, when
+from agent_pipeline.sources.formats.file_source import Fields, Ident
+from agent_pipeline.sources.formats.json_values import decoded
+from agent_pipeline.sources.formats.record_files import Place
+from agent_pipeline.sources.platforms.conversations import Kind, Span
+from agent_pipeline.sources.platforms.model_calls import request_of, response_of
+from agent_pipeline.sources.platforms.span_source import Score, SpanSource
 
 _KINDS: dict[str, Kind] = {"LLM": "model", "CHAT_MODEL": "model", "TOOL": "tool", "AGENT": "agent"}
 
@@ -19,63 +21,61 @@ class MLflowSource(SpanSource):
     """Files of traces, one a record."""
 
     name: ClassVar[str] = "mlflow"
-    looks_like: ClassVar[str] = "traces with info and data.spans"
+    looks_like: ClassVar[str] = "traces with info and data.spans, or a table with trace_id, trace_metadata and spans"
 
     @classmethod
-    def accepts(cls, record: Record) -> bool:
-        info = decoded(record.get("info"))
-        return isinstance(info, dict) and bool(info.keys() & {"trace_id", "request_id"}) and "data" in record
+    def accepts(cls, record: Fields) -> bool:
+        if {"trace_id", "trace_metadata", "spans"} <= record.keys():
+            return True
+        return "data" in record and bool(_object(record.get("info")).keys() & {"trace_id", "request_id"})
 
-    def identify(self, record: Record, place: Place) -> Ident:
-        info, metadata, tags = _info(record), _metadata(record), section(_info(record), "tags")
-        trace = text(info.get("trace_id")) or text(info.get("request_id")) or f"{place}"
+    def identify(self, record: Fields, place: Place) -> Ident:
+        info = _info(record)
+        trace = first_text(info, "trace_id", "request_id") or f"{place}"
+        metadata = section(info, "trace_metadata") or section(info, "request_metadata")
         experiment = section(info, "trace_location", "mlflow_experiment").get("experiment_id") or info.get("experiment_id")
-        return Ident(trace, text(metadata.get("mlflow.trace.session")) or trace, text(experiment), text(tags.get("mlflow.traceName")))
+        named = text(section(info, "tags").get("mlflow.traceName"))
+        return Ident(trace, text(metadata.get("mlflow.trace.session")) or trace, text(experiment), named)
 
     def spans(self, record: Record) -> list[Span]:
-        trace = text(_info(record).get("trace_id")) or text(_info(record).get("request_id")) or ""
-        data = decoded(record.get("data"))
-        raw = elements(data.get("spans")) if isinstance(data, dict) else []
-        return [_span(each, trace) for each in map(decoded, raw) if isinstance(each, dict)]
+        trace = first_text(_info(record), "trace_id", "request_id") or ""
+        data = _object(record.get("data")) if "info" in record else record
+        return [_span(each, trace) for each in map(decoded, elements(data.get("spans"))) if isinstance(each, dict)]
 
     def scores_of(self, record: Record) -> list[Score]:
-        found = []
-        for each in elements(_info(record).get("assessments")):
-            if isinstance(each, dict) and isinstance(each.get("feedback"), dict) and each.get("valid") is not False:
-                found.append(
-                    Score(text(each.get("assessment_name")) or text(each.get("name")) or "feedback", each["feedback"].get("value"))
-                )
-        return found
+        return [
+            (first_text(each, "assessment_name", "name") or "feedback", each["feedback"].get("value"))
+            for each in map(_object, elements(_info(record).get("assessments")))
+            if isinstance(each.get("feedback"), dict) and each.get("valid") is not False
+        ]
 
-    def about(self, record: Record) -> dict[str, Any]:
+    def about(self, record: Record) -> Record:
         tags = {name: value for name, value in section(_info(record), "tags").items() if not str(name).startswith("mlflow.")}
         return {"task_id": tags.get("task_id"), "trial": tags.get("trial"), "context": tags}
 
 
-def _info(record: Record) -> Record:
-    info = decoded(record.get("info"))
-    return info if isinstance(info, dict) else {}
+def _object(value: Any) -> Record:
+    value = decoded(value)
+    return value if isinstance(value, dict) else {}
 
 
-def _metadata(record: Record) -> Record:
-    return section(_info(record), "trace_metadata") or section(_info(record), "request_metadata")
+def _info(record: Fields) -> Record:
+    """What is said of a trace; a table's row says it in columns."""
+    return _object(record.get("info")) if "info" in record else {name: decoded(record[name]) for name in record if name != "spans"}
 
 
 def _span(raw: Record, trace: str) -> Span:
-    attributes = {name: decoded(value) for name, value in section(raw, "attributes").items()}
-    for name, value in attributes.items():  # a JSON text of a text
-        if isinstance(value, str) and len(value) > 1 and value[0] == value[-1] == '"':
-            attributes[name] = _unquoted(value)
+    attributes = {name: _attribute(value) for name, value in section(raw, "attributes").items()}
     kind = _KINDS.get(str(attributes.get("mlflow.spanType")).upper(), "other")
     inputs, outputs = attributes.get("mlflow.spanInputs"), attributes.get("mlflow.spanOutputs")
     span = Span(
         trace=trace,
         id=text(raw.get("span_id")) or text(section(raw, "context").get("span_id")) or "",
         kind=kind,
-        parent=text(raw.get("parent_span_id")) or text(raw.get("parent_id")),
+        parent=first_text(raw, "parent_span_id", "parent_id"),
         name=text(raw.get("name")),
-        started=when(raw.get("start_time_unix_nano") or raw.get("start_time")),
-        ended=when(raw.get("end_time_unix_nano") or raw.get("end_time")),
+        started=when(first_of(raw, "start_time_unix_nano", "start_time")),
+        ended=when(first_of(raw, "end_time_unix_nano", "end_time")),
         error=_error(raw),
     )
     if kind == "tool":
@@ -83,9 +83,9 @@ def _span(raw: Record, trace: str) -> Span:
         span.name = text(attributes.get("mlflow.spanFunctionName")) or span.name
         return span
     request, response = request_of(inputs), response_of(outputs)
-    messages = attributes.get("mlflow.chat.messages")
+    messages = elements(attributes.get("mlflow.chat.messages"))
     span.given, span.answered = request.messages, response.messages
-    if kind == "model" and not span.answered and isinstance(messages, list) and messages:
+    if kind == "model" and not span.answered and messages:
         span.given, span.answered = messages[:-1], messages[-1:]
     span.tools = attributes.get("mlflow.chat.tools") or request.tools
     span.model = attributes.get("mlflow.llm.model") or response.model or request.model
@@ -94,20 +94,16 @@ def _span(raw: Record, trace: str) -> Span:
     return span
 
 
+def _attribute(value: Any) -> Any:
+    """The value of an attribute, which is a JSON text; a text in quotes too."""
+    quoted = isinstance(value, str) and len(value) > 1 and value[0] == value[-1] == '"'
+    inner = decoded(f"[{value}]") if quoted else None
+    return inner[0] if isinstance(inner, list) and len(inner) == 1 and isinstance(inner[0], str) else decoded(value)
+
+
 def _error(raw: Record) -> str | None:
     status = raw.get("status")
     code = status.get("code") if isinstance(status, dict) else raw.get("status_code") or status
     if str(code).upper() not in ("ERROR", "STATUS_CODE_ERROR"):
         return None
-    said = section(raw, "status").get("message") or raw.get("status_message")
-    return text(said) or "the step failed"
-
-
-def _unquoted(value: str) -> str:
-    import json
-
-    try:
-        inner = json.loads(value)
-    except ValueError:
-        return value
-    return inner if isinstance(inner, str) else value
+    return text(section(raw, "status").get("message") or raw.get("status_message")) or "the step failed"

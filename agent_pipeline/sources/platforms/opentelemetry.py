@@ -1,31 +1,30 @@
-"""OpenTelemetry spans of model calls: OTLP JSON (`resourceSpans`, a document or a line each as the collector's file exporter writes it; log
-records too), and spans as single records, as Phoenix's API and data frames and the SDKs' console exporters give them.
+"""OpenTelemetry spans of model calls: OTLP JSON (`resourceSpans`, Tempo's `batches`; log records too), and spans as single records, as
+Phoenix's API and data frames and the SDKs' console exporters write them.
 
 Two dialects say what was asked and answered: the GenAI conventions (`gen_ai.*`, with the indexed `gen_ai.prompt.<i>` and the message
-events of their older days) and OpenInference (`llm.input_messages.<i>.message.*`). One file may have both; what it is called goes by which
-it has. Spans of a trace belong to the session that any of them names.
+events of their older days) and OpenInference (`llm.input_messages.<i>.message.*`). One file may have both; the store is called by the one
+that it has. Spans of a trace belong to the session that any of them names.
 """
 
 from collections.abc import Iterator
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
-from agent_pipeline.errors import StoreError
-from agent_pipeline.sources.formats.fields import elements, number, section, when
-from agent_pipeline.sources.formats.files import Ident, Record, text
-from agent_pipeline.sources.formats.records import Kind as FileKind
-from agent_pipeline.sources.formats.records import Place, kind_of, parsed, records
+from agent_pipeline.sources.formats.fields import Record, elements, first_of, first_text, number, objects, section, text, when
+from agent_pipeline.sources.formats.file_source import Fields, Ident, sampled
+from agent_pipeline.sources.formats.json_values import decoded
+from agent_pipeline.sources.formats.record_files import Place
+from agent_pipeline.sources.platforms.attributes import flat, plain_value, tree
+from agent_pipeline.sources.platforms.conversations import Kind, Span
+from agent_pipeline.sources.platforms.model_calls import messages_of
 from agent_pipeline.sources.platforms.openinference import openinference_scores, openinference_span
-from agent_pipeline.sources.platforms.requests import decoded, messages_of
-from agent_pipeline.sources.platforms.spans import SpanSource
-from agent_pipeline.sources.platforms.threads import Kind, Score, Span
-from agent_pipeline.sources.platforms.trees import flat, plain_value, tree
+from agent_pipeline.sources.platforms.span_source import Score, SpanSource
 
-_ENVELOPES = {"resourceSpans": ("scopeSpans", "spans"), "resourceLogs": ("scopeLogs", "logRecords")}
+_SPANS, _LOGS = ("scopeSpans", "spans"), ("scopeLogs", "logRecords")
+_ENVELOPES = {"resourceSpans": _SPANS, "batches": _SPANS, "resourceLogs": _LOGS}
 _OF_OPENINFERENCE = ("openinference.", "llm.input_messages", "llm.output_messages", "llm.model_name", "llm.token_count")
 _OF_GENAI = ("gen_ai.",)
-_OURS = (*_OF_OPENINFERENCE, *_OF_GENAI, "llm.", "session.id", "input.value", "output.value", "tool.", "evaluation.")
+_OF_MODELS = (*_OF_OPENINFERENCE, *_OF_GENAI, "llm.", "session.id", "input.value", "output.value", "tool.", "evaluation.")
 _KINDS: dict[str, Kind] = {
     "chat": "model",
     "text_completion": "model",
@@ -39,7 +38,9 @@ _SESSIONS = ("gen_ai.conversation.id", "session.id")
 _PROJECTS = ("openinference.project.name", "service.name")
 _AGENTS = ("gen_ai.agent.name", "agent.name")
 _MESSAGE_EVENTS = {"gen_ai.system.message", "gen_ai.user.message", "gen_ai.assistant.message", "gen_ai.tool.message", "gen_ai.choice"}
-_PROBED = 20
+_ANSWERS = ("gen_ai.output.messages", "gen_ai.completion.0.role", "gen_ai.completion.0.content")
+_FINISHED = "gen_ai.client.inference.operation.details"
+_USAGE = "gen_ai.usage."
 
 
 class OpenTelemetrySource(SpanSource):
@@ -47,35 +48,33 @@ class OpenTelemetrySource(SpanSource):
 
     name: ClassVar[str] = "opentelemetry"
     looks_like: ClassVar[str] = "OTLP JSON (resourceSpans), or spans with trace_id and gen_ai attributes"
-    dialects: ClassVar[tuple[str, ...]] = ("genai", "none")
+    nests: ClassVar[bool] = True
+    is_openinference: ClassVar[bool] = False
 
     @classmethod
-    def accepts(cls, record: Record) -> bool:
+    def accepts(cls, record: Fields) -> bool:
         if isinstance(record.get("data"), list):  # a page of Phoenix's API
-            return any(isinstance(each, dict) and _is_span(each) for each in record["data"])
+            return any(map(_is_span, objects(record["data"])))
         return any(isinstance(record.get(name), list) for name in _ENVELOPES) or _is_span(record)
 
     @classmethod
     def _is_mine(cls, path: Path) -> bool:
-        stat = path.stat()
-        return _dialect(path, stat.st_size, stat.st_mtime_ns) in cls.dialects
+        kind, records = sampled(path)
+        mine = [record for record in records if isinstance(record, dict) and cls.accepts(record)] if kind in cls.kinds else []
+        spans = [span for record in mine for span in _spans_in(record)]
+        is_openinference = any(span.get("kind") or _has(span["attributes"], _OF_OPENINFERENCE) for span in spans)
+        return bool(spans) and is_openinference == cls.is_openinference
 
     def unpack(self, record: Record) -> list[Record]:
         return list(_spans_in(record))
 
-    def identify(self, record: Record, place: Place) -> Ident | None:
+    def identify(self, record: Fields, place: Place) -> Ident | None:
         attributes, trace = record["attributes"], text(record.get("trace"))
-        ours = any(name.startswith(_OURS) for name in attributes) or any(
-            str(each.get("name")).startswith("gen_ai.") for each in record["events"]
-        )
-        if trace is None or not ours:
+        of_model = _has(attributes, _OF_MODELS) or any(str(each.get("name")).startswith(_OF_GENAI) for each in record["events"])
+        if trace is None or not of_model:
             return None
-        return Ident(
-            trace,
-            _first(attributes, _SESSIONS),
-            _first(record["resource"], _PROJECTS),
-            _first(attributes, _AGENTS) if record.get("span") else None,
-        )
+        agent = first_text(attributes, *_AGENTS) if record.get("span") else None
+        return Ident(trace, first_text(attributes, *_SESSIONS), first_text(record["resource"], *_PROJECTS), agent)
 
     def spans(self, record: Record) -> list[Span]:
         attributes = record["attributes"]
@@ -90,27 +89,24 @@ class OpenTelemetrySource(SpanSource):
             ended=when(record.get("ended")),
             error=_error(record),
         )
-        if any(name.startswith(_OF_OPENINFERENCE) for name in attributes) or record.get("kind"):
+        if record.get("kind") or _has(attributes, _OF_OPENINFERENCE):
             openinference_span(span, tree(attributes), record.get("kind"))
-        if any(name.startswith(_OF_GENAI) for name in attributes):
+        if _has(attributes, _OF_GENAI):
             _genai_span(span, attributes)
         _from_events(span, record["events"])
         return [span]
 
     def scores_of(self, record: Record) -> list[Score]:
-        events = [section(each, "attributes") for each in record["events"] if each.get("name") == "gen_ai.evaluation.result"]
-        found = [score for attributes in (record["attributes"], *events) for score in _genai_scores(attributes)]
-        return found + openinference_scores(record["attributes"])
+        events = [each["attributes"] for each in record["events"] if each.get("name") == "gen_ai.evaluation.result"]
+        scores = [score for attributes in (record["attributes"], *events) for score in _genai_scores(attributes)]
+        return scores + openinference_scores(record["attributes"])
 
-    def about(self, record: Record) -> dict[str, Any]:
+    def about(self, record: Record) -> Record:
         attributes = record["attributes"]
         metadata = decoded(attributes.get("metadata"))
         context = metadata if isinstance(metadata, dict) else {}
-        return {
-            "task_id": attributes.get("task_id") or context.get("task_id"),
-            "trial": attributes.get("trial") or context.get("trial"),
-            "context": context,
-        }
+        named = {name: attributes.get(name) or context.get(name) for name in ("task_id", "trial")}
+        return {**named, "context": context}
 
 
 class OpenInferenceSource(OpenTelemetrySource):
@@ -118,32 +114,14 @@ class OpenInferenceSource(OpenTelemetrySource):
 
     name: ClassVar[str] = "openinference"
     looks_like: ClassVar[str] = "OTLP JSON or spans with llm.input_messages and openinference.span.kind"
-    dialects: ClassVar[tuple[str, ...]] = ("openinference",)
+    is_openinference: ClassVar[bool] = True
 
 
-@lru_cache(maxsize=4096)
-def _dialect(path: Path, size: int, changed: int) -> str:
-    """Whose conventions the first spans of a file follow; empty for a file without any."""
-    found = ""
-    try:
-        kind: FileKind | None = kind_of(path)
-        for raw, _ in zip(records(path, [], kind) if kind and kind != "zip" else (), range(_PROBED), strict=False):
-            try:
-                record = parsed(raw.raw)
-            except ValueError:
-                continue
-            if not isinstance(record, dict) or not OpenTelemetrySource.accepts(record):
-                continue
-            for span in _spans_in(record):
-                if span.get("kind") or any(name.startswith(_OF_OPENINFERENCE) for name in span["attributes"]):
-                    return "openinference"
-                found = "genai" if any(name.startswith(_OF_GENAI) for name in span["attributes"]) else found or "none"
-    except StoreError:
-        pass
-    return found
+def _has(attributes: Record, prefixes: tuple[str, ...]) -> bool:
+    return any(name.startswith(prefixes) for name in attributes)
 
 
-def _is_span(record: Record) -> bool:
+def _is_span(record: Fields) -> bool:
     if not isinstance(record.get("name"), str):
         return False
     context = record.get("context")
@@ -154,21 +132,20 @@ def _is_span(record: Record) -> bool:
 def _spans_in(record: Record) -> Iterator[Record]:
     """Spans (and log records) in one form: trace, id, parent, name, started, ended, status, message, attributes, resource, events."""
     for envelope, (scopes, leaves) in _ENVELOPES.items():
-        for group in elements(record.get(envelope)):
-            resource = plain_value(section(group, "resource").get("attributes"))
-            for scope in elements(group.get(scopes)) if isinstance(group, dict) else []:
-                for leaf in elements(scope.get(leaves)) if isinstance(scope, dict) else []:
-                    if isinstance(leaf, dict):
-                        yield _otlp(leaf, resource if isinstance(resource, dict) else {}, envelope == "resourceSpans")
+        for group in objects(record.get(envelope)):
+            resource = _attributes(section(group, "resource"))
+            for scope in objects(group.get(scopes)):
+                for leaf in objects(scope.get(leaves)):
+                    yield _otlp_span(leaf, resource) if leaves == "spans" else _log_record(leaf, resource)
     if isinstance(record.get("data"), list):
-        yield from (_single(each) for each in record["data"] if isinstance(each, dict) and _is_span(each))
+        yield from (_single_span(each) for each in objects(record["data"]) if _is_span(each))
     elif _is_span(record):
-        yield _single(record)
+        yield _single_span(record)
 
 
-def _otlp(leaf: Record, resource: Record, is_span: bool) -> Record:
+def _otlp_span(leaf: Record, resource: Record) -> Record:
     status = section(leaf, "status")
-    found: Record = {
+    return {
         "trace": leaf.get("traceId"),
         "id": leaf.get("spanId"),
         "parent": leaf.get("parentSpanId"),
@@ -179,25 +156,29 @@ def _otlp(leaf: Record, resource: Record, is_span: bool) -> Record:
         "message": status.get("message"),
         "attributes": _attributes(leaf),
         "resource": resource,
-        "span": is_span,
-        "events": [
-            {"name": each.get("name"), "attributes": _attributes(each)} for each in elements(leaf.get("events")) if isinstance(each, dict)
-        ],
+        "span": True,
+        "events": [{"name": each.get("name"), "attributes": _attributes(each)} for each in objects(leaf.get("events"))],
     }
-    if not is_span:
-        name = leaf.get("eventName") or found["attributes"].get("event.name")
-        found["events"] = [{"name": name, "attributes": found["attributes"]}]
-        found["attributes"] = {name: value for name, value in found["attributes"].items() if name in _SESSIONS}
-    return found
 
 
-def _single(record: Record) -> Record:
-    status = record.get("status")
+def _log_record(leaf: Record, resource: Record) -> Record:
+    """A log record as the event of a span that is not there: it names the session and says nothing else of the span."""
+    attributes = _attributes(leaf)
+    name = leaf.get("eventName") or attributes.get("event.name")
+    return {
+        "trace": leaf.get("traceId"),
+        "attributes": {name: value for name, value in attributes.items() if name in _SESSIONS},
+        "resource": resource,
+        "events": [{"name": name, "attributes": attributes}],
+    }
+
+
+def _single_span(record: Record) -> Record:
+    status, raw, context = record.get("status"), record.get("attributes"), section(record, "context")
+    events = objects(decoded(record.get("events")))
     wide = {
         name.removeprefix("attributes."): value for name, value in record.items() if name.startswith("attributes.") and value is not None
     }
-    raw = record.get("attributes")
-    context = section(record, "context")
     return {
         "trace": context.get("trace_id") or record.get("context.trace_id"),
         "id": context.get("span_id") or record.get("context.span_id"),
@@ -211,24 +192,17 @@ def _single(record: Record) -> Record:
         "attributes": flat(raw) if isinstance(raw, dict) else wide,
         "resource": section(record, "resource", "attributes"),
         "span": True,
-        "events": [
-            {"name": each.get("name"), "attributes": section(each, "attributes")}
-            for each in elements(decoded(record.get("events")))
-            if isinstance(each, dict)
-        ],
+        "events": [{"name": each.get("name"), "attributes": section(each, "attributes")} for each in events],
     }
 
 
 def _attributes(leaf: Record) -> Record:
-    found = plain_value(leaf.get("attributes"))
-    return found if isinstance(found, dict) else {}
+    attributes = plain_value(leaf.get("attributes"))
+    return attributes if isinstance(attributes, dict) else {}
 
 
 def _genai_span(span: Span, attributes: Record) -> None:
-    operation = str(attributes.get("gen_ai.operation.name"))
-    said = any(name in attributes for name in ("gen_ai.output.messages", "gen_ai.completion.0.role", "gen_ai.completion.0.content"))
-    named: Kind = "model" if said else span.kind
-    span.kind = _KINDS.get(operation, named)
+    span.kind = _KINDS.get(str(attributes.get("gen_ai.operation.name")), "model" if attributes.keys() & set(_ANSWERS) else span.kind)
     if span.kind == "tool":
         span.name = text(attributes.get("gen_ai.tool.name")) or span.name
         span.call_id = text(attributes.get("gen_ai.tool.call.id"))
@@ -236,15 +210,16 @@ def _genai_span(span: Span, attributes: Record) -> None:
         span.output = decoded(attributes.get("gen_ai.tool.call.result"))
         return
     system = decoded(attributes.get("gen_ai.system_instructions"))
-    older = tree({name: value for name, value in attributes.items() if name.startswith(("gen_ai.prompt.", "gen_ai.completion."))})
+    indexed = ("gen_ai.prompt.", "gen_ai.completion.", "llm.request.functions.")
+    older = tree({name: value for name, value in attributes.items() if name.startswith(indexed)})
+    prompt, completion = (_indexed(section(older, "gen_ai").get(name)) for name in ("prompt", "completion"))
     head = [{"role": "system", "content": system}] if system else []
-    told = messages_of(attributes.get("gen_ai.input.messages"), "user") or _indexed(section(older, "gen_ai").get("prompt"))
-    answered = messages_of(attributes.get("gen_ai.output.messages"), "assistant") or _indexed(section(older, "gen_ai").get("completion"))
-    span.given, span.answered = [*head, *told] or span.given, answered or span.answered
-    span.tools = decoded(attributes.get("gen_ai.tool.definitions")) or span.tools
+    asked = messages_of(attributes.get("gen_ai.input.messages"), "user") or prompt
+    answered = messages_of(attributes.get("gen_ai.output.messages"), "assistant") or completion
+    tools = decoded(attributes.get("gen_ai.tool.definitions")) or section(older, "llm", "request").get("functions")
+    span.given, span.answered, span.tools = [*head, *asked] or span.given, answered or span.answered, tools or span.tools
     span.model = attributes.get("gen_ai.response.model") or attributes.get("gen_ai.request.model") or span.model
-    prefix = "gen_ai.usage."
-    counts = {name.removeprefix(prefix): value for name, value in attributes.items() if name.startswith(prefix)}
+    counts = {name.removeprefix(_USAGE): value for name, value in attributes.items() if name.startswith(_USAGE)}
     cost = number(counts.pop("cost", None))
     span.usage, span.cost = counts or span.usage, cost if cost is not None else span.cost
 
@@ -256,36 +231,31 @@ def _indexed(messages: Any) -> list[Any]:
 
 def _from_events(span: Span, events: list[Record]) -> None:
     """The messages that older conventions write as events, where the span has none."""
-    told: list[Any] = []
+    asked: list[Any] = []
     answered: list[Any] = []
     for event in events:
-        name, attributes = event.get("name"), section(event, "attributes")
-        if name == "gen_ai.client.inference.operation.details":
+        name, attributes = event.get("name"), event["attributes"]
+        if name == _FINISHED:
             _genai_span(span, attributes)
         elif name in _MESSAGE_EVENTS:
-            role = "assistant" if name == "gen_ai.choice" else str(name).split(".")[1]
-            inner = decoded(attributes.get("message")) if name == "gen_ai.choice" else attributes
-            message = {"role": role, **({key: decoded(value) for key, value in inner.items()} if isinstance(inner, dict) else {})}
-            message.setdefault("tool_call_id", message.get("id")) if role == "tool" else None
-            (answered if name == "gen_ai.choice" else told).append(message)
-    if (told or answered) and not (span.given or span.answered):
-        span.kind, span.given, span.answered = "model", told, answered
+            is_answer = name == "gen_ai.choice"
+            inner = decoded(attributes.get("message")) if is_answer else attributes
+            message: Record = {"role": "assistant" if is_answer else str(name).split(".")[1]}
+            message |= {key: decoded(value) for key, value in inner.items()} if isinstance(inner, dict) else {}
+            if message["role"] == "tool":
+                message.setdefault("tool_call_id", message.get("id"))
+            (answered if is_answer else asked).append(message)
+    if (asked or answered) and not (span.given or span.answered):
+        span.kind, span.given, span.answered = "model", asked, answered
 
 
 def _genai_scores(attributes: Record) -> list[Score]:
-    value, label = attributes.get("gen_ai.evaluation.score.value"), attributes.get("gen_ai.evaluation.score.label")
-    name = text(attributes.get("gen_ai.evaluation.name")) or "evaluation"
-    return [Score(name, value, label)] if value is not None or label is not None else []
+    value = first_of(attributes, "gen_ai.evaluation.score.value", "gen_ai.evaluation.score.label")
+    return [] if value is None else [(text(attributes.get("gen_ai.evaluation.name")) or "evaluation", value)]
 
 
 def _error(record: Record) -> str | None:
     if str(record.get("status")).rpartition("_")[2].upper() not in ("2", "ERROR"):
         return None
-    raised = next(
-        (section(each, "attributes").get("exception.message") for each in record["events"] if each.get("name") == "exception"), None
-    )
+    raised = next((each["attributes"].get("exception.message") for each in record["events"] if each.get("name") == "exception"), None)
     return text(record.get("message")) or text(raised) or text(record["attributes"].get("error.type")) or "the step failed"
-
-
-def _first(attributes: Record, names: tuple[str, ...]) -> str | None:
-    return next((found for name in names if (found := text(attributes.get(name)))), None)

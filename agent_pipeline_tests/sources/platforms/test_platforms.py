@@ -11,8 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from agent_pipeline.sources import SOURCES, open_source
-from agent_pipeline.sources.platforms.spans import verdict_of
-from agent_pipeline.sources.platforms.threads import Score
+from agent_pipeline.sources.platforms.span_source import metrics
 from agent_pipeline_tests.sources import damage
 from agent_pipeline_tests.sources.platforms import exports
 from agent_pipeline_tests.sources.platforms.exports import CALLS, FIRST, TOOL, WHOLE, otlp, otlp_span, write
@@ -62,14 +61,13 @@ def test_calls_that_repeat_the_conversation_so_far_are_one_session_of_two_runs(t
 
 
 @every_export
-def test_project_agent_and_verdicts_come_from_the_export(tmp_path, reader, file, made):
+def test_project_agent_and_metrics_come_from_the_export(tmp_path, reader, file, made):
     source = open_source(write(tmp_path / file, made()))
     assert source.partitions()[0].agent == "support"
     session = only(tmp_path / file)
     unjudged = reader in ("litellm", "openai_agents_traces")
-    assert session.judgment == (None if unjudged else "acceptable")
+    assert (session.judgment, session.score) == (None, None), "a metric is an opinion only where a setting says which way it points"
     assert session.scores.get("helpfulness") == (None if unjudged else 0.5)
-    assert session.score == (None if unjudged else 0.5)
     if reader in ("langfuse", "litellm"):
         assert session.cost_usd == 0.75
     if reader != "openinference" or file == "spans.jsonl":
@@ -111,7 +109,7 @@ def test_a_session_whose_last_call_failed_has_the_error_and_no_verdict(tmp_path)
     calls[2] |= {"level": "ERROR", "statusMessage": "overloaded", "output": None}
     session = only(write(tmp_path / "export.jsonl", calls))
     assert (session.error, session.judgment, session.score) == ("overloaded", None, None)
-    assert session.messages[-1] == exports.SECOND and session.scores == {"helpfulness": 0.5}
+    assert session.messages[-1] == exports.SECOND and session.scores == {"helpfulness": 0.5, "grade": 1.0}
 
 
 def test_an_answer_that_was_given_again_counts_once_and_the_first_is_counted_as_superseded(tmp_path):
@@ -135,8 +133,8 @@ def test_another_agents_conversation_within_is_a_session_that_names_its_parent(t
     guard = otlp_span("t1", 1, exports.openinference_attributes(told, {"role": "assistant", "content": "yes"}))
     source = open_source(write(tmp_path / "spans.jsonl", [*exports.openinference(), otlp([guard])]))
     main, side = source.sessions(source.partitions()[0])
-    assert unnumbered(main.messages) == unnumbered(WHOLE) and main.judgment == "acceptable"
-    assert (side.session_id, side.parent_session_id, side.judgment) == ("s1~side1", "s1", None)
+    assert unnumbered(main.messages) == unnumbered(WHOLE) and main.scores
+    assert (side.session_id, side.parent_session_id, side.scores) == ("s1~side1", "s1", {})
     assert [message["content"] for message in side.messages] == ["You are a judge.", "Is this polite?", "yes"]
     assert main.usage["input_tokens"] == 30 and side.usage["input_tokens"] == 10
 
@@ -209,7 +207,7 @@ def test_an_evaluation_that_came_as_a_log_record_belongs_to_its_trace(tmp_path):
     }
     logs = {"resourceLogs": [{"scopeLogs": [{"logRecords": [record]}]}]}
     session = only(write(tmp_path / "spans.jsonl", [*exports.opentelemetry(), logs]))
-    assert session.scores == {"helpfulness": 0.5, "correctness": 0.0} and session.judgment == "unacceptable"
+    assert session.scores == {"helpfulness": 0.5, "correctness": 0.0} and session.judgment is None
 
 
 def test_spans_of_other_things_are_passed_over_and_counted(tmp_path):
@@ -264,30 +262,38 @@ def test_sessions_of_one_id_in_two_projects_are_two(tmp_path):
     assert [str(key) for key in source.partitions()] == ["bank/support", "shop/support"]
 
 
-# Verdicts
+# Metrics
 
 
+def with_metric(reader: str, name: str, value: Any) -> list[dict[str, Any]]:
+    """An export in which the only evaluation measured this."""
+    if reader == "mlflow":
+        records = exports.mlflow()
+        records[1]["info"]["assessments"] = [{"assessment_name": name, "feedback": {"value": value}}]
+        return records
+    if reader == "langfuse":
+        word = {"dataType": "CATEGORICAL", "value": 0, "stringValue": value}
+        score = word if isinstance(value, str) else {"dataType": "BOOLEAN" if isinstance(value, bool) else "NUMERIC", "value": value}
+        return [*(each for each in exports.langfuse() if "dataType" not in each), {"traceId": "t2", "name": name} | score]
+    spans = exports.openinference()
+    verdict = {"evaluation.name": name, "evaluation.label" if isinstance(value, str) else "evaluation.score": value}
+    attributes = spans[1]["resourceSpans"][0]["scopeSpans"][0]["spans"][0]["attributes"]
+    attributes[:] = [each for each in attributes if not each["key"].startswith("evaluation.")] + [
+        exports.attribute(*each) for each in verdict.items()
+    ]
+    return spans
+
+
+@pytest.mark.parametrize("reader", ["mlflow", "langfuse", "openinference"])
 @pytest.mark.parametrize(
-    ("scores", "judgment"),
-    [
-        ([], None),
-        ([Score("toxicity", 1.0)], None),
-        ([Score("is_toxic", True)], None),
-        ([Score("correctness", True)], "acceptable"),
-        ([Score("correctness", 0)], "unacceptable"),
-        ([Score("correctness", 0.7)], None),
-        ([Score("anything", label="Passed")], "acceptable"),
-        ([Score("anything", "incorrect")], "unacceptable"),
-        ([Score("a", "pass"), Score("b", "fail")], "unacceptable"),
-        ([Score("a", "fail"), Score("a", "pass")], "acceptable"),
-        ([Score("correctness", math.nan)], None),
-        ([Score("correctness", None, "")], None),
-    ],
+    ("name", "value", "expected"),
+    [("toxicity", 1, 1.0), ("is_toxic", True, 1.0), ("correctness", 0, 0.0), ("grade", "incorrect", 0.0), ("incorrectness", 1, 1.0)],
 )
-def test_only_what_says_good_or_bad_decides(scores, judgment):
-    assert verdict_of(scores).judgment == judgment
+def test_a_metric_of_a_platform_is_recorded_and_judges_nothing(tmp_path, reader, name, value, expected):
+    session = only(write(tmp_path / "export.jsonl", with_metric(reader, name, value)))
+    assert (session.judgment, session.score, session.scores) == (None, None, {name: expected})
 
 
-def test_numbers_are_kept_by_name_and_the_last_of_a_name_wins():
-    found = verdict_of([Score("a", 0.25), Score("a", 0.5), Score("b", 1), Score("c", "word"), Score("d", math.inf)])
-    assert found.scores == {"a": 0.5, "b": 1.0} and found.score == 0.75
+def test_words_that_are_no_value_are_labels_and_the_last_value_of_a_name_counts():
+    scores = [("a", 0.25), ("a", 0.5), ("b", True), ("c", "Hallucinated"), ("d", math.inf), ("e", "incorrect"), ("f", None), ("g", "")]
+    assert metrics(scores) == ({"a": 0.5, "b": 1.0, "e": 0.0}, {"c": "Hallucinated"})

@@ -10,9 +10,7 @@ import pytest
 from agent_pipeline.errors import PartitionError, SettingsError, StoreError
 from agent_pipeline.ingestion.reading import fingerprint
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.sources import Location, find, open_source, open_sources, parse_location, readers
-from agent_pipeline.sources import plugins as users
-from agent_pipeline.sources.base import stored_sessions
+from agent_pipeline.sources import Location, find, open_source, open_sources, parse_location, plugins, readers
 from agent_pipeline_tests.sources.platforms import exports
 from agent_pipeline_tests.sources.platforms.exports import write
 from agent_pipeline_tests.stores import HELLO, omniagents_home, sessions_db
@@ -23,11 +21,11 @@ MINE = """
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.session import Session
 
-class Mine:
+from agent_pipeline.sources import TraceSource
+
+class Mine(TraceSource):
     name = "mine"
     looks_like = "a file called mine"
-    def __init__(self, path):
-        self.path, self.notes = path, []
     @classmethod
     def detect(cls, path):
         return path.name == "mine"
@@ -43,8 +41,11 @@ class NoNotes(Mine):
     def __init__(self, path):
         pass
 
-class Half:
+class Half(TraceSource):
     name = "half"
+
+class Stranger:
+    name = "stranger"
 
 class Failing(Mine):
     name = "failing"
@@ -75,7 +76,7 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         return f"{module}:{name}"
 
     yield written
-    users.users_readers.cache_clear()
+    plugins.plugin_readers.cache_clear()
 
 
 def sentence(error: pytest.ExceptionInfo[BaseException]) -> str:
@@ -94,8 +95,8 @@ def test_a_reader_of_the_users_own_is_asked_before_ours(mine, tmp_path):
 
 
 def test_an_entry_point_brings_a_reader_too(mine, monkeypatch, tmp_path):
-    point = EntryPoint(name="mine", value=mine("Mine"), group=users.GROUP)
-    monkeypatch.setattr(users, "entry_points", lambda group: [point] if group == users.GROUP else [])
+    point = EntryPoint(name="mine", value=mine("Mine"), group=plugins.GROUP)
+    monkeypatch.setattr(plugins, "entry_points", lambda group: [point] if group == plugins.GROUP else [])
     assert open_source(tmp_path / "mine", readers()).name == "mine"
 
 
@@ -103,8 +104,9 @@ def test_an_entry_point_brings_a_reader_too(mine, monkeypatch, tmp_path):
     ("name", "why"),
     [
         ("Gone", "cannot be loaded .AttributeError"),
-        ("thing", "it lacks detect"),
-        ("Half", "it lacks detect, partitions, sessions, signature, looks_like"),
+        ("thing", "is no subclass of agent_pipeline.sources.TraceSource"),
+        ("Stranger", "is no subclass of agent_pipeline.sources.TraceSource"),
+        ("Half", "lacks partitions, sessions, looks_like"),
     ],
 )
 def test_a_reader_that_is_none_costs_one_sentence(mine, name, why):
@@ -122,7 +124,7 @@ def test_a_name_that_leads_nowhere_costs_one_sentence(dotted):
 
 @pytest.mark.parametrize("where", ["__init__", "detect", "partitions", "sessions", "signature"])
 def test_a_reader_that_fails_costs_one_sentence_wherever_it_fails(mine, tmp_path, where):
-    with pytest.raises(StoreError, match=r"The reader '.*:Failing' .* failed on .*mine .RuntimeError: a bug.: mend it") as error:
+    with pytest.raises(StoreError, match=r"The reader '.*:Failing' .* failed on .*mine .RuntimeError: a bug.: correct it") as error:
         source = open_source(tmp_path / "mine", readers([mine("Failing", where)]))
         source.partitions()
         list(source.sessions(KEY))
@@ -176,7 +178,7 @@ def test_a_folder_of_one_kind_is_one_store_and_of_one_of_several_kinds_those_to_
     found = find(tmp_path)
     assert [(path, reader.name) for path, reader in found.stores] == [(tmp_path / "home", "omniagents"), (tmp_path / "logs", "litellm")]
     assert found.unknown == [tmp_path / "notes.json"]
-    with pytest.raises(StoreError, match=r"is no session store, but 2 are in it \(.*home, .*logs\): name those to read") as error:
+    with pytest.raises(StoreError, match=r"is a folder of 2 session stores: name those to read .*home, .*logs") as error:
         open_source(tmp_path)
     sentence(error)
 
@@ -192,7 +194,7 @@ def test_files_of_no_kind_among_those_of_one_are_noted(tmp_path):
 def test_a_home_whose_sessions_were_moved_is_no_store_and_its_databases_are_no_agents(tmp_path):
     home = omniagents_home(tmp_path / "home")
     (home / "sessions").rename(home / "gone")
-    with pytest.raises(StoreError, match="is no session store, but 1 are in it"):
+    with pytest.raises(StoreError, match="is a folder of 1 session stores"):
         open_source(home)
 
 
@@ -239,7 +241,7 @@ def test_one_store_in_a_list_is_that_store(tmp_path):
 
 def test_the_version_and_the_signature_change_with_any_of_the_stores(tmp_path):
     locations = two_homes(tmp_path)
-    seen = {(open_sources(locations).signature(), fingerprint(stored_sessions(open_sources(locations), KEY))) for _ in range(2)}
+    seen = {(open_sources(locations).signature(), fingerprint(open_sources(locations).stored(KEY))) for _ in range(2)}
     assert len(seen) == 1
     omniagents_home(tmp_path / "one", {"new": HELLO}, key="shop/other")
     assert open_sources(locations).signature() != next(iter(seen))[0]
@@ -267,7 +269,7 @@ def test_a_broken_store_hides_no_partition_but_no_partition_is_read_without_it(t
     source = open_sources(locations)
     assert source.partitions() == [KEY]
     assert any(str(tmp_path / "two") in note for note in source.notes)
-    with pytest.raises(StoreError, match="may hold sessions of shop/support too, so mend it, or take it out") as error:
+    with pytest.raises(StoreError, match="may hold sessions of shop/support too, so repair it, or take it out") as error:
         list(source.sessions(KEY))
     assert str(tmp_path / "two") in sentence(error)
     assert source.signature() == source.signature()

@@ -1,11 +1,10 @@
-"""A model call's request and response, as every API spells them, → messages, tools, model; what the tracing platforms store as input and
-output."""
+"""A model call's request and response, as every API spells them: the input and output that tracing platforms store."""
 
 from typing import Any, NamedTuple
 
-from agent_pipeline.sources.formats.records import parsed
+from agent_pipeline.sources.formats.json_values import decoded
 
-_TOLD = ("messages", "input_messages", "message", "input", "inputs", "prompt", "question", "query", "content", "text")
+_ASKED = ("messages", "input_messages", "message", "input", "inputs", "prompt", "question", "query", "content", "text")
 _ANSWERED = ("messages", "message", "output", "outputs", "answer", "response", "content", "text", "result")
 
 
@@ -32,8 +31,8 @@ def request_of(value: Any) -> Request:
         return Request(messages_of(value, "user"))
     system = value.get("system") or value.get("instructions")
     head = [{"role": "system", "content": system}] if isinstance(system, str | list) and system else []
-    told = [value] if "role" in value else _first(value, _TOLD, "user")
-    return Request([*head, *told], value.get("tools") or value.get("functions"), value.get("model"))
+    messages = [value] if "role" in value else _first(value, _ASKED, "user")
+    return Request([*head, *messages], value.get("tools") or value.get("functions"), value.get("model"))
 
 
 def response_of(value: Any) -> Response:
@@ -55,29 +54,18 @@ def response_of(value: Any) -> Response:
 
 
 def messages_of(value: Any, role: str) -> list[Any]:
-    """Messages as they are; a text as one of this role; nothing else."""
+    """Messages as they are; a text, or content blocks, as one message of this role; nothing else."""
     value = decoded(value)
     if isinstance(value, str):
         return [{"role": role, "content": value}] if value.strip() else []
     if isinstance(value, dict):
         return [value] if "role" in value else [{"role": role, **value}] if value.keys() & {"content", "parts", "tool_calls"} else []
-    blocks = isinstance(value, list) and value and all(isinstance(each, dict) and "role" not in each and "text" in each for each in value)
-    if blocks:
+    if not isinstance(value, list):
+        return []
+    if value and all(isinstance(each, dict) and "role" not in each and "text" in each for each in value):
         return [{"role": role, "content": value}]
-    if isinstance(value, list):
-        return [each if not isinstance(each, str) else {"role": role, "content": each} for each in value]
-    return []
-
-
-def decoded(value: Any) -> Any:
-    """What a JSON text holds; any other value as it is."""
-    if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
-        try:
-            return parsed(value.encode("utf-8", "surrogateescape"))
-        except (ValueError, UnicodeError):
-            pass
-    return value
+    return [each if not isinstance(each, str) else {"role": role, "content": each} for each in value]
 
 
 def _first(value: dict[str, Any], names: tuple[str, ...], role: str) -> list[Any]:
-    return next((found for name in names if name in value and (found := messages_of(value[name], role))), [])
+    return next((messages for name in names if name in value and (messages := messages_of(value[name], role))), [])

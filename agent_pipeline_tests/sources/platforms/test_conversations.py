@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_pipeline.sources.platforms.threads import Span, add_results, key_of, main_thread, open_calls, threads_of
+from agent_pipeline.sources.platforms.conversations import Span, add_results, conversations_of, key_of, main_conversation, open_calls
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -32,9 +32,9 @@ def test_a_conversation_that_grows_is_itself_however_often_words_come_again(turn
     for step, (asked, answer) in enumerate(turns):
         calls.append(model_call(step, [*told, said("user", asked)], answer))
         told += [said("user", asked), said("assistant", answer)]
-    (thread,) = threads_of(calls)
-    assert words(thread.items) == words(told)
-    assert len(thread.calls) == len(turns) and not thread.skipped
+    (conversation,) = conversations_of(calls)
+    assert words(conversation.items) == words(told)
+    assert len(conversation.calls) == len(turns) and not conversation.skipped
 
 
 @given(st.integers(2, 10), st.data())
@@ -45,8 +45,8 @@ def test_a_window_of_the_last_messages_goes_on_with_the_whole(count, data):
         window = data.draw(st.integers(1, max(1, len(told))))
         calls.append(model_call(step, [*told[-window:], said("user", f"question {step}")], f"answer {step}"))
         told += [said("user", f"question {step}"), said("assistant", f"answer {step}")]
-    (thread,) = threads_of(calls)
-    assert words(thread.items) == words(told)
+    (conversation,) = conversations_of(calls)
+    assert words(conversation.items) == words(told)
 
 
 @given(st.permutations(range(6)))
@@ -56,30 +56,30 @@ def test_the_order_in_which_calls_were_recorded_does_not_matter(order):
     for step in range(6):
         calls.append(model_call(step, [*told, said("user", f"{step}?")], f"{step}!"))
         told += [said("user", f"{step}?"), said("assistant", f"{step}!")]
-    (thread,) = threads_of(calls[index] for index in order)
-    assert words(thread.items) == words(told)
+    (conversation,) = conversations_of(calls[index] for index in order)
+    assert words(conversation.items) == words(told)
 
 
 @given(st.lists(st.lists(st.sampled_from("abc"), min_size=1, max_size=4), min_size=1, max_size=6))
 def test_whatever_was_asked_and_answered_is_in_some_conversation_or_counted(inputs):
     calls = [model_call(step, [said("user", text) for text in each], f"answer {step}") for step, each in enumerate(inputs)]
-    threads = threads_of(calls)
+    conversations = conversations_of(calls)
     answers = {f"answer {step}" for step in range(len(inputs))}
-    there = {text for thread in threads for text in words(thread.items)}
-    superseded = sum(thread.skipped["superseded_item"] for thread in threads)
+    there = {text for conversation in conversations for text in words(conversation.items)}
+    superseded = sum(conversation.skipped["superseded_item"] for conversation in conversations)
     assert len(answers - there) <= superseded
-    assert sum(len(thread.calls) for thread in threads) == len(calls)
+    assert sum(len(conversation.calls) for conversation in conversations) == len(calls)
     assert {text for each in inputs for text in each} <= there
-    for thread in threads:
-        assert thread.keys == [key_of(item) for item in thread.items]
+    for conversation in conversations:
+        assert conversation.keys == [key_of(item) for item in conversation.items]
 
 
 def test_reasoning_that_the_next_input_leaves_out_stays_in_its_place():
     thought = {"type": "reasoning", "text": "hm"}
     first = Span("t", "1", "model", started=START, given=[said("user", "a")], answered=[thought, said("assistant", "b")])
     second = model_call(5, [said("user", "a"), said("assistant", "b"), said("user", "c")], "d")
-    (thread,) = threads_of([first, second])
-    assert [item.get("type", "message") for item in thread.items] == ["message", "reasoning", "message", "message", "message"]
+    (conversation,) = conversations_of([first, second])
+    assert [item.get("type", "message") for item in conversation.items] == ["message", "reasoning", "message", "message", "message"]
 
 
 def test_a_changed_system_prompt_is_counted_and_the_first_is_kept():
@@ -87,31 +87,31 @@ def test_a_changed_system_prompt_is_counted_and_the_first_is_kept():
         model_call(0, [said("system", "It is ten."), said("user", "a")], "b"),
         model_call(1, [said("system", "It is eleven."), said("user", "a"), said("assistant", "b"), said("user", "c")], "d"),
     ]
-    (thread,) = threads_of(calls)
-    assert words(thread.system) == ["It is ten."] and thread.skipped == {"changed_system_prompt": 1}
+    (conversation,) = conversations_of(calls)
+    assert words(conversation.system) == ["It is ten."] and conversation.skipped == {"changed_system_prompt": 1}
 
 
 def test_the_conversation_that_lasted_longest_is_the_main_one():
     long = [model_call(0, [said("user", "a")], "b"), model_call(9, [said("user", "a"), said("assistant", "b"), said("user", "c")], "d")]
     within = model_call(4, [said("system", "sub"), said("user", "x")], "y")
-    threads = threads_of([*long, within])
-    assert len(threads) == 2 and main_thread(threads).calls == long
+    conversations = conversations_of([*long, within])
+    assert len(conversations) == 2 and main_conversation(conversations).calls == long
 
 
 def test_a_fork_of_a_conversation_is_one_of_its_own():
     told = [said("user", "a"), said("assistant", "b"), said("user", "c"), said("assistant", "d")]
     calls = [model_call(0, told[:1], "b"), model_call(1, told[:3], "d"), model_call(2, [*told[:2], said("user", "other")], "e")]
-    assert [words(thread.items) for thread in threads_of(calls)] == [["a", "b", "c", "d"], ["a", "b", "other", "e"]]
+    assert [words(conversation.items) for conversation in conversations_of(calls)] == [["a", "b", "c", "d"], ["a", "b", "other", "e"]]
 
 
 def test_results_of_tool_spans_answer_the_open_calls_by_id_then_by_arguments():
     asked = {"role": "assistant", "tool_calls": [{"id": name, "function": {"name": "f", "arguments": f'{{"x": {name}}}'}} for name in "12"]}
-    (thread,) = threads_of([Span("t", "1", "model", started=START, given=[said("user", "a")], answered=[asked])])
-    assert len(open_calls(thread.items)) == 2
+    (conversation,) = conversations_of([Span("t", "1", "model", started=START, given=[said("user", "a")], answered=[asked])])
+    assert len(open_calls(conversation.items)) == 2
     tools = [
         Span("t", "a", "tool", name="f", arguments={"x": 2}, output="two"),
         Span("t", "b", "tool", name="other", call_id="1", output="one"),
         Span("t", "c", "tool", name="unseen", arguments={}, output="three"),
     ]
-    assert [span.name for span in add_results(thread, tools)] == ["unseen"]
-    assert [(item["call_id"], item["output"]) for item in thread.items[-2:] if item] == [("1", "one"), ("2", "two")]
+    assert [span.name for span in add_results(conversation, tools)] == ["unseen"]
+    assert [(item["call_id"], item["output"]) for item in conversation.items[-2:] if item] == [("1", "one"), ("2", "two")]

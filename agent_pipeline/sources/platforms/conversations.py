@@ -1,14 +1,14 @@
 """Model calls of a session → its conversations: each call's input repeats what was said so far, and only what is new is added.
 
-Messages are compared as items (`chat.py`), by what they say and not by their ids, without reasoning and without the system prompt at the
-head. A call goes on with a conversation if its input begins with messages of it, in order and up to its last (all of it, or the rest that
-a window or a summary of earlier runs left). The same input once more is a repeated record or a retry, of which the last answer counts. What
-fits nowhere (a sub-agent, a guard, a fork) is a conversation of its own.
+Messages are compared as items (`chat.py`), by what they say: without ids, reasoning, and the system prompt at the head. A call continues a
+conversation if its input begins with messages of it, in order and up to its last one: all of them, or what a window or a summary of
+earlier runs left. The same input once more is a repeated record or a retry, of which the last answer counts. What continues nothing (a
+sub-agent, a guard, a fork) is a conversation of its own.
 """
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -18,17 +18,10 @@ from agent_pipeline.sessions.items import Item, text_of
 
 Kind = Literal["model", "tool", "agent", "other"]
 
+Items = list[Item | None]
+
 _NO_TIME = datetime.max.replace(tzinfo=UTC)
 _OWN_TYPES = ("function_call", "function_call_output", "reasoning")
-
-
-@dataclass
-class Score:
-    """What an evaluation said: a number, a bool or a word, and perhaps a label."""
-
-    name: str
-    value: Any = None
-    label: Any = None
 
 
 @dataclass
@@ -52,8 +45,6 @@ class Span:
     arguments: Any = None
     output: Any = None
     call_id: Any = None
-    scores: list[Score] = field(default_factory=list)
-    context: dict[str, Any] = field(default_factory=dict)
 
     @property
     def order(self) -> datetime:
@@ -61,18 +52,18 @@ class Span:
 
 
 @dataclass
-class Thread:
+class Conversation:
     """One conversation: its system prompt, items with the keys that they are compared by, and the calls that made it."""
 
-    system: list[Item | None] = field(default_factory=list)
-    items: list[Item | None] = field(default_factory=list)
+    system: Items = field(default_factory=list)
+    items: Items = field(default_factory=list)
     keys: list[Any] = field(default_factory=list)
     calls: list[Span] = field(default_factory=list)
     skipped: Counter[str] = field(default_factory=Counter)
     answer_at: int = 0
     """How many keys there were before the last call's answer."""
 
-    def chat(self) -> list[Item | None]:
+    def chat(self) -> Items:
         return [*self.system, *self.items]
 
     @property
@@ -82,31 +73,31 @@ class Thread:
         return (max(times) - min(times)).total_seconds() if times else 0.0
 
 
-def threads_of(calls: Iterable[Span]) -> list[Thread]:
+def conversations_of(calls: Iterable[Span]) -> list[Conversation]:
     """The conversations of a session's model calls, in the order in which they began."""
-    threads: list[Thread] = []
-    for call in sorted(calls, key=lambda each: each.order):
+    conversations: list[Conversation] = []
+    for call in in_order(calls):
         system, given = _split_head(items_of(call.given))
-        _place(threads, call, system, given, items_of(call.answered))
-    return threads
+        _place(conversations, call, system, given, items_of(call.answered))
+    return conversations
 
 
-def main_thread(threads: Sequence[Thread]) -> Thread:
+def main_conversation(conversations: Sequence[Conversation]) -> Conversation:
     """The conversation that the session is: the one that lasted longest, of equals the one with the most in it, then the first."""
-    return max(threads, key=lambda each: (each.seconds, len(each.keys)))
+    return max(conversations, key=lambda each: (each.seconds, len(each.keys)))
 
 
-def items_of(messages: Any) -> list[Item | None]:
+def items_of(messages: Any) -> Items:
     """Chat messages and Responses items, mixed, as items."""
-    found: list[Item | None] = []
+    items: Items = []
     for message in messages if isinstance(messages, list) else [messages]:
         own = isinstance(message, dict) and str(message.get("type")) in _OWN_TYPES and "role" not in message
-        found.extend([message] if own else chat_items([message]))
-    return found
+        items.extend([message] if own else chat_items([message]))
+    return items
 
 
 def key_of(item: Item | None) -> Any:
-    """What an item is compared by; null for what is not compared (reasoning and other kinds without words)."""
+    """What an item is compared by; `None` for what is not compared (reasoning and other kinds without words)."""
     if not isinstance(item, dict):
         return ("none",)
     kind = item.get("type") or "message"
@@ -143,17 +134,17 @@ def open_calls(items: Sequence[Item | None]) -> list[Item]:
     return waiting[::-1]
 
 
-def add_results(thread: Thread, tools: Iterable[Span]) -> list[Span]:
+def add_results(conversation: Conversation, tools: Iterable[Span]) -> list[Span]:
     """Give the last calls of a conversation the results that tool spans saw; returns the spans whose calls no message has."""
     left = list(tools)
-    ends = open_calls(thread.items)
+    ends = open_calls(conversation.items)
     open_keys = {id(call): key_of(call) for call in ends}
-    seen = Counter(key_of(item) for item in thread.items if isinstance(item, dict) and item.get("type") == "function_call")
+    seen = Counter(key_of(item) for item in conversation.items if isinstance(item, dict) and item.get("type") == "function_call")
     for call in ends:
         answers = [span for span in left if span.call_id and span.call_id == call.get("call_id")]
         answers = answers or [span for span in reversed(left) if _call_key(span) == open_keys[id(call)]]
         if answers:
-            add(thread, [result_item(call.get("call_id"), answers[0].output)])
+            add(conversation, [result_item(call.get("call_id"), answers[0].output)])
             left.remove(answers[0])
             seen[open_keys[id(call)]] -= 1
     unplaced = []
@@ -164,60 +155,60 @@ def add_results(thread: Thread, tools: Iterable[Span]) -> list[Span]:
     return unplaced
 
 
-def tool_items(span: Span) -> list[Item | None]:
+def tool_items(span: Span) -> Items:
     """A tool span as a call and its result."""
     call = {"type": "function_call", "name": span.name, "arguments": span.arguments, "call_id": span.call_id}
     return [call, result_item(span.call_id, span.output)]
 
 
-def add(thread: Thread, items: Iterable[Item | None]) -> None:
+def add(conversation: Conversation, items: Iterable[Item | None]) -> None:
     for item in items:
-        thread.items.append(item)
+        conversation.items.append(item)
         if (key := key_of(item)) is not None:
-            thread.keys.append(key)
+            conversation.keys.append(key)
 
 
-def _place(threads: list[Thread], call: Span, system: list[Item | None], given: list[Item | None], answered: list[Item | None]) -> None:
+def _place(conversations: list[Conversation], call: Span, system: Items, given: Items, answered: Items) -> None:
     keys = [key for key in map(key_of, given) if key is not None]
     answer = [key for key in map(key_of, answered) if key is not None]
-    continued = [(kept, index) for index, each in enumerate(threads) if (kept := _continued(each.keys, keys))]
+    continued = [(kept, index) for index, each in enumerate(conversations) if (kept := _continued(each.keys, keys))]
     if continued:
         kept, index = max(continued)
-        _go_on(threads[index], call, system, _after(given, kept), answered)
+        _go_on(conversations[index], call, system, _after(given, kept), answered)
         return
-    alike = [each for each in reversed(threads) if _same_system(each.system, system)]
-    for thread in alike:
-        same = _common(thread.keys, keys)
-        if same and same == len(keys) and thread.keys[same : same + len(answer)] == answer:
-            thread.skipped["repeated_span"] += 1  # two instrumentations saw one call
+    alike = [each for each in reversed(conversations) if _same_system(each.system, system)]
+    for conversation in alike:
+        same = _common(conversation.keys, keys)
+        if same and same == len(keys) and conversation.keys[same : same + len(answer)] == answer:
+            conversation.skipped["repeated_span"] += 1  # two instrumentations saw one call
             return
-        if same and thread.answer_at <= same < len(thread.keys):
-            thread.skipped["superseded_item"] += len(thread.keys) - same
-            _cut(thread, same)
-            _go_on(thread, call, system, _after(given, same), answered)
+        if same and conversation.answer_at <= same < len(conversation.keys):
+            conversation.skipped["superseded_item"] += len(conversation.keys) - same
+            _cut(conversation, same)
+            _go_on(conversation, call, system, _after(given, same), answered)
             return
-    if (kept_apart := _next_part(threads, alike, call, given)) is not None:
+    if (kept_apart := _next_part(conversations, alike, call, given)) is not None:
         _go_on(kept_apart, call, system, given, answered)
         return
-    threads.append(Thread())
-    _go_on(threads[-1], call, system, given, answered)
+    conversations.append(Conversation())
+    _go_on(conversations[-1], call, system, given, answered)
 
 
-def _go_on(thread: Thread, call: Span, system: list[Item | None], new: list[Item | None], answered: list[Item | None]) -> None:
-    if not thread.system:
-        thread.system = system
-    elif system and not _same_system(thread.system, system):
-        thread.skipped["changed_system_prompt"] += 1
-    add(thread, new)
-    thread.answer_at = len(thread.keys)
-    add(thread, answered)
-    thread.calls.append(call)
+def _go_on(conversation: Conversation, call: Span, system: Items, new: Items, answered: Items) -> None:
+    if not conversation.system:
+        conversation.system = system
+    elif system and not _same_system(conversation.system, system):
+        conversation.skipped["changed_system_prompt"] += 1
+    add(conversation, new)
+    conversation.answer_at = len(conversation.keys)
+    add(conversation, answered)
+    conversation.calls.append(call)
 
 
-def _next_part(threads: list[Thread], alike: list[Thread], call: Span, given: list[Item | None]) -> Thread | None:
+def _next_part(conversations: list[Conversation], alike: list[Conversation], call: Span, given: Items) -> Conversation | None:
     """The conversation that a call goes on with though its input repeats nothing: the service keeps it, and is sent what is new."""
     if given and (given[0] or {}).get("type") == "function_call_output":
-        return next((each for each in reversed(threads) if open_calls(each.items)), None)
+        return next((each for each in reversed(conversations) if open_calls(each.items)), None)
     return next((each for each in alike if each.calls[-1].trace != call.trace), None)
 
 
@@ -240,7 +231,7 @@ def _common(one: list[Any], other: list[Any]) -> int:
     return count
 
 
-def _after(items: list[Item | None], kept: int) -> list[Item | None]:
+def _after(items: Items, kept: int) -> Items:
     """The items behind the first `kept` that are compared."""
     for index, item in enumerate(items):
         if kept == 0:
@@ -249,20 +240,20 @@ def _after(items: list[Item | None], kept: int) -> list[Item | None]:
     return []
 
 
-def _cut(thread: Thread, kept: int) -> None:
-    behind = _after(thread.items, kept)
-    del thread.items[len(thread.items) - len(behind) :]
-    del thread.keys[kept:]
+def _cut(conversation: Conversation, kept: int) -> None:
+    behind = _after(conversation.items, kept)
+    del conversation.items[len(conversation.items) - len(behind) :]
+    del conversation.keys[kept:]
 
 
-def _split_head(items: list[Item | None]) -> tuple[list[Item | None], list[Item | None]]:
+def _split_head(items: Items) -> tuple[Items, Items]:
     at = 0
     while at < len(items) and (items[at] or {}).get("role") in ("system", "developer"):
         at += 1
     return items[:at], items[at:]
 
 
-def _same_system(one: list[Item | None], other: list[Item | None]) -> bool:
+def _same_system(one: Items, other: Items) -> bool:
     return not one or not other or [key_of(each) for each in one] == [key_of(each) for each in other]
 
 
@@ -270,6 +261,6 @@ def _call_key(span: Span) -> Any:
     return "call", span.name, canonical(span.arguments)
 
 
-def in_order(spans: Iterable[Span]) -> Iterator[Span]:
-    """Spans by the time they began; those without one last."""
-    return iter(sorted(spans, key=lambda each: each.order))
+def in_order(spans: Iterable[Span]) -> list[Span]:
+    """Spans by the time they began; those without a time last."""
+    return sorted(spans, key=lambda each: each.order)

@@ -1,8 +1,7 @@
-"""Files of records: JSON lines, one JSON document, a Parquet or Arrow table, a zip of JSON; told apart by their first bytes.
+"""Files of records: JSON lines, a JSON document, a Parquet or Arrow table, a zip of JSON; told apart by their first bytes.
 
-A record is passed on as the JSON text that it is, to be decoded by whoever needs it, as far as it is needed. Lines stream, and each can be
-read again by its place; documents and tables are loaded whole. Of a document that is cut off, the complete records at its beginning are
-taken. What could not be read is said in a sentence.
+A record is passed on as its JSON text, so that whoever needs it decodes as much of it as needed. Lines stream; documents and tables are
+loaded whole. Each record can be read again by its place.
 """
 
 import json
@@ -10,7 +9,7 @@ import os
 import zipfile
 import zlib
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, NamedTuple
@@ -21,11 +20,12 @@ import pyarrow.parquet as pq
 
 from agent_pipeline.errors import StoreError
 from agent_pipeline.sources.base import add_note, unreadable
+from agent_pipeline.sources.formats.json_values import decoded, parsed
 
 Kind = Literal["lines", "document", "table", "zip"]
 
 CACHED_BYTES = 64 << 20
-"""Documents of at most this size together are kept for reading a record again."""
+"""Documents of at most this size together are held in memory to read their records again."""
 MEMBER_BYTES = 1 << 30
 """No file inside a zip may be larger: a few kilobytes can claim to be petabytes."""
 
@@ -38,7 +38,7 @@ _ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, Ru
 
 
 class Place(NamedTuple):
-    """Where a record is: a line's byte offset and size, else its number; `part`: which of the records that the record holds."""
+    """Where a record is: a line's byte offset and size, else its number; `part`: which of the records inside that record."""
 
     path: Path
     at: int
@@ -46,36 +46,16 @@ class Place(NamedTuple):
     size: int = 0
 
 
-class Text(NamedTuple):
-    """A record as it was found: its place in the file, its size there, and the JSON text, or the value itself where there is none."""
+class RawRecord(NamedTuple):
+    """A record as its file holds it: its place and size there, and its JSON text, or its value where there is no text."""
 
     at: int
     size: int
     raw: Any
 
 
-def parsed(raw: Any) -> Any:
-    """The value of a JSON text; NaN, control characters, half emoji and bytes that are no UTF-8 are let in, to be mended later.
-
-    What is neither bytes nor `msgspec.Raw` is a value already.
-
-    Raises:
-        ValueError: it is no JSON.
-    """
-    if not isinstance(raw, bytes | msgspec.Raw):
-        return raw
-    try:
-        return msgspec.json.decode(raw)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        pass
-    try:
-        return json.loads(bytes(raw).decode("utf-8", "surrogateescape"), strict=False)
-    except RecursionError as error:
-        raise ValueError("nested too deeply") from error
-
-
 def kind_of(path: Path) -> Kind | None:
-    """What a file holds; null for what holds no records.
+    """What a file holds; `None` for what holds no records.
 
     Raises:
         StoreError: the file cannot be read.
@@ -86,18 +66,18 @@ def kind_of(path: Path) -> Kind | None:
             if kind := _HEADS.get(head):
                 return kind
             file.seek(len(_BOM) if head.startswith(_BOM) else 0)
-            first = _first_line(file)
+            first = next((line.strip() for line in file if line.strip()), b"")
             if first[:1] not in (b"{", b"["):
                 return None
-            if _parses(first):
+            if _is_json(first):
                 return "lines" if first[:1] == b"{" or file.readline().lstrip()[:1] == b"[" else "document"
             following = (file.readline() for _ in range(_PROBED_LINES))
-            return "lines" if first[:1] == b"{" and any(line[:1] == b"{" and _parses(line) for line in following) else "document"
+            return "lines" if first[:1] == b"{" and any(line[:1] == b"{" and _is_json(line) for line in following) else "document"
     except OSError as error:
         raise unreadable(path, error) from error
 
 
-def records(path: Path, notes: list[str], kind: Kind | None = None) -> Iterator[Text]:
+def raw_records(path: Path, notes: list[str], kind: Kind | None = None) -> Iterator[RawRecord]:
     """Every record of a file; what is left out is noted.
 
     Raises:
@@ -108,42 +88,37 @@ def records(path: Path, notes: list[str], kind: Kind | None = None) -> Iterator[
         yield from _lines(path, notes)
     elif kind is not None:
         for at, value in enumerate(_loaded(path, kind, notes)):
-            yield Text(at, 0, value)
+            yield RawRecord(at, 0, value)
     else:
         raise StoreError(f"{path} holds no JSON, JSON lines, Parquet, Arrow or zip of JSON: take it out of the store.")
 
 
-class Records:
-    """Reads records again by their places; keeps the last documents and tables, and one file of lines open."""
+class RecordReader:
+    """Reads records again by their places; holds the last documents and tables, and one file of lines open."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[Path, Any] = OrderedDict()
+        self._loaded: OrderedDict[Path, Sequence[Any]] = OrderedDict()
         self._kinds: dict[Path, Kind | None] = {}
         self._open: tuple[Path, BinaryIO] | None = None
 
-    def get(self, place: Place) -> Any:
-        """The record at a place that `records` gave.
+    def raw(self, place: Place) -> Any:
+        """The JSON text of the record at a place, or its value where there is no text.
 
         Raises:
-            StoreError: the file has changed since.
-            ValueError: the record's text is no JSON (the index pass does not look so closely).
+            StoreError: the file has changed since it was indexed.
         """
-        return parsed(self.text(place))
-
-    def text(self, place: Place) -> Any:
-        """The JSON text of the record at a place, or its value where there is no text (a table's row); raises StoreError as `get` does."""
         path = place.path
-        kind = self._kinds[path] if path in self._kinds else self._kinds.setdefault(path, kind_of(path))
+        if path not in self._kinds:
+            self._kinds[path] = kind_of(path)
         try:
-            if kind == "lines":
-                raw: Any = os.pread(self._file(path).fileno(), place.size, place.at)
-                if len(raw) != place.size:
-                    raise IndexError("it is shorter than it was")
-            else:
-                raw = self._held(path, kind)[place.at]
+            if self._kinds[path] != "lines":
+                return self._records_of(path)[place.at]
+            line = os.pread(self._lines_of(path).fileno(), place.size, place.at)
+            if len(line) != place.size:
+                raise IndexError("it is shorter than it was")
+            return line
         except (IndexError, OSError) as error:
             raise StoreError(f"{path} has changed while it was read ({error}): run again when nothing writes to it.") from error
-        return raw
 
     def close(self) -> None:
         """Close the file that is open, if any."""
@@ -151,48 +126,37 @@ class Records:
             self._open[1].close()
             self._open = None
 
-    def _file(self, path: Path) -> BinaryIO:
+    def _lines_of(self, path: Path) -> BinaryIO:
         if self._open is None or self._open[0] != path:
             self.close()
             self._open = path, path.open("rb", buffering=0)
         return self._open[1]
 
-    def _held(self, path: Path, kind: Kind | None) -> Any:
-        if path not in self._kept:
-            self._kept[path] = _loaded(path, kind, [])
-            while len(self._kept) > 1 and sum(each.stat().st_size for each in self._kept) > CACHED_BYTES:
-                self._kept.popitem(last=False)
-        self._kept.move_to_end(path)
-        return self._kept[path]
+    def _records_of(self, path: Path) -> Sequence[Any]:
+        if path not in self._loaded:
+            self._loaded[path] = _loaded(path, self._kinds[path], [])
+            while len(self._loaded) > 1 and sum(each.stat().st_size for each in self._loaded) > CACHED_BYTES:
+                self._loaded.popitem(last=False)
+        self._loaded.move_to_end(path)
+        return self._loaded[path]
 
 
-def _first_line(file: BinaryIO) -> bytes:
-    for line in file:
-        if line.strip():
-            return line.strip()
-    return b""
-
-
-def _parses(line: bytes) -> bool:
+def _is_json(line: bytes) -> bool:
     try:
         return isinstance(parsed(line), dict | list)
     except ValueError:
         return False
 
 
-def _lines(path: Path, notes: list[str]) -> Iterator[Text]:
+def _lines(path: Path, notes: list[str]) -> Iterator[RawRecord]:
     broken: list[int] = []
+    at = 0
     try:
         with path.open("rb", buffering=_BUFFER) as file:
-            at = 0
             for number, line in enumerate(file, 1):
-                if line[:1] == b"{":
-                    yield Text(at, len(line), line)
-                    at += len(line)
-                    continue
                 text = line.removeprefix(_BOM).strip()
                 if text[:1] in (b"{", b"["):
-                    yield Text(at + line.index(text), len(text), text)
+                    yield RawRecord(at + line.index(text[:1]), len(text), text)
                 elif text:
                     broken.append(number)
                 at += len(line)
@@ -202,15 +166,17 @@ def _lines(path: Path, notes: list[str]) -> Iterator[Text]:
         add_note(notes, f"{path}: {len(broken)} lines hold no JSON object and were left out (the first is line {broken[0]}).")
 
 
-def _loaded(path: Path, kind: Kind | None, notes: list[str]) -> Any:
-    """A file as a sequence of its records."""
+def _loaded(path: Path, kind: Kind | None, notes: list[str]) -> Sequence[Any]:
     if kind == "table":
         return _Rows(path)
     return Archive(path) if kind == "zip" else _document(path, notes)
 
 
 def _document(path: Path, notes: list[str]) -> list[Any]:
-    """The elements of a JSON list, or the one value that a document is, as texts where the document is sound."""
+    """The elements of a JSON list, the one value that a document is, or values written one after another.
+
+    Of a document that is cut off, the complete values at its beginning are taken.
+    """
     try:
         raw = path.read_bytes().removeprefix(_BOM)
     except OSError as error:
@@ -223,28 +189,30 @@ def _document(path: Path, notes: list[str]) -> list[Any]:
         value = parsed(raw)
         return value if isinstance(value, list) else [value]
     except ValueError as error:
-        complete = _complete(raw.decode("utf-8", "surrogateescape"))
-        if not complete:
+        values, is_whole = _values_in(raw.decode("utf-8", "surrogateescape"))
+        if not values:
             raise StoreError(f"{path} is no JSON ({error}): it may be cut off, so take it out or restore it.") from error
-        add_note(notes, f"{path} is cut off or damaged ({error}): the first {len(complete)} records were read, the rest was left out.")
-        return complete
+        if not is_whole:
+            add_note(notes, f"{path} is cut off or damaged ({error}): the first {len(values)} records were read, the rest was left out.")
+        return values
 
 
-def _complete(text: str) -> list[Any]:
-    """The values at the beginning of a list that does not end, or of values written one after another."""
-    found: list[Any] = []
-    decoder, at = json.JSONDecoder(strict=False), 0
+def _values_in(text: str) -> tuple[list[Any], bool]:
+    """The values at the beginning of a list that does not end, or those written one after another; and whether that is all of the text."""
+    values: list[Any] = []
+    decoder, at, in_list = json.JSONDecoder(strict=False), 0, False
     while True:
-        while at < len(text) and (text[at].isspace() or text[at] == "," or (text[at] == "[" and not found)):
+        while at < len(text) and (text[at].isspace() or text[at] == "," or (text[at] == "[" and not values)):
+            in_list |= text[at] == "["
             at += 1
         try:
             value, at = decoder.raw_decode(text, at)
         except (ValueError, RecursionError):
-            return found
-        found.append(value)
+            return values, at == len(text) and not in_list
+        values.append(value)
 
 
-class Archive:
+class Archive(Sequence[bytes]):
     """A zip of JSON files as Inspect writes it: its records are those in the folder `samples`; `member` reads any other.
 
     Raises:
@@ -260,7 +228,7 @@ class Archive:
     def __len__(self) -> int:
         return len(self._names)
 
-    def __getitem__(self, row: int) -> bytes:
+    def __getitem__(self, row: Any) -> Any:
         return self.member(self._names[row])
 
     def member(self, name: str) -> bytes:
@@ -282,7 +250,7 @@ class Archive:
             raise StoreError(f"{self._path} is no whole zip ({error}): restore it, or take it out of the store.") from error
 
 
-class _Rows:
+class _Rows(Sequence[dict[str, Any]]):
     """A table's rows as records; a column of JSON texts is decoded, and what JSON has no form for is written as text."""
 
     def __init__(self, path: Path) -> None:
@@ -302,17 +270,11 @@ class _Rows:
     def __len__(self) -> int:
         return int(self._table.num_rows)
 
-    def __getitem__(self, row: int) -> dict[str, Any]:
+    def __getitem__(self, row: Any) -> Any:
         if row >= len(self):
             raise IndexError(row)
         try:
             values = msgspec.to_builtins(self._table.slice(row, 1).to_pylist()[0], str_keys=True, enc_hook=str)
         except (pa.ArrowException, UnicodeError, ValueError, TypeError, OverflowError) as error:
             raise StoreError(f"A row of a table cannot be read (row {row}: {error}): restore the file, or take it out.") from error
-        for name, value in values.items():
-            if isinstance(value, str) and value[:1] in ("{", "["):
-                try:
-                    values[name] = parsed(value.encode("utf-8", "surrogateescape"))
-                except ValueError:
-                    continue
-        return values
+        return {name: decoded(value) for name, value in values.items()}

@@ -1,4 +1,4 @@
-"""Attributes of spans: OTLP's typed values as plain ones, dotted names as a tree and back. What lies deeper than 40 levels is cut off."""
+"""Attributes of spans: OTLP's typed values as plain ones, dotted names as a tree and back. Deeper than 40 levels everything is cut off."""
 
 from typing import Any
 
@@ -45,7 +45,7 @@ def tree(attributes: dict[str, Any]) -> dict[str, Any]:
 
 def flat(attributes: dict[str, Any]) -> dict[str, Any]:
     """A tree's objects as dotted names; lists and everything else stay as they are."""
-    found: dict[str, Any] = {}
+    names: dict[str, Any] = {}
     waiting = [("", attributes)]
     while waiting:
         prefix, node = waiting.pop()
@@ -53,8 +53,8 @@ def flat(attributes: dict[str, Any]) -> dict[str, Any]:
             if isinstance(value, dict) and value and len(prefix) < 1000:
                 waiting.append((f"{prefix}{name}.", value))
             else:
-                found[f"{prefix}{name}"] = value
-    return found
+                names[f"{prefix}{name}"] = value
+    return names
 
 
 def _treed(value: Any, depth: int = _DEPTH) -> Any:

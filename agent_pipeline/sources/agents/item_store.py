@@ -1,0 +1,134 @@
+"""What the databases of agent frameworks have in common: a session is a row, and its history is Responses items, a row each."""
+
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from functools import partial
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+from agent_pipeline.errors import PartitionError, StoreError
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.sessions.items import Item, mended_unicode, texts_to_messages
+from agent_pipeline.sessions.session import Session, Tool
+from agent_pipeline.sources.base import SEPARATOR, Stored, TraceSource, digest
+from agent_pipeline.sources.formats.fields import clean_text, when
+from agent_pipeline.sources.formats.json_values import parsed_object
+
+
+class SessionRow(NamedTuple):
+    """A session's row as its database holds it. `fields` are further fields of `Session`: verdicts that lie elsewhere."""
+
+    session_id: Any
+    archived: Any = None
+    created_at: Any = None
+    context: Any = None
+    fields: dict[str, Any] = {}
+
+
+class ItemStore(TraceSource):
+    """Base of the readers of such databases; `read` gives the rows.
+
+    A session's context may say `task_id`, `trial`, `model` and `tools` (OpenAI function schemas): a convention of this package.
+    """
+
+    @abstractmethod
+    def read(self, key: PartitionKey) -> Iterator[tuple[SessionRow, list[Any]]]:
+        """Every session of a partition with the JSON texts of its items, in the order of ids; raises what `sessions` raises."""
+
+    def sessions(self, key: PartitionKey) -> Iterator[Session]:
+        for row, texts in self.read(key):
+            yield self._session(key, row, texts)
+
+    def stored(self, key: PartitionKey) -> Iterator[Stored]:
+        for row, texts in self.read(key):
+            yield Stored(_name(row), _digest(row, texts), partial(self._session, key, row, texts))
+
+    def histories(self, key: PartitionKey) -> Iterator[tuple[Session, list[Item]]]:
+        for row, texts in self.read(key):
+            yield self._session(key, row, texts), [item for text in texts if (item := parsed_object(text)) is not None]
+
+    def _session(self, key: PartitionKey, row: SessionRow, texts: list[Any]) -> Session:
+        chat = texts_to_messages(texts, parsed_object)
+        context, tools = _context_and_tools(as_text(row.context), chat.damage)
+        named = {name: clean_text(context.get(said)) for name, said in (("task_id", "task_id"), ("trial", "trial"), ("model_id", "model"))}
+        return Session(
+            session_id=_name(row),
+            project=key.project,
+            agent=key.agent,
+            source=self.name,
+            messages=chat.messages,
+            tools=tools,
+            tools_origin="source" if tools else "none",
+            archived=bool(as_text(row.archived)),
+            created_at=when(as_text(row.created_at)),
+            reasoning=chat.reasoning,
+            damage=dict(chat.damage),
+            skipped=dict(chat.skipped),
+            context=context,
+            **(named | row.fields),
+        )
+
+
+def no_partition(where: object, key: PartitionKey, known: Iterable[PartitionKey]) -> PartitionError:
+    """The error for a partition that a store lacks."""
+    return PartitionError(f"The store {where} has no partition {key}: it has {', '.join(map(str, sorted(known))) or 'none'}.")
+
+
+def side_by_side(rows: Iterable[SessionRow], items: Iterable[tuple[Any, Any]], where: str) -> Iterator[tuple[SessionRow, list[Any]]]:
+    """Each session's row with the texts of its items. Rows and items come in the order of session ids, and every item has its session.
+
+    Raises:
+        StoreError: a session comes twice, or an item is not in its place: a damaged index led there.
+    """
+    groups = ((owner, [text for _, text in group]) for owner, group in groupby(items, key=itemgetter(0)))
+    owner, texts = next(groups, (None, []))
+    seen: set[Any] = set()
+    for row in rows:
+        if row.session_id in seen:
+            raise StoreError(f"{where} is damaged (it gives the session {_name(row)} twice): restore it from a backup.")
+        seen.add(row.session_id)
+        if owner == row.session_id:
+            yield row, texts
+            owner, texts = next(groups, (None, []))
+        else:
+            yield row, []
+    if owner is not None:
+        raise StoreError(f"{where} is damaged (its items are not in the order of its sessions): restore it from a backup.")
+
+
+def as_text(value: Any) -> Any:
+    """A database's bytes as text."""
+    return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value
+
+
+def _name(row: SessionRow) -> str:
+    return clean_text(as_text(row.session_id)) or ""
+
+
+def _digest(row: SessionRow, texts: list[Any]) -> bytes:
+    """A hash of all that a session is read from; the ids of its items only say their order."""
+    try:
+        joined = SEPARATOR.join(texts)
+    except TypeError:  # text, numbers, nulls
+        joined = SEPARATOR.join(text if type(text) is bytes else repr(text).encode() for text in texts)
+    return digest(joined, repr((*row, len(texts))).encode("utf-8", "backslashreplace"))
+
+
+def _context_and_tools(raw: Any, damage: Counter[str]) -> tuple[dict[str, Any], list[Tool]]:
+    """A session's context and, out of it, its tools; counts `invalid_context` and `invalid_tools` where one is there and is none."""
+    if raw is None or raw in ("", "null"):
+        return {}, []
+    try:
+        context: dict[str, Any] | None = mended_unicode(parsed_object(raw), damage)
+    except ValueError:
+        context = None
+    if context is None:
+        damage["invalid_context"] += 1
+        return {}, []
+    tools = context.pop("tools", None) or []
+    if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
+        damage["invalid_tools"] += 1
+        tools = []
+    return context, tools

@@ -1,0 +1,305 @@
+"""What the readers of files share: one pass over a file or folder makes an index, then each session is read by its records' places.
+
+A reader says which records are its own (`accepts`), what session a record belongs to (`identify`) and what session its records make
+(`build`). Memory holds the index (ids and places) and one session's records.
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+from agent_pipeline.errors import PartitionError, StoreError
+from agent_pipeline.keys import PartitionKey, make_key
+from agent_pipeline.sessions.session import Session
+from agent_pipeline.sources.base import TraceSource, add_note, files_of, unreadable
+from agent_pipeline.sources.formats.fields import Record, clean_text
+from agent_pipeline.sources.formats.json_values import LazyObject, lazy_object, parsed
+from agent_pipeline.sources.formats.record_files import Kind, Place, RecordReader, kind_of, raw_records
+
+DEFAULT_AGENT = "default"
+"""The agent of a store that names none."""
+
+_PROBED_RECORDS = 20
+_UNPACKED = 4
+
+Fields = Mapping[str, Any]
+"""A record of which some fields are asked for: a dictionary or a `LazyObject`."""
+
+
+class Ident(NamedTuple):
+    """Where a record belongs.
+
+    Records with the same `group` are one session; a record without one is a session by itself. `session` is the session's id; `project` and
+    `agent` are given where the record says them.
+    """
+
+    group: str | None
+    session: str | None = None
+    project: str | None = None
+    agent: str | None = None
+
+
+@dataclass(slots=True)
+class _Group:
+    places: list[Place] = field(default_factory=list)
+    session: str | None = None
+    project: str | None = None
+    agent: str | None = None
+
+    def add(self, place: Place, ident: Ident) -> None:
+        self.places.append(place)
+        self.session = self.session or ident.session
+        self.project = self.project or ident.project
+        self.agent = self.agent or ident.agent
+
+
+Index = dict[PartitionKey, dict[str, list[Place]]]
+
+
+class FileSource(TraceSource):
+    """Base of the file readers; see the module."""
+
+    kinds: ClassVar[tuple[Kind, ...]] = ("lines", "document", "table")
+    merges: ClassVar[bool] = False
+    """Whether groups that name the same session are one session (traces, say); otherwise each gets an id of its own."""
+    nests: ClassVar[bool] = False
+    """Whether a file's record may hold several of this reader's records, which `unpack` gives."""
+
+    def __init__(self, where: Path | str) -> None:
+        super().__init__(where)
+        self._reader = RecordReader()
+        self._unpacked: dict[tuple[Path, int], list[Record]] = {}
+        self._beside: dict[Path, Record] = {}
+        """What files beside the records say (headers, sets of prompts), once read."""
+        self._indexed: tuple[str, Index] | None = None
+
+    @classmethod
+    def accepts(cls, record: Fields) -> bool:
+        """Whether a record shows that a file is of this kind."""
+        raise NotImplementedError
+
+    @classmethod
+    def reads(cls, record: Fields) -> bool:
+        """Whether the index takes a record; in a file of this kind, a record may be known by less than `accepts` asks for."""
+        return cls.accepts(record)
+
+    def identify(self, record: Any, place: Place) -> Ident | None:
+        """Where a record belongs; `None` for a record that belongs to no session. It is given a `LazyObject` unless the reader nests."""
+        raise NotImplementedError
+
+    def build(self, key: PartitionKey, session_id: str, records: list[tuple[Place, Record]]) -> Iterable[Session]:
+        """The session that records make, and those that branch off it."""
+        raise NotImplementedError
+
+    def unpack(self, record: Record) -> list[Record]:
+        """The records inside a record."""
+        return [record]
+
+    def empty(self, record: Record) -> str | None:
+        """The predicate of a note about a record in which `unpack` finds nothing ("is ..."); `None` for no note."""
+        return None
+
+    @classmethod
+    def detect(cls, path: Path) -> bool:
+        return any(cls._is_mine(each) for each in files_of(path))
+
+    def partitions(self) -> list[PartitionKey]:
+        return sorted(self._index())
+
+    def sessions(self, key: PartitionKey) -> Iterator[Session]:
+        with self._places(key) as (sessions, broken):
+            for session_id, places in sessions:
+                if records := list(self._records(places, broken)):
+                    yield from self.build(key, session_id, records)
+
+    @cached_property
+    def default_project(self) -> str:
+        """What the file or folder is called."""
+        return self.path.resolve().stem if self.path.is_file() else self.path.resolve().name
+
+    def folders_of(self, path: Path) -> tuple[str, ...]:
+        """The folders between the store and one of its files; none where the store is the file."""
+        return path.relative_to(self.path).parts[:-1] if path != self.path else ()
+
+    @classmethod
+    def _is_mine(cls, path: Path) -> bool:
+        kind, records = sampled(path)
+        return kind in cls.kinds and any(isinstance(each, dict) and cls.accepts(each) for each in records)
+
+    @contextmanager
+    def _places(self, key: PartitionKey) -> Iterator[tuple[list[tuple[str, list[Place]]], list[Place]]]:
+        """A partition's sessions by id with the places of their records, and a list for places that prove to be no JSON, to be noted."""
+        index = self._index()
+        if key not in index:
+            known = ", ".join(map(str, sorted(index))) or "none"
+            raise PartitionError(f"The store {self.path} has no partition {key}: it has {known}.")
+        broken: list[Place] = []
+        try:
+            yield sorted(index[key].items()), broken
+        finally:
+            self._reader.close()
+        if broken:
+            where = f"the first is at {broken[0].at} of {broken[0].path}"
+            add_note(self.notes, f"{self.path}: {len(broken)} records of {key} are no JSON and were left out ({where}).")
+
+    def _records(self, places: list[Place], broken: list[Place]) -> Iterator[tuple[Place, Record]]:
+        for place in places:
+            try:
+                inside = self._inside(place)
+            except ValueError:
+                broken.append(place)
+                continue
+            if place.part >= len(inside):
+                raise StoreError(f"{place.path} has changed while it was read: run again when nothing writes to it.")
+            yield place, inside[place.part]
+
+    def _inside(self, place: Place) -> list[Record]:
+        """The records in the record at a place; those of the last few records that held several stay in memory."""
+        whole = (place.path, place.at)
+        if whole in self._unpacked:
+            return self._unpacked[whole]
+        record = parsed(self._reader.raw(place))
+        inside = self.unpack(record) if self.nests else [record]
+        if len(inside) > 1:
+            while len(self._unpacked) >= _UNPACKED:
+                self._unpacked.pop(next(iter(self._unpacked)))
+            self._unpacked[whole] = inside
+        return inside
+
+    def _idents(self, path: Path) -> Iterator[tuple[Place, Ident | None]]:
+        """Where every record of this kind in a file is, and where it belongs."""
+        others = broken = accepted = 0
+        for raw in raw_records(path, self.notes):
+            try:
+                record = parsed(raw.raw) if self.nests else lazy_object(raw.raw)
+                if not isinstance(record, dict | LazyObject) or not self.reads(record):
+                    others += 1
+                    continue
+                inside = self.unpack(record) if isinstance(record, dict) else [record]
+                places = [Place(path, raw.at, part, raw.size) for part in range(len(inside))]
+                idents = [(place, self.identify(each, place)) for place, each in zip(places, inside, strict=True)]
+            except ValueError:
+                broken += 1
+                continue
+            accepted += 1
+            yield from idents
+            if isinstance(record, dict) and not inside and (sentence := self.empty(record)):
+                add_note(self.notes, f"{path} {sentence}")
+        if broken:
+            add_note(self.notes, f"{path}: {broken} records are no JSON and were left out.")
+        if others and accepted:
+            add_note(self.notes, f"{path}: {others} records are not what {self.name} writes ({self.looks_like}) and were left out.")
+        elif not accepted:
+            self._foreign.append(path)
+
+    def _index(self) -> Index:
+        signature = self.signature()
+        if self._indexed is None or self._indexed[0] != signature:
+            self._reader.close()
+            self._reader, self._unpacked, self._beside = RecordReader(), {}, {}
+            self._indexed = signature, self._new_index()
+        return self._indexed[1]
+
+    def _new_index(self) -> Index:
+        index: Index = {}
+        groups: dict[str, _Group] = {}
+        repeats: Counter[tuple[PartitionKey, str]] = Counter()
+        self._foreign: list[Path] = []
+        failures: list[StoreError] = []
+        files, homeless = files_of(self.path), 0
+        for path in files:
+            try:
+                if kind_of(path) not in self.kinds:
+                    self._foreign.append(path)
+                    continue
+                for place, ident in self._idents(path):
+                    if ident is None:
+                        homeless += 1
+                    elif ident.group is None:
+                        self._put(index, _Group([place], *ident[1:]), f"{place.path.stem}:{place.at:012d}:{place.part}", repeats)
+                    else:
+                        groups.setdefault(ident.group, _Group()).add(place, ident)
+            except StoreError as error:  # one broken file must not keep a folder of good ones from being read
+                failures.append(error)
+                add_note(self.notes, str(error))
+        if failures and len(failures) + len(self._foreign) == len(files):
+            raise failures[0]
+        for name, group in groups.items():
+            self._put(index, group, name, repeats)
+        self._note(homeless, sum(repeats.values()))
+        return index
+
+    def _put(self, index: Index, group: _Group, name: str, repeats: Counter[tuple[PartitionKey, str]]) -> None:
+        key = usable_key(group.project or self.default_project, group.agent or DEFAULT_AGENT)
+        session_id = wanted = clean_text(group.session or name) or name
+        sessions = index.setdefault(key, {})
+        if not self.merges:
+            while session_id in sessions:
+                repeats[key, wanted] += 1
+                session_id = f"{wanted}~{repeats[key, wanted] + 1}"
+        sessions.setdefault(session_id, []).extend(group.places)
+
+    def _note(self, homeless: int, repeated: int) -> None:
+        if self._foreign:
+            names = ", ".join(sorted({path.name for path in self._foreign})[:5])
+            add_note(
+                self.notes,
+                f"{len(self._foreign)} files under {self.path} hold no records of {self.name} and were left out ({names}).",
+            )
+        if homeless:
+            add_note(self.notes, f"{self.path}: {homeless} records of {self.name} belong to no session and were passed over.")
+        if repeated:
+            sentence = f"{self.path}: {repeated} sessions have an id that another session has too"
+            add_note(self.notes, f"{sentence}; they were given ids of their own (~2, ~3).")
+
+
+@lru_cache(maxsize=1024)
+def usable_key(project: str, agent: str) -> PartitionKey:
+    """A partition key from any two names: what cannot be part of one is replaced, and a name that is cut gets a hash."""
+    try:
+        return make_key(project, agent)
+    except PartitionError:
+        return make_key(_usable(project), _usable(agent))
+
+
+def _usable(name: str) -> str:
+    plain = name.lower().replace("..", "-").strip("-_. ")
+    try:
+        return make_key(plain, DEFAULT_AGENT).project
+    except PartitionError:
+        digest = hashlib.sha256(name.encode("utf-8", "backslashreplace")).hexdigest()[:8]
+        letters = "".join(letter for letter in plain if letter.isascii() and letter.isalnum())[:80]
+        return f"{letters or 'name'}-{digest}"
+
+
+def sampled(path: Path) -> tuple[Kind | None, list[Any]]:
+    """What a file holds and its first records: detection asks every reader about the same file.
+
+    Raises:
+        StoreError: the file cannot be opened.
+    """
+    try:
+        stat = path.stat()
+    except OSError as error:
+        raise unreadable(path, error) from error
+    return _sample(path, stat.st_size, stat.st_mtime_ns)
+
+
+@lru_cache(maxsize=8)
+def _sample(path: Path, size: int, changed: int) -> tuple[Kind | None, list[Any]]:
+    kind = kind_of(path)
+    records: list[Any] = []
+    try:
+        for raw, _ in zip(raw_records(path, [], kind) if kind else (), range(_PROBED_RECORDS), strict=False):
+            try:
+                records.append(parsed(raw.raw))
+            except ValueError:
+                continue
+    except StoreError:  # whoever reads the store will say what is wrong
+        pass
+    return kind, records

@@ -1,0 +1,68 @@
+"""A session from what a record says, with every field brought into a form that can be stored."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.sessions.items import Chat, mended_unicode
+from agent_pipeline.sessions.session import Session
+from agent_pipeline.sources.formats.fields import Record, clean_text, counts, error_text, function_tools, number, scalar, when
+
+_TEXTS = ("task_id", "trial", "model_id", "judgment", "error", "parent_session_id")
+_TIMES = ("created_at", "ended_at")
+_NUMBERS = ("score", "cost_usd")
+
+
+def new_session(
+    source: str,
+    key: PartitionKey,
+    session_id: str,
+    chat: Chat,
+    *,
+    tools: Any = None,
+    context: Record | None = None,
+    usage: Iterable[Any] = (),
+    scores: Record | None = None,
+    **fields: Any,
+) -> Session:
+    """A session as a record says it.
+
+    `usage` are the token counts of its calls, which are added up. `scores` are recorded by name; only `score` and `judgment` say whether
+    the session is good. A run that the infrastructure failed has neither.
+    """
+    schemas, strange = function_tools(_storable(tools, chat)) if tools is not None else ([], 0)
+    if strange:
+        chat.damage["invalid_tools"] += strange
+    fields = {name: value for name, value in fields.items() if value is not None}
+    if "error" in fields:
+        fields["error"] = error_text(fields["error"])
+    fields |= {name: clean_text(mended_unicode(scalar(fields[name]), chat.damage)) for name in _TEXTS if name in fields}
+    fields |= {name: when(fields[name]) for name in _TIMES if name in fields}
+    fields |= {name: number(fields[name]) for name in _NUMBERS if name in fields}
+    if fields.get("error"):
+        fields["score"] = fields["judgment"] = None
+    return Session(
+        session_id=session_id,
+        project=key.project,
+        agent=key.agent,
+        source=source,
+        messages=chat.messages,
+        tools=schemas,
+        tools_origin="source" if schemas else "none",
+        scores={clean_text(name) or "": score for name, value in (scores or {}).items() if (score := number(value)) is not None},
+        usage={clean_text(name) or "": value for name, value in counts(usage).items()},
+        reasoning=(_storable(chat.reasoning, chat) or []) if chat.reasoning else [],
+        context=(_storable(context, chat) or {}) if context else {},
+        damage=dict(+chat.damage),
+        skipped=dict(+chat.skipped),
+        **fields,
+    )
+
+
+def _storable(value: Any, chat: Chat) -> Any:
+    """A value without half emoji; one nested too deeply is left out and counted."""
+    try:
+        return mended_unicode(value, chat.damage)
+    except ValueError:
+        chat.damage["invalid_context"] += 1
+        return None

@@ -1,0 +1,87 @@
+"""SQLite files, opened read-only in one snapshot."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import quote
+
+from agent_pipeline.errors import StoreError
+from agent_pipeline.sources.base import unreadable
+
+BUSY_SECONDS = 5.0
+
+
+def is_sqlite(path: Path) -> bool:
+    """Whether a file begins as every SQLite database does; raises StoreError where it cannot be opened."""
+    try:
+        if not path.is_file():
+            return False
+        with path.open("rb") as file:
+            return file.read(16) == b"SQLite format 3\0"
+    except OSError as error:
+        raise unreadable(path, error) from error
+
+
+@contextmanager
+def read_only(path: Path) -> Iterator[sqlite3.Connection]:
+    """A read-only connection in one snapshot, whatever a writing agent does meanwhile (WAL).
+
+    A database left in WAL mode in a folder that we may not write cannot be opened with its shared-memory index. If its `-wal` file is gone
+    or empty, nobody is writing, and the file is opened as immutable. Texts that are no UTF-8 keep their bytes as surrogates.
+
+    Raises:
+        StoreError: the file is no database, or is locked, cut off or not readable.
+    """
+    if not is_sqlite(path):
+        raise StoreError(f"{path} is not an SQLite database (it may be cut off or empty): restore it, or take it out of the store.")
+    connection = None
+    try:
+        connection = _connect(path)
+        connection.execute("BEGIN")
+        yield connection
+    except sqlite3.OperationalError as error:
+        if "locked" in str(error) or "busy" in str(error):
+            raise StoreError(
+                f"{path} was locked by another process for {BUSY_SECONDS:.0f} s: close what writes to it, then run again."
+            ) from error
+        raise unreadable(path, error) from error
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the second: SQLite's own message quotes bytes that are no text
+        reason = " ".join(str(error).split())
+        raise StoreError(f"{path} is damaged ({reason}): restore it from a backup, or recover it with sqlite3's .recover.") from error
+    finally:
+        if connection is not None:
+            connection.close()
+
+
+def columns(connection: sqlite3.Connection, table: str) -> set[str]:
+    """The column names of a table; empty where there is no such table."""
+    return {row[1] for row in connection.execute(f"PRAGMA table_info({quoted(table)})")}
+
+
+def quoted(identifier: str) -> str:
+    """An SQL identifier in double quotes."""
+    return '"' + identifier.replace('"', '""') + '"'
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    uri = f"file:{quote(str(path.resolve()))}?mode=ro"
+    try:
+        return _open(uri)
+    except sqlite3.OperationalError as error:
+        wal = path.with_name(path.name + "-wal")
+        no_index = error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
+        if not no_index or (wal.exists() and wal.stat().st_size):
+            raise
+        return _open(f"{uri}&immutable=1")
+
+
+def _open(uri: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None)
+    connection.text_factory = lambda raw: raw.decode("utf-8", "surrogateescape")
+    try:
+        connection.execute("SELECT 1 FROM sqlite_master").fetchone()
+    except (sqlite3.Error, UnicodeDecodeError):
+        connection.close()
+        raise
+    return connection

@@ -1,0 +1,235 @@
+"""From what a person writes to a reader: locations, detection, and the stores in a folder.
+
+A location is a path, a URL whose scheme a reader opens, or either with a reader's name before it (`openinference:/data/spans.jsonl`), which
+skips detection.
+"""
+
+import difflib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from agent_pipeline.errors import StoreError
+from agent_pipeline.sources.agents.postgres import shown_url
+from agent_pipeline.sources.base import TraceSource, unreadable
+from agent_pipeline.sources.combined import CombinedSource
+from agent_pipeline.sources.formats.json_values import parsed
+from agent_pipeline.sources.formats.record_files import kind_of, raw_records
+from agent_pipeline.sources.plugins import plugin_readers
+from agent_pipeline.sources.registry import SOURCES, Reader
+
+_NAMED = re.compile(r"([a-z][a-z0-9_]+):(?!//)(.+)", re.DOTALL)
+
+
+class Location(NamedTuple):
+    """Where a store is (a path or a URL), and the reader to force, if any."""
+
+    where: str
+    reader: str | None = None
+
+    def __str__(self) -> str:
+        where = shown_url(self.where) if self.is_url else self.where
+        return f"{self.reader}:{where}" if self.reader else where
+
+    @property
+    def is_url(self) -> bool:
+        return "://" in self.where
+
+
+@dataclass
+class Found:
+    """What lies under a path: stores, files that no reader knows, and what could not be looked at."""
+
+    stores: list[tuple[Path, Reader]] = field(default_factory=list)
+    unknown: list[Path] = field(default_factory=list)
+    errors: list[tuple[Path, StoreError]] = field(default_factory=list)
+
+
+class UnknownFormatError(StoreError):
+    """No reader knows a path. `nearest` are the names of the formats that its records look like."""
+
+    def __init__(self, path: Path, holds: str, nearest: Sequence[Reader]) -> None:
+        self.nearest = [reader.name for reader in nearest[:3]]
+        formats = "; ".join(f"{reader.name}: {reader.looks_like}" for reader in nearest[:3])
+        advice = f"The nearest formats are {formats}; to write" if nearest else "To write"
+        super().__init__(f"{path} is no session store that a reader knows: {holds}. {advice} a source of your own, see docs/traces.md.")
+
+
+def parse_location(text: str, home: Path | None = None) -> Location:
+    """A store as a person writes it; a relative path starts from `home` (default: the working directory).
+
+    `name:path` names a reader, unless a file of exactly that name exists.
+    """
+    named = _NAMED.fullmatch(text)
+    if named and not _is_file(_absolute(text, home)):
+        return Location(named[2] if "://" in named[2] else str(_absolute(named[2], home)), named[1])
+    return Location(text if "://" in text else str(_absolute(text, home)))
+
+
+def readers(dotted: Sequence[str] = ()) -> tuple[Reader, ...]:
+    """Every reader: the user's (`dotted` from the settings, then entry points) before those of this package.
+
+    Raises:
+        SettingsError: a reader of the user's cannot be loaded, or is no `TraceSource`.
+    """
+    return (*plugin_readers(tuple(dotted)), *SOURCES)
+
+
+def open_sources(locations: Sequence[Location], known: Sequence[Reader] = SOURCES) -> TraceSource:
+    """One source for all stores.
+
+    Raises:
+        StoreError: not one of them can be opened.
+    """
+    if len(locations) == 1:
+        return open_source(locations[0], known)
+    stores: dict[str, TraceSource | StoreError] = {}
+    for location in locations:
+        try:
+            stores[str(location)] = open_source(location, known)
+        except StoreError as error:
+            stores[str(location)] = error
+    return CombinedSource(stores)
+
+
+def open_source(location: Location | Path, known: Sequence[Reader] = SOURCES) -> TraceSource:
+    """The reader for what lies at a place.
+
+    Raises:
+        StoreError: there is nothing there, no reader knows it, or it is a folder of several stores: what is read must not change because
+            another file was put beside it.
+    """
+    location = Location(str(location)) if isinstance(location, Path) else location
+    named = _reader_named(location, known) if location.reader else None
+    if location.is_url:
+        return (named or _reader_of_scheme(location, known))(location.where)
+    path = Path(location.where)
+    try:
+        exists = path.exists()
+    except OSError as error:  # a folder above it may not be entered
+        raise unreadable(path, error) from error
+    if not exists:
+        raise StoreError(f"The session store {path} does not exist: set AGENT_PIPELINE_STORE (or store in pipeline.toml) to one that does.")
+    if named:
+        return named(path)
+    found = find(path, known)
+    if found.stores and found.stores[0][0] == path:
+        return found.stores[0][1](path)
+    if found.stores:
+        some = ", ".join(str(where) for where, _ in found.stores[:5]) + (", ..." if len(found.stores) > 5 else "")
+        raise StoreError(f"{path} is a folder of {len(found.stores)} session stores: name those to read in the setting store ({some}).")
+    if found.errors:
+        raise found.errors[0][1]
+    raise _unknown(path, known)
+
+
+def find(path: Path, known: Sequence[Reader] = SOURCES) -> Found:
+    """The stores at a path that exists: itself, or those in the folder that it is.
+
+    A folder whose files are of one kind is one store, with the folders in it; in a folder of different things each is its own.
+    """
+    found = Found()
+    if path.is_file():
+        _look(path, known, found)
+    else:
+        _walk(path, known, found)
+    sidecars = {each for where, reader in found.stores for each in reader(where).sidecars()}
+    found.unknown = [each for each in found.unknown if each not in sidecars]
+    return found
+
+
+def _walk(folder: Path, known: Sequence[Reader], found: Found) -> None:
+    if whole := next((each for each in known if each.reads_folders and each.detect(folder)), None):
+        found.stores.append((folder, whole))
+        return
+    inside = Found()
+    try:
+        children = sorted(each for each in folder.iterdir() if not each.name.startswith("."))
+    except OSError as error:
+        found.errors.append((folder, unreadable(folder, error)))
+        return
+    for child in children:
+        if child.is_symlink() and child.is_dir():  # it may lead back here
+            inside.unknown.append(child)
+        elif child.is_dir():
+            _walk(child, known, inside)
+        elif not _belongs_to_a_database(child):
+            _look(child, known, inside)
+    kinds = {reader for _, reader in inside.stores}
+    if len(kinds) == 1 and (reader := kinds.pop()).detect(folder):
+        inside.stores = [(folder, reader)]
+    found.stores += inside.stores
+    found.unknown += inside.unknown
+    found.errors += inside.errors
+
+
+def _look(path: Path, known: Sequence[Reader], found: Found) -> None:
+    try:
+        reader = next((each for each in known if each.detect(path)), None)
+    except StoreError as error:
+        found.errors.append((path, error))
+        return
+    if reader is None:
+        found.unknown.append(path)
+    else:
+        found.stores.append((path, reader))
+
+
+def _belongs_to_a_database(path: Path) -> bool:
+    return path.name.endswith(("-wal", "-shm", "-journal")) and path.with_name(path.name.rpartition("-")[0]).exists()
+
+
+def _reader_named(location: Location, known: Sequence[Reader]) -> Reader:
+    for reader in known:
+        if reader.name == location.reader:
+            return reader
+    names = ", ".join(reader.name for reader in known)
+    raise StoreError(f"The store {location} names a reader that does not exist: there are {names} (a path with a colon begins with ./).")
+
+
+def _reader_of_scheme(location: Location, known: Sequence[Reader]) -> Reader:
+    scheme = location.where.partition("://")[0].lower()
+    for reader in known:
+        if scheme in reader.schemes:
+            return reader
+    schemes = ", ".join(sorted(f"{scheme}://" for reader in known for scheme in reader.schemes))
+    raise StoreError(f"No reader knows stores at {scheme}://: give a path, or one of {schemes}.")
+
+
+def _unknown(path: Path, known: Sequence[Reader]) -> StoreError:
+    """The error for a path that no reader knows: what it holds, the formats that are nearest, and what to do."""
+    fields: list[str] = []
+    if not path.is_file():
+        holds = "it is a folder, and no file in it is one"
+    elif (kind := kind_of(path)) is None:
+        holds = "it holds neither JSON, nor Parquet, Arrow or a zip of JSON"
+    else:
+        try:
+            first = next((parsed(raw.raw) for raw in raw_records(path, [], kind)), None)
+        except StoreError as error:
+            return error
+        except ValueError:
+            first = None
+        fields = [str(name) for name in first] if isinstance(first, dict) else []
+        holds = f"it has records with the fields {', '.join(fields[:6])}" if fields else "it holds no records"
+    near = sorted(((_likeness(fields, reader), reader) for reader in known), key=lambda pair: -pair[0])
+    return UnknownFormatError(path, holds, [reader for likeness, reader in near if likeness])
+
+
+def _likeness(fields: list[str], reader: Reader) -> int:
+    """How many of a record's fields, or nearly, stand in the description of a format."""
+    words = re.findall(r"\w{4,}", reader.looks_like)
+    return sum(bool(difflib.get_close_matches(name, words, 1, 0.85)) for name in fields)
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:
+        return False
+
+
+def _absolute(path: str, home: Path | None) -> Path:
+    return ((home or Path.cwd()) / Path(path).expanduser()).resolve()

@@ -1,0 +1,173 @@
+"""What the readers of tracing platforms share: the spans of one session → the session, and one for each conversation beside it.
+
+A reader says which spans a record holds (`spans`), which trace and session they belong to (`identify`) and what evaluations measured
+(`scores_of`). Traces that name one session are its runs.
+
+Evaluations are recorded by the metric's name and judge nothing here: 1 is good for correctness and bad for toxicity, and only a setting
+knows which way a metric points.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any, ClassVar
+
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.sessions.items import to_messages
+from agent_pipeline.sessions.session import Session
+from agent_pipeline.sources.formats.fields import Record, number, text, verdict
+from agent_pipeline.sources.formats.file_source import FileSource, Index
+from agent_pipeline.sources.formats.record_files import Place
+from agent_pipeline.sources.formats.session_fields import new_session
+from agent_pipeline.sources.platforms.conversations import (
+    Conversation,
+    Span,
+    add,
+    add_results,
+    conversations_of,
+    in_order,
+    main_conversation,
+    tool_items,
+)
+
+Score = tuple[str, Any]
+"""What an evaluation measured: the metric's name, and a number, a bool or a word."""
+
+_USAGE = {
+    "prompt": "input_tokens",
+    "prompt_tokens": "input_tokens",
+    "input": "input_tokens",
+    "completion": "output_tokens",
+    "completion_tokens": "output_tokens",
+    "output": "output_tokens",
+    "total": "total_tokens",
+}
+
+
+class SpanSource(FileSource):
+    """Base of the readers of tracing platforms."""
+
+    merges: ClassVar[bool] = True
+
+    def spans(self, record: Record) -> list[Span]:
+        """The spans in a record; none in one that only says something about others."""
+        raise NotImplementedError
+
+    def scores_of(self, record: Record) -> list[Score]:
+        """The evaluations in a record."""
+        return []
+
+    def about(self, record: Record) -> Record:
+        """What a record says of the whole session: fields of `Session` (`context` among them)."""
+        return {}
+
+    def beside(self, session_id: str) -> Record:
+        """What is known of a session from elsewhere than its records."""
+        return {}
+
+    def build(self, key: PartitionKey, session_id: str, records: list[tuple[Place, Record]]) -> Iterable[Session]:
+        spans = [span for _, record in records for span in self.spans(record)]
+        fields: Record = {}
+        context: Record = {}
+        for _, record in records:
+            about = self.about(record)
+            context |= about.pop("context", None) or {}
+            fields |= {name: value for name, value in about.items() if value is not None}
+        fields["scores"], labels = metrics(score for _, record in records for score in self.scores_of(record))
+        context |= {"labels": labels} if labels else {}
+        yield from self._sessions(key, session_id, spans, fields | self.beside(session_id), context)
+
+    def _sessions(self, key: PartitionKey, session_id: str, spans: list[Span], fields: Record, context: Record) -> Iterator[Session]:
+        conversations = conversations_of(span for span in spans if span.kind == "model" and (span.given or span.answered))
+        tools = in_order(span for span in spans if span.kind == "tool")
+        main = main_conversation(conversations) if conversations else _without_model_text(spans, tools)
+        for conversation in conversations:
+            tools = add_results(conversation, tools)
+        if conversations and tools:
+            main.skipped["unplaced_tool_span"] += len(tools)
+        yield self._session(key, session_id, main, spans, {"context": context, "error": _error(spans, main)} | fields)
+        others = [conversation for conversation in conversations if conversation is not main]
+        taken = self._index()[key] if others else {}
+        for count, conversation in enumerate(others, 1):
+            name = f"{session_id}~side{count}"
+            while name in taken:
+                name += "~"
+            yield self._session(key, name, conversation, conversation.calls, {"parent_session_id": session_id})
+
+    def _session(self, key: PartitionKey, session_id: str, conversation: Conversation, spans: list[Span], fields: Record) -> Session:
+        chat = to_messages(conversation.chat())
+        chat.skipped.update(conversation.skipped)
+        calls = conversation.calls or [span for span in spans if span.kind == "model" and span.usage] or spans
+        times = [time for span in spans for time in (span.started, span.ended) if time]
+        costs = [span.cost for span in calls if span.cost is not None]
+        from_spans: Record = {
+            "tools": next((span.tools for span in reversed(calls) if span.tools), None),
+            "created_at": min(times, default=None),
+            "ended_at": max(times, default=None),
+            "model_id": next((span.model for span in reversed(calls) if isinstance(span.model, str) and span.model), None),
+            "usage": [usual_names(span.usage) for span in calls],
+            "cost_usd": sum(costs) if costs else None,
+        }
+        return new_session(self.name, key, session_id, chat, **(from_spans | fields))
+
+    def _new_index(self) -> Index:
+        """Runs of one session by several agents of a project are one session: that of the agent with the most records of it."""
+        index = super()._new_index()
+        holders: dict[tuple[str, str], list[PartitionKey]] = {}
+        for key in sorted(index):
+            for session_id in index[key]:
+                holders.setdefault((key.project, session_id), []).append(key)
+        for (_, session_id), keys in holders.items():
+            main = max(keys, key=lambda key: len(index[key][session_id]))
+            for key in keys:
+                if key != main:
+                    index[main][session_id] += index[key].pop(session_id)
+        return {key: sessions for key, sessions in index.items() if sessions}
+
+
+def metrics(scores: Iterable[Score]) -> tuple[dict[str, float], dict[str, str]]:
+    """Values of metrics by name, and the words that are no value; the last of a name counts. Words such as `pass` and `incorrect` are 1
+    and 0, as a bool is."""
+    numbers: dict[str, float] = {}
+    labels: dict[str, str] = {}
+    for name, value in scores:
+        score = verdict(value)[0] if isinstance(value, str) else number(value)
+        if score is not None:
+            numbers[name] = score
+        elif label := text(value):
+            labels[name] = label
+    return numbers, labels
+
+
+def usual_names(usage: Record) -> Record:
+    """Token counts with one name for each: prompt and completion go by input and output."""
+    return {_USAGE.get(str(name), str(name)): value for name, value in usage.items()}
+
+
+def _without_model_text(spans: list[Span], tools: list[Span]) -> Conversation:
+    """A session without the text of a model call: what went into and out of each run's root, and the tool calls between."""
+    conversation = Conversation()
+    runs: dict[str, list[Span]] = {}
+    for span in in_order(spans):
+        runs.setdefault(span.trace, []).append(span)
+    for run in runs.values():
+        ids = {span.id for span in run}
+        roots = [span for span in run if span.kind != "tool" and (span.parent is None or span.parent not in ids)]
+        root = next((span for span in roots if span.given or span.answered), None)
+        single = conversations_of([root])[0] if root else Conversation()
+        behind = len(single.keys) - single.answer_at
+        answer = single.items[len(single.items) - behind :] if behind else []
+        conversation.system = conversation.system or single.system
+        add(conversation, single.items[: len(single.items) - len(answer)])
+        for tool in run:
+            if any(tool is each for each in tools):
+                add(conversation, tool_items(tool))
+        add(conversation, answer)
+    if tools and not any(isinstance(item, dict) and "role" in item for item in conversation.items):
+        conversation.skipped["model_call_without_text"] = sum(span.kind == "model" for span in spans) or 1
+    return conversation
+
+
+def _error(spans: list[Span], main: Conversation) -> str | None:
+    """The failure that a session ended with: of the last run's root, or of its last model call."""
+    last = main.calls[-1:] or in_order(span for span in spans if span.kind == "model")[-1:]
+    roots = in_order(span for span in spans if span.parent is None and span.kind != "tool")[-1:]
+    return next((span.error for span in (*roots, *last) if span.error), None)
