@@ -44,17 +44,12 @@ def _tick(instance: dg.DagsterInstance) -> Any:
 
 
 def _trained(instance: dg.DagsterInstance, partition: str, status: dg.DagsterRunStatus) -> None:
-<<<<<<< HEAD
-    version, _ = fingerprint(stored_sessions(open_source(SAMPLE), parse_key(partition)))
+    version, _ = fingerprint(open_source(SAMPLE).stored(parse_key(partition)))
     run = dg.DagsterRun(
         job_name=RETRAIN,
         status=status,
         tags={"dagster/partition": partition, **version_tags(version, fingerprint_of_settings(load_settings(), parse_key(partition)))},
     )
-=======
-    version, _ = fingerprint(open_source(SAMPLE).stored(parse_key(partition)))
-    run = dg.DagsterRun(job_name=RETRAIN, status=status, tags={"dagster/partition": partition, **store_version_tags(version)})
->>>>>>> 5d5985d (Sources: every ability stands in TraceSource; platform metrics are recorded and judge nothing)
     instance.add_run(run)
 
 
