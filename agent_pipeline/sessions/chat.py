@@ -1,4 +1,4 @@
-"""Chat messages of any common spelling, and Responses items of their newer kinds → the items that `items.to_messages` knows (03 §4.7).
+"""Chat messages of any common spelling, and Responses items of their newer kinds → the items that `items.to_messages` knows.
 
 One walk knows OpenAI's messages (tool calls, legacy function calls), Anthropic's content blocks, AgentDojo's and Inspect's calls
 (`{function, args, id}`, `{function, arguments, id}`), and OpenTelemetry's GenAI parts; what it does not know is left to be counted there.
@@ -8,16 +8,13 @@ Order and ids stay as they are: pairing is done afterwards.
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from agent_pipeline.sessions.items import ROLES as ROLES
 from agent_pipeline.sessions.items import Chat, Item, plain_chat, to_messages
-
-ROLES = {"human": "user", "ai": "assistant", "gpt": "assistant", "model": "assistant", "function": "tool", "observation": "tool"}
-"""Other names of the four roles."""
 
 _CALLS = {"tool_use", "tool_call", "toolCall", "server_tool_use"}
 _RESULTS = {"tool_result", "tool_call_response", "toolResult"}
 _REASONING = {"thinking", "redacted_thinking", "reasoning"}
 _ARGUMENTS = ("arguments", "args", "input", "parameters")
-_RARE = frozenset({"reasoning_content", "reasoning", "thinking", "refusal", "function_call", "parts", "error", "tool_call_ids"})
 _THOUGHT = ("reasoning_content", "reasoning", "thinking")
 _THOUGHT_TEXT = ("thinking", "reasoning", "text", "content", "summary")
 
@@ -27,7 +24,7 @@ def chat_to_messages(messages: Any) -> Chat:
     if not isinstance(messages, list):
         return to_messages([None])
     plain = plain_chat(messages)
-    return to_messages(chat_items(messages)) if plain is None else Chat(plain)
+    return to_messages(chat_items(messages)) if plain is None else plain
 
 
 def chat_items(messages: Iterable[Any]) -> Iterator[Item | None]:
@@ -37,17 +34,9 @@ def chat_items(messages: Iterable[Any]) -> Iterator[Item | None]:
         if not isinstance(role, str):
             yield None
             continue
-        role, content = ROLES.get(role, role), message.get("content")
-        if not (content is None or isinstance(content, str)) or not _RARE.isdisjoint(message):
-            yield from _results(message) if role == "tool" else _spoken(role, message)
-        elif role == "tool":
-            yield {"type": "function_call_output", "call_id": message.get("tool_call_id"), "output": content}
-        else:  # nearly every message of nearly every store
-            calls = message.get("tool_calls")
-            if content or not calls:
-                yield {"type": "message", "role": role, "content": content}
-            if calls:
-                yield from map(call_item, calls) if isinstance(calls, list) else [None]
+        role = ROLES.get(role, role)
+        items = _results(message) if role == "tool" else _spoken(role, message)
+        yield from items if message.get("weight") != 0 else (item and item | {"weight": 0} for item in items)
 
 
 def responses_items(history: Any) -> Iterator[Any]:

@@ -1,13 +1,14 @@
 """OpenAI Responses / Agents SDK items → chat messages in the order of the record, with the ids that it has.
 
-Nothing is mended here: results stand where the record has them and calls keep their ids, reused or empty; `repair` does the rest, for
-all readers. What cannot be an item is counted in `damage`, what has no place in a chat in `skipped`; nothing vanishes without a number.
+Every item becomes one struct (`PlainItem`): decoded into it where it has the usual types, coerced into it where it has others. One state
+machine then makes messages of the structs. Nothing is repaired here: results stand where the record has them, and calls keep their ids,
+reused or empty. What cannot be an item is counted in `damage`, what has no place in a chat in `skipped`.
 """
 
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,15 +19,18 @@ from agent_pipeline.sessions.session import Message
 Item = dict[str, Any]
 
 _TEXT_PARTS = {"text", "input_text", "output_text"}
-_TEXT_KINDS = tuple(_TEXT_PARTS)  # a tuple asks for no hash, and a type may be a list
 _OTHER_PARTS = {"refusal", "resource", "computer_screenshot"} | {
     f"{side}{kind}" for side in ("", "input_", "output_") for kind in ("image", "image_url", "file", "audio", "video")
 }
 MAX_DEPTH = 100
 """How deep an item may be nested."""
 
-_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
+ROLES = {"human": "user", "ai": "assistant", "gpt": "assistant", "model": "assistant", "function": "tool", "observation": "tool"}
+"""Other names of the four roles."""
+
+_SPEAKERS = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 _SURROGATES = re.compile("[\ud800-\udfff]")
+_REFUSED = (msgspec.MsgspecError, UnicodeError, RecursionError, TypeError)
 
 
 @dataclass
@@ -40,79 +44,16 @@ class Chat:
     skipped: Counter[str] = field(default_factory=Counter)
 
 
-def to_messages(items: Iterable[Item | None]) -> Chat:
-    """Convert one history. `None` stands for an item that could not be parsed.
-
-    Calls that follow one another, or the assistant's own words, are one assistant message, until a result or another's words close it.
-    A call's `id` and a result's `tool_call_id` are those of the record, empty where it has none; arguments are a string, decoded by nobody.
-    Reasoning goes to the assistant message that follows it. The one kind of damage is `invalid_item`.
-    """
-    chat = Chat()
-    messages, damage, skipped = chat.messages, chat.damage, chat.skipped
-    thought: list[str] = []
-    opened: Message | None = None  # the assistant message that the next call joins
-    for item in items:
-        kind = _kind(item)
-        if item is None or kind is None:
-            damage["invalid_item"] += 1
-        elif kind == "message":
-            role = _ROLES[item["role"]]
-            content = item.get("content")
-            if type(content) is not str:
-                content = text_of(content, skipped)
-            message = {"role": role, "content": content}
-            messages.append(message)
-            if role != "assistant":
-                opened = None
-            elif opened is None or (content and not content.isspace()):
-                opened = message
-                if thought:
-                    thought = _think(chat, thought, len(messages) - 1)
-        elif kind == "function_call":
-            text = item.get("arguments")
-            if type(text) is not str and (text := "" if text is None else _json(text)) is None:
-                damage["invalid_item"] += 1
-                continue
-            call_id = _id(item.get("call_id")) or _id(item.get("id"))
-            call = {"id": call_id, "type": "function", "function": {"name": item["name"], "arguments": text}}
-            opened = _with_call(messages, opened, call)
-            if thought:
-                thought = _think(chat, thought, next(at for at in range(len(messages) - 1, -1, -1) if messages[at] is opened))
-        elif kind == "function_call_output":
-            text = item.get("output")
-            if type(text) is not str and (text := _output_text(text, skipped)) is None:
-                damage["invalid_item"] += 1
-                continue
-            messages.append({"role": "tool", "tool_call_id": _id(item.get("call_id")), "content": text})
-            opened = None
-        elif kind == "reasoning" and (words := _reasoning(item)):
-            thought.append(words)
-        else:
-            skipped[_SURROGATES.sub("\ufffd", kind)] += 1
-    if thought:  # nothing was said after it
-        skipped["reasoning"] += len(thought)
-    return chat
-
-
-def _with_call(messages: list[Message], opened: Message | None, call: dict[str, Any]) -> Message:
-    """The assistant's message that a call joins: the open one, else a new one without words."""
-    if opened is None:
-        opened = {"role": "assistant", "content": "", "tool_calls": [call]}
-        messages.append(opened)
-    elif "tool_calls" in opened:
-        opened["tool_calls"].append(call)
-    else:
-        opened["tool_calls"] = [call]
-    return opened
-
-
 class _Part(msgspec.Struct):
     type: str | None = None
     text: str | None = None
 
 
-class _PlainItem(msgspec.Struct):
-    """An item with the types that nearly every item has; the fields that nobody reads are passed over."""
+class PlainItem(msgspec.Struct):
+    """An item with the types that nearly every item has; fields that nobody reads are passed over.
+
+    `text` is a reasoning item's. `weight` is OpenAI's: 0 marks an assistant's message that is not to be trained on.
+    """
 
     type: str | None = None
     role: str | None = None
@@ -123,6 +64,8 @@ class _PlainItem(msgspec.Struct):
     id: str | None = None
     output: str | None = None
     tool_calls: Any = None
+    text: Any = None
+    weight: Any = None
 
 
 class _PlainFunction(msgspec.Struct, forbid_unknown_fields=True):
@@ -144,91 +87,151 @@ class _PlainMessage(msgspec.Struct, forbid_unknown_fields=True):
     tool_calls: list[_PlainCall] | None = None
     tool_call_id: str | None = None
     name: str | None = None
+    weight: float | None = None
 
 
-_ITEM_LINES = msgspec.json.Decoder(_PlainItem).decode_lines
+_ITEM_LINES = msgspec.json.Decoder(PlainItem).decode_lines
 _MESSAGES = msgspec.json.Decoder(list[_PlainMessage]).decode
-_REFUSED = (msgspec.MsgspecError, UnicodeError, RecursionError, TypeError)
+
+
+def to_messages(items: Iterable[Item | None]) -> Chat:
+    """Convert one history. `None` stands for an item that could not be parsed.
+
+    Calls that follow one another, or the assistant's own words, are one assistant message, until a result or another's words close it.
+    A call's `id` and a result's `tool_call_id` are those of the record, empty where it has none; arguments are a string, decoded by nobody.
+    Reasoning goes to the assistant message that follows it. The one kind of damage is `invalid_item`.
+    """
+    chat = Chat()
+    return _assembled((coerced(item, chat) for item in items), chat)
 
 
 def texts_to_messages(texts: Sequence[bytes | None], parse: Callable[[bytes | None], Item | None]) -> Chat:
-    """Convert one history of JSON texts, an item each: all at once where every item is of the common kinds, else each by itself."""
-    messages = _plain_items(texts)
-    return Chat(messages) if messages is not None else to_messages(map(parse, texts))
-
-
-def _plain_items(texts: Sequence[bytes | None]) -> list[Message] | None:
-    """What `to_messages` makes of items that need no second look; null where one does."""
+    """Convert one history of JSON texts, an item each; `parse` reads those whose types are not the usual ones."""
+    chat = Chat()
     try:
-        items = _ITEM_LINES(b"\n".join(texts))  # type: ignore[arg-type]
+        typed = _ITEM_LINES(b"\n".join(texts))  # type: ignore[arg-type]
+    except _REFUSED:
+        typed = []
+    if len(typed) != len(texts):
+        return to_messages(map(parse, texts))
+    pairs = zip(typed, texts, strict=True)
+    return _assembled((item if _is_plain(item) else coerced(parse(text), chat) for item, text in pairs), chat)
+
+
+def plain_chat(messages: list[Any] | msgspec.Raw) -> Chat | None:
+    """Convert a chat (a list, or its JSON) in OpenAI's own form; `None` for one with anything else in it."""
+    try:
+        typed = _MESSAGES(messages) if type(messages) is msgspec.Raw else msgspec.convert(messages, list[_PlainMessage])
     except _REFUSED:
         return None
-    if len(items) != len(texts):
-        return None
-    messages: list[Message] = []
-    opened: Message | None = None
+    return _assembled(_chat_items(typed), Chat())
+
+
+def _chat_items(messages: list[_PlainMessage]) -> Iterator[PlainItem]:
+    for message in messages:
+        role, calls = ROLES.get(message.role, message.role), message.tool_calls
+        if role == "tool":
+            yield PlainItem(type="function_call_output", call_id=message.tool_call_id, output=message.content or "")
+            continue
+        if message.content or not calls:
+            yield PlainItem(role=role, content=message.content or "", weight=message.weight)
+        for call in calls or ():
+            name, arguments = call.function.name, call.function.arguments
+            yield PlainItem(type="function_call", name=name, arguments=arguments, call_id=call.id, weight=message.weight)
+
+
+def _assembled(items: Iterable[PlainItem | None], chat: Chat) -> Chat:
+    """The messages of plain items (their contents are strings); `None` was counted already."""
+    messages, damage = chat.messages, chat.damage
+    thoughts: list[str] = []
+    opened: Message | None = None  # the assistant message that the next call joins
+    opened_at = -1
     for item in items:
+        if item is None:
+            continue
         kind = item.type
-        if kind == "message" or not kind:
-            role, content = _ROLES.get(item.role or ""), item.content
-            if type(content) is list and len(content) == 1 and content[0].type in _TEXT_PARTS:
-                content = content[0].text
-            if role is None or type(content) is not str or item.tool_calls is not None:
-                return None
-            message = {"role": role, "content": content}
-            messages.append(message)
-            if role != "assistant":
-                opened = None
-            elif opened is None or (content and not content.isspace()):
-                opened = message
-        elif kind == "function_call":
-            name = item.name
-            if not name or name.isspace():
-                return None
-            call = {"id": item.call_id or item.id or "", "type": "function", "function": {"name": name, "arguments": item.arguments or ""}}
-            opened = _with_call(messages, opened, call)
+        if kind == "function_call":
+            if not item.name or item.name.isspace():
+                damage["invalid_item"] += 1
+                continue
+            function = {"name": item.name, "arguments": item.arguments or ""}
+            call = {"id": item.call_id or item.id or "", "type": "function", "function": function}
+            if opened is None or (item.weight == 0) != ("weight" in opened):
+                opened, opened_at = {"role": "assistant", "content": "", "tool_calls": [call]}, len(messages)
+                messages.append(opened)
+                if item.weight == 0:
+                    opened["weight"] = 0
+            elif "tool_calls" in opened:
+                opened["tool_calls"].append(call)
+            else:
+                opened["tool_calls"] = [call]
         elif kind == "function_call_output":
             messages.append({"role": "tool", "tool_call_id": item.call_id or "", "content": item.output or ""})
             opened = None
+            continue
+        elif kind == "reasoning":
+            thoughts.append(item.text)
+            continue
         else:
-            return None
-    return messages
+            role, content = _SPEAKERS.get(item.role or ""), item.content
+            if role is None:
+                damage["invalid_item"] += 1
+                continue
+            message: Message = {"role": role, "content": content}
+            messages.append(message)
+            if role != "assistant":
+                opened = None
+                continue
+            if item.weight == 0:
+                message["weight"] = 0
+            if opened is not None and (not content or content.isspace()):  # type: ignore[union-attr]
+                continue
+            opened, opened_at = message, len(messages) - 1
+        if thoughts:
+            chat.reasoning += [{"message": opened_at, "text": text} for text in thoughts]
+            thoughts = []
+    if thoughts:  # nothing was said after it
+        chat.skipped["reasoning"] += len(thoughts)
+    return chat
 
 
-def plain_chat(messages: list[Any] | msgspec.Raw) -> list[Message] | None:
-    """A chat (a list, or its JSON) in OpenAI's own form as `to_messages` makes it of its items; null for one with anything else in it."""
-    try:
-        read = _MESSAGES(messages) if type(messages) is msgspec.Raw else msgspec.convert(messages, list[_PlainMessage])
-    except _REFUSED:
+def _is_plain(item: PlainItem) -> bool:
+    """Whether a decoded item is complete without another look; a content of one text part becomes its text."""
+    kind = item.type
+    if kind == "message" or not kind:
+        content = item.content
+        if type(content) is list and len(content) == 1 and content[0].type in _TEXT_PARTS:
+            content = item.content = content[0].text
+        return type(content) is str and item.role is not None and item.tool_calls is None
+    return kind == "function_call" or kind == "function_call_output"
+
+
+def coerced(item: Any, chat: Chat) -> PlainItem | None:
+    """An item of any shape as a plain one; `None` where it cannot be one, which is counted as damaged or skipped."""
+    kind = _kind(item)
+    if kind is None:
+        chat.damage["invalid_item"] += 1
         return None
-    made: list[Message] = []
-    opened: Message | None = None
-    for message in read:
-        role, content, calls = message.role, message.content, message.tool_calls
-        if role == "tool":
-            if calls is not None:
-                return None
-            made.append({"role": "tool", "tool_call_id": message.tool_call_id or "", "content": content or ""})
-            opened = None
-            continue
-        if role != "assistant":
-            if role not in _ROLES or content is None or calls is not None:
-                return None
-            made.append({"role": _ROLES[role], "content": content})
-            opened = None
-            continue
-        if content or not calls:
-            told = {"role": role, "content": content or ""}
-            made.append(told)
-            if opened is None or (content and not content.isspace()):
-                opened = told
-        for call in calls or ():
-            name = call.function.name
-            if not name or name.isspace():
-                return None
-            copied = {"id": call.id, "type": "function", "function": {"name": name, "arguments": call.function.arguments}}
-            opened = _with_call(made, opened, copied)
-    return made
+    if kind == "message":
+        return PlainItem(role=item["role"], content=text_of(item.get("content"), chat.skipped), weight=item.get("weight"))
+    if kind == "function_call":
+        arguments = item.get("arguments")
+        text = arguments if type(arguments) is str else "" if arguments is None else _json(arguments)
+        call_id = _id(item.get("call_id")) or _id(item.get("id"))
+        if text is not None:
+            return PlainItem(type=kind, name=item["name"], arguments=text, call_id=call_id, weight=item.get("weight"))
+    elif kind == "function_call_output":
+        output = item.get("output")
+        text = output if type(output) is str else _output_text(output, chat.skipped)
+        if text is not None:
+            return PlainItem(type=kind, call_id=_id(item.get("call_id")), output=text)
+    elif kind == "reasoning" and (words := _reasoning(item)):
+        return PlainItem(type=kind, text=words)
+    else:
+        chat.skipped[_SURROGATES.sub("\ufffd", kind)] += 1
+        return None
+    chat.damage["invalid_item"] += 1
+    return None
 
 
 def text_of(content: Any, skipped: Counter[str]) -> str:
@@ -237,10 +240,6 @@ def text_of(content: Any, skipped: Counter[str]) -> str:
         return ""
     if isinstance(content, str):
         return content
-    if type(content) is list and len(content) == 1 and type(part := content[0]) is dict:  # what nearly all of them are
-        text = part.get("text")
-        if type(text) is str and part.get("type") in _TEXT_KINDS:
-            return text
     texts = []
     for part in content if isinstance(content, list) else [content]:
         kind = _part_kind(part)
@@ -284,7 +283,7 @@ def storable(text: str) -> bool:
 
 
 def _kind(item: Any) -> str | None:
-    """An item's type; null for one that cannot be what it says it is."""
+    """An item's type; `None` for one that cannot be what it says it is."""
     if type(item) is not dict:
         return None
     kind = item.get("type")
@@ -293,7 +292,7 @@ def _kind(item: Any) -> str | None:
     if kind == "message":
         # A chat message with `tool_calls` inside is no item: taking its words alone would lose its calls.
         role = item.get("role")
-        return "message" if type(role) is str and role in _ROLES and not item.get("tool_calls") else None
+        return "message" if type(role) is str and role in _SPEAKERS and not item.get("tool_calls") else None
     if kind == "function_call":
         name = item.get("name")
         return "function_call" if type(name) is str and name and not name.isspace() else None
@@ -312,11 +311,6 @@ def _id(value: Any) -> str:
     return str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
 
 
-def _think(chat: Chat, thought: list[str], index: int) -> list[str]:
-    chat.reasoning += [{"message": index, "text": text} for text in thought]
-    return []
-
-
 def _reasoning(item: Item) -> str:
     """What a reasoning item says: its own text, else the whole of it, else its summary; empty where it is encrypted."""
     for name in ("text", "content", "summary"):
@@ -331,7 +325,7 @@ def _reasoning(item: Item) -> str:
 def _output_text(output: Any, skipped: Counter[str]) -> str | None:
     """A result's text: a string or a list of parts as in a message; what is a value of the tool's (an object, a list of them) as JSON.
 
-    Null for a value that nobody could walk.
+    `None` for a value that nobody could walk.
     """
     if output is None or isinstance(output, str):
         return output or ""
@@ -342,7 +336,7 @@ def _output_text(output: Any, skipped: Counter[str]) -> str | None:
 
 
 def _json(value: Any) -> str | None:
-    """A value as JSON text (NaN as it is: whoever needs strict JSON decides); null where it is nested too deeply."""
+    """A value as JSON text (NaN as it is: whoever needs strict JSON decides); `None` where it is nested too deeply."""
     if value == "":
         return ""
     try:

@@ -77,7 +77,7 @@ def test_the_language_model_judges_what_people_did_not_and_its_spend_is_shown(
         rows, metadata = judged(bench, **config, llm_max_requests=2)
         assert len(server.requests) == 2 == metadata["llm_requests"] and metadata["llm_tokens"] == 220
         assert "the spend limit was reached" in metadata["llm"] and "unacceptable by llm" in metadata["verdicts"]
-        assert len(unjudged(rows)) == len(open_before) - 2 == metadata["not_judged_yet"]
+        assert len(unjudged(rows)) == len(open_before) - 2 >= metadata["not_judged_yet"] > 0
         rows, metadata = judged(bench, **config)
         by_model = [row for row in rows if row["verdict_by"] == "llm"]
         assert (

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent_pipeline.sessions.chat import chat_items
-from agent_pipeline.sessions.items import Chat, plain_chat, text_of, texts_to_messages, to_messages
+from agent_pipeline.sessions.chat import chat_items, chat_to_messages
+from agent_pipeline.sessions.items import plain_chat, text_of, texts_to_messages, to_messages
 from agent_pipeline.sessions.session import Message
 from agent_pipeline.sources.formats.json_values import parsed_object
 from agent_pipeline_tests.stores import call, result, says, user
@@ -247,10 +247,21 @@ def test_a_plain_chat_is_what_its_items_make_whether_it_is_decoded_or_not(messag
     plain = plain_chat(messages)
     assert plain == plain_chat(msgspec.Raw(json.dumps(messages).encode()))
     if plain is not None:
-        assert Chat(plain) == to_messages(chat_items(messages))
+        assert plain == to_messages(chat_items(messages))
 
 
 def test_a_chat_of_the_common_form_is_plain():
     call_ = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     chat = [user("a"), {"role": "assistant", "content": None, "tool_calls": [call_]}, {"role": "tool", "content": "x", "tool_call_id": "1"}]
-    assert roles(plain_chat(chat) or []) == "user assistant tool"
+    plain = plain_chat(chat)
+    assert plain is not None and roles(plain.messages) == "user assistant tool"
+
+
+@pytest.mark.parametrize("content", ["said", [{"type": "text", "text": "said"}]])  # decoded as it is, and coerced
+def test_a_weight_of_zero_stays_with_the_words_and_the_calls_that_are_not_to_be_trained_on(content):
+    call_ = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    spoken = {"role": "assistant", "content": content, "weight": 0}
+    called = {"role": "assistant", "content": None, "tool_calls": [call_], "weight": 0}
+    chat = [user("a"), spoken, user("b"), called, result("x", "1") | {"role": "tool", "content": "x"}, says("end") | {"weight": 1}]
+    messages = chat_to_messages([{name: value for name, value in each.items() if name not in ("type", "output")} for each in chat]).messages
+    assert [message.get("weight") for message in messages] == [None, 0, None, 0, None, None]

@@ -115,7 +115,7 @@ class OpenAIChatSource(PlainSource):
     def chat(cls, record: Mapping[str, Any]) -> Chat:
         messages = record.raw("messages") if isinstance(record, LazyObject) else record.get("messages")
         plain = plain_chat(messages) if isinstance(messages, msgspec.Raw) else None
-        return Chat(plain) if plain is not None else chat_to_messages(parsed(messages))
+        return plain if plain is not None else chat_to_messages(parsed(messages))
 
 
 class ResponsesSource(PlainSource):
