@@ -289,7 +289,7 @@ def test_what_has_the_same_words_and_what_it_began_is_told(lake: Lake) -> None:
     found = forget(lake, "gone")
     assert found.same_content == ["twin"] and found.side_chains == ["child"]
     assert set(scan(lake, [MARK]).values().__iter__().__next__()) == {MARK}
-    assert [row["drop_detail"] for row in rows_of(lake, "curated_sessions") if row["session_id"] == "twin"] == [alias("gone")]
+    assert [row["duplicate_of"] for row in rows_of(lake, "curated_sessions") if row["session_id"] == "twin"] == [alias("gone")]
     assert any(alias("gone") == row["duplicate_of"] for row in rows_of(lake, "sft_coreset"))
 
 
