@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from agent_pipeline.datasets.mixing import MixerConfig, MultiTaskMixer, TaskSample
-    from agent_pipeline.evaluation.capabilities import AgentCapabilityEvaluator, CapabilityReport, CapabilityScore
     from agent_pipeline.notebook.agent import AgentSFTConfig, AgentSFTTrainer, EvalResult, TrainingResult
+    from agent_pipeline.notebook.capabilities import AgentCapabilityEvaluator, CapabilityReport, CapabilityScore
     from agent_pipeline.notebook.coresets import CoresetSelector
     from agent_pipeline.notebook.distillation import eval_results_to_sft_dataset
     from agent_pipeline.notebook.exporters import (
@@ -41,12 +41,12 @@ if TYPE_CHECKING:
     from agent_pipeline.selection.buffer import OnlineContinualLearner
 
 _PLACES = {
-    "AgentCapabilityEvaluator": "evaluation.capabilities",
+    "AgentCapabilityEvaluator": "notebook.capabilities",
     "AgentSFTConfig": "notebook.agent",
     "AgentSFTTrainer": "notebook.agent",
     "AgentTrajectory": "notebook.trajectories",
-    "CapabilityReport": "evaluation.capabilities",
-    "CapabilityScore": "evaluation.capabilities",
+    "CapabilityReport": "notebook.capabilities",
+    "CapabilityScore": "notebook.capabilities",
     "ChatMlExporter": "notebook.exporters",
     "CollectorConfig": "notebook.trajectories",
     "CoresetSelector": "notebook.coresets",

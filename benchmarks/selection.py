@@ -1,6 +1,6 @@
 """`python -m benchmarks.selection`: deduplication, coresets and losses, each side by side with a yardstick in the same run.
 
-The machine's sgemm rate is measured first and last. Names after the command choose parts (`python -m benchmarks.selection kcenter growth`).
+The machine's sgemm rate is measured first and last. Names after the command choose parts (`python -m benchmarks.selection dedup growth`).
 Data is synthetic, and its makers say how: words of a vocabulary for texts; for embeddings topics of very unequal sizes with 2 % of noise.
 """
 
@@ -15,14 +15,12 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from agent_pipeline.selection.dedup import NEAR, _words, duplicates, near_pairs
-from agent_pipeline.selection.kcenter import farthest
-from agent_pipeline.selection.minhash import bands
-from agent_pipeline.selection.registry import STRATEGIES
 
 from agent_pipeline.selection.clusters import nearest_distance, sample
+from agent_pipeline.selection.duplicates import NEAR, _words, bands, near_pairs
 from agent_pipeline.selection.embeddings import embed
-from agent_pipeline.selection.pool import Pool
+from agent_pipeline.selection.pool import Pool, identity
+from agent_pipeline.selection.strategies import STRATEGIES
 
 SESSIONS = int(os.environ.get("SESSIONS", 100_000))
 ROWS = int(os.environ.get("ROWS", 1_000_000))
@@ -129,7 +127,7 @@ def dedup() -> None:
 def strategies(n: int = 20_000) -> None:
     """Coverage and noise against random's, three seeds."""
     found: dict[str, list[tuple[float, float, float, float]]] = {}
-    names = ("random", "diversity", "hybrid", "facility_location", "k_center", "hybrid_classic", "loss_topk")
+    names = ("random", "diversity", "hybrid", "loss_topk")
     for seed in range(3):
         vectors, topic, losses = embeddings(n, seed)
         chance = np.mean([nearest_distance(vectors, vectors[sample(n, PICKS, 100 + draw)]).mean() for draw in range(3)])
@@ -149,31 +147,6 @@ def strategies(n: int = 20_000) -> None:
             f"{seconds:.1f} s",
             reach,
         )
-
-
-def kcenter(n: int = 200_000) -> None:
-    """Against a matrix-vector product a pick, from the same first row."""
-    vectors, _, _ = embeddings(n, 0)
-    first, _ = farthest(vectors, 1)
-
-    def plain() -> float:
-        near = 2 - 2 * (vectors @ vectors[first[0]])
-        last = 0.0
-        for _ in range(PICKS - 1):
-            pick = int(near.argmax())
-            last = float(np.sqrt(near[pick]))
-            np.minimum(near, 2 - 2 * (vectors @ vectors[pick]), out=near)
-        return last
-
-    ours = [timed(lambda: farthest(vectors, PICKS)) for _ in range(3)]
-    theirs = [timed(plain) for _ in range(2)]
-    seconds, other = min(each for each, _ in ours), min(each for each, _ in theirs)
-    line(f"exact k-center of {n:,}, {PICKS:,} picks: time / plain loop's", f"{seconds:.2f} s", f"{other:.2f} s", seconds / other, "≤ 1/3")
-    line("its last radius", f"{ours[0][1][1][-1]:.5f}", f"{theirs[0][1]:.5f}", "", "equal")
-    vectors, _, _ = embeddings(ROWS, 0)
-    seconds = min(timed(lambda: farthest(vectors, PICKS))[0] for _ in range(2))
-    rate, machine = 2 * ROWS * PICKS * DIMENSIONS / seconds, sgemm()
-    line(f"exact k-center of {ROWS:,}: FLOP/s / sgemm", f"{rate / 1e9:.0f} G", f"{machine / 1e9:.0f} G", rate / machine, "≥ 0.45")
 
 
 def embedding() -> None:
@@ -247,9 +220,9 @@ def sample_rows(tokenizer_path: Path) -> list[Any]:
     store = open_source(Path(__file__).parents[1] / "data" / "sample")
     sessions = read_sessions(store, PartitionKey("shop", "support"), ReadingOptions())
     rows = list(sft_rows((session for session in sessions if session.judgment == "acceptable"), SplitSizes()))
-    copies = {each.row_id for each in duplicates(rows, near=None).found}
-    kept, *_ = encode_rows(load_tokenizer(tokenizer_path)[0], [row for row in rows if row["row_id"] not in copies], 2048)
-    return [row.encoded for row in kept]
+    distinct = {identity(row["messages"]): row for row in reversed(rows)}
+    encoded, *_ = encode_rows(load_tokenizer(tokenizer_path)[0], list(distinct.values())[::-1], 2048)
+    return [row.encoded for row in encoded]
 
 
 def compare_losses(name: str, model: Any, encoded: list[Any]) -> None:
@@ -296,7 +269,6 @@ def batches(rows: list[Any], size: int) -> list[list[Any]]:
 PARTS: dict[str, Callable[[], None]] = {
     "dedup": dedup,
     "strategies": strategies,
-    "kcenter": kcenter,
     "embedding": embedding,
     "growth": growth,
     "losses": losses,

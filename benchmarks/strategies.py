@@ -23,13 +23,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from agent_pipeline.selection.registry import STRATEGIES
 from filelock import FileLock, Timeout
 
 from agent_pipeline.config.settings import EMBEDDED_BASE_MODEL, load_settings
 from agent_pipeline.errors import DataError
 from agent_pipeline.evaluation.bootstrap import Interval, paired_bootstrap
 from agent_pipeline.keys import PartitionKey
+from agent_pipeline.selection.strategies import STRATEGIES
 from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.sessions.tables import to_rows
 from agent_pipeline.storage.lake import Lake
@@ -67,7 +67,7 @@ class Bench:
 
     def __init__(self) -> None:
         rows = data_assets()
-        self.train, self.wanted, self.test = ([row for row in rows if row["split"] == side] for side in ("train", "select", "test"))
+        self.train, self.test = ([row for row in rows if row["split"] == split] for split in ("train", "test"))
         self.size = math.ceil(SHARE * len(self.train))
         self.base: BaseModel = resolve_base_model(EMBEDDED_BASE_MODEL, load_settings().cache_path)
         made_from = [(row["row_id"], row["content_sha256"], row["split"]) for row in rows]
@@ -90,14 +90,15 @@ class Bench:
 
     def chosen(self, strategy: str, seed: int) -> list[Row]:
         """The rows that a strategy takes, as the asset `sft_coreset` would; DataError where it has nothing to choose by."""
-        from agent_pipeline.selection.coresets import Options, select
+        from agent_pipeline.selection.coresets import CoresetOptions, select
+        from agent_pipeline.selection.pool import candidate
 
         if strategy == ALL:
             return self.train
-        needs = STRATEGIES[strategy]
-        losses, lengths = self.losses() if needs.needs_losses else (None, None)
-        options = Options(losses=losses, lengths=lengths, wanted=self.wanted if needs.needs_wanted else ())
-        ids = {choice.row_id for choice in select(self.train, strategy, self.size, seed, options=options) if choice.chosen}
+        losses, lengths = self.losses() if STRATEGIES[strategy].needs_losses else (None, None)
+        options = CoresetOptions(strategy=strategy, target_size=self.size, seed=seed)
+        choices = select([candidate(row) for row in self.train], options, losses, lengths).choices
+        ids = {choice.row_id for choice in choices if choice.chosen}
         return [row for row in self.train if row["row_id"] in ids]
 
     def run(self, strategy: str, seed: int) -> Run:

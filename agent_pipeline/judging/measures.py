@@ -8,18 +8,17 @@ threshold: `politeness >= 0.8`. The text is read with `ast`, never run: its argu
 
 import ast
 import difflib
-import importlib
 import inspect
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from importlib.metadata import entry_points
 from typing import Any, NamedTuple, TypeVar, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.judging.context import EvaluationContext
+from agent_pipeline.plugins import load_plugin
 
 ENTRY_POINTS = "agent_pipeline.measures"
 
@@ -147,30 +146,10 @@ def _function(name: str) -> Measure:
     """A measure by its registered name, its entry point, or its dotted path."""
     if name in MEASURES:
         return MEASURES[name]
-    for entry in entry_points(group=ENTRY_POINTS, name=name):
-        try:
-            loaded = entry.load()
-        except Exception as error:  # what another package raises when it is imported
-            raise SettingsError(f"The measure {name!r} of {entry.value} cannot be loaded ({type(error).__name__}: {error}).") from error
-        return _callable(loaded, name)
-    module, dot, attribute = name.rpartition(".")
-    if not dot:
-        known = sorted({*MEASURES, *entry_points(group=ENTRY_POINTS).names})
-        raise SettingsError(f"There is no measure {name!r}{_nearest(name, known)}: the registered ones are {', '.join(known)}.")
-    try:
-        return _callable(getattr(importlib.import_module(module), attribute), name)
-    except AttributeError as error:
-        raise SettingsError(f"The module {module} has no measure {attribute!r}: check the dotted path {name!r}.") from error
-    except SettingsError:
-        raise
-    except Exception as error:  # a module of the user's may raise anything
-        raise SettingsError(f"The measure {name!r} cannot be imported ({type(error).__name__}: {_short(error)}): correct it.") from error
-
-
-def _callable(value: Any, name: str) -> Measure:
-    if not callable(value):
-        raise SettingsError(f"The measure {name!r} is a {type(value).__name__}, no function of an evaluation context.")
-    return value
+    loaded = load_plugin(name, "measure", ENTRY_POINTS, MEASURES)
+    if not callable(loaded):
+        raise SettingsError(f"The measure {name!r} is a {type(loaded).__name__}: give a function of an evaluation context.")
+    return loaded
 
 
 def _check_parameters(function: Measure, arguments: tuple[Any, ...], keywords: dict[str, Any], text: str) -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent_pipeline.errors import ModelError, SettingsError
 from agent_pipeline.sessions.session import Message
+from agent_pipeline.sessions.text import message_texts
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,14 +38,8 @@ PACKAGES = {"model2vec": "model2vec", "sentence-transformers": "sentence_transfo
 
 
 def conversation_text(messages: Sequence[Message]) -> str:
-    """A conversation as one text: every message but the system's, calls with their arguments, in order."""
-    parts = []
-    for message in messages:
-        if message["role"] == "system":
-            continue
-        parts.append(message.get("content") or "")
-        parts += [f"{call['function']['name']} {call['function']['arguments']}" for call in message.get("tool_calls") or ()]
-    return "\n".join(parts)
+    """What was said and done as one text: every message but the system's, calls with their arguments, in order."""
+    return "\n".join(text for message in messages if message["role"] != "system" for text in message_texts(message, names=True))
 
 
 @dataclass(frozen=True)

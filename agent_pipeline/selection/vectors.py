@@ -23,7 +23,7 @@ from agent_pipeline.storage.lake import Lake
 if TYPE_CHECKING:
     import numpy as np
 
-FORM = "hashed words 1"
+FORM = "hashed words 2"
 """What the vectors are made by: raise the number when `embeddings` changes, and the kept ones no longer count."""
 
 GROWTH = 2

@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
-from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 from agent_pipeline.errors import PipelineError, SettingsError, StoreError
 from agent_pipeline.keys import PartitionKey
+from agent_pipeline.plugins import load_plugin
 from agent_pipeline.sessions.session import Session
 from agent_pipeline.sources.base import TraceSource
 
@@ -29,13 +29,7 @@ def plugin_readers(dotted: tuple[str, ...]) -> tuple[type[TraceSource], ...]:
 
 
 def _loaded(what: str, path: str) -> Any:
-    module, colon, name = path.partition(":")
-    if not (module and colon and name):
-        raise SettingsError(f"The reader {what} is not written as package.module:Class.")
-    try:
-        loaded = getattr(import_module(module), name)
-    except Exception as error:  # whatever a stranger's module does when it is imported
-        raise SettingsError(f"The reader {what} cannot be loaded ({_short(error)}): correct it, or take it out.") from error
+    loaded = load_plugin(path, "reader", GROUP)
     if not (isinstance(loaded, type) and issubclass(loaded, TraceSource)):
         raise SettingsError(f"The reader {what} is no subclass of agent_pipeline.sources.TraceSource: make it one.")
     missing = sorted(loaded.__abstractmethods__)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent_pipeline import plugins
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
 from agent_pipeline.judging import (
@@ -22,7 +23,6 @@ from agent_pipeline.judging import (
     parse_measure,
     parse_measures,
 )
-from agent_pipeline.judging import measures as module
 from agent_pipeline.judging.library import is_tool_error
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sources import open_source
@@ -100,7 +100,7 @@ def test_a_measure_is_said_as_it_would_be_called(text, name, arguments, keywords
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("polite", "no measure 'polite'.*registered ones are .*ended_with_answer"),
+        ("polite", "no measure .polite."),
         ("ended_with_anser", "did you mean ended_with_answer"),
         ("at_most_steps", "missing a required argument: 'steps'"),
         ("at_most_steps('12')", "wrong steps .*valid integer.*got '12'"),
@@ -121,9 +121,9 @@ def test_a_measure_is_said_as_it_would_be_called(text, name, arguments, keywords
         ("0 <= tool_success_rate", "is no measure"),
         ("tool_success_rate >= 7", "threshold 7: scores go from 0 to 1"),
         ("tool_success_rate >= True", "threshold True"),
-        ("os.path.nowhere", "has no measure 'nowhere'"),
-        ("no_such_package.polite", "cannot be imported .ModuleNotFoundError"),
-        ("os.sep", "is a str, no function"),
+        ("os.path.nowhere", "cannot be loaded"),
+        ("no_such_package.polite", "cannot be loaded .ModuleNotFoundError"),
+        ("os.sep", "is a str"),
     ],
 )
 def test_what_is_no_measure_is_refused_in_one_sentence(text, says):
@@ -167,15 +167,10 @@ def test_a_users_measure_is_found_by_its_dotted_path_and_by_its_entry_point(monk
     monkeypatch.setitem(sys.modules, "mine_of_a_test", mine)
     assert passed("mine_of_a_test.short(1)") is True and passed("mine_of_a_test.short(0)") is False
 
-    def entry_points(group, name=None):
-        loads = {"terse": lambda: mine.short, "broken": lambda: 1 / 0}
-        assert group == "agent_pipeline.measures"
-        found = [SimpleNamespace(name=each, value="x:y", load=load) for each, load in loads.items() if name in (None, each)]
-        return SimpleNamespace(names=set(loads)) if name is None else found
-
-    monkeypatch.setattr(module, "entry_points", entry_points)
+    points = [SimpleNamespace(name="terse", value="mine_of_a_test:short"), SimpleNamespace(name="broken", value="mine_of_a_test:gone")]
+    monkeypatch.setattr(plugins, "entry_points", lambda group: points if group == "agent_pipeline.measures" else [])
     assert passed("terse(1)") is True
-    with pytest.raises(SettingsError, match=r"'broken' of x:y cannot be loaded .ZeroDivisionError"):
+    with pytest.raises(SettingsError, match=r"'broken' cannot be loaded .AttributeError"):
         parse_measure("broken")
     with pytest.raises(SettingsError, match="did you mean terse"):
         parse_measure("ters")

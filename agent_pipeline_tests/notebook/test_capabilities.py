@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from agent_pipeline import AgentCapabilityEvaluator, CapabilityScore
 from agent_pipeline.errors import ArgumentError, DataError
-from agent_pipeline.evaluation.capabilities import CAPABILITIES
+from agent_pipeline.notebook.capabilities import CAPABILITIES
 from agent_pipeline_tests.training.world import call, row
 
 ROWS = [row(number) for number in range(4)]

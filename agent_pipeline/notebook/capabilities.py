@@ -1,4 +1,4 @@
-"""What an agent's model can do, capability by capability (01 B7).
+"""What an agent's model can do, capability by capability.
 
 Each capability is asked turn by turn of recorded conversations: the model is shown all that came before a turn of the agent's, and what it
 says is compared with what the agent did. Scores are from 0 to 1.
@@ -10,7 +10,7 @@ says is compared with what the agent did. Scores are from 0 to 1.
   and it repeats no call. An answer counts by its words in common with the agent's (F1; Rajpurkar et al. 2016), and not at all where it
   states a number that nothing before it gives.
 - `instruction_following`: the share of the instructions that replies follow (IFEval, Zhou et al. 2023). A sample's `instructions` are
-  measures (`traces.judging`); without any: it calls or answers as was due, calls fit their schemas, and nothing is refused.
+  measures (`agent_pipeline.judging`); without any: it calls or answers as was due, calls fit their schemas, and nothing is refused.
 """
 
 import json
@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from agent_pipeline.config.settings import load_settings
 from agent_pipeline.errors import ArgumentError, DataError
 from agent_pipeline.evaluation.samples import TurnSample, expected_calls, turn_samples
 from agent_pipeline.evaluation.scoring import same, score
@@ -28,6 +29,7 @@ from agent_pipeline.evaluation.turns import Answering, plain
 from agent_pipeline.judging import ConfiguredMeasure, EvaluationContext, parse_measures
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.sessions.session import Message, Tool, sha256_of
+from agent_pipeline.sessions.text import message_texts
 from agent_pipeline.training.base_model import resolve_base_model
 from agent_pipeline.training.families import Call, Reply, read_reply
 from agent_pipeline.training.templates import load_tokenizer
@@ -43,7 +45,7 @@ _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 
 @dataclass(frozen=True)
 class CapabilityScore:
-    """`score` is null where no sample can say; `num_samples` is what it is the mean over (`details` says of what, and the parts)."""
+    """`score` is `None` where no sample can say; `num_samples` is what it is the mean over (`details` says of what, and the parts)."""
 
     capability: str
     score: float | None
@@ -122,8 +124,6 @@ class AgentCapabilityEvaluator:
     def _replies(self, model: Any) -> "_Replies":
         found = getattr(model, "answering", None)
         if isinstance(model, str | Path):
-            from agent_pipeline.config.settings import load_settings
-
             settings = load_settings()
             base = resolve_base_model(str(model), settings.cache_path, settings.trust_remote_code)
             found = Answering.of(base, None, self.max_length, self.progress)
@@ -201,7 +201,7 @@ _SCORED: dict[str, Callable[[_Said, _Rows], CapabilityScore]] = {
 
 
 def _instructions(sample: TurnSample, text: str, row: Mapping[str, Any]) -> list[tuple[str, bool | None]]:
-    """Each instruction of a turn, and whether the reply follows it (null: it says nothing of this reply)."""
+    """Each instruction of a turn, and whether the reply follows it (`None`: it says nothing of this reply)."""
     parsed = read_reply(text)
     given = row.get("instructions")
     named = [each if isinstance(each, str) else ConfiguredMeasure(getattr(each, "__name__", "function"), each) for each in given or ()]
@@ -214,8 +214,8 @@ def _instructions(sample: TurnSample, text: str, row: Mapping[str, Any]) -> list
 
 
 def _incoherent(sample: TurnSample, parsed: Reply, text: str) -> str | None:
-    """What breaks the chain at a reply: `invalid_call`, `repeated_call`, `ungrounded_argument`, `ungrounded_number`; null: nothing."""
-    before = " ".join(_told(message) for message in sample.prompt)
+    """What breaks the chain at a reply: `invalid_call`, `repeated_call`, `ungrounded_argument`, `ungrounded_number`; `None`: nothing."""
+    before = " ".join(text for message in sample.prompt for text in message_texts(message))
     if parsed.invalid:
         return "invalid_call"
     done = [call for message in sample.prompt for call in expected_calls(message)]
@@ -241,10 +241,6 @@ def _values(arguments: Any) -> list[Any]:
     if isinstance(arguments, list):
         return [value for each in arguments for value in _values(each)]
     return [arguments] if isinstance(arguments, str | int | float) and not isinstance(arguments, bool) else []
-
-
-def _told(message: Message) -> str:
-    return " ".join([message.get("content") or "", *(call["function"]["arguments"] for call in message.get("tool_calls") or ())])
 
 
 def _f1(one: str, other: str) -> float:
