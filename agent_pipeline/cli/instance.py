@@ -1,11 +1,13 @@
 """Dagster's home: a folder of the project's by default, never a lost temporary one."""
 
 import os
+from collections.abc import Iterable
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agent_pipeline.config.settings import config_file
+from agent_pipeline.keys import PartitionKey
 
 if TYPE_CHECKING:
     import dagster as dg
@@ -29,3 +31,11 @@ def open_instance() -> "dg.DagsterInstance":
 
     dagster_home()
     return dg.DagsterInstance.get()
+
+
+def make_known(keys: Iterable[PartitionKey]) -> None:
+    """Add agents to the partitions that Dagster knows."""
+    from agent_pipeline.defs.partitions import AGENTS
+
+    with open_instance() as instance:
+        instance.add_dynamic_partitions(AGENTS.name or "", [str(key) for key in keys])

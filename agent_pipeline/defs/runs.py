@@ -11,6 +11,11 @@ SETTINGS_VERSION_TAG = "agent_pipeline/settings_version"
 PENDING = "not_judged_yet"
 """Metadata of `judged_sessions`: how many sessions the language model should have judged and did not (a limit, an outage)."""
 
+LOCATION = "agent_pipeline"
+"""The name of the code location, in `workspace.yaml` and `pyproject.toml` as well."""
+LOCATION_TAGS = {"dagster/code_location": LOCATION, ".dagster/repository": f"__repository__@{LOCATION}"}
+"""Tags by which the UI assigns a run to the code location. Dagster sets them on the runs that the UI and the daemon launch."""
+
 
 def version_tags(store: str, settings: str) -> dict[str, str]:
     """Tags of a run that takes in this version of the store (with its labels) under these settings."""

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from agent_pipeline.cli.app import app
-from agent_pipeline.cli.runs import _ops
+from agent_pipeline.config.overrides import overrides
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline_tests.defs.conftest import Bench
@@ -114,7 +114,7 @@ def test_a_required_measure_is_the_same_one_in_whatever_spelling(bench: Bench) -
 
 def test_measures_with_parameters_can_be_said_in_a_shell() -> None:
     settings = ["judged_sessions.measures=ended_with_answer,called_tool('a', times=2),tool_success_rate >= 0.8"]
-    assert _ops(settings, {"judged_sessions"})["judged_sessions"]["config"]["measures"] == [
+    assert overrides(settings, {"judged_sessions"})["judged_sessions"]["measures"] == [
         "ended_with_answer",
         "called_tool('a', times=2)",
         "tool_success_rate >= 0.8",

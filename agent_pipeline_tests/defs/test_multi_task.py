@@ -206,7 +206,7 @@ def test_jsonl_and_a_folder_are_written_as_of_every_data_set(mixing: Mixing, tmp
     [
         ({"p/x": 1}, "The weight of 'p/x' in [mixing] fits no agent: known are p/a."),
         ({"p/a": 0}, "[mixing] gives none of the 1 known agents a weight above 0"),
-        ({"*": -1}, "'mixing.weights.*' is wrong"),
+        ({"*": -1}, "'mixing.weights.*'"),
     ],
 )
 def test_weights_that_mix_nothing_are_one_sentence(mixing: Mixing, monkeypatch: pytest.MonkeyPatch, weights: Any, sentence: str) -> None:

@@ -1,0 +1,55 @@
+"""Check the settings before a run needs them: check."""
+
+import typer
+from rich.console import Console
+
+from agent_pipeline.config.settings import config_file, load_settings
+from agent_pipeline.errors import PipelineError
+from agent_pipeline.keys import PartitionKey
+
+console = Console()
+
+
+def check() -> None:
+    """Check every setting, and show those that are not left to their defaults, with the place where each is set.
+
+    Exit code 1 if a setting is wrong, a store cannot be opened, or settings name an agent that no store has.
+    """
+    from agent_pipeline.config.checks import problems, unknown_agents
+    from agent_pipeline.sources import open_sources, readers
+
+    settings = load_settings()
+    found = problems(settings)
+    keys: list[PartitionKey] = []
+    try:
+        keys = open_sources(settings.stores, readers(settings.sources)).partitions()
+    except PipelineError as error:
+        found.append(str(error))
+    else:
+        found += unknown_agents(settings, keys)
+    for line in set_values(keys):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    for sentence in found:
+        console.print(f"error: {sentence}", markup=False, highlight=False, soft_wrap=True)
+    if found:
+        raise typer.Exit(1)
+    stores = ", ".join(map(str, settings.stores))
+    console.print(f"{config_file() or 'The settings'}: no errors. {len(keys)} agents in {stores}.", highlight=False, soft_wrap=True)
+
+
+def set_values(keys: list[PartitionKey]) -> list[str]:
+    """A line for each asset setting that is not left to its default: for all agents, and for those where it differs."""
+    from agent_pipeline.config.assets import ASSETS
+    from agent_pipeline.config.resolution import resolve
+
+    settings = load_settings()
+    lines = []
+    for asset, options in ASSETS.items():
+        general = resolve(settings, options).table()
+        for who, rows in (("all agents", general), *((str(key), resolve(settings, options, key).table()) for key in keys)):
+            lines += [
+                f"{who}: {asset}.{row['setting']} = {row['value']}, set by {row['set_by']}"
+                for row in rows
+                if who == "all agents" or row not in general
+            ]
+    return lines

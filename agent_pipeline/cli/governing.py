@@ -1,0 +1,96 @@
+"""Where sessions went, and how they are forgotten: lineage session, lineage model, forget."""
+
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+
+from agent_pipeline.cli.instance import open_instance
+from agent_pipeline.config.settings import load_settings
+from agent_pipeline.keys import parse_key
+
+console = Console()
+lineage = typer.Typer(no_args_is_help=True, help="Where a session went, and what a model was made of.")
+
+AS_JSON = typer.Option(
+    "--json", help="Print JSON; its fields are those of agent_pipeline.governance.lineage and agent_pipeline.governance.forgetting."
+)
+
+
+@lineage.command("session")
+def lineage_session(
+    session_id: Annotated[str, typer.Argument(help="The session's id.")], as_json: Annotated[bool, AS_JSON] = False
+) -> None:
+    """Every table, file and model that a session reached, over all partitions of the lake; exit code 1 if it reached none."""
+    from agent_pipeline.cli.report import print_session_lineage
+    from agent_pipeline.governance.lineage import session_lineage
+
+    found = session_lineage(load_settings().open_lake(), session_id)
+    if as_json:
+        typer.echo(msgspec.json.encode(found).decode())
+    else:
+        print_session_lineage(console, found)
+    if not (found.rows or found.models or found.forgotten_in):
+        raise typer.Exit(1)
+
+
+@lineage.command("model")
+def lineage_model(
+    model: Annotated[str, typer.Argument(help="A model's folder, a file in it, or its identity (eight or more digits).")],
+    as_json: Annotated[bool, AS_JSON] = False,
+) -> None:
+    """What a model was made of: sessions, rows, settings, base model and revision, code, versions of tables."""
+    from agent_pipeline.cli.report import print_model_lineage
+    from agent_pipeline.governance.lineage import model_lineage
+
+    found = model_lineage(load_settings().open_lake(), model)
+    if as_json:
+        typer.echo(msgspec.json.encode(found).decode())
+    else:
+        print_model_lineage(console, found)
+
+
+def forget(
+    session_id: Annotated[str, typer.Argument(help="The session's id.")],
+    partition: Annotated[str, typer.Option(help="project/agent; without it, every partition that has a session of this id.")] = "",
+    yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Also while Dagster says that a run goes on (one that was killed, say).")] = False,
+    as_json: Annotated[bool, AS_JSON] = False,
+) -> None:
+    """Take a session out of everything that the lake holds, keep it out, and name the models to train again. It cannot be undone."""
+    from agent_pipeline.cli.report import print_forgotten
+    from agent_pipeline.governance.forgetting import forget as take_out
+    from agent_pipeline.governance.lineage import session_lineage
+
+    key = parse_key(partition) if partition else None
+    lake = load_settings().open_lake()
+    if not force:
+        _refuse_beside_runs()
+    if not yes:
+        found = session_lineage(lake, session_id)
+        has = sorted({row.partition or "all" for row in found.rows})
+        where = str(key) if key else f"every partition ({', '.join(has)})" if len(has) > 1 else ", ".join(has) or "no table"
+        console.print(f"{session_id} is in {len(found.rows)} rows of {', '.join(has) or 'no table'}.", soft_wrap=True, highlight=False)
+        typer.confirm(f"Remove it from {where} for good, and keep it out?", abort=True)
+    gone = take_out(lake, session_id, key, load_settings().cache_path / "judge.sqlite")
+    if as_json:
+        typer.echo(msgspec.json.encode(gone).decode())
+    else:
+        print_forgotten(console, gone)
+
+
+def _refuse_beside_runs() -> None:
+    """A run has rows in memory, and would write them after they were forgotten."""
+    import dagster as dg
+
+    from agent_pipeline.errors import DataError
+
+    going = [dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
+    with open_instance() as instance:
+        runs = instance.get_runs(dg.RunsFilter(statuses=going), limit=5)
+    if runs:
+        names = ", ".join(run.run_id for run in runs)
+        raise DataError(
+            f"A run goes on ({names}) and could write the session again: let it end or cancel it, or use --force if it was killed."
+        )

@@ -1,0 +1,117 @@
+"""Run the graph: materialize, demo, dev."""
+
+import os
+import sys
+import time
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from agent_pipeline.cli.instance import dagster_home, make_known, open_instance
+from agent_pipeline.config.settings import load_settings
+from agent_pipeline.errors import SettingsError
+from agent_pipeline.keys import PartitionKey, parse_key
+from agent_pipeline.progress import duration
+
+if TYPE_CHECKING:
+    from agent_pipeline.config.resolution import RunValues
+
+console = Console()
+
+DATA_ASSETS = "group:traces or group:datasets or group:coresets"
+DEMO_AGENT = PartitionKey("shop", "support")
+DEMO_SETTINGS = ["sft_coreset.target_size=1000"]
+
+
+def materialize(
+    partition: Annotated[str | None, typer.Argument(help="project/agent; none with --select multi_task_dataset, which pools all.")] = None,
+    select: Annotated[
+        str, typer.Option(help="Assets, in Dagster's selection syntax: 'sft_adapter', '+sft_dataset', 'group:exports'.")
+    ] = "*",
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="asset.setting=value, or setting=value; repeatable. docs/settings.md lists them.")
+    ] = None,
+    save: Annotated[
+        bool, typer.Option("--save", help="When the run has succeeded, write what --set says into pipeline.toml, for this agent.")
+    ] = False,
+) -> None:
+    """Materialize a partition's assets: the same graph, Dagster instance and settings as in the UI and at night."""
+    if partition is None and select == "*":
+        raise SettingsError("Nothing says what to materialize: name a partition (project/agent), or --select multi_task_dataset.")
+    if save and not settings:
+        raise SettingsError("--save writes what --set says, and there is no --set.")
+    key = parse_key(partition) if partition else None
+    values = _materialize(key, select, settings or [])
+    if save:
+        from agent_pipeline.config.saving import save as write
+
+        path = write(values, key)
+        named = ", ".join(f"{asset}.{name} = {value}" for asset, group in values.items() for name, value in group.items())
+        console.print(f"{path}: {named} for {key or 'all agents'}.", highlight=False, markup=False, soft_wrap=True)
+
+
+def demo(
+    every: Annotated[bool, typer.Option("--all", help="Train all sample agents, not just one.")] = False,
+) -> None:
+    """Take the simulated sample sessions through the whole graph, to a trained, evaluated, verified GGUF model."""
+    from agent_pipeline.cli.report import print_report
+    from agent_pipeline.defs.resources import Workspace
+
+    began = time.monotonic()
+    os.environ["AGENT_PIPELINE_STORE"] = str(_sample_store())
+    workspace = Workspace()
+    keys = workspace.open_store().partitions()
+    trained = keys if every else [DEMO_AGENT]
+    for number, key in enumerate(keys, 1):
+        console.rule(f"{number}/{len(keys)}  {key}: sessions to datasets", align="left")
+        _materialize(key, DATA_ASSETS, DEMO_SETTINGS[:1])
+    for key in trained:
+        console.rule(f"{key}: training, evaluation, export (the long part: about ten minutes on two cores)", align="left")
+        _materialize(key, "group:models or group:exports", DEMO_SETTINGS[1:])
+    console.rule("report", align="left")
+    print_report(console, workspace.open_lake(), keys)
+    console.print(f"\nDone in {duration(time.monotonic() - began)}. The UI, with the same runs and assets: [bold]make dev[/bold]")
+
+
+def dev(
+    port: Annotated[int, typer.Option(help="Port of the web server.")] = 3000,
+    host: Annotated[str, typer.Option(help="Address that it listens on.")] = "127.0.0.1",
+) -> None:
+    """Open Dagster's UI and its daemon on the project's own instance."""
+    from agent_pipeline.defs.resources import Workspace
+
+    home = dagster_home()
+    keys = Workspace().open_store().partitions()
+    make_known(keys)
+    console.print(f"{len(keys)} partitions: {', '.join(map(str, keys))}\nDagster home: {home}\nUI: http://{host}:{port}", highlight=False)
+    command = [sys.executable, "-m", "dagster", "dev", "-m", "agent_pipeline.definitions", "--host", host, "--port", str(port)]
+    os.execv(sys.executable, command)
+
+
+def _materialize(key: PartitionKey | None, select: str, settings: list[str]) -> "RunValues":
+    """Run, and return the values that `settings` say, by asset."""
+    from agent_pipeline.cli.runs import materialize as run
+    from agent_pipeline.definitions import defs
+
+    with open_instance() as instance:
+        result = run(defs, instance, key, select, settings)
+    if not result.success:
+        sys.exit(f"agent-pipeline: the run {result.run_id} of {key or 'all agents'} failed; the reason is above, and in the UI.")
+    ops: Any = result.dagster_run.run_config["ops"]
+    return {asset: op["config"] for asset, op in ops.items()}
+
+
+def _sample_store() -> Path:
+    """The committed sample, or (installed without the repository) one made anew in the cache."""
+    from agent_pipeline.sample import write_sample
+
+    committed = Path(str(files("agent_pipeline"))).parent / "data" / "sample"
+    if committed.is_dir():
+        return committed
+    made = load_settings().cache_path / "sample"
+    if not made.is_dir():
+        write_sample(made)
+    return made

@@ -1,0 +1,112 @@
+"""What the store and the lake hold: discover, status, review."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from agent_pipeline.cli.instance import make_known
+from agent_pipeline.config.settings import load_settings
+from agent_pipeline.keys import parse_key
+
+if TYPE_CHECKING:
+    from agent_pipeline.ingestion.discovery import Discovery, PartitionReport
+
+console = Console()
+
+
+def discover(
+    path: Annotated[
+        str | None, typer.Argument(help="A store (a file, a folder, a URL), or a folder of several; without it, the settings'.")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON; its fields are those of agent_pipeline.ingestion.discovery.")
+    ] = False,
+) -> None:
+    """Say what a session store is and what it holds; the agents of the settings' stores become known to Dagster.
+
+    Exit code 1 if a part of a store could not be read. What was left out of a store that could be (a line that is no JSON, say) is noted.
+    """
+    from agent_pipeline.ingestion.discovery import discover as look
+    from agent_pipeline.ingestion.forgotten import BlockList
+    from agent_pipeline.sources import parse_location, readers
+
+    settings = load_settings()
+    blocked = BlockList.read(settings.open_lake())
+    found = look([parse_location(path)] if path else settings.stores, readers(settings.sources), blocked)
+    if path is None:
+        make_known(sorted({parse_key(each.partition) for store in found.stores for each in store.partitions}))
+    if as_json:
+        typer.echo(msgspec.json.encode(found).decode())
+    else:
+        _show(found)
+    if not found.readable:
+        raise typer.Exit(1)
+
+
+def _show(found: "Discovery") -> None:
+    for store in found.stores:
+        totals = f"{store.projects} projects, {store.agents} agents, {store.sessions} sessions"
+        table = Table(title=escape(f"{store.path}: {store.source or 'could not be read'}, {totals}"), title_justify="left")
+        rows = [(each.partition, _counted(each)) for each in store.partitions]
+        shown = dict.fromkeys(name for _, counts in rows for name, count in counts.items() if count)
+        table.add_column("partition", overflow="fold")
+        for name in shown:
+            table.add_column(escape(name), justify="right")
+        for partition, counts in rows:
+            table.add_row(partition, *(str(counts.get(name, 0)) for name in shown))
+        console.print(table)
+        for note in store.notes:
+            console.print(f"note: {note}", markup=False, soft_wrap=True)
+        for error in store.errors:
+            console.print(f"error: {error}", markup=False, soft_wrap=True)
+    if found.unknown:
+        console.print(f"No reader knows {len(found.unknown)} files: {', '.join(found.unknown[:20])}", markup=False, soft_wrap=True)
+
+
+def _counted(each: "PartitionReport") -> dict[str, int]:
+    judged = {f"judged {judgment}": count for judgment, count in each.judgments.items()}
+    others = {
+        "forgotten": each.forgotten,
+        "not judged": each.unjudged,
+        "scored": each.scored,
+        "failed": each.failed,
+        "side chains": each.side_chains,
+    }
+    return {"sessions": each.sessions, **judged, **others, "damaged": each.damaged}
+
+
+def review(
+    partition: Annotated[str, typer.Argument(help="project/agent")],
+    out: Annotated[Path, typer.Option(help="What to write: .csv or .jsonl to fill in, .html for a page with buttons.")] = Path(
+        "review.csv"
+    ),
+    sample: Annotated[int, typer.Option(min=1, help="How many sessions.")] = 50,
+    seed: Annotated[int, typer.Option(help="Another seed chooses others.")] = 0,
+    first: Annotated[str, typer.Option(help="unjudged, or disagreement (of people with another judge).")] = "unjudged",
+) -> None:
+    """Write a sample of judged sessions for a person to judge; the filled file joins the next run from where the setting labels points."""
+    from agent_pipeline.defs.resources import Workspace
+    from agent_pipeline.judging.review import sample as choose
+    from agent_pipeline.judging.review import write_review
+    from agent_pipeline.sessions.tables import stored_batches, to_rows
+
+    key = parse_key(partition)
+    judged = Workspace().open_lake().open("judged_sessions", key)
+    rows, counts = choose(to_rows(stored_batches(judged)), sample, seed, first)
+    write_review(out, rows)
+    found = ", ".join(f"{name} {count}" for name, count in counts.most_common())
+    console.print(f"{len(rows)} sessions of {key} are in {out} (of {counts.total()}: {found}).", soft_wrap=True, highlight=False)
+
+
+def status() -> None:
+    """Show what the lake holds of every partition."""
+    from agent_pipeline.cli.report import status_table
+    from agent_pipeline.defs.resources import Workspace
+
+    workspace = Workspace()
+    console.print(status_table(workspace.open_lake(), workspace.open_store().partitions()))

@@ -1,0 +1,46 @@
+"""Settings of one run, as they are written in a shell: `asset.setting=value`, or `setting=value` for every selected asset that has it."""
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from agent_pipeline.config.assets import ASSETS
+from agent_pipeline.errors import SettingsError
+from agent_pipeline.options import did_you_mean
+
+
+def overrides(texts: Sequence[str], selected: Collection[str]) -> dict[str, dict[str, Any]]:
+    """The values by asset and setting, each validated.
+
+    Example:
+        >>> overrides(["sft_adapter.lora_r=8", "base_model=gpt2"], {"sft_adapter"})
+        {'sft_adapter': {'lora_r': 8, 'base_model': 'gpt2'}}
+
+    Raises:
+        SettingsError: a text has no `=`, a setting does not exist or belongs to no selected asset, or a value is wrong.
+    """
+    values: dict[str, dict[str, Any]] = {}
+    for text in texts:
+        path, equals, written = text.partition("=")
+        if not equals:
+            raise SettingsError(f"{text!r} sets nothing: write asset.setting=value, or setting=value.")
+        asset, _, name = path.strip().rpartition(".")
+        for owner in _owners(asset, name, selected):
+            value = ASSETS[owner].parsed(name, written.strip())
+            values.setdefault(owner, {})[name] = getattr(ASSETS[owner].validated({name: value}, f"{owner}."), name)
+    return values
+
+
+def _owners(asset: str, name: str, selected: Collection[str]) -> list[str]:
+    if asset and asset not in ASSETS:
+        raise SettingsError(f"There is no asset {asset!r} to set{did_you_mean(asset, ASSETS)}")
+    having = [each for each, options in ASSETS.items() if name in options.model_fields and asset in ("", each)]
+    if not having:
+        candidates = [ASSETS[asset]] if asset else list(ASSETS.values())
+        if ours := next((options.other_names[name] for options in candidates if name in options.other_names), ""):
+            raise SettingsError(f"There is no setting {name!r}: it is called {ours} here.")
+        hint = did_you_mean(name, {field for options in candidates for field in options.model_fields})
+        raise SettingsError(f"{asset or 'No asset'} has {'no' if asset else 'a'} setting {name!r}{hint}")
+    owners = [each for each in having if each in selected]
+    if not owners:
+        raise SettingsError(f"{name!r} is a setting of {', '.join(having)}, which is not selected: select it, or leave the setting out.")
+    return owners
