@@ -8,7 +8,7 @@ from agent_pipeline.config.resolution import resolve
 from agent_pipeline.config.settings import Settings
 from agent_pipeline.errors import PipelineError
 from agent_pipeline.judging import Policy, parse_measures
-from agent_pipeline.judging.curation import leak_patterns
+from agent_pipeline.judging.leaks import leak_patterns
 from agent_pipeline.keys import PartitionKey, parse_key
 from agent_pipeline.options import Options, did_you_mean
 from agent_pipeline.selection.embeddings import check_embeddings
@@ -50,16 +50,9 @@ def unknown_agents(settings: Settings, partitions: Iterable[PartitionKey]) -> li
     ]
 
 
-def _coreset(config: CoresetConfig) -> None:
-    from agent_pipeline.selection.coresets import check_settings
-
-    check_settings(config.strategy, config.target_size)
-    check_embeddings(config.embeddings)
-
-
 def _judging(config: JudgingConfig) -> None:
     parse_measures(config.measures)
-    Policy(config.decided_by, config.when_unjudged, config.score_acceptable, config.score_unacceptable)
+    Policy(config.decided_by, config.when_unjudged, config.score_acceptable, config.score_unacceptable, config.metrics)
 
 
 def _curation(config: CurationConfig) -> None:
@@ -72,6 +65,6 @@ CHECKS: dict[type[Options], Callable[[Any], object]] = {
     JudgingConfig: _judging,
     CurationConfig: _curation,
     SftConfig: lambda config: parse_measures(config.learn_turns_that),
-    CoresetConfig: _coreset,
+    CoresetConfig: lambda config: check_embeddings(config.embeddings),
 }
 """What the room of an asset says about its settings, beyond types and bounds."""
