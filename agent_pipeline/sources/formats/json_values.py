@@ -57,9 +57,12 @@ class LazyObject(Mapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         value = self._fields[name]
-        if isinstance(value, msgspec.Raw):
+        if type(value) is msgspec.Raw:
             value = self._fields[name] = parsed(value)
         return value
+
+    def get(self, name: str, default: Any = None) -> Any:  # the mixin's raises and catches a KeyError for each absent field
+        return self[name] if name in self._fields else default
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._fields)

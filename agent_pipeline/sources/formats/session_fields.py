@@ -53,8 +53,8 @@ def new_session(
         usage={clean_text(name) or "": value for name, value in counts(usage).items()},
         reasoning=(_storable(chat.reasoning, chat) or []) if chat.reasoning else [],
         context=(_storable(context, chat) or {}) if context else {},
-        damage=dict(+chat.damage),
-        skipped=dict(+chat.skipped),
+        damage=dict(+chat.damage) if chat.damage else {},
+        skipped=dict(+chat.skipped) if chat.skipped else {},
         **fields,
     )
 
