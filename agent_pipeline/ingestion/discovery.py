@@ -53,19 +53,13 @@ class Discovery(msgspec.Struct, kw_only=True):
 
 
 def discover(locations: Iterable[Location], known: Sequence[Reader] = SOURCES, blocked: BlockList = NOTHING_FORGOTTEN) -> Discovery:
-    """Look at each place; a folder of different things is walked, and each store in it listed.
-
-    Raises:
-        StoreError: there is one place, and it holds no store at all.
-    """
-    places = list(locations)
+    """Look at each place; a folder of different things is walked, and each store in it is listed. What cannot be opened is reported with
+    its error."""
     found = Discovery()
-    for location in places:
+    for location in locations:
         try:
             found.stores += _stores_at(location, known, found.unknown, blocked)
         except StoreError as error:
-            if len(places) == 1:
-                raise
             found.stores.append(StoreReport(path=str(location), errors=[str(error)]))
     return found
 

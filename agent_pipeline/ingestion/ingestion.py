@@ -129,8 +129,8 @@ class _Remaining:
 
 
 def made_by(options: ReadingOptions, source: TraceSource) -> str:
-    """What a table follows from beside its store: the code, the settings, and the reader with its version and its own code."""
-    reader = [source.name, str(getattr(source, "version", "")), _reader_code(type(source))]
+    """What a table follows from beside its store: the code, the settings, and the readers with their versions and their own code."""
+    reader = [source.reader_versions(), _reader_code(type(source))]
     return sha256_of([_code(), reader, repr(options)])
 
 

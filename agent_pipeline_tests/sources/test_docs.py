@@ -1,12 +1,14 @@
 """The tables of `docs/traces.md` say what the code does."""
 
+import json
 import re
 from pathlib import Path
 
 from agent_pipeline.config.assets import CurationConfig
+from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
 from agent_pipeline.judging.curation import Reason
 from agent_pipeline.sessions.repair import KINDS
-from agent_pipeline.sources import SOURCES
+from agent_pipeline.sources import SOURCES, open_source, readers
 
 TEXT = (Path(__file__).parents[2] / "docs" / "traces.md").read_text(encoding="utf-8")
 
@@ -23,6 +25,26 @@ def named(heading: str) -> list[str]:
 
 def test_every_source_stands_there_once():
     assert sorted(named("source")) == sorted(source.name for source in SOURCES)
+
+
+def test_the_example_of_a_source_reads_its_tickets(tmp_path, monkeypatch):
+    code = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)[0]
+    assert len(code.splitlines()) <= 30
+    (tmp_path / "helpdesk.py").write_text(code, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    tickets = tmp_path / "tickets"
+    tickets.mkdir()
+    for number, solved in enumerate((True, False)):
+        dialogue = [{"role": "user", "content": "It is broken."}, {"role": "assistant", "content": "Turn it off and on."}]
+        (tickets / f"ticket-{number}.json").write_text(json.dumps({"dialogue": dialogue, "solved": solved}), encoding="utf-8")
+    source = open_source(tickets, readers(["helpdesk:HelpdeskSource"]))
+    (key,) = source.partitions()
+    sessions = list(read_sessions(source, key, ReadingOptions()))
+    assert [(each.session_id, each.judgment, len(each.messages)) for each in sessions] == [
+        ("ticket-0", "acceptable", 2),
+        ("ticket-1", "unacceptable", 2),
+    ]
+    assert [each.session_id for each in source.stored(key)] == ["ticket-0", "ticket-1"] and source.signature()
 
 
 def test_every_kind_of_damage_has_its_default_its_policies_and_its_meaning_in_the_order_of_the_code():

@@ -88,7 +88,7 @@ def test_tau_bench_is_25_tasks_of_4_trials(real_traces: Path) -> None:
 def test_inspect_logs_of_both_forms_agree(real_traces: Path) -> None:
     source = InspectSource(real_traces / "inspect-logs")
     sessions = read(source)
-    assert len(sessions) == 44 and judged(sessions) == {"acceptable": 23, "unacceptable": 10, None: 11}
+    assert len(sessions) == 44 and judged(sessions) == {"acceptable": 23, "unacceptable": 9, None: 12}, "one has a bare number"
     assert sum("without samples" in note for note in source.notes) == 4
     folder = real_traces / "inspect-logs" / "tests" / "log" / "test_eval_log"
     for name in ("log_formats", "log_read_sample"):

@@ -41,6 +41,21 @@ def test_a_tau_bench_run_that_broke_is_an_error_without_a_verdict(tmp_path: Path
     assert not good.tools and good.tools_origin == "none"
 
 
+@pytest.mark.parametrize(("tool", "ends"), [("transfer_to_human_agents", True), ("find", False)])
+def test_a_tau_bench_run_ends_with_the_tool_that_hands_the_user_over(tool: str, ends: bool, tmp_path: Path) -> None:
+    run = tau_run(3, 0, 1.0)
+    run["traj"] = [*run["traj"][:3], {"role": "tool", "tool_call_id": "c1", "name": tool, "content": "done"}]
+    (session,) = read(TauBenchSource(put(tmp_path, {"gpt.json": document([run])})))
+    assert session.ends_on_tool is ends and session.messages[-1]["role"] == "tool"
+
+
+@pytest.mark.parametrize(("tool", "ends"), [("Finish", True), ("find", False)])
+def test_a_toolbench_run_ends_with_the_call_of_finish(tool: str, ends: bool, tmp_path: Path) -> None:
+    chain = [LEGACY[0], {"role": "assistant", "content": None, "function_call": {"name": tool, "arguments": "{}"}}]
+    (session,) = read(ToolBenchSource(put(tmp_path, {"7_small.json": document(toolbench_answer(True, [chain]))})))
+    assert (session.ends_on_tool, session.judgment) == (ends, "acceptable")
+
+
 def test_each_results_file_of_a_folder_is_an_agent(tmp_path: Path) -> None:
     source = TauBenchSource(put(tmp_path / "tau", {f"{name}.json": document([tau_run(0, 0, 1.0)]) for name in ("gpt-4o", "sonnet")}))
     assert [str(key) for key in source.partitions()] == ["tau/gpt-4o", "tau/sonnet"]
@@ -98,7 +113,9 @@ def test_an_inspect_sample_has_its_attachments_tools_scores_and_reasoning(zipped
     assert first.tools == [TOOL] and first.usage == {"input_tokens": 7, "output_tokens": 2}
     assert (first.judgment, first.scores, first.task_id, first.trial) == ("acceptable", {"match": 1.0}, "1", "1")
     assert first.created_at is not None and first.ended_at is not None and first.created_at < first.ended_at
-    assert (second.judgment, second.scores, second.score) == (None, {"match/fact": 0.5, "match/form": 0.0}, 0.25)
+    assert (second.judgment, second.scores, second.score) == ("unacceptable", {"match/fact": 0.5, "match/form": 0.0}, 0.0), (
+        "only the grade says good or bad"
+    )
     assert (third.judgment, third.score, third.error) == (None, None, "no memory")
 
 

@@ -1,7 +1,7 @@
 """Inspect AI logs: `.json` documents, and `.eval` zips of `header.json` and `samples/*.json`; each sample is a session.
 
-A sample's `epoch` is its trial. Values are `"C"`, `"I"`, a number, a bool or an object of these. `attachment://` texts are put back in
-their places; the tools' schemas are those of its model events.
+A sample's `epoch` is its trial. A score is a grade (`"C"`, `"I"`), a boolean, a number or an object of these. `attachment://` texts are put
+back in their places; the tools' schemas are those of its model events.
 """
 
 from collections.abc import Iterable, Iterator
@@ -58,7 +58,10 @@ class InspectSource(FileSource):
         attachments = section(record, "attachments")
         events = objects(record.get("events") or section(record, "transcript").get("events"))
         times = [event["timestamp"] for event in events if event.get("timestamp")]
-        scores = dict(_scores(record.get("scores")))
+        values = dict(_values(record.get("scores")))
+        scores = {name: verdict(value)[0] or 0.0 for name, value in values.items()}
+        # Grades and booleans are good or bad; of a number only its author knows which way it points.
+        grade = mean({name: scores[name] for name, value in values.items() if isinstance(value, str | bool)})
         tools = next((event["tools"] for event in events if event.get("event") == "model" and event.get("tools")), None)
         yield new_session(
             self.name,
@@ -68,14 +71,14 @@ class InspectSource(FileSource):
             tools=_restored(tools, attachments),
             context={name: _restored(record[name], attachments) for name in _CONTEXT if record.get(name) is not None},
             usage=section(record, "model_usage").values(),
-            score=mean(scores),
+            score=grade,
             scores=scores,
             created_at=record.get("started_at") or next(iter(times), None) or run.get("created"),
             ended_at=record.get("completed_at") or (times[-1] if times else None),
             task_id=record.get("id"),
             trial=record.get("epoch"),
             model_id=run.get("model"),
-            judgment=verdict(mean(scores))[1],
+            judgment=verdict(grade)[1],
             error=record.get("error"),
         )
 
@@ -96,13 +99,13 @@ class InspectSource(FileSource):
         return header if isinstance(header, dict) else {}
 
 
-def _scores(scores: Any) -> Iterator[tuple[str, float]]:
-    """Each scorer's value as a number; a value that is an object gives one for each of its names."""
+def _values(scores: Any) -> Iterator[tuple[str, Any]]:
+    """Each scorer's value; a value that is an object gives one for each of its names."""
     for name in section(scores):
         value = section(scores, name).get("value")
         for inner, each in value.items() if isinstance(value, dict) else [("", value)]:
-            if (found := verdict(each)[0]) is not None:
-                yield f"{name}/{inner}" if inner else name, found
+            if verdict(each)[0] is not None:
+                yield f"{name}/{inner}" if inner else name, each
 
 
 def _restored(value: Any, attachments: Record, depth: int = MAX_DEPTH) -> Any:

@@ -94,10 +94,13 @@ def test_of_several_places_one_that_is_missing_hides_no_other(mixed, tmp_path):
     assert [bool(store.errors) for store in found.stores] == [True, False] and not found.readable
 
 
-def test_a_folder_without_any_store_says_what_would_be_one(tmp_path):
+def test_a_place_without_any_store_is_an_error_in_words_and_in_json(tmp_path):
     (tmp_path / "README.txt").write_text("read me", encoding="utf-8")
-    found = run(str(tmp_path))
-    assert found.exit_code == 1 and "no session store that a reader knows" in str(found.exception)
+    for place in (tmp_path, tmp_path / "README.txt"):
+        shown, report = run(str(place)), run("--json", str(place))
+        assert shown.exit_code == report.exit_code == 1 and "docs/traces.md" in shown.stdout
+        (store,) = json.loads(report.stdout)["stores"]
+        assert store["source"] is None and "no session store that a reader knows" in store["errors"][0]
 
 
 def test_the_sensor_makes_agents_known_though_one_store_of_several_is_broken(mixed, tmp_path, monkeypatch):
