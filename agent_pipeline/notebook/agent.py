@@ -1,4 +1,4 @@
-"""An agent's model, trained and evaluated in one object (01 B1): SAGE's names over the rooms below.
+"""An agent's model, trained and evaluated in one object: SAGE's names over the rooms below.
 
 The adapter is the one that the asset `sft_adapter` would train from the same rows and numbers: same template, same masks, same trainer.
 """
@@ -40,7 +40,7 @@ class AgentSFTConfig:
     may share no conversation. `max_seq_length` in tokens. The learning rate of 2e-5 is one for every weight: with LoRA ten to fifty times
     it is usual.
 
-    `use_coreset_selection` trains on `coreset_target_size` rows (null: half of them, at most 1,000), chosen by any strategy of
+    `use_coreset_selection` trains on `coreset_target_size` rows (`None`: half of them, at most 1,000), chosen by any strategy of
     `selection`; the losses that some ask for are the base model's. `use_online_continual` takes the rows in their order, as a stream of
     batches: each is mixed with rows of earlier ones, `continual_replay_ratio` of the whole, and then shown to the buffer; the buffer stays
     in `output_dir`, so that the next training replays what this one saw. `max_steps` above 0 ends a training early.
@@ -80,7 +80,7 @@ class AgentSFTConfig:
             self.learner()
 
     def training(self) -> TrainingConfig:
-        """The numbers of the training itself. Raises SettingsError."""
+        """The options of the training itself, under our names for them. Raises SettingsError."""
         return TrainingConfig.translated({**vars(self), "in_order": self.use_online_continual})
 
     def learner(self) -> OnlineContinualLearner:
@@ -90,7 +90,7 @@ class AgentSFTConfig:
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """What came of a training. Losses in nats an assistant's token: of the last step, and of `eval_data` (null: there is none).
+    """What came of a training. Losses in nats an assistant's token: of the last step, and of `eval_data` (`None` without any).
 
     `counts`: `records` given, `rows` of them, `coreset` chosen, `replayed` from the buffer, `trained`; `report` is `training.json`.
     """
@@ -132,8 +132,8 @@ class AgentSFTTrainer:
         rows, counted = rows_only(config.train_data)
         heldout = rows_only(config.eval_data, "select")[0] if config.eval_data is not None else []
         counts = {**counted}
-        learnt = {row["content_sha256"] for row in rows}
-        if both := sum(row["content_sha256"] in learnt for row in heldout):
+        contents = {row["content_sha256"] for row in rows}
+        if both := sum(row["content_sha256"] in contents for row in heldout):
             raise DataError(f"{both} of {len(heldout)} conversations of eval_data are in train_data too: take them out of one of the two.")
         if config.use_coreset_selection:
             rows = self._coreset(rows)
@@ -231,8 +231,8 @@ class AgentSFTTrainer:
         if not path.is_file():
             return self.config.learner()
         try:
-            kept = json.loads(path.read_text(encoding="utf-8"))
-            rows, seen = kept["rows"], kept["seen"]
+            stored = json.loads(path.read_text(encoding="utf-8"))
+            rows, seen = stored["rows"], stored["seen"]
         except (ValueError, KeyError, OSError) as error:
             raise DataError(f"The replay buffer {path} cannot be read ({error}): remove it to begin anew.") from error
         # Not with the seed of the last time: it would draw the same rows again.

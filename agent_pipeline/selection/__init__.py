@@ -1,7 +1,7 @@
-"""Choosing the rows worth training on: fewer rows, the same skill, and a reason beside every row that was left out.
+"""Choosing the rows worth training on: fewer rows, the same skill, and columns that say why every other row was left out.
 
-`embeddings` places conversations in space and `vectors` keeps them in the lake; `dedup` finds what is said twice; `clusters` and `kcenter`
-find what is dense, what is alone and what is far; `strategies` rank the rows of a `pool`, and `registry` knows them by name; `coresets`
-applies one to a data set, and `coverage` says how well a choice stands for the rest. `replay` mixes rows of earlier nights into new ones.
-docs/selection.md says when to use what.
+`pool` holds what a strategy is given and gives back, `strategies` rank the rows of a pool, and `coresets` applies one to a data set;
+`embeddings` places conversations in space and `vectors` keeps them in the lake; `clusters` finds what is dense, alone and far, `duplicates`
+what is said twice, and `coverage` how well a choice stands for all rows. `buffer` chooses what is remembered of earlier nights and what is
+replayed, and `replay` does so with the lake's tables, which `tables` reads. docs/selection.md says when to use what.
 """

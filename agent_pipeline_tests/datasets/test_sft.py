@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from agent_pipeline.datasets.sft import SFT, sft_rows, to_last_assistant
 from agent_pipeline.datasets.splits import SplitSizes, split_of
 from agent_pipeline.judging import parse_measures
-from agent_pipeline.selection.dedup import duplicates
+from agent_pipeline.selection.duplicates import duplicates
+from agent_pipeline.selection.pool import candidate
 from agent_pipeline.sessions.tables import to_rows, to_table
 from agent_pipeline_tests.datasets.chats import answers, calls, chats, says, session, user
 
@@ -61,7 +62,7 @@ def test_of_rows_alike_the_better_judged_stands_and_then_the_earlier():
     sessions = [session(name, [user("x"), says("y")], score=score, created_at=time) for name, (score, time) in judged.items()]
     rows = list(to_rows(to_table(sft_rows(sessions, SplitSizes()), SFT)))
     assert {row["row_id"]: (row["score"], row["created_at"]) for row in rows} == judged
-    assert {each.row_id: each.of for each in duplicates(rows).found} == {"a": "c", "b": "c", "d": "c"}
+    assert {each.row_id: each.duplicate_of for each in duplicates(list(map(candidate, rows))).left_out} == {"a": "c", "b": "c", "d": "c"}
 
 
 @given(st.lists(chats(), max_size=4))

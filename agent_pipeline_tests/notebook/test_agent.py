@@ -8,8 +8,8 @@ import pytest
 
 from agent_pipeline import AgentSFTConfig, AgentSFTTrainer
 from agent_pipeline.errors import DataError, ModelError, SettingsError
+from agent_pipeline.notebook.coresets import CoresetSelector
 from agent_pipeline.progress import silent
-from agent_pipeline.selection.coresets import CoresetSelector
 from agent_pipeline.training.adapter import train_adapter
 from agent_pipeline.training.base_model import BaseModel
 from agent_pipeline.training.config import probe_device

@@ -1,7 +1,6 @@
 """Training: it learns, it repeats itself, it survives a kill."""
 
 import copy
-import dataclasses
 import json
 import os
 import signal
@@ -127,7 +126,7 @@ def test_long_rows_are_shortened_or_dropped_and_counted(tiny_base, tmp_path):
         ]
         return long
 
-    config = dataclasses.replace(TRAINING, max_length=320, max_steps=1)
+    config = TRAINING.changed(max_length=320, max_steps=1)
     no_answer = {**row(3), "messages": row(3)["messages"][:2]}
     report = train_adapter([row(0), talk(1, 90), talk(2, 900), no_answer], tiny_base, config, tmp_path)
     assert report["rows"] == {

@@ -14,7 +14,7 @@ from agent_pipeline_tests.training.world import TRAINING, row
 
 NEW = [row(number) | {"tools": []} for number in range(18)]  # short rows train faster
 OLD = [row(number) | {"tools": []} for number in range(30, 32)]
-CONFIG = dataclasses.replace(TRAINING, epochs=2, batch_size=5, gradient_accumulation=2, checkpoint_steps=1)
+CONFIG = TRAINING.changed(epochs=2, batch_size=5, gradient_accumulation=2, checkpoint_steps=1)
 
 
 @pytest.fixture
