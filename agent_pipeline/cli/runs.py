@@ -41,7 +41,7 @@ def materialize(
     values = overrides(settings, selected)
     tags = {**LOCATION_TAGS, **set_tags([f"{asset}.{name}" for asset, group in values.items() for name in group])}
     if key and selected == {asset.to_user_string() for asset in job.asset_layer.executable_asset_keys}:
-        tags |= version_tags(workspace.fingerprint(source, key)[0], fingerprint(workspace.settings(), key, values))
+        tags |= version_tags(workspace.versions(source).of(key).version, fingerprint(workspace.settings(), key, values))
     return job.execute_in_process(
         instance=instance,
         partition_key=str(key) if key else None,

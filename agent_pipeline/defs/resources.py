@@ -1,20 +1,18 @@
 """What assets are given: the store to read, the lake to write, the settings in force."""
 
 import os
-from collections.abc import Iterator
 
 import dagster as dg
 
 from agent_pipeline.config.settings import Settings, load_settings
 from agent_pipeline.errors import SettingsError
-from agent_pipeline.ingestion.forgotten import BlockList
-from agent_pipeline.ingestion.reading import fingerprint
 from agent_pipeline.judging import Labels, labels_signature, read_labels
 from agent_pipeline.judging.client import Endpoint, Limits, LlmClient
 from agent_pipeline.judging.llm import LlmJudge, read_rubric
+from agent_pipeline.judging.versions import StoreVersions
 from agent_pipeline.keys import PartitionKey
+from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.sources import TraceSource, open_sources, readers
-from agent_pipeline.sources.base import Stored
 from agent_pipeline.storage.lake import Lake
 
 
@@ -39,23 +37,15 @@ class Workspace(dg.ConfigurableResource):
         path = self.settings().labels_path(key)
         return read_labels(path, key) if path else Labels()
 
-    def signature(self, source: TraceSource) -> str:
+    def store_signature(self, source: TraceSource) -> str:
         """A cheap text that changes whenever the store or the labels may have changed."""
         return "|".join([source.signature(), *map(labels_signature, self.settings().labels_paths)])
 
-    def fingerprint(self, source: TraceSource, key: PartitionKey) -> tuple[str, int]:
-        """The data version of an agent's sessions and of what people say of them, and how many there are; forgotten ones do not count."""
-        labels, ids = self.labels(key), list[str]()
-        blocked = BlockList.read(self.open_lake())
-
-        def seen() -> Iterator[Stored]:
-            for stored in source.stored(key):
-                if not blocked.has(stored.session_id, key):
-                    ids.append(stored.session_id)
-                    yield stored
-
-        version, count = fingerprint(seen())
-        return labels.version_with(version, ids), count
+    def versions(self, source: TraceSource, seconds: float | None = None, after: int = 0) -> StoreVersions:
+        """The data versions of the store's partitions (`seconds` and `after` as in StoreVersions); raises SettingsError, DataError."""
+        settings = self.settings()
+        name = sha256_of(list(map(str, settings.stores)))[:16]
+        return StoreVersions(source, self.open_lake(), name, settings.labels_path, seconds, after)
 
     def open_judge(self, limits: Limits) -> LlmJudge:
         """The language model that judges, to be entered as a context; raises SettingsError."""

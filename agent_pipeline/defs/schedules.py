@@ -13,29 +13,41 @@ from agent_pipeline.defs.runs import trained_on, version_tags
 from agent_pipeline.errors import PipelineError
 from agent_pipeline.keys import parse_key
 
+TICK_SECONDS = 40.0
+"""How long a tick may read the store: Dagster ends a tick after 60 seconds."""
+
 
 @dg.schedule(job=retrain, cron_schedule="0 2 * * *", execution_timezone="UTC")
 def nightly(context: dg.ScheduleEvaluationContext, workspace: dg.ResourceParam[Workspace]) -> Iterator[dg.RunRequest | dg.SkipReason]:
-    """At two in the night: a run for each agent with something new, by the settings of that agent, and a reason for each other."""
-    known = sorted(context.instance.get_dynamic_partitions(AGENTS.name or ""))
-    reasons = [] if known else ["no agent is known yet: open the store with the discover_agents sensor or the command discover"]
+    """At 2:00 UTC: a run for each agent with something new, with that agent's settings, and a reason for each agent without a run.
+
+    An agent whose sessions could not be read in time gets a run too. The run finds out what is new and trains nothing twice.
+    """
+    names = sorted(context.instance.get_dynamic_partitions(AGENTS.name or ""))
+    reasons = [] if names else ["no agent is known yet: open the store with the discover_agents sensor or the command discover"]
+    night = context.scheduled_execution_time.strftime("%Y-%m-%d")
     requested = 0
-    settings = workspace.settings()
-    for name in known:
+    try:
+        settings = workspace.settings()
+        versions = workspace.versions(workspace.open_store(), TICK_SECONDS)
+    except PipelineError as error:
+        yield dg.SkipReason(str(error))
+        return
+    for name in names:
         try:
             key = parse_key(name)
-            version, sessions = workspace.fingerprint(workspace.open_store(), key)
-            tags = version_tags(version, fingerprint(settings, key))
+            store = versions.in_time(key)
+            tags = version_tags(store.version, fingerprint(settings, key)) if store else {}
             config = run_config(settings, key)
         except PipelineError as error:
             reasons.append(f"{name}: {error}")
             continue
-        if trained_on(context.instance, name, tags):
-            reasons.append(f"{name}: nothing new in its {sessions} sessions or its settings since its last successful run")
+        if store and trained_on(context.instance, name, tags):
+            reasons.append(f"{name}: nothing new in its {store.sessions} sessions or its settings since its last successful run")
             continue
         requested += 1
-        night = context.scheduled_execution_time.strftime("%Y-%m-%d")
         yield dg.RunRequest(run_key=f"{night}:{name}", partition_key=name, run_config=config, tags=tags)
+    versions.save()
     for reason in reasons:
         context.log.info(reason)
     if not requested:

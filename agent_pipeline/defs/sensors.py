@@ -11,30 +11,43 @@ from agent_pipeline.errors import PipelineError
 
 DATA_VERSION_TAG = "dagster/data_version"
 
+TICK_SECONDS = 40.0
+"""How long a tick may read the store: Dagster ends a tick after 60 seconds. What is left over is read by the next tick."""
+
 
 @dg.sensor(default_status=dg.DefaultSensorStatus.RUNNING, minimum_interval_seconds=30)
 def discover_agents(context: dg.SensorEvaluationContext, workspace: dg.ResourceParam[Workspace]) -> dg.SensorResult | dg.SkipReason:
-    """Add the store's new agents as partitions and note each one's data version; the store's files are looked at before they are read."""
+    """Add the store's new agents as partitions, and report the data version of each agent whose sessions or labels changed.
+
+    The cursor is the number of the last look at the store whose changes Dagster has recorded.
+    """
+    recorded = int(context.cursor) if context.cursor and context.cursor.isdecimal() else 0
+    failures, unread = [], 0
     try:
         source = workspace.open_store()
-        signature = workspace.signature(source)
-        if signature == context.cursor:
-            return dg.SkipReason("The store's files and the labels have not changed.")
-        keys = source.partitions()
+        versions = workspace.versions(source, TICK_SECONDS, after=recorded)
+        signature = workspace.store_signature(source)
+        keys = [] if versions.is_unchanged(signature) else source.partitions()
+        for key in keys:
+            try:
+                unread += versions.in_time(key) is None
+            except PipelineError as error:  # costs this agent only: the others are read, and this one is tried again
+                failures.append(f"{key}: {error}")
+        if keys:
+            versions.save("" if failures or unread else signature)
     except PipelineError as error:
         return dg.SkipReason(str(error))
-    observations, failures = [], []
-    for key in keys:  # an agent that cannot be read must not keep the others from being known
-        try:
-            version = workspace.fingerprint(source, key)[0]
-            observations.append(dg.AssetObservation("session_store", partition=str(key), tags={DATA_VERSION_TAG: version}))
-        except PipelineError as error:
-            failures.append(f"{key}: {error}")
+    changed = versions.changed_since(recorded)
     known = set(context.instance.get_dynamic_partitions(AGENTS.name or ""))
-    new = [str(key) for key in keys if str(key) not in known]
+    new = sorted({*map(str, keys), *changed} - known)
+    notes = [*failures, *([f"{unread} agents are left to the next tick"] if unread else [])]
+    if not changed and not new:
+        return dg.SkipReason("; ".join(notes) or "No agent's sessions or labels have changed.")
     return dg.SensorResult(
-        skip_reason="; ".join(failures) or None,
+        skip_reason="; ".join(notes) or None,
         dynamic_partitions_requests=[AGENTS.build_add_request(new)] if new else [],
-        asset_events=observations,
-        cursor=None if failures else signature,  # what failed is tried again
+        asset_events=[
+            dg.AssetObservation("session_store", partition=name, tags={DATA_VERSION_TAG: each.version}) for name, each in changed.items()
+        ],
+        cursor=str(versions.look),
     )

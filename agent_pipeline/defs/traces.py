@@ -40,7 +40,8 @@ def session_store(context: dg.OpExecutionContext, workspace: dg.ResourceParam[Wo
         source = workspace.open_store()
         known = context.instance.get_dynamic_partitions(AGENTS.name or "")
         keys = [key for key in source.partitions() if str(key) in known]
-        return dg.DataVersionsByPartition({str(key): workspace.fingerprint(source, key)[0] for key in keys})
+        versions = workspace.versions(source)
+        return dg.DataVersionsByPartition({str(key): versions.of(key).version for key in keys})
 
 
 @dg.asset(**asset_options("traces", {"parquet", "bronze"}, options=SessionsConfig), deps=[session_store])

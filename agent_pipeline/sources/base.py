@@ -89,6 +89,11 @@ class TraceSource(ABC):
         """A text that is cheap to get and changes whenever the store may have changed."""
         return file_signature(*files_of(self.path), *self.sidecars())
 
+    def partition_signature(self, key: PartitionKey) -> str:
+        """A text that is cheap to get and changes whenever the sessions of a partition may have changed. A store that keeps partitions in
+        files of their own overrides this, so that one agent's new session does not cost a reading of all. Raises what `sessions` raises."""
+        return self.signature()
+
     def sidecars(self) -> list[Path]:
         """Files outside the store that belong to it (verdicts, say)."""
         return []

@@ -13,7 +13,7 @@ from agent_pipeline.errors import PartitionError, StoreError
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.items import Item
 from agent_pipeline.sessions.session import Session
-from agent_pipeline.sources.base import TraceSource, add_note, items_of
+from agent_pipeline.sources.base import Stored, TraceSource, add_note, items_of
 
 
 class CombinedSource(TraceSource):
@@ -29,6 +29,7 @@ class CombinedSource(TraceSource):
     def __init__(self, stores: Mapping[str, TraceSource | StoreError]) -> None:
         super().__init__("several stores")
         self._stores = {name: store for name, store in stores.items() if not isinstance(store, StoreError)}
+        self._held: tuple[dict[PartitionKey, list[str]], dict[str, StoreError]] | None = None
         self._closed = {name: store for name, store in stores.items() if isinstance(store, StoreError)}
         if not self._stores:
             raise next(iter(self._closed.values()), StoreError("No session store is given: set AGENT_PIPELINE_STORE."))
@@ -39,7 +40,7 @@ class CombinedSource(TraceSource):
             add_note(self.notes, str(error))
 
     def partitions(self) -> list[PartitionKey]:
-        holders, failures = self._holders()
+        self._held = holders, failures = self._holders()
         for error in failures.values():
             add_note(self.notes, str(error))
         if failures and not holders:
@@ -56,6 +57,14 @@ class CombinedSource(TraceSource):
             return self._stores[names[0]].histories(key)
         return ((session, items_of(session)) for session in self._merged(key, names))
 
+    def stored(self, key: PartitionKey) -> Iterator[Stored]:
+        """The one store's own digests; where several have the partition, those of the merged sessions."""
+        names = self._holding(key)
+        return self._stores[names[0]].stored(key) if len(names) == 1 else super().stored(key)
+
+    def partition_signature(self, key: PartitionKey) -> str:
+        return "|".join(self._stores[name].partition_signature(key) for name in self._holding(key))
+
     def _holding(self, key: PartitionKey) -> list[str]:
         """The names of the stores that have a partition.
 
@@ -63,7 +72,9 @@ class CombinedSource(TraceSource):
             PartitionError: none has.
             StoreError: one that may have it cannot say.
         """
-        holders, failures = self._holders()
+        holders, failures = self._held or self._holders()
+        if failures or key not in holders:
+            holders, failures = self._held = self._holders()
         if failures:
             name, error = next(iter(failures.items()))
             sentence = str(error).rstrip(".")

@@ -31,9 +31,10 @@ def unjudged(rows: list[dict]) -> list[str]:
 
 
 def test_labels_decide_join_the_next_run_and_make_the_agent_new(bench: Bench, tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
-    workspace = Workspace()
+    workspace, other = Workspace(), PartitionKey("office", "rooms")
     source = workspace.open_store()
-    before, signature = workspace.fingerprint(source, KEY), workspace.signature(source)
+    versions, signature = workspace.versions(source), workspace.store_signature(source)
+    before, before_other = versions.of(KEY), versions.of(other)
     rows, _ = judged(bench)
     missing, said = unjudged(rows)[0], next(row for row in rows if row["verdict"] == "acceptable")
     labels = tmp_path / "labels.csv"
@@ -41,12 +42,10 @@ def test_labels_decide_join_the_next_run_and_make_the_agent_new(bench: Bench, tm
         f"session_id,judgment,reason\n{missing},acceptable,well done\n{said['session_id']},unacceptable,it lied\nnobody,acceptable,\n"
     )
     monkeypatch.setenv("AGENT_PIPELINE_LABELS", str(labels))
-    assert workspace.fingerprint(source, KEY) != before and workspace.fingerprint(source, KEY)[1] == before[1]
-    assert workspace.signature(source) != signature
-    assert (
-        workspace.fingerprint(source, PartitionKey("office", "rooms"))[0]
-        == Workspace().fingerprint(source, PartitionKey("office", "rooms"))[0]
-    )
+    after = workspace.versions(source).of(KEY)
+    assert after.version != before.version and after.sessions == before.sessions
+    assert workspace.store_signature(source) != signature
+    assert workspace.versions(source).of(other).version == before_other.version
     rows, metadata = judged(bench)
     found = {row["session_id"]: (row["verdict"], row["verdict_by"], row["verdict_reasons"]) for row in rows}
     assert found[missing] == ("acceptable", "label", "label: well done")
@@ -54,7 +53,7 @@ def test_labels_decide_join_the_next_run_and_make_the_agent_new(bench: Bench, tm
     assert "1 labels name no session of this agent ('nobody')" in metadata["labels"]
     assert "acceptable by label" in metadata["verdicts"] and "ended_with_answer" in metadata["agreement_with_people"]
     labels.write_text("session_id,judgment\nnobody,acceptable\n")
-    assert workspace.fingerprint(source, KEY) == before  # a label of no session of this agent's is nothing new to it
+    assert workspace.versions(source).of(KEY).version == before.version  # a label of no session of this agent's is nothing new to it
 
 
 def test_a_label_file_that_is_gone_is_one_sentence_not_a_night_without_labels(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

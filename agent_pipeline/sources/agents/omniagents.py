@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from agent_pipeline.errors import PartitionError, StoreError
 from agent_pipeline.keys import PartitionKey, make_key
+from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.sources.agents.item_store import ItemStore, SessionRow, as_text, no_partition, side_by_side
 from agent_pipeline.sources.base import add_note, file_signature, unreadable
 from agent_pipeline.sources.formats.fields import clean_text
@@ -31,6 +32,11 @@ class OmniagentsSource(ItemStore):
     looks_like: ClassVar[str] = "a folder with sessions/<project>/<agent>/sessions.db, or one sessions.db"
     reads_folders: ClassVar[bool] = True
 
+    def __init__(self, where: Path | str) -> None:
+        super().__init__(where)
+        self._paths: dict[PartitionKey, Path] = {}
+        self._read_judgments: dict[Path, tuple[str, dict[str, str | None]]] = {}
+
     @classmethod
     def detect(cls, path: Path) -> bool:
         if not path.is_file():
@@ -49,13 +55,11 @@ class OmniagentsSource(ItemStore):
             return True
 
     def partitions(self) -> list[PartitionKey]:
-        return sorted(self._databases())
+        self._paths = self._databases()
+        return sorted(self._paths)
 
     def read(self, key: PartitionKey) -> Iterator[tuple[SessionRow, list[Any]]]:
-        databases = self._databases()
-        if key not in databases:
-            raise no_partition(self.path, key, databases)
-        path = databases[key]
+        path = self._database(key)
         judgments = self._judgments(path)
         with read_only(path) as connection:
             if not columns(connection, "sessions") >= _SESSIONS_COLUMNS:
@@ -70,6 +74,22 @@ class OmniagentsSource(ItemStore):
     def signature(self) -> str:
         verdicts = [self._verdicts(self.path)] if self.path.is_file() else sorted((self.path / "traces").glob("*.db"))
         return file_signature(*(path for _, path in sorted(self._databases().items())), *verdicts)
+
+    def partition_signature(self, key: PartitionKey) -> str:
+        path = self._database(key)
+        judgments = self._judgments(path)
+        if not judgments:
+            return file_signature(path)
+        with read_only(path) as connection:  # one file holds the verdicts of all agents of a project
+            ids = sorted(str(as_text(row[0])) for row in connection.execute("SELECT session_id FROM sessions"))
+        return f"{file_signature(path)}|{sha256_of([[each, judgments.get(each)] for each in ids])}"
+
+    def _database(self, key: PartitionKey) -> Path:
+        if key not in self._paths:
+            self._paths = self._databases()
+        if key not in self._paths:
+            raise no_partition(self.path, key, self._paths)
+        return self._paths[key]
 
     def _databases(self) -> dict[PartitionKey, Path]:
         if self.path.is_file():
@@ -110,6 +130,12 @@ class OmniagentsSource(ItemStore):
     def _judgments(self, database: Path) -> dict[str, str | None]:
         """Judgments by session id, of which the last row of an id counts; a note says where there are none to read."""
         path = self._verdicts(database)
+        signature = file_signature(path)
+        if path not in self._read_judgments or self._read_judgments[path][0] != signature:
+            self._read_judgments[path] = (signature, self._judgments_in(path))
+        return self._read_judgments[path][1]
+
+    def _judgments_in(self, path: Path) -> dict[str, str | None]:
         if not path.exists():
             add_note(self.notes, f"There is no verdict file {path}: no session of {path.stem} is judged.")
             return {}

@@ -1,0 +1,140 @@
+"""The data version of each partition, computed again only where a cheap look says that it may have changed.
+
+A thousand agents take a minute to read and a second to look at. `StoreVersions` keeps, in a small file of the lake, the version of each
+partition beside the cheap signature (names, sizes, times of files) under which it was computed.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from agent_pipeline.ingestion.forgotten import BlockList
+from agent_pipeline.ingestion.reading import fingerprint
+from agent_pipeline.judging.labels import Labels, labels_signature, read_labels
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.sessions.session import sha256_of
+from agent_pipeline.sources import TraceSource
+from agent_pipeline.sources.base import Stored
+from agent_pipeline.storage.lake import Lake, put_file
+
+LabelPaths = Callable[[PartitionKey], Path | None]
+
+
+class StoreVersion(msgspec.Struct, kw_only=True):
+    """The data version of one partition: of its sessions and of people's labels, without forgotten sessions.
+
+    `signature` is the cheap look under which it was computed, `changed_in` the number of the look that found this version.
+    """
+
+    version: str
+    sessions: int
+    signature: str
+    changed_in: int
+
+
+class _Memory(msgspec.Struct):
+    look: int = 0
+    unchanged: str = ""
+    partitions: dict[str, StoreVersion] = {}
+
+
+class StoreVersions:
+    """The versions of a store's partitions, as one look at the store finds them.
+
+    Args:
+        source: the store, opened once for all partitions.
+        lake: it holds the block list (forgotten sessions do not count) and the file that keeps versions from look to look. A damaged or
+            missing file costs a full reading, nothing else.
+        name: which store it is, in the name of that file.
+        labels: where people's labels of each partition are; `None` for a partition without any.
+        seconds: how long this look may compute versions. `None` is no limit.
+        after: the number of an earlier look, below which this one's number must not fall (the memory may have been lost since).
+    """
+
+    def __init__(
+        self,
+        source: TraceSource,
+        lake: Lake,
+        name: str,
+        labels: LabelPaths,
+        seconds: float | None = None,
+        after: int = 0,
+    ) -> None:
+        self._source, self._lake, self._labels = source, lake, labels
+        self._file = lake.root / "versions" / f"{name}.json"
+        self._blocked = BlockList.read(lake)
+        self._deadline = None if seconds is None else time.monotonic() + seconds
+        try:
+            self._memory = msgspec.json.decode(self._file.read_bytes(), type=_Memory)
+        except (OSError, msgspec.MsgspecError):
+            self._memory = _Memory()
+        self._memory.look = max(self._memory.look, after) + 1
+        self._block_signature = sha256_of(sorted((each, str(key)) for each, key in self._blocked.entries))[:16]
+        self._label_signatures: dict[Path, str] = {}
+
+    @property
+    def look(self) -> int:
+        """The number of this look."""
+        return self._memory.look
+
+    def in_time(self, key: PartitionKey) -> StoreVersion | None:
+        """The version of a partition; `None` where it would have to be computed and the look is out of time. Raises what `of` raises."""
+        signature, before = self._signature(key), self._memory.partitions.get(str(key))
+        if before is not None and before.signature == signature:
+            return before
+        late = self._deadline is not None and time.monotonic() > self._deadline
+        return None if late else self._computed(key, signature, before)
+
+    def of(self, key: PartitionKey) -> StoreVersion:
+        """The version of a partition.
+
+        Raises:
+            StoreError: the partition cannot be read. Its version is then looked for again by the next look.
+            PartitionError: the store has no such partition.
+            SettingsError: its labels cannot be read.
+        """
+        signature, before = self._signature(key), self._memory.partitions.get(str(key))
+        if before is not None and before.signature == signature:
+            return before
+        return self._computed(key, signature, before)
+
+    def _computed(self, key: PartitionKey, signature: str, before: StoreVersion | None) -> StoreVersion:
+        path, ids = self._labels(key), list[str]()
+        labels = read_labels(path, key) if path else Labels()
+
+        def stored() -> Iterator[Stored]:
+            for each in self._source.stored(key):
+                if not self._blocked.has(each.session_id, key):
+                    ids.append(each.session_id)
+                    yield each
+
+        version, sessions = fingerprint(stored())
+        version = labels.version_with(version, ids)
+        changed_in = before.changed_in if before is not None and before.version == version else self.look
+        after = StoreVersion(version=version, sessions=sessions, signature=signature, changed_in=changed_in)
+        self._memory.partitions[str(key)] = after
+        return after
+
+    def changed_since(self, look: int) -> dict[str, StoreVersion]:
+        """The partitions whose version is another than it was at an earlier look, by name."""
+        return {name: each for name, each in sorted(self._memory.partitions.items()) if each.changed_in > look}
+
+    def is_unchanged(self, store_signature: str) -> bool:
+        """Whether the whole store looks as it did at the last look that computed every version (`save` with a signature)."""
+        return self._memory.unchanged == store_signature
+
+    def save(self, store_signature: str = "") -> None:
+        """Keep what was computed. `store_signature` stands for the whole store and says that no version is missing."""
+        self._memory.unchanged = store_signature or self._memory.unchanged
+        with self._lake.fs.staging(self._file) as file:
+            file.write_bytes(msgspec.json.encode(self._memory))
+            put_file(file, self._file)
+
+    def _signature(self, key: PartitionKey) -> str:
+        path = self._labels(key)
+        if path is not None and path not in self._label_signatures:
+            self._label_signatures[path] = labels_signature(path)
+        labels = self._label_signatures[path] if path is not None else ""
+        return sha256_of([self._source.partition_signature(key), labels, self._block_signature])[:32]
