@@ -21,6 +21,12 @@ SAMPLE = REPOSITORY / "data" / "sample"
 REAL_TRACES = Path(os.environ.get("AGENT_PIPELINE_REAL_TRACES") or REPOSITORY.parent / "shared" / "data" / "traces")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with slow tests come first, the whole graph before all: no worker is left alone with one at the end."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: (item.path not in slow, item.path.parent != Path(__file__).parent))
+
+
 @pytest.fixture(autouse=True)
 def independent_of_the_checkout(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
     """No variable of ours or of omniagents and no `pipeline.toml` reaches a test that sets none itself; it runs in an empty folder."""

@@ -202,6 +202,7 @@ def agentdojo(real_traces):
     return sessions
 
 
+@pytest.mark.slow
 def test_every_case_of_agentdojo_with_both_verdicts_gives_a_pair_and_no_pair_is_a_trap(agentdojo):
     good, bad, reasons = curated(agentdojo)
     assert reasons[Reason.INFRASTRUCTURE_ERROR] == 12 and reasons[Reason.ATTACK_SUCCEEDED] == 155

@@ -134,6 +134,7 @@ STORES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store", STORES)
 def test_every_real_session_comes_back_from_sharegpt_and_from_openais_lines_as_it_was(real_traces, store):
     source, number, counts = open_source(real_traces / store), 0, Counter[str]()

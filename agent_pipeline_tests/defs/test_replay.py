@@ -137,6 +137,7 @@ def here(monkeypatch, tmp_path, bench):
     return given, lambda **more: bench.run(str(KEY), "sft_adapter", config={"sft_adapter": config | more})
 
 
+@pytest.mark.slow
 def test_a_night_trains_on_rows_of_earlier_nights_too_and_its_manifest_names_their_sessions(nights, here):
     given, train = here
     nights.night(rows(*range(40)))

@@ -16,6 +16,8 @@ import pytest
 
 from agent_pipeline_tests.defs.conftest import SAMPLE
 
+pytestmark = pytest.mark.slow
+
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 QUIET = (
     "--headless",

@@ -8,6 +8,8 @@ from agent_pipeline.errors import DataError, ModelError
 from agent_pipeline.evaluation.evaluate import evaluate
 from agent_pipeline_tests.training.world import row
 
+pytestmark = pytest.mark.slow
+
 HELDOUT = [row(number, "test") for number in (25, 31, 38, 40)]
 
 

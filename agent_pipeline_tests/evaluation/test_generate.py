@@ -8,6 +8,8 @@ from agent_pipeline.training.loading import load_model
 from agent_pipeline.training.masks import prompt_ids
 from agent_pipeline_tests.training.world import row
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def prompts(tiny_tokenizer):

@@ -74,6 +74,7 @@ def test_a_directory_that_is_no_model_and_an_unknown_type_are_refused(nowhere):
         convert(nowhere, nowhere / "x.gguf", "q4_k_m")
 
 
+@pytest.mark.slow
 def test_a_model_directory_without_weights_fails_in_one_sentence(needs_converter, tmp_path, tokenizer):
     tokenizer.save_pretrained(tmp_path)
     (tmp_path / "config.json").write_text('{"architectures": ["LlamaForCausalLM"], "model_type": "llama"}', encoding="utf-8")

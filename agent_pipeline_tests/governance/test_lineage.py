@@ -376,6 +376,7 @@ def test_a_task_that_is_the_sessions_own_text_or_id_leaves_the_ledger_and_others
     assert "one" in before and (forget(lake, "plain") and "one" in read_ledger(lake, KEY, SplitSizes()).known)
 
 
+@pytest.mark.slow
 def test_killed_at_any_moment_it_completes_when_it_is_run_again(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put = agent_pipeline.storage.tables.put_file
     kills = 0  # each third of the moments at which a file is put in its place
@@ -498,6 +499,7 @@ def test_a_remote_lake_forgets_too(tmp_path: Path, made: Path) -> None:
 IDS = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), min_size=1, max_size=8)
 
 
+@pytest.mark.slow
 @settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), ids=st.lists(IDS, min_size=2, max_size=7, unique=True), openai=st.booleans())
 def test_whatever_the_ids_nothing_of_a_forgotten_session_is_left_and_no_other_row_changes(
@@ -538,6 +540,7 @@ def shell(lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CliRun
     return CliRunner()
 
 
+@pytest.mark.slow
 def test_the_shell_tells_lineage_asks_before_it_forgets_and_says_what_came_of_it(shell: CliRunner, lake: Lake) -> None:
     make_lake(Path(lake.root.path).parent, SHOP, OTHER)
     told = shell.invoke(app, ["lineage", "session", "gone", "--json"])
@@ -588,6 +591,7 @@ def test_the_metadata_of_a_model_says_what_it_was_made_of_and_names_no_session(l
     assert not any(each in json.dumps(told) for each in made_from["sessions"])
 
 
+@pytest.mark.slow
 def test_the_next_run_of_the_graph_works_and_counts_what_was_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     key = PartitionKey("shop", "intern")
     monkeypatch.setenv("AGENT_PIPELINE_STORE", str(SAMPLE))

@@ -188,6 +188,7 @@ STORES = st.dictionaries(
 )
 
 
+@pytest.mark.slow
 @given(STORES, STORES)
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_copying_gives_the_bytes_of_a_table_that_is_made_anew(tmp_path_factory, small_batches, before, after):

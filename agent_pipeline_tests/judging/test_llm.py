@@ -427,6 +427,7 @@ def llama() -> Iterator[Any]:
         yield server
 
 
+@pytest.mark.slow
 def test_a_real_server_is_held_to_the_schema_and_says_what_it_used(judging, llama):
     url = f"http://{llama._host}:{llama._port}/v1"
     judge = judging(url, model="smollm2", api_key=llama._key, parameters={"temperature": 0, "max_tokens": 200}, seconds=120.0)
@@ -446,6 +447,7 @@ def test_a_real_server_is_held_to_the_schema_and_says_what_it_used(judging, llam
     )
 
 
+@pytest.mark.slow
 def test_a_real_server_refuses_a_wrong_key_and_a_question_beyond_its_context(judging, llama):
     url = f"http://{llama._host}:{llama._port}/v1"
     with pytest.raises(SettingsError, match="HTTP 401"):

@@ -19,6 +19,8 @@ from agent_pipeline.training.templates import load_tokenizer
 from agent_pipeline.training.trainers.sft import build_trainer
 from agent_pipeline_tests.training.world import row
 
+pytestmark = pytest.mark.slow
+
 ROWS = [row(number) for number in range(8)]
 HELDOUT = [row(31, "test")]
 

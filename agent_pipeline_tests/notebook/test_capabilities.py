@@ -142,6 +142,7 @@ def test_scores_are_shares_whatever_is_said(replies):
         assert score is not None and 0 <= score <= 1
 
 
+@pytest.mark.slow
 def test_a_model_in_memory_and_its_directory_are_asked_alike(tiny_base, adapter_dir):
     from agent_pipeline.training.config import probe_device
     from agent_pipeline.training.loading import load_model

@@ -67,6 +67,7 @@ def test_agenttuning_mixes_several_tasks():
         method.config("base", ROWS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "data", "trained"), [("E_fireact", RUNS, 2), ("F_agenttuning", {"a": ROWS[:2], "b": ROWS[2:]}, 4)])
 def test_what_a_method_configures_trains(tiny_base, tmp_path, method, data, trained):
     config = MethodRegistry.get_all_methods()[method].config(

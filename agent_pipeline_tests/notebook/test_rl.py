@@ -10,6 +10,8 @@ from agent_pipeline.training.config import probe_device
 from agent_pipeline.training.loading import load_model
 from agent_pipeline.training.templates import load_tokenizer
 
+pytestmark = pytest.mark.slow
+
 ASKED = [[{"role": "user", "content": f"How is {city}?"}] for city in ("Oslo", "Rome", "Bonn", "Lima")]
 GOOD, BAD = [{"role": "assistant", "content": "It is sunny."}], [{"role": "assistant", "content": "No."}]
 

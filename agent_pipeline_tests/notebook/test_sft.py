@@ -12,6 +12,8 @@ from agent_pipeline.training.encoding import encode_row
 from agent_pipeline_tests.stores import call, omniagents_home, result, says, user
 from agent_pipeline_tests.training.world import CITIES, row
 
+pytestmark = pytest.mark.slow
+
 
 def sessions() -> dict:
     return {

@@ -12,6 +12,8 @@ from agent_pipeline.training.identity import adapter_identity
 from agent_pipeline_tests.training.test_adapter import files
 from agent_pipeline_tests.training.world import TRAINING, row
 
+pytestmark = pytest.mark.slow
+
 NEW = [row(number) | {"tools": []} for number in range(18)]  # short rows train faster
 OLD = [row(number) | {"tools": []} for number in range(30, 32)]
 CONFIG = TRAINING.changed(epochs=2, batch_size=5, gradient_accumulation=2, checkpoint_steps=1)

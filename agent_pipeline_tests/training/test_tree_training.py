@@ -12,6 +12,8 @@ from agent_pipeline.training.trainers import tree
 from agent_pipeline.training.trainers.sft import build_trainer
 from agent_pipeline_tests.training.world import row
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def rows(tiny_tokenizer) -> list[Encoded]:

@@ -16,6 +16,8 @@ from agent_pipeline.sources.agents.postgres import PostgresSource
 from agent_pipeline.sources.base import as_stored
 from agent_pipeline_tests.stores import HELLO, call, omniagents_home, result, user
 
+pytestmark = pytest.mark.slow
+
 TABLES = """
 CREATE TABLE {schema}sessions (session_id TEXT, {columns} archived INTEGER DEFAULT 0,
     created_at TIMESTAMPTZ DEFAULT '2026-01-02 03:04:05+00',
