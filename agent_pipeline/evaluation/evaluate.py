@@ -1,45 +1,27 @@
 """An adapter against the base model that it was trained from, on the same held-out turns.
 
 The weights are loaded once; PEFT switches the adapter off for the base's turn, so the two differ in nothing else. Both get the
-training template: the base is asked in the form that the adapter has learnt.
+training template: the base is asked in the form that the adapter was trained on.
 """
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
+from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from agent_pipeline.errors import DataError
 from agent_pipeline.evaluation.bootstrap import paired_bootstrap
 from agent_pipeline.evaluation.comparison import accuracies, by_tool, differences
-from agent_pipeline.evaluation.generate import generate
-from agent_pipeline.evaluation.samples import TurnSample, as_text, turn_samples
+from agent_pipeline.evaluation.samples import as_text, turn_samples
 from agent_pipeline.evaluation.scoring import score
+from agent_pipeline.evaluation.turns import Answering, Question
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.training.base_model import BaseModel
 from agent_pipeline.training.config import probe_device
 from agent_pipeline.training.encoding import encode_row
 from agent_pipeline.training.loading import load_model
-from agent_pipeline.training.losses import RowLoss, encoded_losses, mean_loss
-from agent_pipeline.training.masks import prompt_ids
-from agent_pipeline.training.templates import TrainingTemplate, load_tokenizer
-
-if TYPE_CHECKING:
-    from peft import PeftModel
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-MARGIN = 16
-"""New tokens allowed beyond the length of what was expected: room for other spacing, an end for rambling."""
-
-
-@dataclass(frozen=True)
-class Question:
-    """A sample as tokens: the prompt, and the most new tokens it may be answered with."""
-
-    sample: TurnSample
-    prompt: list[int]
-    limit: int
+from agent_pipeline.training.losses import RowLoss, mean_loss
+from agent_pipeline.training.templates import load_tokenizer
 
 
 def evaluate(
@@ -68,19 +50,18 @@ def evaluate(
             f"{max(10, 2 * given)} tasks, or a larger share for {split}."
         )
     tokenizer, template = load_tokenizer(adapter_dir, base.trust_remote_code)
-    questions = [question for sample in samples if (question := question_of(tokenizer, sample, max_new_tokens, max_length))]
+    answering = Answering(load_model(base, probe_device(), adapter_dir), tokenizer, template, max_length, progress)
+    questions = [question for sample in samples if (question := answering.question(sample, max_new_tokens))]
     if not questions:
         raise DataError(f"None of {len(samples)} held-out turns fits into {max_length} tokens: raise max_length.")
     rows_that_fit = [(row, fitting) for row in heldout if (fitting := encode_row(tokenizer, row, max_length))]
-    model = load_model(base, probe_device(), adapter_dir)
-    stops = stop_ids(tokenizer, template)
 
     said: dict[str, list[str]] = {}
     losses: dict[str, list[RowLoss]] = {}
     for name in ("base", "adapter"):
-        with _as(model, name):
-            losses[name] = encoded_losses(model, [fitting.encoded for _, fitting in rows_that_fit], progress)
-            said[name] = answers(model, tokenizer, questions, stops, progress, f"turns answered by the {name}")
+        with answering.model.disable_adapter() if name == "base" else nullcontext():
+            losses[name] = answering.losses([fitting for _, fitting in rows_that_fit])
+            said[name] = answering.answers(questions, f"turns answered by the {name}")
 
     scores = {name: [asdict(score(q.sample, text)) for q, text in zip(questions, said[name], strict=True)] for name in said}
     tasks = [question.sample.task_key for question in questions]
@@ -100,47 +81,6 @@ def evaluate(
         "examples": _examples(entries),
         "samples": entries,
     }
-
-
-def _as(model: "PeftModel", name: str) -> AbstractContextManager[Any]:
-    """The model as `base` (the adapter switched off) or as `adapter`, for the length of a with statement."""
-    return model.disable_adapter() if name == "base" else nullcontext()
-
-
-def question_of(tokenizer: "PreTrainedTokenizerBase", sample: TurnSample, max_new_tokens: int, max_length: int) -> Question | None:
-    """The sample as tokens; a prompt too long loses its oldest exchanges, as in training. None where that is not enough, or where the
-    template cannot render it."""
-    row = {
-        "row_id": sample.row_id,
-        "session_id": sample.session_id,
-        "messages": [*sample.prompt, sample.expected],
-        "tools": sample.tools,
-    }
-    fitting = encode_row(tokenizer, row, max_length)
-    if fitting is None:
-        return None
-    start, end = fitting.encoded.turns[-1]
-    prompt = prompt_ids(tokenizer, fitting.messages[:-1], sample.tools)
-    return Question(sample, prompt, min(max_new_tokens, end - start + MARGIN))
-
-
-def stop_ids(tokenizer: "PreTrainedTokenizerBase", template: TrainingTemplate) -> set[int]:
-    """The tokens that end an answer."""
-    return set(tokenizer.convert_tokens_to_ids(list(template.stops))) | {tokenizer.eos_token_id} - {None}
-
-
-def answers(
-    model: "PreTrainedModel",
-    tokenizer: "PreTrainedTokenizerBase",
-    questions: Sequence[Question],
-    stops: set[int],
-    progress: Progress,
-    text: str,
-) -> list[str]:
-    """A model's greedy answer to each question, as text."""
-    tokens = generate(model, [q.prompt for q in questions], [q.limit for q in questions], stops, progress, text)
-    # Special tokens are kept: in some families they are what says "this is a call".
-    return tokenizer.batch_decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
 
 def _loss_difference(tasks: list[str], losses: dict[str, list[RowLoss]], seed: int) -> dict[str, Any] | None:

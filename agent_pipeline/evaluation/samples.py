@@ -42,7 +42,7 @@ def turn_samples(
 ) -> tuple[list[TurnSample], dict[str, int]]:
     """The samples of the rows of `split`, in order, and the counts `turns`, `duplicates`, `left_out`, `samples`.
 
-    Equal samples are kept once. Where more than `max_samples` (0: no limit) are left, tasks take turns, in an order given by a
+    Of equal samples there is one. Where more than `max_samples` (0: no limit) are left, tasks take turns, in an order given by a
     hash with `seed`, until there are enough: so few samples still come from many tasks.
     """
     samples: dict[str, TurnSample] = {}
@@ -51,7 +51,7 @@ def turn_samples(
         if row["split"] != split:
             continue
         for index, message in enumerate(row["messages"]):
-            if message["role"] != "assistant" or not is_learnt(message):  # what should not be learnt is no reference either
+            if message["role"] != "assistant" or not is_learnt(message):  # what should not be trained is no reference either
                 continue
             turns += 1
             sample = TurnSample(
@@ -66,9 +66,9 @@ def turn_samples(
                 text=message.get("content") or "",
             )
             samples.setdefault(sample.key, sample)
-    kept = _spread(samples, max_samples, seed) if 0 < max_samples < len(samples) else list(samples.values())
-    counts = {"turns": turns, "duplicates": turns - len(samples), "left_out": len(samples) - len(kept), "samples": len(kept)}
-    return kept, counts
+    chosen = _spread(samples, max_samples, seed) if 0 < max_samples < len(samples) else list(samples.values())
+    counts = {"turns": turns, "duplicates": turns - len(samples), "left_out": len(samples) - len(chosen), "samples": len(chosen)}
+    return chosen, counts
 
 
 def _spread(samples: dict[str, TurnSample], limit: int, seed: int) -> list[TurnSample]:

@@ -1,4 +1,4 @@
-"""One model in memory, asked every assistant turn of held-out conversations: what it says, what of that is right, and its loss."""
+"""One model in memory, asked every assistant turn of held-out conversations: its answers, what of them is right, and its loss."""
 
 import re
 from collections.abc import Sequence
@@ -8,24 +8,37 @@ from typing import TYPE_CHECKING, Any
 
 from agent_pipeline.errors import DataError
 from agent_pipeline.evaluation.comparison import accuracies
-from agent_pipeline.evaluation.evaluate import answers, question_of, stop_ids
+from agent_pipeline.evaluation.generate import generate
 from agent_pipeline.evaluation.samples import TurnSample, as_text, turn_samples
 from agent_pipeline.evaluation.scoring import score
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.training.base_model import BaseModel
 from agent_pipeline.training.config import probe_device
-from agent_pipeline.training.encoding import encode_row
+from agent_pipeline.training.encoding import EncodedRow, encode_row
 from agent_pipeline.training.loading import load_model
-from agent_pipeline.training.losses import encoded_losses, mean_loss
+from agent_pipeline.training.losses import RowLoss, encoded_losses, mean_loss
+from agent_pipeline.training.masks import prompt_ids
 from agent_pipeline.training.templates import TrainingTemplate, load_tokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+MARGIN = 16
+"""New tokens allowed beyond the length of what was expected: room for other spacing, an end for rambling."""
+
 
 def plain(text: str) -> str:
     """The words of a text, in lower case."""
     return " ".join(re.findall(r"\w+", text.casefold()))
+
+
+@dataclass(frozen=True)
+class Question:
+    """A sample as tokens: the prompt, and the most new tokens it may be answered with."""
+
+    sample: TurnSample
+    prompt: list[int]
+    limit: int
 
 
 @dataclass(frozen=True)
@@ -43,7 +56,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class Answered:
-    """`loss` in nats an assistant's token; `accuracies` as in `comparison`; `counts` of turns, and of those that are too long."""
+    """`loss` in nats an assistant's token; `accuracies` as in `comparison`; `counts` of turns, and of those that cannot be asked."""
 
     turns: list[Turn]
     loss: float | None
@@ -53,7 +66,7 @@ class Answered:
 
 @dataclass
 class Answering:
-    """A model with its tokenizer and template."""
+    """A model with its tokenizer and template. Prompts and rows of more than `max_length` tokens lose their oldest exchanges."""
 
     model: "PreTrainedModel"
     tokenizer: "PreTrainedTokenizerBase"
@@ -64,24 +77,46 @@ class Answering:
     @classmethod
     def of(cls, base: BaseModel, trained: Path | None = None, max_length: int = 2048, progress: Progress = silent) -> "Answering":
         """The base model, with the adapter in `trained` on it, or the whole model that lies there. Raises ModelError."""
+        tokenizer, template = load_tokenizer(trained or base.path, base.trust_remote_code)
         adapter = trained is not None and (trained / "adapter_config.json").is_file()
         whole = BaseModel(base.name, trained, base.revision, base.trust_remote_code) if trained is not None and not adapter else base
-        model = load_model(whole, probe_device(), trained if adapter else None)
-        tokenizer, template = load_tokenizer(trained or base.path, base.trust_remote_code)
-        return cls(model, tokenizer, template, max_length, progress)
+        return cls(load_model(whole, probe_device(), trained if adapter else None), tokenizer, template, max_length, progress)
+
+    def question(self, sample: TurnSample, max_new_tokens: int) -> Question | None:
+        """The sample as tokens, shortened as in training; None where that is not enough, or where the template cannot render it."""
+        row = {
+            "row_id": sample.row_id,
+            "session_id": sample.session_id,
+            "messages": [*sample.prompt, sample.expected],
+            "tools": sample.tools,
+        }
+        fitting = encode_row(self.tokenizer, row, self.max_length)
+        if fitting is None:
+            return None
+        start, end = fitting.encoded.turns[-1]
+        prompt = prompt_ids(self.tokenizer, fitting.messages[:-1], sample.tools)
+        return Question(sample, prompt, min(max_new_tokens, end - start + MARGIN))
+
+    def answers(self, questions: Sequence[Question], text: str = "turns answered") -> list[str]:
+        """The greedy answer to each question, as text. Special tokens stay: in some families they are what says "this is a call"."""
+        stops = set(self.tokenizer.convert_tokens_to_ids(list(self.template.stops))) | {self.tokenizer.eos_token_id} - {None}
+        tokens = generate(self.model, [q.prompt for q in questions], [q.limit for q in questions], stops, self.progress, text)
+        return self.tokenizer.batch_decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
     def on(self, samples: Sequence[TurnSample], max_new_tokens: int = 96) -> list[str | None]:
-        """What the model says at each turn, as text with its special tokens; null for one that is too long."""
-        questions = [question_of(self.tokenizer, sample, max_new_tokens, self.max_length) for sample in samples]
-        asked = [question for question in questions if question]
-        said = iter(answers(self.model, self.tokenizer, asked, stop_ids(self.tokenizer, self.template), self.progress, "turns answered"))
-        return [next(said) if question else None for question in questions]
+        """The greedy answer at each turn; None for a turn that cannot be asked."""
+        questions = [self.question(sample, max_new_tokens) for sample in samples]
+        answers = iter(self.answers([question for question in questions if question]))
+        return [next(answers) if question else None for question in questions]
+
+    def losses(self, rows: Sequence[EncodedRow]) -> list[RowLoss]:
+        """The loss of each row, in nats an assistant's token."""
+        return encoded_losses(self.model, [row.encoded for row in rows], self.progress)
 
     def on_rows(self, rows: list[dict[str, Any]], max_samples: int = 0, max_new_tokens: int = 96) -> Answered:
-        """Every turn of the rows of the side `test`. Raises DataError where there is none that fits."""
+        """Every turn of the rows of the split `test`. Raises DataError where there is none that can be asked."""
         samples, counts = turn_samples(rows, max_samples)
-        said = self.on(samples, max_new_tokens)
-        pairs = [(sample, text) for sample, text in zip(samples, said, strict=True) if text is not None]
+        pairs = [(sample, text) for sample, text in zip(samples, self.on(samples, max_new_tokens), strict=True) if text is not None]
         if not pairs:
             raise DataError(
                 f"There is no turn to evaluate on: {len(rows)} rows, {counts['turns']} turns, none of which fits: raise max_length."
@@ -101,7 +136,7 @@ class Answering:
         ]
         return Answered(
             turns,
-            mean_loss(encoded_losses(self.model, [row.encoded for row in fitting], self.progress)),
+            mean_loss(self.losses(fitting)),
             accuracies([asdict(each) for each in scores]),
             {**counts, "dropped": len(samples) - len(pairs), "rows_dropped": len(rows) - len(fitting)},
         )

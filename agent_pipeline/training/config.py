@@ -134,7 +134,7 @@ EXACT = Device("cpu", False)
 def probe_device() -> Device:
     """CUDA with bfloat16 where the GPU has units for it, else float32.
 
-    On a CPU always float32: without AMX or AVX512-BF16 bfloat16 is emulated, 12 times slower (05), and TRL's own default.
+    On a CPU always float32: without AMX or AVX512-BF16 bfloat16 is emulated, 12 times slower, and TRL's own default.
     """
     import torch
 

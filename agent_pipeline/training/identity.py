@@ -1,4 +1,4 @@
-"""When two trainings would give the same adapter: one hash over everything that has an effect on it (03 §5.5)."""
+"""When two trainings would give the same adapter: one hash over everything that has an effect on it."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any

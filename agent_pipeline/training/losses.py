@@ -107,7 +107,7 @@ def _over_tree(causal: "PreTrainedModel", tree: PrefixTree) -> Iterator[tuple[in
     body, device = getattr(causal, causal.base_model_prefix), causal.device
     size = CPU_NODES if device.type == "cpu" else GPU_NODES
     losses = np.full(len(tree.tokens), np.nan)
-    wanted = np.unique(np.concatenate([nodes for _, nodes in tree.learnt]))
+    wanted = np.unique(np.concatenate([nodes for _, nodes in tree.trained]))
     wanted = wanted[np.argsort(tree.parents[wanted], kind="stable")]
     follows = tree.parents[wanted]
     cache, seen, complete = DynamicCache(), np.zeros(0, dtype=np.int64), 0
@@ -131,9 +131,9 @@ def _over_tree(causal: "PreTrainedModel", tree: PrefixTree) -> Iterator[tuple[in
         about = wanted[slice(*np.searchsorted(follows, [start, stop]))]
         where = torch.from_numpy(tree.parents[about] - start).to(device)
         losses[about] = _token_losses(causal.get_output_embeddings(), hidden[where], torch.from_numpy(tree.tokens[about]))
-        while complete < len(tree.learnt) and tree.learnt[complete][1][-1] < stop:
-            index, learnt = tree.learnt[complete]
-            yield index, float(losses[learnt].mean())
+        while complete < len(tree.trained) and tree.trained[complete][1][-1] < stop:
+            index, row_nodes = tree.trained[complete]
+            yield index, float(losses[row_nodes].mean())
             complete += 1
 
 

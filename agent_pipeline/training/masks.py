@@ -1,9 +1,9 @@
-"""Which tokens of a conversation are learnt: what the assistant said, and the token with which it stopped.
+"""Which tokens of a conversation are trained: the assistant's own, and the token with which it stopped.
 
 No `{% generation %}` marks are needed: the text of the assistant's turn `i` is what `render(messages[:i + 1])` has beyond
 `render(messages[:i], add_generation_prompt=True)`. Those character spans become token masks through the offsets of the
 one tokenisation of the whole text, so the model trains on exactly the tokens it will meet. `check` then proves on the tokens
-alone that the mask is what 03 §5.2 asks for.
+alone that the mask is right.
 """
 
 import json
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class Encoded:
     """A conversation as tokens: `trained[i]` says whether the loss counts `input_ids[i]`.
 
-    `turns` are the token ranges [start, end) of the assistant's turns in order, `trained` the union of those that are to be learnt: all but
+    `turns` are the token ranges [start, end) of the assistant's turns in order; `trained` is the union of those with a weight: all but
     the messages with OpenAI's `weight: 0`.
     """
 
@@ -34,8 +34,8 @@ class Encoded:
 
     @property
     def labels(self) -> list[int]:
-        """`input_ids` with −100 (PyTorch's ignore index) where nothing is learnt."""
-        return [token if learnt else -100 for token, learnt in zip(self.input_ids, self.trained, strict=True)]
+        """`input_ids` with −100 (PyTorch's ignore index) where nothing is trained."""
+        return [token if trained else -100 for token, trained in zip(self.input_ids, self.trained, strict=True)]
 
 
 def prompt_ids(tokenizer: "PreTrainedTokenizerBase", messages: list[Message], tools: list[Tool] | None) -> list[int]:
@@ -70,8 +70,8 @@ def encode(tokenizer: "PreTrainedTokenizerBase", messages: list[Message], tools:
     encoding = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
     trained, turns, position = [False] * len(encoding.input_ids), [], 0
     offsets = encoding.offset_mapping
-    learnt = [is_learnt(message) for message in messages if message["role"] == "assistant"]
-    for (start, end), trains in zip(spans, learnt, strict=True):
+    weights = [is_learnt(message) for message in messages if message["role"] == "assistant"]
+    for (start, end), trains in zip(spans, weights, strict=True):
         # A token belongs to the turn it begins in: of one that straddles the border, the model has already seen a part.
         while position < len(offsets) and offsets[position][0] < start:
             position += 1
@@ -88,7 +88,7 @@ def _bare(text: str) -> str:
     return "".join(unicodedata.normalize("NFKC", text).split())
 
 
-def _said(message: Message) -> list[str]:
+def _words_and_names(message: Message) -> list[str]:
     calls = [call["function"] for call in message.get("tool_calls") or ()]
     return [message.get("content") or "", *(call["name"] for call in calls)]
 
@@ -110,10 +110,13 @@ def _holds(haystack: str, text: str) -> bool:
 
 
 def check(encoded: Encoded, tokenizer: "PreTrainedTokenizerBase", messages: list[Message], row: str = "this row") -> None:
-    """The four assertions of 03 §5.2, on the tokens and not on how they were made; the first broken one raises DataError.
+    """Prove the mask on the tokens, not on how they were made.
 
     At least one token is trained; each turn ends with the stop token, trained where the turn is; no token of a tool result, nor of a turn
-    with `weight: 0`, is trained; each span decodes to what the assistant said.
+    with `weight: 0`, is trained; each span decodes to the assistant's words and calls.
+
+    Raises:
+        DataError: one of the four does not hold.
     """
 
     def broken(what: str) -> DataError:
@@ -141,7 +144,7 @@ def check(encoded: Encoded, tokenizer: "PreTrainedTokenizerBase", messages: list
             if not _holds(between, result):
                 raise broken(f"the tool result of message {where} is not outside the trained tokens")
         values = [v for call in message.get("tool_calls") or () for v in _values(decoded(call["function"]["arguments"]))]
-        if not all(_holds(_bare(said), part) for part in (*_said(message), *values)):
+        if not all(_holds(_bare(said), part) for part in (*_words_and_names(message), *values)):
             raise broken(f"the trained tokens of message {index} do not decode to what the assistant said")
         gap, results = end, []
     if next(turns, None) or any(encoded.trained[gap:]):

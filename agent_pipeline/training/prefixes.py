@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class PrefixTree:
     """`tokens`, `parents` (−1: a row's first token), `depths` and `ends` are (nodes,) int64, in depth-first order.
 
-    Node i is an ancestor of node j, or j itself, exactly where i ≤ j < `ends[i]`. `learnt`: for each row, in the order in which the tree
+    Node i is an ancestor of node j, or j itself, exactly where i ≤ j < `ends[i]`. `trained`: for each row, in the order in which the tree
     completes them, its index and the nodes of its trained tokens.
     """
 
@@ -26,7 +26,7 @@ class PrefixTree:
     parents: "np.ndarray"
     depths: "np.ndarray"
     ends: "np.ndarray"
-    learnt: list[tuple[int, "np.ndarray"]]
+    trained: list[tuple[int, "np.ndarray"]]
 
 
 def prefix_tree(rows: Sequence[Encoded]) -> PrefixTree:
@@ -36,7 +36,7 @@ def prefix_tree(rows: Sequence[Encoded]) -> PrefixTree:
     trained = [np.flatnonzero(row.trained[1:]) + 1 for row in rows]
     ids = [row.input_ids[: where[-1] + 1] for row, where in zip(rows, trained, strict=True)]
     tokens, parents, depths, ends = np.empty((4, sum(map(len, ids))), dtype=np.int64)
-    learnt: list[tuple[int, np.ndarray]] = []
+    nodes_of_rows: list[tuple[int, np.ndarray]] = []
     path = before = np.zeros(0, dtype=np.int64)
     count = 0
     # Of sorted rows each shares most with the one before it.
@@ -50,7 +50,7 @@ def prefix_tree(rows: Sequence[Encoded]) -> PrefixTree:
         tokens[nodes] = row[shared:]
         depths[nodes] = np.arange(shared, len(row))
         parents[nodes] = np.append(-1, path)[shared : len(row)]
-        learnt.append((index, path[trained[index]]))
+        nodes_of_rows.append((index, path[trained[index]]))
         count, before = count + len(nodes), row
     ends[path] = count
-    return PrefixTree(tokens[:count], parents[:count], depths[:count], ends[:count], learnt)
+    return PrefixTree(tokens[:count], parents[:count], depths[:count], ends[:count], nodes_of_rows)

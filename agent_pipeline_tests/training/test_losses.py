@@ -151,11 +151,11 @@ def test_a_prefix_tree_holds_each_prefix_once_and_each_rows_trained_tokens(drawn
 
     paths = [path(node) for node in range(len(tree.tokens))]
     assert len({tuple(each) for each in paths}) == len(paths) and [len(each) - 1 for each in paths] == tree.depths.tolist()
-    assert sorted(index for index, _ in tree.learnt) == list(range(len(rows)))
-    for index, learnt in tree.learnt:
+    assert sorted(index for index, _ in tree.trained) == list(range(len(rows)))
+    for index, nodes_of_row in tree.trained:
         row = rows[index]
-        assert [paths[node] for node in learnt] == [row.input_ids[: at + 1] for at, on in enumerate(row.trained) if on and at]
-    assert [int(learnt[-1]) for _, learnt in tree.learnt] == sorted(int(learnt[-1]) for _, learnt in tree.learnt)
+        assert [paths[node] for node in nodes_of_row] == [row.input_ids[: at + 1] for at, on in enumerate(row.trained) if on and at]
+    assert [int(last[-1]) for _, last in tree.trained] == sorted(int(last[-1]) for _, last in tree.trained)
     nodes = np.arange(len(paths))
     above = (nodes[:, None] <= nodes) & (nodes < tree.ends[:, None])
     assert above.tolist() == [[paths[j][: len(paths[i])] == paths[i] for j in nodes] for i in nodes]

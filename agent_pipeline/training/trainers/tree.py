@@ -75,7 +75,7 @@ def tree_tensors(tree: PrefixTree, dtype: "torch.dtype") -> dict[str, Any]:
     nodes = np.arange(len(tree.tokens))
     visible = torch.from_numpy((nodes[None, :] <= nodes[:, None]) & (nodes[:, None] < tree.ends[None, :]))
     mask = torch.zeros(visible.shape, dtype=dtype).masked_fill_(~visible, torch.finfo(dtype).min)
-    trained, weights = np.unique(np.concatenate([row for _, row in tree.learnt]), return_counts=True)
+    trained, weights = np.unique(np.concatenate([row for _, row in tree.trained]), return_counts=True)
     return {
         "input_ids": torch.from_numpy(tree.tokens)[None],
         "position_ids": torch.from_numpy(tree.depths)[None],
