@@ -9,8 +9,8 @@ from typing import Any
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.evaluation.episode_report import figures, verdict
 from agent_pipeline.evaluation.episodes import Episode, Player, play
-from agent_pipeline.evaluation.evaluate import stop_ids
 from agent_pipeline.evaluation.players import endpoint_player, model_player, recorded_player
+from agent_pipeline.evaluation.turns import stop_ids
 from agent_pipeline.evaluation.worlds import load_world
 from agent_pipeline.judging.client import Endpoint
 from agent_pipeline.progress import Progress, silent

@@ -64,6 +64,11 @@ class Answered:
     counts: dict[str, int]
 
 
+def stop_ids(tokenizer: "PreTrainedTokenizerBase", template: TrainingTemplate) -> set[int]:
+    """The tokens that end an answer."""
+    return set(tokenizer.convert_tokens_to_ids(list(template.stops))) | {tokenizer.eos_token_id} - {None}
+
+
 @dataclass
 class Answering:
     """A model with its tokenizer and template. Prompts and rows of more than `max_length` tokens lose their oldest exchanges."""
@@ -99,7 +104,7 @@ class Answering:
 
     def answers(self, questions: Sequence[Question], text: str = "turns answered") -> list[str]:
         """The greedy answer to each question, as text. Special tokens stay: in some families they are what says "this is a call"."""
-        stops = set(self.tokenizer.convert_tokens_to_ids(list(self.template.stops))) | {self.tokenizer.eos_token_id} - {None}
+        stops = stop_ids(self.tokenizer, self.template)
         tokens = generate(self.model, [q.prompt for q in questions], [q.limit for q in questions], stops, self.progress, text)
         return self.tokenizer.batch_decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False)
 

@@ -39,6 +39,7 @@ def test_diversity_scores_are_highest_for_what_is_unlike_the_rest():
     assert np.allclose(CoresetSelector().compute_diversity(given[::-1])[::-1], scores)
 
 
+@pytest.mark.slow
 def test_losses_are_a_real_models_on_the_assistants_tokens(tmp_path, monkeypatch):
     import torch
     from transformers import AutoModelForCausalLM

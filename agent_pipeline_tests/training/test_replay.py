@@ -1,7 +1,5 @@
 """Rows of earlier nights in a real training: how many, where, and what is said of them."""
 
-import dataclasses
-
 import pytest
 
 from agent_pipeline.errors import DataError
@@ -68,7 +66,7 @@ def test_a_training_that_replays_goes_on_from_its_checkpoint_to_the_same_bytes(t
             raise Killed
 
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    config = dataclasses.replace(CONFIG, batch_size=4, gradient_accumulation=1)
+    config = CONFIG.changed(batch_size=4, gradient_accumulation=1)
     rows, replay = NEW[:6], {"replayed": OLD, "replay_ratio": 0.25}
     train_adapter(rows, tiny_base, config, whole, **replay)
     with pytest.raises(Killed):
@@ -80,7 +78,7 @@ def test_a_training_that_replays_goes_on_from_its_checkpoint_to_the_same_bytes(t
 def test_rows_that_fall_out_take_their_share_of_replayed_ones_with_them(tiny_base, tmp_path, batches):
     long = {**row(40), "messages": [{"role": "user", "content": "x" * 3000}, *row(40)["messages"][-1:]]}
     new = [*NEW[:9], *(long | {"row_id": f"long-{n}"} for n in range(9))]
-    config = dataclasses.replace(CONFIG, max_steps=1)
+    config = CONFIG.changed(max_steps=1)
     report = train_adapter(new, tiny_base, config, tmp_path, replayed=OLD, replay_ratio=0.1)
     assert report["rows"]["dropped_too_long"] == 9
     assert (report["replay"]["over_the_ratio"], report["replay"]["trained"], report["replay"]["ratio"]) == (1, 1, 0.1)
