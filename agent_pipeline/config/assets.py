@@ -14,7 +14,7 @@ from agent_pipeline.judging.leaks import LEAKS
 from agent_pipeline.options import Options
 from agent_pipeline.selection.coresets import CoresetOptions
 from agent_pipeline.selection.embeddings import TFIDF
-from agent_pipeline.sessions.repair import DEFAULT_POLICY, KINDS
+from agent_pipeline.sessions.damage import DEFAULT_POLICY, KINDS
 from agent_pipeline.training.config import AdapterTraining
 
 EMBEDDED_BASE_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"

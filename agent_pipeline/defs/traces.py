@@ -25,7 +25,7 @@ from agent_pipeline.judging.client import Limits, LlmClient
 from agent_pipeline.judging.curation import Bounds, Reason
 from agent_pipeline.judging.tables import curate_sessions, judge_sessions
 from agent_pipeline.redaction import Redactor
-from agent_pipeline.sessions.repair import repair_policy
+from agent_pipeline.sessions.damage import repair_policy
 
 
 @dg.observable_source_asset(

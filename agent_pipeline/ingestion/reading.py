@@ -14,7 +14,8 @@ from typing import NamedTuple
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.redaction import RedactionOptions, Redactor
-from agent_pipeline.sessions.repair import DEFAULT_POLICY, Policy, broken_by, repaired, sound
+from agent_pipeline.sessions.damage import DEFAULT_POLICY, Policy
+from agent_pipeline.sessions.repair import repair_session
 from agent_pipeline.sessions.session import Session, Tool, canonical_json, sha256_of
 from agent_pipeline.sessions.tools import CallShape, ToolSchemas, call_shapes
 from agent_pipeline.sources.base import Stored, TraceSource
@@ -63,7 +64,7 @@ class Preparation:
     def prepare(self, session: Session) -> Prepared:
         """Make one session ready, all but the tools that are inferred."""
         options = self.options
-        calls = mend(session, options.repair)
+        repair_session(session, options.repair)
         if not session.tools and options.tools:
             session.tools, session.tools_origin = list(options.tools), "settings"
         if options.system_prompt and not any(message["role"] == "system" for message in session.messages):
@@ -74,7 +75,7 @@ class Preparation:
         redacted = self._redactor.redact(session)
         if session.tools:
             return Prepared(redacted, frozenset())
-        return Prepared(redacted, call_shapes(session.messages) if calls is None or redacted else calls)
+        return Prepared(redacted, call_shapes(session.messages))
 
     def note(self, session_id: str, redacted: Mapping[str, int], private_id: bool) -> None:
         """Count a session that was prepared, now or by an earlier run."""
@@ -120,26 +121,6 @@ def read_sessions(
         if tools and not session.tools:
             session.tools, session.tools_origin = tools, "inferred"
         yield session
-
-
-def mend(session: Session, policy: Policy) -> frozenset[CallShape] | None:
-    """Repair a session as its source gave it, and say whether its damage drops it; answers the shapes of a sound session's calls."""
-    if found := sound(session.messages, policy):
-        damage, calls = found
-    else:
-        mended, calls = repaired(session.messages, session.reasoning, policy), None
-        session.messages, session.reasoning, damage = mended.messages, mended.reasoning, mended.damage
-        if mended.skipped:
-            session.skipped = dict(Counter(session.skipped) + mended.skipped)
-    if damage:
-        session.damage = dict(Counter(session.damage) + Counter(damage))
-    if session.damage:
-        session.broken = broken_by(session.damage, policy)
-    if session.broken == "unanswered_call" and session.ends_on_tool and session.messages:
-        last_calls = session.messages[-1].get("tool_calls") or ()
-        if session.damage["unanswered_call"] == len(last_calls):  # by the source's rules they ended the run
-            session.broken = None
-    return calls
 
 
 def task_key(session: Session, pattern: re.Pattern[str] | None, context_field: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from agent_pipeline.judging.context import EvaluationContext
 from agent_pipeline.judging.measures import MeasureResult, measure
 from agent_pipeline.sessions.session import canonical_json
-from agent_pipeline.sessions.text import Call
+from agent_pipeline.sessions.text import Call, is_tool_error
 
 # How a model declines, at the beginning of its answer. An apology alone ("I'm sorry, your order is late") is none.
 _REFUSAL = re.compile(
@@ -134,20 +134,6 @@ def tool_success_rate(context: EvaluationContext) -> float | None:
     """The share of tool results that are no errors; null where no tool was used."""
     results = context.results
     return 1 - sum(map(is_tool_error, results)) / len(results) if results else None
-
-
-def is_tool_error(text: str) -> bool:
-    """Whether a tool result reads as an error: a JSON object with a true `error` or `is_error`, or a text that begins with "Error"."""
-    text = text.strip()
-    if text[:5].lower() == "error":
-        return True
-    if not text.startswith("{"):
-        return False
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(value, dict) and bool(value.get("error") or value.get("is_error"))
 
 
 def _ended_on_tool(context: EvaluationContext) -> bool:

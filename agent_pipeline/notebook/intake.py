@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from itertools import islice
 
 from agent_pipeline.datasets.preferences import unfit_to_compare
-from agent_pipeline.ingestion.reading import mend, task_key
+from agent_pipeline.ingestion.reading import task_key
 from agent_pipeline.redaction import RedactionOptions, Redactor
-from agent_pipeline.sessions.repair import DEFAULT_POLICY
+from agent_pipeline.sessions.damage import DEFAULT_POLICY
+from agent_pipeline.sessions.repair import repair_session
 from agent_pipeline.sessions.session import Session
 
 
@@ -34,7 +35,7 @@ class Intake:
         (A password that one run sends is known for one by its place in the call; in the other run's prompt nothing gives it away.)
         """
         for session in sessions:
-            mend(session, DEFAULT_POLICY)
+            repair_session(session, DEFAULT_POLICY)
             session.task_key = session.task_key or task_key(session, None, "")
         if len(sessions) > 1:
             self._redact_as_one(sessions)

@@ -16,11 +16,12 @@ from agent_pipeline.datasets.sft import to_last_assistant
 from agent_pipeline.datasets.sharegpt import messages_of
 from agent_pipeline.datasets.splits import SPLITS
 from agent_pipeline.errors import DataError
-from agent_pipeline.ingestion.reading import mend, task_key
+from agent_pipeline.ingestion.reading import task_key
 from agent_pipeline.notebook.trajectories import AgentTrajectory, session_of
 from agent_pipeline.sessions.chat import chat_to_messages
+from agent_pipeline.sessions.damage import DEFAULT_POLICY
 from agent_pipeline.sessions.items import Chat
-from agent_pipeline.sessions.repair import DEFAULT_POLICY
+from agent_pipeline.sessions.repair import repair_session
 from agent_pipeline.sessions.session import Message, Session, is_learnt
 from agent_pipeline.sources.formats.fields import elements, function_tools, number, when
 from agent_pipeline.sources.formats.json_values import parsed
@@ -128,7 +129,7 @@ def _row(record: Any, place: int, split: str) -> Row | str:
         return "unknown_keys"
     else:
         session, weights = _session(record, chat[0]), chat[1]
-    mend(session, DEFAULT_POLICY)
+    repair_session(session, DEFAULT_POLICY)
     if session.broken:
         return f"broken:{session.broken}"
     content = session.content_sha256()  # of what was said, whatever of it is learnt

@@ -22,8 +22,8 @@ from agent_pipeline.judging.labels import VERDICTS
 from agent_pipeline.judging.leaks import LEAKS, leak_patterns, without_leaks
 from agent_pipeline.keys import PartitionKey, make_key
 from agent_pipeline.notebook.distillation import said_only
+from agent_pipeline.sessions.damage import repair_policy
 from agent_pipeline.sessions.items import Item
-from agent_pipeline.sessions.repair import repair_policy
 from agent_pipeline.sessions.session import Session
 from agent_pipeline.sessions.tables import to_table
 from agent_pipeline.sources import Location, TraceSource, open_sources, parse_location, readers

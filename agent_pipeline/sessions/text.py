@@ -82,3 +82,17 @@ def readable(messages: Iterable[Message]) -> str:
             parts.append(f"{message['role'].upper()}: {message['content']}")
         parts += [f"CALL: {name} {raw}" for name, raw in call_texts(message)]
     return "\n\n".join(parts)
+
+
+def is_tool_error(text: str) -> bool:
+    """Whether a tool result reads as an error: a JSON object with a true `error` or `is_error`, or a text that begins with "Error"."""
+    text = text.strip()
+    if text[:5].lower() == "error":
+        return True
+    if not text.startswith("{"):
+        return False
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(value, dict) and bool(value.get("error") or value.get("is_error"))

@@ -5,6 +5,7 @@ told of. What is inferred is marked so (`tools_origin = "inferred"`): names, arg
 call had.
 """
 
+import re
 from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
@@ -12,10 +13,12 @@ from typing import Any
 import msgspec
 
 from agent_pipeline.sessions.session import Message, Tool
+from agent_pipeline.sessions.text import is_tool_error
 
 CallShape = tuple[str, tuple[tuple[str, str], ...]]
 """A tool's name and, by argument name, the JSON types of one call."""
 
+_NAME = re.compile(r"[\w.:/-]+")
 _ARGUMENTS = msgspec.json.Decoder(dict[str, Any])
 _JSON_TYPES: dict[type, str] = {
     bool: "boolean",
@@ -29,13 +32,24 @@ _JSON_TYPES: dict[type, str] = {
 
 
 def call_shapes(messages: Iterable[Message]) -> frozenset[CallShape]:
-    """The different calls of a session; one whose arguments are no JSON object is passed over (damage, counted elsewhere)."""
-    calls = (call["function"] for message in messages for call in message.get("tool_calls") or ())
-    return frozenset(shape for call in calls if (shape := call_shape(call["name"], call["arguments"])))
+    """The different calls of a session that teach what a tool takes.
+
+    Calls that nothing answered, that the environment refused with an error, whose arguments are no JSON object, or whose name no model
+    could be given (`<empty-function-name>`) teach nothing.
+    """
+    shapes: set[CallShape] = set()
+    open_calls: dict[str, tuple[str, str]] = {}
+    for message in messages:
+        for call in message.get("tool_calls") or ():
+            open_calls[call["id"]] = (call["function"]["name"], call["function"]["arguments"])
+        called = open_calls.pop(message["tool_call_id"], None) if message["role"] == "tool" else None
+        if called and _NAME.fullmatch(called[0]) and not is_tool_error(message["content"]) and (shape := call_shape(*called)):
+            shapes.add(shape)
+    return frozenset(shapes)
 
 
 def call_shape(tool: str, arguments: str) -> CallShape | None:
-    """One call's shape; null where its arguments are no JSON object."""
+    """One call's shape; `None` where its arguments are no JSON object."""
     try:
         values = _ARGUMENTS.decode(arguments)
     except (msgspec.DecodeError, UnicodeError, RecursionError):

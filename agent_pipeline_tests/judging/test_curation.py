@@ -12,7 +12,7 @@ from agent_pipeline.judging import judge
 from agent_pipeline.judging.curation import Bounds, Candidate, Reason, Use, candidate_of, curate, curate_rows, stopped_calling
 from agent_pipeline.judging.leaks import LEAKS
 from agent_pipeline.judging.tables import verdict_columns
-from agent_pipeline.sessions.repair import KINDS
+from agent_pipeline.sessions.damage import KINDS
 from agent_pipeline.sessions.session import Message, Session
 from agent_pipeline.sessions.tables import session_row
 from agent_pipeline.sessions.text import characters

@@ -7,7 +7,7 @@ from pathlib import Path
 from agent_pipeline.config.assets import CurationConfig
 from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
 from agent_pipeline.judging.curation import Reason
-from agent_pipeline.sessions.repair import KINDS
+from agent_pipeline.sessions.damage import KINDS
 from agent_pipeline.sources import SOURCES, open_source, readers
 
 TEXT = (Path(__file__).parents[2] / "docs" / "traces.md").read_text(encoding="utf-8")

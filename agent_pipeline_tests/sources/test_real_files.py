@@ -9,7 +9,7 @@ import pytest
 from agent_pipeline.errors import StoreError
 from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
 from agent_pipeline.redaction import RedactionOptions
-from agent_pipeline.sessions.repair import repair_policy
+from agent_pipeline.sessions.damage import repair_policy
 from agent_pipeline.sessions.session import Session
 from agent_pipeline.sources import TraceSource, find, open_source
 from agent_pipeline.sources.benchmarks.agentdojo import AgentDojoSource

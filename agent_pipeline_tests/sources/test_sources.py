@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from agent_pipeline.errors import PartitionError, StoreError
-from agent_pipeline.ingestion.reading import mend
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.sessions.repair import DEFAULT_POLICY
+from agent_pipeline.sessions.damage import DEFAULT_POLICY
+from agent_pipeline.sessions.repair import repair_session
 from agent_pipeline.sessions.session import Session
 from agent_pipeline.sessions.tables import SESSIONS, session_row, to_rows, to_table
 from agent_pipeline.sources import OmniagentsSource, OpenAIAgentsSource, open_source
@@ -132,7 +132,7 @@ def test_what_is_no_utf8_and_no_json_number_can_still_be_written(tmp_path):
     sessions = read(home)
     assert len({session.session_id for session in sessions}) == 3
     for session in sessions:
-        mend(session, DEFAULT_POLICY)
+        repair_session(session, DEFAULT_POLICY)
     rows = list(to_rows(to_table([session_row(session) for session in sessions], SESSIONS)))
     assert [row["messages"] for row in rows] == [[], [user("\ufffd\0")], HELLO]
     assert rows[2]["context"] == {"a": "\ufffd", "b": None, "c": [None], "task_id": "\ufffd"}

@@ -21,7 +21,6 @@ import msgspec
 
 from agent_pipeline.datasets.jsonl import json_line
 from agent_pipeline.errors import DataError, PipelineError, SettingsError
-from agent_pipeline.ingestion.reading import mend
 from agent_pipeline.notebook.trajectories.model import (
     AgentTrajectory,
     TrajectoryStep,
@@ -32,8 +31,9 @@ from agent_pipeline.notebook.trajectories.model import (
 )
 from agent_pipeline.redaction import RedactionOptions, Redactor
 from agent_pipeline.sessions.chat import chat_to_messages, responses_items
+from agent_pipeline.sessions.damage import DEFAULT_POLICY, KINDS
 from agent_pipeline.sessions.items import mended_unicode, to_messages
-from agent_pipeline.sessions.repair import DEFAULT_POLICY, KINDS
+from agent_pipeline.sessions.repair import repair_session
 from agent_pipeline.sessions.session import Session, sha256_of
 from agent_pipeline.sources.formats.fields import number, verdict
 
@@ -259,7 +259,7 @@ def _told(run: AgentTrajectory, answer: Any) -> AgentTrajectory:
     """The run, with what the agent answered of it."""
     if isinstance(answer, Session):
         session = msgspec.structs.replace(answer)
-        mend(session, DEFAULT_POLICY)  # a trajectory has no place for a result without its call
+        repair_session(session, DEFAULT_POLICY)  # a trajectory has no place for a result without its call
         answer = trajectory_of(session)
         if session.broken:
             answer.error = f"the run was recorded with {KINDS[session.broken].meaning}"
