@@ -8,6 +8,7 @@ import sys
 import typer
 
 from agent_pipeline.cli import checking, governing, running, stores
+from agent_pipeline.cli.explain import explain
 from agent_pipeline.cli.play import play
 from agent_pipeline.errors import PipelineError, disk_sentence
 
@@ -23,6 +24,7 @@ for command in (
     running.materialize,
     stores.review,
     stores.status,
+    explain,
     play,
     governing.forget,
     running.demo,

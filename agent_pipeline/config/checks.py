@@ -12,7 +12,7 @@ from agent_pipeline.judging.leaks import leak_patterns
 from agent_pipeline.keys import PartitionKey, parse_key
 from agent_pipeline.options import Options, did_you_mean
 from agent_pipeline.selection.embeddings import check_embeddings
-from agent_pipeline.sessions.repair import repair_policy
+from agent_pipeline.sessions.damage import repair_policy
 
 
 def problems(settings: Settings) -> list[str]:

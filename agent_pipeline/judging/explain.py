@@ -1,0 +1,84 @@
+"""A session's way from its source to its rows, in about ten lines for a person."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow.compute as pc
+
+from agent_pipeline.errors import DataError
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.sessions.tables import to_rows
+from agent_pipeline.storage.lake import Lake
+
+_DATASETS = {
+    "sft_dataset": ("session_id",),
+    "preference_dataset": ("session_id", "rejected_session_id"),
+    "kto_dataset": ("session_id",),
+    "sharegpt_dataset": ("session_id",),
+    "sft_coreset": ("session_id",),
+    "replay_buffer": ("session_id",),
+}
+"""The tables of rows, and their columns that name sessions."""
+
+
+def explain(lake: Lake, session_id: str, key: PartitionKey | None = None) -> list[str]:
+    """What became of a session, and why: source, damage, task, verdict and by whom, measures, use, rows. Without a key every partition of
+    the lake is searched.
+
+    Raises:
+        DataError: no partition has the session, or a table is damaged.
+    """
+    keys = [key] if key else sorted({file.key for file in lake.files() if file.asset == "sessions" and file.key})
+    lines = [line for each in keys for line in _in_partition(lake, each, session_id)]
+    if not lines:
+        raise DataError(f"No table of {lake.root} has the session {session_id!r}: materialize sessions, or check the id.")
+    return lines
+
+
+def _in_partition(lake: Lake, key: PartitionKey, session_id: str) -> Iterator[str]:
+    rows = {asset: row for asset in ("sessions", "judged_sessions", "curated_sessions") if (row := _row(lake, asset, key, session_id))}
+    if "sessions" not in rows:
+        return
+    session = rows["sessions"]
+    yield f"session    {session_id} of {key}, read by {session['source']}, created {session['created_at'] or 'at an unknown time'}"
+    calls = sum(len(message.get("tool_calls") or ()) for message in session["messages"])
+    yield f"content    {len(session['messages'])} messages, {calls} calls, {len(session['tools'])} tools ({session['tools_origin']})"
+    yield f"damage     {_counts(session['damage'])}" + (f"; dropped for {session['broken']}" if session["broken"] else "")
+    yield f"task       {session['task_key']}"
+    if judged := rows.get("judged_sessions"):
+        by = judged["verdict_by"] and judged["verdict_by"] + (f" ({judged['verdict_name']})" if judged["verdict_name"] else "")
+        yield f"verdict    {judged['verdict'] or 'none'}" + (f" by {by}: {judged['verdict_reasons']}" if by else "")
+        opinions = {name: opinion["verdict"] or opinion["reason"] for name, opinion in judged["opinions"].items()}
+        yield f"opinions   {', '.join(f'{name}: {opinion}' for name, opinion in opinions.items()) or 'none'}"
+    if curated := rows.get("curated_sessions"):
+        why = " ".join(filter(None, (curated["drop_reason"], curated["drop_detail"] and f"({curated['drop_detail']})")))
+        other = curated["duplicate_of"] or curated["continued_by"]
+        yield f"use        {curated['use']}" + (f": {why}" if why else "") + (f", {other}" if other else "")
+        yield f"measures   missed: {', '.join(curated['missed_measures']) or 'none'}"
+    yield f"rows       {_counts({asset: _rows_naming(lake, asset, key, session_id) for asset in _DATASETS})}"
+
+
+def _row(lake: Lake, asset: str, key: PartitionKey, session_id: str) -> dict[str, Any] | None:
+    """The session's row in a table; `None` where there is no table, or no such row."""
+    if not lake.has(asset, key):
+        return None
+    file = lake.open(asset, key)
+    for group in range(file.num_row_groups):
+        ids = file.read_row_group(group, columns=["session_id"])["session_id"]
+        if pc.index(ids, session_id).as_py() >= 0:
+            table = file.read_row_group(group)
+            return next(to_rows(table.filter(pc.equal(table["session_id"], session_id))))
+    return None
+
+
+def _rows_naming(lake: Lake, asset: str, key: PartitionKey, session_id: str) -> int:
+    if not lake.has(asset, key):
+        return 0
+    file = lake.open(asset, key)
+    columns = [name for name in _DATASETS[asset] if name in file.schema_arrow.names]
+    table = file.read(columns)
+    return sum(pc.sum(pc.equal(table[name], session_id), min_count=0).as_py() for name in columns)
+
+
+def _counts(counts: dict[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in counts.items() if count) or "none"

@@ -1,0 +1,41 @@
+"""What `agent-pipeline explain` says of a session."""
+
+import pytest
+
+from agent_pipeline.errors import DataError
+from agent_pipeline.judging import Panel, Policy, parse_measures
+from agent_pipeline.judging.curation import Bounds
+from agent_pipeline.judging.explain import explain
+from agent_pipeline.judging.labels import Label, Labels
+from agent_pipeline.judging.tables import curate_sessions, judge_sessions
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.sessions.session import Session
+from agent_pipeline.sessions.tables import SESSIONS, session_row, to_batches
+from agent_pipeline.storage.lake import Lake
+
+KEY = PartitionKey("p", "a")
+
+
+def session(name: str, answer: str, **fields) -> Session:
+    messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": answer}]
+    return Session(session_id=name, project="p", agent="a", source="chat", messages=messages, task_key="t", **fields)
+
+
+def test_a_sessions_way_is_told_from_its_source_to_its_rows(tmp_path):
+    lake = Lake(str(tmp_path))
+    rows = [session("copy", "Hello"), session("good", "Hello", score=1.0), session("toxic", "No!", scores={"toxicity": 1.0})]
+    lake.stage("sessions", KEY, to_batches(map(session_row, rows), SESSIONS), SESSIONS).commit()
+    labels = Labels(by_id={"copy": Label("acceptable", "polite")})
+    panel = Panel(parse_measures(["ended_with_answer"]), Policy(metrics={"toxicity": "lower"}), labels)
+    judge_sessions(lake, KEY, panel).commit()
+    assert panel.pending == 0 and panel.verdicts.total() == 3
+    table, curation = curate_sessions(lake, KEY, ["ended_with_answer"], Bounds(), [])
+    table.commit()
+    assert curation.uses == {"positive": 1, "negative": 1, "neither": 1}
+
+    copy, toxic = explain(lake, "good", KEY), explain(lake, "toxic")
+    assert len(copy) <= 10
+    assert any("duplicate" in line and "copy" in line for line in copy) and any("acceptable by score" in line for line in copy)
+    assert any("unacceptable by metrics (toxicity)" in line for line in toxic) and any("negative: unacceptable" in line for line in toxic)
+    with pytest.raises(DataError):
+        explain(lake, "nobody")
