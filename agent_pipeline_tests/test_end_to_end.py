@@ -50,6 +50,7 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
         "AGENT_PIPELINE_LAKE": str(folder / "lake"),
         "AGENT_PIPELINE_CACHE": str(CACHE),
         "AGENT_PIPELINE_BASE_MODEL": str(make_tiny_base(folder / "tiny")),
+        "AGENT_PIPELINE_AGENTS": json.dumps({str(KEY): {"world": "agent_pipeline.sample.shop:World"}}),
         "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
     }
     yield Shell(os.environ | ours, Lake(str(folder / "lake")))

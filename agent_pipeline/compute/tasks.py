@@ -199,7 +199,7 @@ def episodes(params: Params, progress: Progress = silent) -> Made:
     tasks = tasks_to_play(world, rows, config["max_tasks"], config["fresh_tasks"], config["fresh_seed"])
     made_from = {
         "adapter": adapter.identity,
-        "gguf": params["gguf"] and Path(params["gguf"]).parent.name + "/" + Path(params["gguf"]).name,
+        "gguf_export": params["gguf_export"],
         "world": world,
         "world_sha256": world_source(world),
         "config": config,

@@ -54,6 +54,7 @@ def episodes(
         params = {
             "world": agent.world,
             "adapter": sft_adapter.identity,
+            "gguf_export": gguf_export.identity if config.model == "gguf" else None,
             "gguf": str(gguf_export.path / f"model-{config.gguf}.gguf") if config.model == "gguf" else "",
             "config": config.model_dump(),
             "recorded": recorded_sessions(judged_sessions, {row["task_key"] for row in rows}),

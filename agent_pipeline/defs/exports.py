@@ -13,9 +13,11 @@ from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.run_config import in_force
 from agent_pipeline.defs.specs import ARTIFACTS, asset_options, version
 from agent_pipeline.defs.worker_client import run_worker
-from agent_pipeline.export.ollama import create, model_name
+from agent_pipeline.errors import DataError
+from agent_pipeline.export.ollama import OllamaResult, create, model_name
+from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.session import sha256_of
-from agent_pipeline.storage.lake import Artifact
+from agent_pipeline.storage.lake import Artifact, Lake
 
 
 @dg.asset(
@@ -82,9 +84,11 @@ def parity_table(report: dict[str, Any]) -> dg.MetadataValue:
     return dg.MetadataValue.md("\n".join(lines))
 
 
-@dg.asset(**asset_options("exports", {"llama", "file"}, ARTIFACTS, options=OllamaConfig))
+@dg.asset(**asset_options("exports", {"llama", "file"}, ARTIFACTS, options=OllamaConfig), deps=["episodes"])
 def ollama_model(context: dg.AssetExecutionContext, gguf_export: Artifact, workspace: dg.ResourceParam[Workspace]) -> dg.MaterializeResult:
-    """A Modelfile for the exported model, and the model itself where an `ollama` command is found (without one, the asset says so)."""
+    """A Modelfile for the exported model, and the model itself where an `ollama` command is found (without one, the asset says so).
+
+    A model whose episodes speak against it is not registered."""
     with user_errors():
         config = in_force(context, workspace, OllamaConfig)
         lake, key = workspace.open_lake(), agent_key(context)
@@ -96,8 +100,12 @@ def ollama_model(context: dg.AssetExecutionContext, gguf_export: Artifact, works
         # The export's own Modelfile names the GGUF beside it; this one works from anywhere on this machine.
         (building / "Modelfile").write_text(text.replace("FROM ./", f"FROM {gguf_export.path.resolve()}/", 1), encoding="utf-8")
         artifact = lake.finish("ollama_model", key, identity, building, made_from, {"name": name})
-        result = create(name, artifact.path / "Modelfile")
-        context.log.info(result.text)
+        if against := unfit(lake, key, gguf_export):
+            result = OllamaResult(name, False, f"{name} was not registered, since it is not fit to act: {'; '.join(against)}.")
+            context.log.error(result.text)
+        else:
+            result = create(name, artifact.path / "Modelfile")
+            context.log.info(result.text)
         return dg.MaterializeResult(
             value=artifact,
             data_version=version(identity),
@@ -108,3 +116,12 @@ def ollama_model(context: dg.AssetExecutionContext, gguf_export: Artifact, works
                 "modelfile": dg.MetadataValue.md(f"```\n{text}\n```"),
             },
         )
+
+
+def unfit(lake: Lake, key: PartitionKey, exported: Artifact) -> list[str]:
+    """What the episodes that this very export played speak against it; nothing where it played none."""
+    try:
+        played = lake.latest("episodes", key)
+    except DataError:
+        return []
+    return list(played.manifest["report"]["against"]) if played.manifest["made_from"]["gguf_export"] == exported.identity else []

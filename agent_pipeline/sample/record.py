@@ -79,11 +79,10 @@ def play_all(agent: Agent, seed: int) -> list[Recorded]:
 def session_of(agent: Agent, task: Task, trial: int, flaws: list[str] | None, rng: Random) -> Recorded:
     """Play one trial (with the first of the flaws that shows, if any) and record it with the world's verdict."""
     domain = DOMAINS[agent.project]
-    wording = int(task.task_id[-3:]) + trial
     if flaws is None:
-        episode, flaw = play(task, domain, None, wording, rng), None
+        episode, flaw = play(task, domain, None, trial, rng), None
     else:
-        episode, flaw = play_flawed(task, domain, flaws, wording, rng)
+        episode, flaw = play_flawed(task, domain, flaws, trial, rng)
     stored = items(task.system, episode.events, rng.random() < agent.preamble, rng)
     texts = [json.dumps(item, ensure_ascii=False) for item in stored]
     context = {"task_id": task.task_id, "trial": trial, "model": f"simulated-{agent.name}", "tools": list(domain.world.tools)}

@@ -1,0 +1,39 @@
+"""The asset `episodes` and what follows from it."""
+
+import pyarrow as pa
+
+from agent_pipeline.defs.episodes import recorded_sessions
+from agent_pipeline.defs.exports import unfit
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.storage.lake import Lake
+
+KEY = PartitionKey("shop", "support")
+
+
+def artifact(lake: Lake, asset: str, identity: str, made_from: dict, report: dict):
+    building = lake.building(asset, KEY, identity)
+    made = lake.finish(asset, KEY, identity, building, made_from, report)
+    lake.set_latest(made)
+    return made
+
+
+def test_a_model_is_kept_from_registration_by_its_own_episodes_only(tmp_path):
+    lake = Lake(str(tmp_path))
+    harmful, other = (artifact(lake, "gguf_export", name * 64, {}, {}) for name in "ab")
+    assert unfit(lake, KEY, harmful) == []
+    artifact(lake, "episodes", "c" * 64, {"gguf_export": harmful.identity}, {"against": ["it harms"]})
+    assert unfit(lake, KEY, harmful) == ["it harms"]
+    assert unfit(lake, KEY, other) == []
+
+
+def test_the_recorded_agent_plays_the_first_whole_session_of_each_held_out_task():
+    rows = [
+        {"session_id": "s3", "task_key": "a", "trial": "1", "broken": None, "messages": '[{"role":"user","content":"3"}]'},
+        {"session_id": "s1", "task_key": "a", "trial": "0", "broken": "cut", "messages": "[]"},
+        {"session_id": "s2", "task_key": "a", "trial": "0", "broken": None, "messages": '[{"role":"user","content":"2"}]'},
+        {"session_id": "s4", "task_key": "b", "trial": "0", "broken": None, "messages": "[]"},
+    ]
+    names = ("session_id", "task_key", "trial", "broken")
+    columns = {name: pa.array([row[name] for row in rows], pa.string()) for name in names}
+    table = pa.table({**columns, "messages": pa.array([row["messages"] for row in rows], pa.json_())})
+    assert recorded_sessions(table, {"a"}) == {"a": [{"role": "user", "content": "2"}]}
