@@ -43,7 +43,9 @@ def in_force(context: dg.AssetExecutionContext, workspace: Workspace, options: t
     key = parse_key(context.partition_key) if context.has_partition_key else None
     resolved = resolve(workspace.settings(), options, key, _set_by_run(context, options))
     if records := [dg.TableRecord(row | {"value": _scalar(row["value"])}) for row in resolved.table()]:
-        context.add_output_metadata({"settings": dg.MetadataValue.table(records)})
+        # An asset with checks has an output for each of them too.
+        output = context.output_for_asset_key(context.asset_key)
+        context.add_output_metadata({"settings": dg.MetadataValue.table(records)}, output_name=output)
     return resolved.options
 
 
