@@ -1,6 +1,5 @@
 """The asset `sft_coreset`: which rows to train on, as an index of row ids, never as copies of rows."""
 
-from collections import Counter
 from typing import Any
 
 import dagster as dg
@@ -75,9 +74,6 @@ def shown(coreset: Coreset) -> dict[str, Any]:
     if coreset.losses:
         metadata["losses"] = histogram(coreset.losses, "base model's loss on the training rows", "mean loss of a row's assistant tokens")
     if coreset.duplicates.similarities:
-        both = (*coreset.duplicates.left_out, *coreset.duplicates.semantic)
-        metadata["duplicates"] = counts_table(Counter(each.kind for each in both), "kind")
-        kind, similarities = next(reversed(coreset.duplicates.similarities.items()))
-        label = {"semantic": "cosine to the nearest other row", "near": "Jaccard similarity to the nearest row before"}[kind]
-        metadata["similarities"] = histogram(similarities, f"{kind} similarity of rows", label)
+        label = "Jaccard similarity to the nearest row before"
+        metadata["similarities"] = histogram(coreset.duplicates.similarities, "similarity of rows", label)
     return metadata

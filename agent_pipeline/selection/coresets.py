@@ -63,12 +63,6 @@ class CoresetOptions(Options):
         description="Rows whose words are at least so alike (Jaccard similarity; 0.8 is a good one) are left out but for the best judged, "
         "then the earliest; 0 leaves out identical rows only, where not all rows are taken.",
     )
-    semantic_duplicates: float = Field(
-        default=0.0,
-        ge=0,
-        le=1,
-        description="Rows whose embeddings are at least so alike (cosine) are reported, never left out; 0: don't look.",
-    )
     seed: int = Field(default=0, description="Seed of every random choice.")
 
     @field_validator("strategy")
@@ -108,9 +102,8 @@ def select(
         raise DataError(f"The row id '{twice}' is given to more than one row: make the ids of the data set unique.")
     vectors = vectors or (lambda texts: embed(texts, options.seed))
     all_fit = len(rows) <= options.target_size
-    alike = Duplicates()
-    if not all_fit or options.near_duplicates or options.semantic_duplicates:
-        alike = duplicates(rows, options.near_duplicates or None, options.semantic_duplicates or None, vectors, options.seed)
+    looks = options.near_duplicates or not all_fit
+    alike = duplicates(rows, options.near_duplicates or None, options.seed) if looks else Duplicates()
     choices = {
         each.row_id: Choice(
             row_id=each.row_id,
@@ -119,7 +112,7 @@ def select(
             duplicate_of=each.duplicate_of,
             similarity=each.similarity,
         )
-        for each in (alike.left_out if options.near_duplicates or not all_fit else ())
+        for each in alike.rows
     }
     distinct = [row for row in rows if row.row_id not in choices]
     pool = None

@@ -1,4 +1,4 @@
-"""Duplicates: exact, near (MinHash LSH by rensa) and semantic (embeddings and a nearest-neighbour index by usearch).
+"""Duplicates: exact, and near by MinHash LSH (rensa).
 
 What is compared is what was said and done: the system prompt and the tools, the same in all rows of an agent, are left out; calls with
 their arguments count. Two sets' sketches agree in a hash with the chance that is their Jaccard similarity (Broder 1997); an index by bands
@@ -9,24 +9,20 @@ import math
 import string
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
 from agent_pipeline.datasets.splits import SPLITS
 from agent_pipeline.errors import SettingsError
-from agent_pipeline.selection.embeddings import Embed, conversation_text, embed
+from agent_pipeline.selection.embeddings import conversation_text
 from agent_pipeline.selection.pool import Candidate
 
-if TYPE_CHECKING:
-    import numpy as np
-
-Kind = Literal["exact", "near", "semantic"]
+Kind = Literal["exact", "near"]
 Pair = tuple[int, int, float]
 """A row, the row that stands for it, and their similarity."""
 
 NEAR = 0.8
-SEMANTIC = 0.95
 SHINGLE = 5
 """Words in a row that are compared across the split: a template with other words in it shares few of them."""
 
@@ -44,8 +40,7 @@ _SEPARATED = bytes(ord(" ") if chr(byte) in string.punctuation and chr(byte) != 
 
 
 class Duplicate(msgspec.Struct, frozen=True):
-    """`row_id` says what the row `duplicate_of` says. `similarity`: 1 for exact, the Jaccard similarity of their words for near, the cosine
-    of their embeddings for semantic."""
+    """`row_id` says what the row `duplicate_of` says. `similarity`: 1 for exact, the Jaccard similarity of their words for near."""
 
     row_id: str
     duplicate_of: str
@@ -54,30 +49,24 @@ class Duplicate(msgspec.Struct, frozen=True):
 
 
 class Duplicates(msgspec.Struct, frozen=True):
-    """`left_out`: rows that others stand for, exact or near, sorted by id; `semantic`: rows that are only reported.
+    """`rows` that others stand for, sorted by id; `similarities`: of each row that shares a band of hashes with rows before it, the highest
+    similarity to one of them."""
 
-    `similarities`: by kind, the similarity of each row to the nearest row (near: of those before it that share a band of hashes with it).
-    """
-
-    left_out: list[Duplicate] = []
-    semantic: list[Duplicate] = []
-    similarities: dict[str, list[float]] = {}
+    rows: list[Duplicate] = []
+    similarities: list[float] = []
 
 
-def duplicates(
-    rows: Sequence[Candidate], near: float | None = NEAR, semantic: float | None = None, vectors: Embed | None = None, seed: int = 0
-) -> Duplicates:
+def duplicates(rows: Sequence[Candidate], near: float | None = NEAR, seed: int = 0) -> Duplicates:
     """Duplicates among `rows`; the same whatever their order.
 
-    Of rows alike the better judged stands, then the earlier, then the first by id. `near` and `semantic` are thresholds, `None` for not
-    looking; exact duplicates are always found. `vectors` embeds texts as unit vectors.
+    Of rows alike the better judged stands, then the earlier, then the first by id. `near` is a threshold, `None` for not looking; exact
+    duplicates are always found.
 
     Raises:
-        SettingsError: a threshold is not above 0 and at most 1.
+        SettingsError: the threshold is not above 0 and at most 1.
     """
-    for name, threshold in (("near", near), ("semantic", semantic)):
-        if threshold is not None and not 0 < threshold <= 1:
-            raise SettingsError(f"The threshold of {name} duplicates is {threshold}: set it above 0 and at most 1.")
+    if near is not None and not 0 < near <= 1:
+        raise SettingsError(f"The threshold of near duplicates is {near}: set it above 0 and at most 1.")
     stands_for: dict[str, Duplicate] = {}
     by_content: dict[bytes, Candidate] = {}
     for row in sorted(rows, key=_standing):
@@ -85,24 +74,16 @@ def duplicates(
         if first is not row:
             stands_for[row.row_id] = Duplicate(row.row_id, first.row_id, "exact", 1.0)
     distinct = list(by_content.values())
-    similarities: dict[str, list[float]] = {}
-    if near is not None:
-        pairs, similarities["near"] = near_pairs([row.text for row in distinct], near, seed)
-        for index, of, similarity in pairs:
-            name = distinct[index].row_id
-            stands_for[name] = Duplicate(name, distinct[of].row_id, "near", round(similarity, 4))
-    alike: list[Duplicate] = []
-    if semantic is not None:
-        left = [row for row in distinct if row.row_id not in stands_for]
-        placed = (vectors or (lambda texts: embed(texts, seed)))([row.text for row in left])
-        pairs, similarities["semantic"] = semantic_pairs(placed, semantic)
-        alike = [Duplicate(left[index].row_id, left[of].row_id, "semantic", round(similarity, 4)) for index, of, similarity in pairs]
+    pairs, similarities = near_pairs([row.text for row in distinct], near, seed) if near is not None else ([], [])
+    for index, of, similarity in pairs:
+        name = distinct[index].row_id
+        stands_for[name] = Duplicate(name, distinct[of].row_id, "near", round(similarity, 4))
     # The row that stands for an identical one may be a near-duplicate itself: what is named is a row that stands.
     named = [
         msgspec.structs.replace(each, duplicate_of=stands_for[each.duplicate_of].duplicate_of) if each.duplicate_of in stands_for else each
         for each in stands_for.values()
     ]
-    return Duplicates(sorted(named, key=lambda each: each.row_id), sorted(alike, key=lambda each: each.row_id), similarities)
+    return Duplicates(sorted(named, key=lambda each: each.row_id), similarities)
 
 
 def _standing(row: Candidate) -> tuple[float, float, str]:
@@ -244,34 +225,3 @@ def shingles(text: str) -> list[str]:
     """Every five words in a row, in lower case; a shorter text is one shingle."""
     words = text.lower().split()
     return sorted({" ".join(words[at : at + SHINGLE]) for at in range(max(1, len(words) - SHINGLE + 1))})
-
-
-def semantic_pairs(vectors: "np.ndarray", threshold: float = SEMANTIC, neighbours: int = 16) -> tuple[list[Pair], list[float]]:
-    """Each unit vector whose nearest earlier one, among its 16 nearest, has at least this cosine; and the cosine of each row to the row
-    nearest to it.
-
-    The index is exact up to 10,000 rows, and HNSW beyond: approximate, and far from n × n.
-    """
-    import numpy as np
-    from usearch.compiled import MetricKind
-    from usearch.index import Index, search
-
-    n = len(vectors)
-    if n < 2:
-        return [], []
-    k = min(neighbours, n)
-    vectors = np.ascontiguousarray(vectors, dtype=np.float32)
-    if n <= 10_000:
-        matches = search(vectors, vectors, k, MetricKind.Cos, exact=True)
-    else:
-        index = Index(ndim=vectors.shape[1], metric="cos", dtype="f32", connectivity=16, expansion_add=64, expansion_search=64)
-        index.add(np.arange(n), vectors, threads=1)  # with several threads the graph depends on which one was first
-        matches = index.search(vectors, k)
-    keys, similar = np.asarray(matches.keys).astype(np.int64), 1 - np.asarray(matches.distances)
-    rows = np.arange(n)[:, None]
-    nearest = np.where(keys == rows, -1.0, similar).max(axis=1)
-    earlier = np.where(keys < rows, similar, -1.0)
-    best = earlier.argmax(axis=1)
-    cosine = earlier[np.arange(n), best]
-    pairs = [(row, int(keys[row, best[row]]), float(cosine[row])) for row in np.flatnonzero(cosine >= threshold - 1e-6).tolist()]
-    return pairs, nearest.clip(-1, 1).astype(float).tolist()

@@ -62,7 +62,7 @@ def test_of_rows_alike_the_better_judged_stands_and_then_the_earlier():
     sessions = [session(name, [user("x"), says("y")], score=score, created_at=time) for name, (score, time) in judged.items()]
     rows = list(to_rows(to_table(sft_rows(sessions, SplitSizes()), SFT)))
     assert {row["row_id"]: (row["score"], row["created_at"]) for row in rows} == judged
-    assert {each.row_id: each.duplicate_of for each in duplicates(list(map(candidate, rows))).left_out} == {"a": "c", "b": "c", "d": "c"}
+    assert {each.row_id: each.duplicate_of for each in duplicates(list(map(candidate, rows))).rows} == {"a": "c", "b": "c", "d": "c"}
 
 
 @given(st.lists(chats(), max_size=4))

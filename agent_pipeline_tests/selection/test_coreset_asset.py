@@ -81,11 +81,11 @@ def test_the_base_models_hidden_states_place_rows_in_a_process_of_their_own_and_
 def test_duplicates_are_counted_and_near_ones_left_out_where_asked(bench):  # noqa: F811
     data = rows(40)
     data += [data[3] | {"row_id": "twin", "session_id": "twin"}]
-    index, said = coreset(bench, data, near_duplicates=0.95, semantic_duplicates=0.9)
+    index, said = coreset(bench, data, near_duplicates=0.95)
     left_out = [(row["row_id"], row["reason"], row["duplicate_of"], row["similarity"]) for row in index if not row["chosen"]]
     assert left_out == [("twin", "exact_duplicate", "train003", 1.0)]
-    assert "| exact | 1 |" in said["duplicates"].value and "| identical to another row | 1 |" in said["reasons"].value
-    assert said["similarities"].value.startswith("![semantic similarity")
+    assert "| identical to another row | 1 |" in said["reasons"].value
+    assert said["similarities"].value.startswith("![similarity of rows")
 
 
 @pytest.mark.parametrize(

@@ -6,14 +6,13 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.selection import duplicates as dedup
-from agent_pipeline.selection.duplicates import Duplicate, bands, near_across_splits, near_pairs, semantic_pairs, shingles
+from agent_pipeline.selection.duplicates import Duplicate, bands, near_across_splits, near_pairs, shingles
 from agent_pipeline.selection.pool import candidate
 from agent_pipeline_tests.datasets.chats import says, user
 
@@ -49,7 +48,7 @@ def changed(rng: random.Random, of: str, words: int) -> str:
 
 def test_the_system_prompt_and_the_ids_of_calls_do_not_make_rows_differ_but_arguments_do():
     rows = [row("a", "hi"), row("b", "hi", system="Other.", call_id="c2"), row("c", "hi", arguments='{"city": "Oslo"}')]
-    assert duplicates(rows, near=None).left_out == [Duplicate("b", "a", "exact", 1.0)]
+    assert duplicates(rows, near=None).rows == [Duplicate("b", "a", "exact", 1.0)]
 
 
 def test_the_better_judged_stands_then_the_earlier_then_the_first_by_id():
@@ -61,7 +60,7 @@ def test_the_better_judged_stands_then_the_earlier_then_the_first_by_id():
         row("d", "x", score=0.9, created_at=day),
         row("e", "x", score=0.9, created_at=day),
     ]
-    found = duplicates(rows).left_out
+    found = duplicates(rows).rows
     assert [(each.row_id, each.duplicate_of, each.kind) for each in found] == [(name, "d", "exact") for name in "abce"]
 
 
@@ -81,7 +80,7 @@ def test_a_prompt_that_all_rows_share_does_not_make_them_duplicates():
     rng = random.Random(1)
     prompt = text(rng, 2000)
     rows = [row(f"r{i:03d}", text(rng, 20), system=prompt) for i in range(200)]
-    assert not duplicates(rows).left_out
+    assert not duplicates(rows).rows
 
 
 def test_what_a_duplicate_names_is_a_row_that_stands():
@@ -91,7 +90,7 @@ def test_what_a_duplicate_names_is_a_row_that_stands():
     for _ in range(12):
         chain.append(changed(rng, chain[-1], 3))
     rows = [row(f"r{i:02d}", each) for i, each in enumerate(chain)] + [row("z", chain[1])]
-    found = duplicates(rows).left_out
+    found = duplicates(rows).rows
     gone = {each.row_id for each in found}
     assert found and not gone & {each.duplicate_of for each in found}
     stands_for = {each.row_id: each.duplicate_of for each in found}
@@ -105,28 +104,10 @@ def test_duplicates_do_not_depend_on_order(data):
     texts = [text(rng, 12) for _ in range(6)]
     texts += [changed(rng, rng.choice(texts), rng.randrange(0, 3)) for _ in range(8)]
     rows = [row(f"r{i}", each, score=rng.choice([None, 0.2, 0.8])) for i, each in enumerate(texts)]
-    found = duplicates(rows, 0.7, 0.9)
-    assert duplicates(data.draw(st.permutations(rows)), 0.7, 0.9) == found
-    kept = {one["row_id"] for one in rows} - {each.row_id for each in found.left_out}
-    assert {each.duplicate_of for each in found.left_out} <= kept and {each.row_id for each in found.semantic} <= kept
-
-
-def test_semantic_duplicates_are_reported_only():
-    vectors = np.eye(4, dtype=np.float32)
-    vectors[3] = vectors[1]
-    rows = [row(f"r{i}", f"word{i} thing{i} other{i}", arguments=f'{{"n": {i}}}') for i in range(4)]
-    found = duplicates(rows, semantic=0.95, vectors=lambda texts: vectors)
-    assert not found.left_out and found.semantic == [Duplicate("r3", "r1", "semantic", 1.0)]
-    assert found.similarities["semantic"] == pytest.approx([0, 1, 0, 1], abs=1e-5)
-
-
-def test_the_approximate_index_finds_what_is_planted():
-    rng = np.random.default_rng(0)
-    vectors = rng.normal(size=(10_500, 16)).astype(np.float32)
-    vectors[-300:] = vectors[:300] + 0.01 * rng.normal(size=(300, 16))
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    pairs, nearest = semantic_pairs(vectors, 0.99)
-    assert sum((10_200 + i, i) in {(a, b) for a, b, _ in pairs} for i in range(300)) >= 297 and len(nearest) == 10_500
+    found = duplicates(rows, 0.7)
+    assert duplicates(data.draw(st.permutations(rows)), 0.7) == found
+    kept = {one["row_id"] for one in rows} - {each.row_id for each in found.rows}
+    assert {each.duplicate_of for each in found.rows} <= kept
 
 
 def test_bands_find_pairs_at_the_threshold():
@@ -138,12 +119,12 @@ def test_bands_find_pairs_at_the_threshold():
 
 def test_few_rows_and_texts_without_words_have_no_near_duplicates():
     assert near_pairs([]) == near_pairs(["a"]) == ([], []) and near_pairs(["", "", "..."])[0] == []
-    assert semantic_pairs(np.zeros((1, 3)))[0] == [] and duplicates([]).left_out == []
+    assert duplicates([]).rows == []
 
 
 def test_a_threshold_out_of_range_is_refused():
     with pytest.raises(SettingsError):
-        duplicates([], semantic=2)
+        duplicates([], near=2)
 
 
 WORDS = [f"word{number}" for number in range(2000)]
