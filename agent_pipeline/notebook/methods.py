@@ -1,4 +1,4 @@
-"""The ways to train an agent that are compared with one another (01 B8; SAGE's names), each as a configuration that does what it says."""
+"""The ways to train an agent that are compared with one another (SAGE's names), each as a configuration that does what it says."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -63,8 +63,8 @@ class MethodConfig:
         rows = converter.convert(self.trajectory_filter.filter(runs))
         if not rows:
             dropped = self.trajectory_filter.get_stats(runs)["dropped"] | {k: v for k, v in converter.counts.items() if k != "trajectories"}
-            told = ", ".join(f"{name} {count}" for name, count in sorted(dropped.items())) or "there are none"
-            raise DataError(f"None of {len(runs)} trajectories can be trained on ({told}): collect runs that succeed.")
+            reasons = ", ".join(f"{name} {count}" for name, count in sorted(dropped.items())) or "there are none"
+            raise DataError(f"None of {len(runs)} trajectories can be trained on ({reasons}): collect runs that succeed.")
         return rows
 
     def _of_tasks(self, data: Any) -> list[dict[str, Any]]:

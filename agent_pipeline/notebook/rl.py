@@ -1,4 +1,4 @@
-"""Learning from preferences and rewards (01 B2): one configuration, as TRL's own for each algorithm that it holds stable.
+"""Learning from preferences and rewards: one configuration, as TRL's own for each algorithm that it holds stable.
 
 | `algorithm` | TRL's trainer | learns from |
 |---|---|---|

@@ -1,6 +1,6 @@
 """Training data in the forms that people have it in, as the rows that every room here works on.
 
-A record is told by its keys: `messages` (OpenAI's form), `conversations` (ShareGPT), `prompt` and `completion` (chats or texts),
+A record's keys say what it is: `messages` (OpenAI's form), `conversations` (ShareGPT), `prompt` and `completion` (chats or texts),
 `instruction` and `output` (Alpaca), or it is an `AgentTrajectory`. Data is a list of records, a Hugging Face data set, a folder that
 `Dataset.save_to_disk` wrote, or a file of records (JSON lines, JSON, Parquet, Arrow).
 """
@@ -45,16 +45,16 @@ class Samples:
 
 
 def read_samples(data: Any, split: str = "train") -> Samples:
-    """The data as rows of one side of the split, in its order; a row of our own tables keeps its names.
+    """The data as rows of one split, in its order; a row of our own tables keeps its names.
 
-    Of records that say their side (our tables do) training takes those of `train` alone, and evaluation none of those. Damaged
-    conversations are mended or left out by the default policy, and counted. Raises DataError where nothing is left, or the data is
+    Of records that name their split (our tables do) training takes those of `train` alone, and evaluation none of those. Damaged
+    conversations are repaired or left out by the default policy, and counted. Raises DataError where nothing is left, or the data is
     none of these; StoreError where a file cannot be read.
     """
     found, seen = Samples(), Counter[str]()
     for place, record in enumerate(_records(data), 1):
         found.counts["records"] += 1
-        if _other_side(record, split):
+        if _of_another_split(record, split):
             found.counts["of_another_split"] += 1
             continue
         if isinstance(pair := _pair(record), tuple):
@@ -71,8 +71,8 @@ def read_samples(data: Any, split: str = "train") -> Samples:
         found.rows.append(made)
         found.counts["rows"] += 1
     if not (found.rows or found.texts):
-        told = ", ".join(f"{name} {count}" for name, count in found.counts.most_common() if name != "records") or "it is empty"
-        raise DataError(f"The training data holds nothing to learn from ({told}): give records with {KEYS}.")
+        reasons = ", ".join(f"{name} {count}" for name, count in found.counts.most_common() if name != "records") or "it is empty"
+        raise DataError(f"The training data holds nothing to learn from ({reasons}): give records with {KEYS}.")
     return found
 
 
@@ -102,11 +102,11 @@ def _of_path(path: Path) -> Iterable[Any]:
     notes: list[str] = []
     lines = [parsed(each.raw) for each in raw_records(path, notes)]
     if notes:
-        raise DataError(f"{notes[0].rstrip('.')}: mend the file first; what is trained on should be all that was meant.")
+        raise DataError(f"{notes[0].rstrip('.')}: repair the file first; what is trained on should be all that was meant.")
     return chain.from_iterable(each if isinstance(each, list) else [each] for each in lines)
 
 
-def _other_side(record: Any, split: str) -> bool:
+def _of_another_split(record: Any, split: str) -> bool:
     said = _text(record, "split")
     return said in SPLITS and (said == "train") != (split == "train")
 
@@ -132,7 +132,7 @@ def _row(record: Any, place: int, split: str) -> Row | str:
     repair_session(session, DEFAULT_POLICY)
     if session.broken:
         return f"broken:{session.broken}"
-    content = session.content_sha256()  # of what was said, whatever of it is learnt
+    content = session.content_sha256()  # of what was said, whatever of it is trained
     said = [message for message in session.messages if message["role"] == "assistant"]
     if any(not weight for weight in weights):
         if len(weights) != len(said):
@@ -186,13 +186,13 @@ def _session(record: Record, chat: Chat) -> Session:
 
 
 def _chat(record: Record) -> tuple[Chat, list[int]] | None:
-    """The conversation of a record, and the weight of each of the assistant's messages; null where no key tells one."""
+    """The conversation of a record, and the weight of each of the assistant's messages; `None` where no key says that there is one."""
     if record.get("messages") is not None:
         return _weighted(record["messages"])
     if record.get("conversations") is not None:
         return _turns(record)
     if isinstance(record.get("prompt"), list) and isinstance(record.get("completion"), list):
-        # Only the completion is learnt, whatever the assistant said before it.
+        # Only the completion is trained, whatever the assistant said before it.
         before = [message | {"weight": 0} if isinstance(message, dict) else message for message in record["prompt"]]
         return _weighted([*before, *record["completion"]])
     if isinstance(record.get("instruction"), str) and isinstance(record.get("output"), str):

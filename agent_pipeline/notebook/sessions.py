@@ -1,4 +1,4 @@
-"""Sessions of a project's agent: their list, their histories, and data sets of those that pass (01 A1 and A2)."""
+"""Sessions of a project's agent: their list, their histories, and data sets of those that pass."""
 
 import warnings
 from collections import Counter
@@ -88,10 +88,10 @@ def export_traces_for_sft(
     store: Store | None = None,
     counts: Counter[str] | None = None,
 ) -> "Dataset":
-    """The sessions that pass as a Hugging Face `Dataset`, in the order of their ids, mended and redacted as the settings say.
+    """The sessions that pass as a Hugging Face `Dataset`, in the order of their ids, repaired and redacted as the settings say.
 
     `judgment`: keep those that are judged so. `measure`: keep those whose result is `measure_passed`. `filter_fn` looks at the history as
-    the store holds it, before anything is mended or redacted. `max_sessions`: the first so many that passed. Without
+    the store holds it, before anything is repaired or redacted. `max_sessions`: the first so many that passed. Without
     `include_tool_calls` only what was said is left. `repair`: what to do about a kind of damage, where the default will not do.
 
     `format`: `conversational` (columns `messages`, `tools`), `prompt_completion` (texts) or `prompt_completion_messages` (TRL's
@@ -119,29 +119,32 @@ def export_traces_for_sft(
     if repair:
         options = replace(options, repair=repair_policy(repair))
     looked_at = _Looking(source, asked, BlockList.read(settings.open_lake()))
-    kept: list[Session] = []
+    passing: list[Session] = []
     for session in read_sessions(cast("TraceSource", looked_at), key, options):
         counts["sessions"] += 1
         reason = looked_at.reasons.get(session.session_id) or asked.reason(session)
-        if reason is None and max_sessions is not None and len(kept) >= max_sessions:
+        if reason is None and max_sessions is not None and len(passing) >= max_sessions:
             reason = "max_sessions"
         if reason:
             counts[reason] += 1
         else:
-            kept.append(session)
+            passing.append(session)
     counts["sessions"] += looked_at.forgotten
     counts["forgotten"] += looked_at.forgotten
     _warn(source)
-    made: Counter[str] = Counter()
-    rows = list(in_form(sft_rows(kept, SplitSizes(), made), format, made))
+    row_counts: Counter[str] = Counter()
+    rows = list(in_form(sft_rows(passing, SplitSizes(), row_counts), format, row_counts))
     counts["rows"] += len(rows)
-    counts["no_answer"] += made["rows_without_an_answer"]
-    counts["no_assistant_message"] += made["no_assistant_message"]
+    counts["no_answer"] += row_counts["rows_without_an_answer"]
+    counts["no_assistant_message"] += row_counts["no_assistant_message"]
     for name in [name for name, number in counts.items() if not number]:
         del counts[name]
     if not rows:
-        told = ", ".join(f"{name} {number}" for name, number in counts.most_common() if name != "sessions") or "there are none"
-        raise NoSessionsError(f"None of {counts['sessions']} sessions of {key} can be trained on ({told}): loosen what took most of them.")
+        others = [f"{name} {number}" for name, number in counts.most_common() if name != "sessions"]
+        raise NoSessionsError(
+            f"None of {counts['sessions']} sessions of {key} can be trained on ({', '.join(others) or 'there are none'}): loosen what took "
+            "most of them."
+        )
     return Dataset(to_table(rows, schema))
 
 
@@ -177,7 +180,7 @@ class _Asked:
             return f"filter_raised: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
     def reason(self, session: Session) -> str | None:
-        """Why a session that is mended and redacted is left out; one that stays gets the form that is asked for."""
+        """Why a session that is repaired and redacted is left out; one that stays gets the form that is asked for."""
         if session.broken is not None:
             return f"broken:{session.broken}"
         if unfit := unfit_to_compare(session):

@@ -1,6 +1,6 @@
-"""Fine-tuning a model on sessions, every weight of it (01 A4 and A5): omniagents' names over TRL.
+"""Fine-tuning a model on sessions, every weight of it: omniagents' names over TRL.
 
-What is learnt is what `sft_adapter` learns: the assistant's tokens alone, in the training template, whole exchanges dropped where a
+It trains on what `sft_adapter` trains on: the assistant's tokens alone, in the training template, whole exchanges dropped where a
 conversation is too long. Give this a GPU, or a small model: nothing is frozen. `agent.AgentSFTTrainer` trains adapters.
 """
 
@@ -170,7 +170,7 @@ class SFTTrainer:
         return self._tokenizer[0]
 
     def train(self, dataset: "Dataset | Any") -> SFTTrainingResult:
-        """Train on conversations (`messages` with `tools`; `prompt` and `completion` as chats: the completion alone is learnt) or on texts
+        """Train on conversations (`messages` with `tools`; `prompt` and `completion` as chats: only the completion is trained) or on texts
         (`prompt`, `completion`), and leave the model in the configuration's `output_dir`.
 
         `dataset` is anything that `samples.read_samples` takes. Raises DataError for data that cannot be trained on, ModelError.
@@ -283,7 +283,7 @@ def train_sft(
 
 
 def encode_text(tokenizer: "PreTrainedTokenizerBase", prompt: str, completion: str) -> Encoded:
-    """Two texts end to end, of which the second, and the token that ends a text, is learnt; what a text begins with is the tokenizer's."""
+    """Two texts end to end, of which the second, and the token that ends a text, is trained; what a text begins with is the tokenizer's."""
     encoding = tokenizer(prompt + completion, return_offsets_mapping=True)
     ids = list(encoding.input_ids)
     # As in `masks.encode`: of a token that straddles the border the model has already seen a part.

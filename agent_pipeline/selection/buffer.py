@@ -1,8 +1,8 @@
 """Replay: rows of earlier nights mixed into new ones, so that a model does not forget.
 
-Two ways to keep a bounded, uniform choice of all rows seen. `reservoir` (Vitter 1985, algorithm R) is the classic: it depends on the
-order of rows, and a row seen twice counts twice. `hash` keeps the rows with the lowest seeded hashes of their ids: as uniform, and besides
-idempotent, the same in any order, and mergeable over partitions: the choice of a union is the choice of the choices.
+There are two ways to keep a bounded, uniform choice of all rows seen. `reservoir` (Vitter 1985, algorithm R) depends on the order of rows,
+and counts a row that is seen twice twice. `hash` keeps the rows with the lowest seeded hashes of their ids: it is as uniform, idempotent,
+the same in any order, and mergeable, because the choice of a union is the choice of the choices.
 
 Between nights the pipeline keeps a buffer by hash (`remember`) and draws from it what a night's training has not got itself (`draw`).
 """
@@ -21,7 +21,7 @@ from agent_pipeline.sessions.session import sha256_of
 
 Row = dict[str, Any]
 HeldOut = Callable[[Row], bool]
-"""Whether a row may never be trained on: its task is on another side of the split, or its conversation is that of a row which is."""
+"""Whether a row may never be trained on: its task is in another split, or its conversation is that of a row which is."""
 
 
 def checked_ratio(ratio: float) -> Fraction:
@@ -67,14 +67,14 @@ def bottom_k(rows: Iterable[Row], size: int, seed: int = 0) -> list[Row]:
     """At most `size` rows, one for each key: those of the lowest seeded hashes, lowest first.
 
     Order-free, idempotent and mergeable: `bottom_k([*bottom_k(a, k), *bottom_k(b, k)], k) == bottom_k([*a, *b], k)`. Of two versions of a
-    row the one with the lower content hash is kept, so that order does not matter for them either.
+    row the one with the lower content hash stays, so that order does not matter for them either.
     """
-    found: dict[str, Row] = {}
+    by_key: dict[str, Row] = {}
     for row in rows:
-        before = found.setdefault(row_key(row), row)
+        before = by_key.setdefault(row_key(row), row)
         if before is not row and before != row:
-            found[row_key(row)] = min(before, row, key=sha256_of)
-    return [found[key] for key in sorted(found, key=lambda key: (hash_place(key, seed), key))[:size]]
+            by_key[row_key(row)] = min(before, row, key=sha256_of)
+    return [by_key[key] for key in sorted(by_key, key=lambda key: (hash_place(key, seed), key))[:size]]
 
 
 @dataclass
@@ -181,8 +181,8 @@ class Draw:
 
     def report(self) -> dict[str, Any]:
         """Everything but the rows, for people."""
-        told = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "rows"}
-        return told | {"replayed": len(self.rows), "could_not_be_had": self.wanted - len(self.rows)}
+        values = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "rows"}
+        return values | {"replayed": len(self.rows), "could_not_be_had": self.wanted - len(self.rows)}
 
     def sentence(self) -> str:
         """What is replayed, or why nothing is."""

@@ -3,14 +3,17 @@
 import json
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from agent_pipeline.datasets.sft import SFT
 from agent_pipeline.defs import coresets
+from agent_pipeline.errors import DataError
 from agent_pipeline.keys import parse_key
-from agent_pipeline.selection.tables import CORESET
+from agent_pipeline.selection.tables import CORESET, read_coreset
 from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.sessions.tables import to_rows, to_table
+from agent_pipeline.storage.lake import Lake
 from agent_pipeline_tests.defs.conftest import Bench, bench, worker_here  # noqa: F401
 from agent_pipeline_tests.training.world import make_base
 
@@ -100,3 +103,11 @@ def test_a_mistake_is_said_in_a_sentence(bench, config, says):  # noqa: F811
     bench.lake.stage("sft_dataset", KEY, to_table(data, SFT).to_batches(), SFT).commit()
     result = bench.run(str(KEY), "sft_coreset", config={"sft_coreset": config})
     assert not result.success and says in bench.sentence(result)
+
+
+def test_a_table_of_an_older_version_asks_to_be_made_again(tmp_path):
+    lake = Lake(tmp_path)
+    old = pa.table({"row_id": ["a"], "session_id": ["a"], "chosen": [True], "reason": ["identical to row b"]})
+    lake.stage("sft_coreset", KEY, old.to_batches(), old.schema).commit()
+    with pytest.raises(DataError):
+        read_coreset(lake, KEY)
