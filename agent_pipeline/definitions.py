@@ -7,7 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import dagster as dg
+from dagster._core.definitions.definitions_load_context import DefinitionsLoadContext, DefinitionsLoadType
 
+from agent_pipeline.config.checks import problems
+from agent_pipeline.config.settings import load_settings
 from agent_pipeline.defs import coresets, datasets, episodes, exports, models, multi_task, replay, traces
 from agent_pipeline.defs.columns import with_columns
 from agent_pipeline.defs.console import console
@@ -18,6 +21,7 @@ from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.schedules import nightly
 from agent_pipeline.defs.sensors import discover_agents
 from agent_pipeline.defs.specs import ARTIFACTS, TABLES
+from agent_pipeline.errors import SettingsError
 
 STAGES = [traces, datasets, multi_task, coresets, replay, models, exports, episodes]
 
@@ -46,4 +50,17 @@ def build_defs(resource_overrides: Mapping[str, Any] | None = None) -> dg.Defini
     )
 
 
+def check_settings() -> None:
+    """Refuse to load a code location whose settings cannot work, so that the UI shows the reason before anything runs.
+
+    The process of a run loads it all the same: there, the same sentence ends the first step.
+
+    Raises:
+        SettingsError: a setting is wrong.
+    """
+    if DefinitionsLoadContext.get().load_type is DefinitionsLoadType.INITIALIZATION and (found := problems(load_settings())):
+        raise SettingsError("\n".join(found))
+
+
+check_settings()
 defs = build_defs()

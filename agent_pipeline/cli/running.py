@@ -87,8 +87,10 @@ def dev(
     keys = Workspace().open_store().partitions()
     make_known(keys)
     console.print(f"{len(keys)} partitions: {', '.join(map(str, keys))}\nDagster home: {home}\nUI: http://{host}:{port}", highlight=False)
-    command = [sys.executable, "-m", "dagster", "dev", "-m", "agent_pipeline.definitions", "--host", host, "--port", str(port)]
-    os.execv(sys.executable, command)
+    workspace = str(files("agent_pipeline").joinpath("workspace.yaml"))
+    # `dg dev`, which is to replace this command, belongs to a package for developers that a user need not have.
+    quiet = ["-W", "ignore:Function `dev_command` is superseded"]
+    os.execv(sys.executable, [sys.executable, *quiet, "-m", "dagster", "dev", "-w", workspace, "--host", host, "--port", str(port)])
 
 
 def _materialize(key: PartitionKey | None, select: str, settings: list[str]) -> "RunValues":

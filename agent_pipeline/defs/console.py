@@ -47,7 +47,8 @@ class _WorthALine(logging.Filter):
         event = (getattr(record, "dagster_meta", None) or {}).get("dagster_event")
         if event is not None:
             return said_of(event) is not None
-        return record.levelno >= logging.INFO and not record.getMessage().startswith("[pipes]")
+        # A step that failed has said why; that those after it did not run follows from it.
+        return record.levelno >= logging.INFO and not record.getMessage().startswith(("[pipes]", "Dependencies for step"))
 
 
 @dg.logger(config_schema={}, description="Short lines for a terminal.")

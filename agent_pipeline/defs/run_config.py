@@ -14,9 +14,10 @@ from pydantic import Field, create_model
 from agent_pipeline.config.assets import ASSETS
 from agent_pipeline.config.resolution import POOLED, asset_of, resolve
 from agent_pipeline.config.settings import Settings, load_settings
+from agent_pipeline.defs.partitions import agent_key
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.errors import SettingsError
-from agent_pipeline.keys import PartitionKey, parse_key
+from agent_pipeline.keys import PartitionKey
 from agent_pipeline.options import Options
 
 Group = TypeVar("Group", bound=Options)
@@ -40,7 +41,7 @@ def in_force(context: dg.AssetExecutionContext, workspace: Workspace, options: t
     Raises:
         SettingsError: a setting is wrong, in the file or in the run.
     """
-    key = parse_key(context.partition_key) if context.has_partition_key else None
+    key = None if asset_of(options) == POOLED else agent_key(context)
     resolved = resolve(workspace.settings(), options, key, _set_by_run(context, options))
     if records := [dg.TableRecord(row | {"value": _scalar(row["value"])}) for row in resolved.table()]:
         # An asset with checks has an output for each of them too.

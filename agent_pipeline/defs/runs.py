@@ -12,7 +12,7 @@ PENDING = "not_judged_yet"
 """Metadata of `judged_sessions`: how many sessions the language model should have judged and did not (a limit, an outage)."""
 
 LOCATION = "agent_pipeline"
-"""The name of the code location, in `workspace.yaml` and `pyproject.toml` as well."""
+"""The name of the code location, also in `workspace.yaml` and `pyproject.toml`."""
 LOCATION_TAGS = {"dagster/code_location": LOCATION, ".dagster/repository": f"__repository__@{LOCATION}"}
 """Tags by which the UI assigns a run to the code location. Dagster sets them on the runs that the UI and the daemon launch."""
 

@@ -7,7 +7,6 @@ threshold: `politeness >= 0.8`. The text is read with `ast`, never run: its argu
 """
 
 import ast
-import difflib
 import inspect
 import math
 from collections.abc import Callable, Iterable
@@ -18,6 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.judging.context import EvaluationContext
+from agent_pipeline.options import did_you_mean
 from agent_pipeline.plugins import load_plugin
 
 ENTRY_POINTS = "agent_pipeline.measures"
@@ -158,8 +158,7 @@ def _check_parameters(function: Measure, arguments: tuple[Any, ...], keywords: d
     parameters = list(signature.parameters)[1:]
     for name in keywords:
         if name not in parameters and not any(each.kind is each.VAR_KEYWORD for each in signature.parameters.values()):
-            has = f"it has {', '.join(parameters)}" if parameters else "it has none"
-            raise SettingsError(f"The measure {text!r} has no parameter {name!r}{_nearest(name, parameters)}: {has}.")
+            raise SettingsError(f"The measure {text!r} has no parameter {name!r}{did_you_mean(name, parameters)}")
     try:
         bound = signature.bind(None, *arguments, **keywords)
     except TypeError as error:
@@ -179,11 +178,6 @@ def _check_parameters(function: Measure, arguments: tuple[Any, ...], keywords: d
 
 def _shown(signature: inspect.Signature) -> str:
     return str(signature.replace(parameters=list(signature.parameters.values())[1:], return_annotation=inspect.Signature.empty))
-
-
-def _nearest(name: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, list(known), n=1)
-    return f" (did you mean {close[0]}?)" if close else ""
 
 
 def _result(value: Any, threshold: float | None) -> MeasureResult:

@@ -9,13 +9,13 @@ import operator
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import Literal, NamedTuple
 
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.judging.context import EvaluationContext
 from agent_pipeline.judging.labels import VERDICTS, Label, Verdict
 from agent_pipeline.judging.measures import ConfiguredMeasure, MeasureResult, parse_measures
+from agent_pipeline.options import did_you_mean
 from agent_pipeline.sessions.session import Session
 
 Judge = Literal["label", "judgment", "score", "metrics", "measures", "llm"]
@@ -100,10 +100,7 @@ class Policy:
         named = [name for group in self.groups for name in group]
         for name in named:
             if name not in JUDGES:
-                close = get_close_matches(name, JUDGES, n=1)
-                raise SettingsError(
-                    f"decided_by names {name!r}{f' (did you mean {close[0]}?)' if close else ''}: the judges are {', '.join(JUDGES)}."
-                )
+                raise SettingsError(f"decided_by names {name!r}, which is no judge{did_you_mean(name, JUDGES)}")
         if len(set(named)) < len(named):
             raise SettingsError(f"decided_by names a judge twice ({', '.join(self.decided_by)}): the second would never be heard.")
         if not self.score_unacceptable < self.score_acceptable:

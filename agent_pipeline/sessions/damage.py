@@ -1,10 +1,10 @@
 """The kinds of damage that a record may have, and the policy that says what is done about each."""
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 from typing import Literal, NamedTuple
 
 from agent_pipeline.errors import SettingsError
+from agent_pipeline.options import did_you_mean
 
 Action = Literal["drop_session", "drop_turn", "repair", "keep"]
 
@@ -57,9 +57,7 @@ def repair_policy(actions: Mapping[str, str]) -> dict[str, Action]:
     policy = dict(DEFAULT_POLICY)
     for kind, action in actions.items():
         if kind not in KINDS:
-            near = get_close_matches(kind, KINDS, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(KINDS)}."
-            raise SettingsError(f"repair has no kind {kind!r}: {hint}")
+            raise SettingsError(f"repair has no kind {kind!r}{did_you_mean(kind, KINDS)}")
         chosen = next((each for each in KINDS[kind].allowed if each == action), None)
         if chosen is None:
             raise SettingsError(f"repair cannot treat {kind} by {action!r}: choose one of {', '.join(KINDS[kind].allowed)}.")

@@ -105,7 +105,7 @@ def test_a_measure_is_said_as_it_would_be_called(text, name, arguments, keywords
         ("at_most_steps", "missing a required argument: 'steps'"),
         ("at_most_steps('12')", "wrong steps .*valid integer.*got '12'"),
         ("at_most_steps(True)", "wrong steps"),
-        ("at_most_steps(stepps=3)", r"no parameter 'stepps' \(did you mean steps\?\): it has steps"),
+        ("at_most_steps(stepps=3)", "no parameter 'stepps': did you mean steps"),
         ("ended_with_answer(3)", "too many positional arguments"),
         ("ended_with_answer(context=3)", "no parameter 'context'"),
         ("called_tool(__import__('os').getcwd())", "is no measure"),

@@ -297,7 +297,7 @@ def test_repair_leaves_a_sound_rest(kind, left):
 
 
 def test_a_policy_for_no_kind_or_no_action_is_a_sentence():
-    with pytest.raises(SettingsError, match="did you mean 'trailing_user'"):
+    with pytest.raises(SettingsError, match="did you mean trailing_user"):
         repair_policy({"trailing_users": "repair"})
     with pytest.raises(SettingsError, match="cannot treat orphan_output by 'keep': choose one of drop_session, drop_turn, repair"):
         repair_policy({"orphan_output": "keep"})

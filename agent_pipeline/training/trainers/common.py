@@ -5,13 +5,14 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agent_pipeline.errors import ModelError
+from agent_pipeline.errors import ModelError, SettingsError
+from agent_pipeline.options import did_you_mean
 from agent_pipeline.progress import Progress
 from agent_pipeline.training.config import Device, TrainingConfig
 
 if TYPE_CHECKING:
     from peft import LoraConfig
-    from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+    from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 
 def shared_arguments(config: TrainingConfig, device: Device, work_dir: Path, rows: int, longest: int) -> dict[str, Any]:
@@ -54,12 +55,22 @@ def let_a_step_train(trainer: "Trainer") -> None:
     trainer.args.warmup_steps = min(trainer.args.get_warmup_steps(steps), steps - 1)
 
 
-def lora_of(config: TrainingConfig) -> "LoraConfig | None":
-    """PEFT's configuration of the adapter; None where every weight is trained."""
+def lora_of(config: TrainingConfig, model: "PreTrainedModel") -> "LoraConfig | None":
+    """PEFT's configuration of the adapter; None where every weight is trained.
+
+    Raises:
+        SettingsError: the model has no module of a name in `target_modules`.
+    """
     from peft import LoraConfig
 
     if not config.use_lora:
         return None
+    if isinstance(config.modules, list):
+        modules = [name for name, _ in model.named_modules()]
+        for wanted in config.modules:
+            if not any(f".{name}".endswith(f".{wanted}") for name in modules):
+                leaves = {name.rpartition(".")[2] for name, module in model.named_modules() if type(module).__name__ == "Linear"}
+                raise SettingsError(f"target_modules names {wanted!r}, and the base model has no such module{did_you_mean(wanted, leaves)}")
     return LoraConfig(
         r=config.lora_r,
         lora_alpha=config.lora_alpha,

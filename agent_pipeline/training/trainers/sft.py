@@ -46,7 +46,7 @@ def build_trainer(
         per_device_train_batch_size=step_rows if as_trees else config.batch_size,
         gradient_accumulation_steps=1 if as_trees else config.gradient_accumulation,
     )
-    trainer = trainer_over(model, tokenizer, rows, arguments, progress, lora_of(config), as_trees)
+    trainer = trainer_over(model, tokenizer, rows, arguments, progress, lora_of(config, model), as_trees)
     if config.use_lora_plus:
         use_lora_plus(trainer, config.lora_plus_lr_ratio)
     if replayed:
