@@ -44,6 +44,10 @@ class ModelError(PipelineError):
     """A base model, its tokenizer or its chat template cannot be used."""
 
 
+class WorkerError(PipelineError):
+    """A heavy task ended with a sentence of its own, or its process died."""
+
+
 class ExportError(PipelineError):
     """A step of the export failed, or the exported model is not the trained model."""
 

@@ -23,7 +23,6 @@ KNOWN_LONG = {
     "redaction",
     "sessions.items",
     "sessions.repair",
-    "storage.lake",
 }
 """What is still to be repaired. Take entries out; add none."""
 

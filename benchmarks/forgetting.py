@@ -61,7 +61,7 @@ def make_lake(folder: Path) -> float:
 
 def add_manifest(folder: Path) -> None:
     """An artifact that names its sessions as an adapter does, without weights."""
-    from agent_pipeline.compute.tasks import rows_made_from
+    from agent_pipeline.compute.building import rows_made_from
     from agent_pipeline.keys import PartitionKey
     from agent_pipeline.storage.lake import Lake
 

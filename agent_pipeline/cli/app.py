@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from agent_pipeline.cli import checking, governing, running, stores
+from agent_pipeline.cli import champions, checking, governing, running, stores
 from agent_pipeline.cli.explain import explain
 from agent_pipeline.cli.play import play
 from agent_pipeline.errors import PipelineError, disk_sentence
@@ -22,6 +22,9 @@ for command in (
     stores.discover,
     checking.check,
     running.materialize,
+    champions.promote,
+    champions.rollback,
+    champions.champions,
     stores.review,
     stores.status,
     explain,

@@ -37,6 +37,7 @@ def materialize(
     save: Annotated[
         bool, typer.Option("--save", help="When the run has succeeded, write what --set says into pipeline.toml, for this agent.")
     ] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Make models anew, also those that are there already.")] = False,
 ) -> None:
     """Materialize a partition's assets: the same graph, Dagster instance and settings as in the UI and at night."""
     if partition is None and select == "*":
@@ -44,7 +45,7 @@ def materialize(
     if save and not settings:
         raise SettingsError("--save writes what --set says, and there is no --set.")
     key = parse_key(partition) if partition else None
-    values = _materialize(key, select, settings or [])
+    values = _materialize(key, select, settings or [], fresh)
     if save:
         from agent_pipeline.config.saving import save as write
 
@@ -93,13 +94,13 @@ def dev(
     os.execv(sys.executable, [sys.executable, *quiet, "-m", "dagster", "dev", "-w", workspace, "--host", host, "--port", str(port)])
 
 
-def _materialize(key: PartitionKey | None, select: str, settings: list[str]) -> "RunValues":
+def _materialize(key: PartitionKey | None, select: str, settings: list[str], fresh: bool = False) -> "RunValues":
     """Run, and return the values that `settings` say, by asset."""
     from agent_pipeline.cli.runs import materialize as run
     from agent_pipeline.definitions import defs
 
     with open_instance() as instance:
-        result = run(defs, instance, key, select, settings)
+        result = run(defs, instance, key, select, settings, fresh)
     if not result.success:
         sys.exit(f"agent-pipeline: the run {result.run_id} of {key or 'all agents'} failed; the reason is above, and in the UI.")
     ops: Any = result.dagster_run.run_config["ops"]

@@ -12,17 +12,23 @@ from agent_pipeline.defs.partitions import AGENTS
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.run_config import set_tags
 from agent_pipeline.defs.runs import LOCATION_TAGS, version_tags
+from agent_pipeline.defs.worker_client import FRESH_TAG
 from agent_pipeline.errors import PartitionError, SettingsError
 from agent_pipeline.keys import PartitionKey
 
 
 def materialize(
-    defs: dg.Definitions, instance: dg.DagsterInstance, key: PartitionKey | None, select: str = "*", settings: Sequence[str] = ()
+    defs: dg.Definitions,
+    instance: dg.DagsterInstance,
+    key: PartitionKey | None,
+    select: str = "*",
+    settings: Sequence[str] = (),
+    fresh: bool = False,
 ) -> dg.ExecuteInProcessResult:
     """Run the selected assets (Dagster's selection syntax) of a partition, with `asset.setting=value` (or `setting=value`) texts.
 
     The partition becomes known to the instance if the store has it. Without one (None), the assets that have none are run, and every
-    partition of the store becomes known.
+    partition of the store becomes known. A `fresh` run makes models anew that are there already.
 
     Raises:
         PartitionError: the store has no such partition.
@@ -42,6 +48,8 @@ def materialize(
     tags = {**LOCATION_TAGS, **set_tags([f"{asset}.{name}" for asset, group in values.items() for name in group])}
     if key and selected == {asset.to_user_string() for asset in job.asset_layer.executable_asset_keys}:
         tags |= version_tags(workspace.versions(source).of(key).version, fingerprint(workspace.settings(), key, values))
+    if fresh:
+        tags[FRESH_TAG] = "true"
     return job.execute_in_process(
         instance=instance,
         partition_key=str(key) if key else None,

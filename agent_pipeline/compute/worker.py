@@ -35,9 +35,13 @@ def main() -> None:
         task, params = pipes.get_extra("task"), pipes.get_extra("params")
         try:
             with _one_at_a_time(Path(params["cache"]), pipes.log.info):
-                result = TASKS[task](params, throttled(pipes.log.info))
+                result = TASKS[task].run(params, throttled(pipes.log.info))
         except PipelineError as error:
             result = {"error": str(error)}
+        except (MemoryError, RuntimeError) as error:
+            if not (isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"):  # torch's, which is not imported here
+                raise
+            result = {"error": f"The {task} process ran out of memory: lower batch_size or max_length, or choose a smaller base model."}
         except OSError as error:
             if (sentence := disk_sentence(error)) is None:
                 raise

@@ -12,7 +12,7 @@ from agent_pipeline.defs.models import artifact_made, heldout
 from agent_pipeline.defs.partitions import AGENTS
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.run_config import in_force
-from agent_pipeline.defs.specs import ARTIFACTS, asset_options, version
+from agent_pipeline.defs.specs import ARTIFACTS, CANDIDATE, asset_options, version
 from agent_pipeline.defs.worker_client import run_worker
 from agent_pipeline.evaluation.episode_report import PAGE, shown, table
 from agent_pipeline.sessions.tables import to_rows
@@ -21,6 +21,7 @@ from agent_pipeline.storage.lake import Artifact
 
 @dg.asset(
     **asset_options("exports", {"llama", "report"}, ARTIFACTS, options=EpisodesConfig),
+    ins={"adapter": dg.AssetIn(CANDIDATE)},
     check_specs=[
         dg.AssetCheckSpec(
             "model_does_the_job",
@@ -34,7 +35,7 @@ def episodes(
     context: dg.AssetExecutionContext,
     judged_sessions: pa.Table,
     sft_dataset: pa.Table,
-    sft_adapter: Artifact,
+    adapter: Artifact,
     gguf_export: Artifact,
     workspace: dg.ResourceParam[Workspace],
     pipes: dg.ResourceParam[dg.PipesSubprocessClient],
@@ -53,7 +54,7 @@ def episodes(
         rows = heldout(sft_dataset, context.partition_key)
         params = {
             "world": agent.world,
-            "adapter": sft_adapter.identity,
+            "adapter": adapter.reference,
             "gguf_export": gguf_export.identity if config.model == "gguf" else None,
             "gguf": str(gguf_export.path / f"model-{config.gguf}.gguf") if config.model == "gguf" else "",
             "config": config.model_dump(),

@@ -12,7 +12,7 @@ from agent_pipeline.defs.metadata import curve
 from agent_pipeline.defs.partitions import AGENTS, agent_key
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.run_config import in_force
-from agent_pipeline.defs.specs import ARTIFACTS, asset_options, version
+from agent_pipeline.defs.specs import ARTIFACTS, CANDIDATE, asset_options, version
 from agent_pipeline.defs.worker_client import run_worker
 from agent_pipeline.errors import DataError
 from agent_pipeline.selection.replay import night_rows
@@ -62,6 +62,7 @@ def sft_adapter(
 
 @dg.asset(
     **asset_options("models", {"pytorch", "report"}, ARTIFACTS, options=EvaluationConfig),
+    ins={"adapter": dg.AssetIn(CANDIDATE)},
     dagster_type=dg.Any,  # else Dagster takes an asset with a check for one that gives nothing
     check_specs=[
         dg.AssetCheckSpec(
@@ -72,7 +73,7 @@ def sft_adapter(
 def evaluation(
     context: dg.AssetExecutionContext,
     sft_dataset: pa.Table,
-    sft_adapter: Artifact,
+    adapter: Artifact,
     workspace: dg.ResourceParam[Workspace],
     pipes: dg.ResourceParam[dg.PipesSubprocessClient],
 ) -> dg.MaterializeResult:
@@ -80,7 +81,7 @@ def evaluation(
     with user_errors():
         config = in_force(context, workspace, EvaluationConfig)
         rows = heldout(sft_dataset, context.partition_key)
-        made = run_worker(context, pipes, workspace, "evaluate", rows, {"adapter": sft_adapter.identity, "config": config.model_dump()})
+        made = run_worker(context, pipes, workspace, "evaluate", rows, {"adapter": adapter.reference, "config": config.model_dump()})
         report = made["report"]
         better = report["differences"]["exact_call_accuracy"]
         return dg.MaterializeResult(

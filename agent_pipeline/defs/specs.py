@@ -14,6 +14,9 @@ CODE_VERSION = "3"
 
 TABLES, ARTIFACTS = "tables", "artifacts"
 
+CANDIDATE = "sft_adapter"
+"""The asset whose adapter is evaluated and exported: the last one of the training chain."""
+
 
 def asset_options(stage: str, kinds: set[str], io_manager: str = TABLES, options: type[Options] | None = None) -> dict[str, Any]:
     """The options of a partitioned asset of a stage."""

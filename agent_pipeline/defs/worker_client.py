@@ -1,18 +1,18 @@
-"""Run a heavy task in a process of its own and bring back its result, its progress and its mistakes."""
+"""What an asset hands to the worker process: its rows, the settings in force, the versions of its tables."""
 
-import sys
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import dagster as dg
-import pyarrow.parquet as pq
 
+from agent_pipeline.compute.launchers.subprocess import launch
 from agent_pipeline.datasets.sft import SFT
 from agent_pipeline.defs.partitions import agent_key
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.sessions.tables import to_table
-from agent_pipeline.storage.lake import sha256_file
+from agent_pipeline.storage.filesystem import sha256_file
+
+FRESH_TAG = "agent_pipeline/fresh"
+"""A run with this tag (`true`) makes its models anew, also those that are there already."""
 
 
 def run_worker(
@@ -26,40 +26,24 @@ def run_worker(
     """The result of a task of `agent_pipeline.compute.tasks` on SFT rows.
 
     Raises:
-        dg.Failure: the task ended with a sentence for the user, or its process died.
+        WorkerError: the task ended with a sentence for the user, or its process died.
     """
     settings = workspace.settings()
-    with TemporaryDirectory(prefix="agent-pipeline-") as folder:
-        staged = Path(folder) / "rows.parquet"
-        pq.write_table(to_table(rows, SFT), staged)
-        given = {
-            "rows": str(staged),
-            "partition": context.partition_key,
-            "lake": settings.lake_url,
-            "cache": str(settings.cache_path),
-            "trust_remote_code": settings.trust_remote_code,
-            "llama_cpp": settings.llama_cpp,
-            "tables": _versions(context, workspace),
-        }
-        context.log.info(f"starting a process to {task} with {len(rows):,} rows")
-        command = [sys.executable, "-m", "agent_pipeline.compute.worker"]
-        try:
-            invocation = pipes.run(context=context, command=command, extras={"task": task, "params": given | params})
-        except dg.DagsterExecutionInterruptedError:
-            raise
-        except dg.DagsterError as error:
-            raise dg.Failure(
-                f"The {task} process died ({error}): if the machine ran out of memory, lower batch_size or max_length; "
-                "a training that was killed goes on from its last checkpoint when it is materialized again."
-            ) from error
-    result: dict[str, Any] = list(invocation.get_custom_messages())[-1]
-    if "error" in result:
-        raise dg.Failure(result["error"], allow_retries=False)
-    return result
+    given = {
+        "partition": context.partition_key,
+        "lake": settings.lake_url,
+        "lake_options": settings.lake_options,
+        "cache": str(settings.cache_path),
+        "trust_remote_code": settings.trust_remote_code,
+        "llama_cpp": settings.llama_cpp,
+        "fresh": context.run.tags.get(FRESH_TAG) == "true",
+        "tables": _versions(context, workspace),
+    }
+    return launch(context, pipes, task, to_table(rows, SFT), given | params)
 
 
 def _versions(context: dg.AssetExecutionContext, workspace: Workspace) -> dict[str, str]:
-    """The data versions (sha256) of the tables that an asset is made from."""
+    """The data versions (sha256) of the tables that an asset is made from; the run holds the partition, so they are those it loaded."""
     lake, key = workspace.open_lake(), agent_key(context)
     names = sorted(each.path[-1] for each in context.assets_def.asset_deps[context.asset_key])
     return {name: sha256_file(lake.table(name, key)) for name in names if lake.has(name, key)}

@@ -30,6 +30,11 @@ class Artifact:
     manifest: dict[str, Any]
 
     @property
+    def reference(self) -> dict[str, str]:
+        """What names it to another process."""
+        return {"asset": self.asset, "identity": self.identity}
+
+    @property
     def passed(self) -> bool:
         """Whether it passed its own check; one that failed is never reused, and is never its partition's latest or champion."""
         return passed(self.manifest)

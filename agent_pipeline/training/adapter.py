@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any
 from agent_pipeline.errors import DataError
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.selection.buffer import checked_ratio, due
+from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.training import checkpoints
 from agent_pipeline.training.base_model import BaseModel
 from agent_pipeline.training.config import TrainingConfig, probe_device
 from agent_pipeline.training.encoding import EncodedRow, encode_rows
-from agent_pipeline.training.identity import adapter_identity
+from agent_pipeline.training.identity import trained_from
 from agent_pipeline.training.loading import load_model
 from agent_pipeline.training.losses import encoded_losses, mean_loss
 from agent_pipeline.training.templates import TrainingTemplate, load_tokenizer
@@ -69,7 +70,7 @@ def train_adapter(
         raise DataError(f"None of {len(rows)} rows can be trained on. {first_dropped}" if rows else none)
     again, replay = _encode_replayed(tokenizer, replayed, len(encoded), replay_ratio, config, progress)
     encoded += again
-    identity = adapter_identity(rows, base, template.jinja, config, replayed, replay_ratio)
+    identity = sha256_of(trained_from(rows, base, template.jinja, config, replayed, replay_ratio))
     work_dir = out_dir / "checkpoints"
     checkpoint = checkpoints.prepare(work_dir, identity)
 

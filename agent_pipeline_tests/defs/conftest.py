@@ -66,7 +66,7 @@ def worker_here(bench: Bench, given: list[tuple[list[dict], dict]]) -> Callable[
         given.append((rows, params))
         pq.write_table(to_table(rows, SFT), folder / "rows.parquet")
         settings = {"lake": str(bench.lake.root), "cache": str(folder), "partition": context.partition_key, "trust_remote_code": False}
-        return TASKS[task](settings | {"rows": str(folder / "rows.parquet")} | params, lambda *event: None)
+        return TASKS[task].run(settings | {"rows": str(folder / "rows.parquet")} | params, lambda *event: None)
 
     return run_here
 

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import agent_pipeline.storage.tables
 from agent_pipeline.cli.app import app
-from agent_pipeline.compute.tasks import rows_made_from
+from agent_pipeline.compute.building import rows_made_from
 from agent_pipeline.datasets.cards import facts_of, put_folder
 from agent_pipeline.datasets.formats import form, in_form
 from agent_pipeline.datasets.ledger import LEDGER, read_ledger, settle

@@ -3,10 +3,11 @@
 import pytest
 
 from agent_pipeline.errors import DataError
+from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.training import adapter
 from agent_pipeline.training.adapter import train_adapter
 from agent_pipeline.training.encoding import encode_row
-from agent_pipeline.training.identity import adapter_identity
+from agent_pipeline.training.identity import trained_from
 from agent_pipeline_tests.training.test_adapter import files
 from agent_pipeline_tests.training.world import TRAINING, row
 
@@ -86,7 +87,7 @@ def test_rows_that_fall_out_take_their_share_of_replayed_ones_with_them(tiny_bas
 
 def test_replay_changes_the_identity_and_its_absence_changes_nothing(tiny_base):
     def identity(rows, *replay):
-        return adapter_identity(rows, tiny_base, "template", CONFIG, *replay)
+        return sha256_of(trained_from(rows, tiny_base, "template", CONFIG, *replay))
 
     assert identity(NEW) == identity(NEW, [], 0.1)
     assert len({identity(NEW), identity(NEW, OLD, 0.1), identity(NEW, OLD, 0.2), identity([*NEW, *OLD])}) == 4

@@ -1,0 +1,101 @@
+"""From rows in a file to a complete artifact in the lake: found by its identity, or built under a lock."""
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+from filelock import FileLock, Timeout
+
+from agent_pipeline.compute.registry import Params, Result, Task
+from agent_pipeline.errors import DataError
+from agent_pipeline.keys import parse_key
+from agent_pipeline.sessions.session import sha256_of
+from agent_pipeline.sessions.tables import stored_batches, to_rows
+from agent_pipeline.storage.lake import MANIFEST, Artifact, Lake
+
+
+def open_lake(params: Params) -> Lake:
+    """The lake of the process that asked for the task."""
+    return Lake(params["lake"], Path(params["cache"]), params.get("lake_options"))
+
+
+def read_rows(path: str) -> list[dict[str, Any]]:
+    """The rows that the parent process staged for this one."""
+    with pq.ParquetFile(path) as file:
+        return list(to_rows(stored_batches(file)))
+
+
+def rows_made_from(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """What a manifest says about rows: their number, a hash, and every session's id."""
+    names = sorted((row["row_id"], row["content_sha256"]) for row in rows)
+    return {"rows": len(rows), "rows_sha256": sha256_of(names), "sessions": sorted({row["session_id"] for row in rows})}
+
+
+def find_artifact(params: Params, reference: dict[str, str]) -> Artifact:
+    """An artifact by its `asset` and `identity`.
+
+    Raises:
+        DataError: it is gone.
+    """
+    artifact = open_lake(params).find(reference["asset"], parse_key(params["partition"]), reference["identity"])
+    if artifact is None:
+        raise DataError(f"The {reference['asset']} {reference['identity'][:16]} of {params['partition']} is gone: materialize it again.")
+    return artifact
+
+
+def build(
+    task: Task,
+    params: Params,
+    asset: str,
+    made_from: dict[str, Any],
+    make: Callable[[Path], dict[str, Any]],
+    parents: Sequence[Artifact] = (),
+) -> Result:
+    """The artifact with this origin: found, or made by `make(folder)`, whose report joins the manifest.
+
+    The identity is the hash of `made_from` and of the task's version and libraries. An artifact that is there already is reused, unless
+    the run asks for a fresh one. A report whose `ok` is false is of an artifact that failed its check: it is never reused.
+
+    Raises:
+        DataError: another process is building the same artifact now.
+    """
+    lake, key = open_lake(params), parse_key(params["partition"])
+    made_from = made_from | {"by": task.origin()}
+    identity = sha256_of(made_from)
+    if not params.get("fresh") and (artifact := lake.find(asset, key, identity)):
+        return _result(artifact, reused=True)
+    building = lake.building(asset, key, identity)
+    lock = FileLock(building.with_name(f"{building.name}.lock"), timeout=0)
+    try:
+        with lock:
+            if params.get("fresh"):
+                shutil.rmtree(building, ignore_errors=True)
+            elif artifact := lake.find(asset, key, identity):  # another process finished it meanwhile
+                return _result(artifact, reused=True)
+            building.mkdir(exist_ok=True)
+            # Until the artifact is complete, `forget` must know which sessions the half-made one holds.
+            begun = {"identity": identity, "partition": params["partition"], "made_from": made_from}
+            (building / MANIFEST).write_text(json.dumps(begun), encoding="utf-8")
+            report = make(building)
+            artifact = lake.finish(
+                asset,
+                key,
+                identity,
+                building,
+                made_from,
+                report,
+                params.get("tables"),
+                parents=[parent.identity for parent in parents],
+                passed=report.get("ok", True),
+            )
+            Path(lock.lock_file).unlink(missing_ok=True)
+            return _result(artifact, reused=False)
+    except Timeout as error:
+        raise DataError(f"Another process is building the same {asset} of {key}: wait for its run to end, or cancel it.") from error
+
+
+def _result(artifact: Artifact, reused: bool) -> Result:
+    return {"identity": artifact.identity, "reused": reused, "report": artifact.manifest["report"]}

@@ -1,0 +1,80 @@
+"""Which export is served: the champion. A person promotes an export and rolls it back; nothing else replaces what is served."""
+
+from collections.abc import Iterator
+from typing import Literal
+
+import msgspec
+
+from agent_pipeline.errors import DataError
+from agent_pipeline.keys import PartitionKey, parse_key
+from agent_pipeline.storage.artifacts import Artifact
+from agent_pipeline.storage.lake import Lake
+from agent_pipeline.storage.pointers import Entry
+
+EXPORT, REGISTERED = "gguf_export", "ollama_model"
+
+
+class Served(msgspec.Struct, frozen=True):
+    """The export to serve, and why it is this one: it is the champion, or (no champion was ever set) it is served already, or the first."""
+
+    export: Artifact
+    because: Literal["champion", "served already", "first"]
+
+
+def served(lake: Lake, key: PartitionKey, latest: Artifact) -> Served:
+    """The export of a partition to serve. Raises DataError where the champion's files are gone."""
+    if champion := lake.champion(EXPORT, key):
+        return Served(champion, "champion")
+    if registered := lake.pointers(REGISTERED, key).latest:
+        before = lake.find(REGISTERED, key, registered)
+        fit = before and not before.manifest["report"].get("against")  # one that episodes speak against was never registered
+        if before and fit and (export := lake.find(EXPORT, key, before.manifest["made_from"][EXPORT])):
+            return Served(export, "served already")
+    return Served(latest, "first")
+
+
+def promote(lake: Lake, key: PartitionKey, identity: str = "", why: str = "") -> Entry:
+    """Make an export the champion: the latest, or the one whose identity, or whose adapter's, begins with `identity`.
+
+    Raises:
+        DataError: there is no such export, or more than one; or the pointers moved meanwhile.
+    """
+    seen = lake.pointers(EXPORT, key)
+    return lake.set_champion(_export(lake, key, identity) if identity else lake.latest(EXPORT, key), why=why, expected=seen.generation)
+
+
+def rollback(lake: Lake, key: PartitionKey, to: int | None = None, why: str = "") -> Entry:
+    """Make an earlier champion the champion again: the one before, or the one of the history's entry `to`.
+
+    Raises:
+        DataError: there was none, or its files are gone.
+    """
+    history = lake.history(EXPORT, key)
+    now = history[-1] if history else Entry()
+    if to is None:
+        before = next((entry.champion for entry in reversed(history) if entry.champion not in (None, now.champion)), None)
+    else:
+        before = next((entry.champion for entry in history if entry.generation == to), None)
+    if before is None:
+        which = "before the one of now" if to is None else f"in entry {to} of its history"
+        raise DataError(f"{key} had no champion {which}: `agent-pipeline champions {key}` shows the history.")
+    return lake.set_champion(_export(lake, key, before), why=why or "rolled back", expected=now.generation)
+
+
+def champions(lake: Lake) -> Iterator[tuple[PartitionKey, Entry]]:
+    """The pointers of each partition that has an export."""
+    root = lake.folder("models", EXPORT, None)
+    for folder in sorted(root.glob("project=*/agent=*"), key=str):
+        key = parse_key("/".join(part.partition("=")[2] for part in folder.parts[-2:]))
+        yield key, lake.pointers(EXPORT, key)
+
+
+def _export(lake: Lake, key: PartitionKey, identity: str) -> Artifact:
+    every = lake.with_prefix(EXPORT, key, "")
+    matching = [
+        export for export in every if export.identity.startswith(identity) or export.manifest["made_from"]["adapter"].startswith(identity)
+    ]
+    if len(matching) != 1:
+        known = ", ".join(export.identity[:16] for export in every) or "none"
+        raise DataError(f"{len(matching) or 'No'} exports of {key} that passed their check match {identity!r}: there are {known}.")
+    return matching[0]

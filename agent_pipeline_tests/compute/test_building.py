@@ -1,0 +1,84 @@
+"""Artifacts are reused while everything that decides them is the same, the version of their code included."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from filelock import FileLock
+
+from agent_pipeline.compute.building import build
+from agent_pipeline.compute.registry import Task
+from agent_pipeline.errors import DataError
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.storage.artifacts import MANIFEST
+from agent_pipeline.storage.lake import Lake
+
+KEY = PartitionKey("tau", "airline")
+TASK = Task("merge", 1, ("pyarrow",), lambda params, progress: {})
+MADE_FROM = {"rows": 3}
+
+
+class Maker:
+    """Counts how often it is asked to make the artifact; `report` is what came of it."""
+
+    def __init__(self, **report: Any) -> None:
+        self.calls, self.report = 0, report
+
+    def __call__(self, folder: Path) -> dict[str, Any]:
+        self.calls += 1
+        begun = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        assert begun["made_from"].items() >= MADE_FROM.items(), "whoever forgets a session must know what a half-made artifact holds"
+        (folder / "weights").write_text(str(self.calls), encoding="utf-8")
+        return self.report
+
+
+@pytest.fixture
+def params(tmp_path: Path) -> dict[str, Any]:
+    return {"lake": str(tmp_path / "lake"), "cache": str(tmp_path / "cache"), "partition": str(KEY)}
+
+
+def test_the_same_is_reused_and_a_fresh_run_makes_it_anew(params):
+    make = Maker()
+    results = [build(TASK, params | extra, "model", MADE_FROM, make) for extra in ({}, {}, {"fresh": True}, {})]
+    assert [result["reused"] for result in results] == [False, True, False, True] and make.calls == 2
+    artifact = Lake(params["lake"]).find("model", KEY, results[0]["identity"])
+    assert artifact is not None and (artifact.path / "weights").read_text(encoding="utf-8") == "2"
+    assert {result["identity"] for result in results} == {artifact.identity}
+
+
+def test_a_raised_version_makes_it_again_and_so_does_another_library(params, monkeypatch):
+    make = Maker()
+    identities = {build(task, params, "model", MADE_FROM, make)["identity"] for task in (TASK, dataclasses.replace(TASK, version=2))}
+    monkeypatch.setattr("agent_pipeline.compute.registry.version", lambda package: "999")
+    identities.add(build(TASK, params, "model", MADE_FROM, make)["identity"])
+    assert len(identities) == make.calls == 3
+
+
+def test_what_failed_its_check_is_made_again_and_not_reused(params):
+    failing, passing = Maker(ok=False), Maker(ok=True)
+    for make in (failing, failing, passing, passing):
+        result = build(TASK, params, "model", MADE_FROM, make)
+    assert (failing.calls, passing.calls) == (2, 1) and result["reused"]
+
+
+def test_beside_another_builder_it_is_refused_and_the_others_manifest_stays(params):
+    lake = Lake(params["lake"])
+    identity = build(TASK, params, "other", MADE_FROM, Maker())["identity"]
+    building = lake.building("model", KEY, identity)
+    with FileLock(building.with_name(f"{building.name}.lock")), pytest.raises(DataError):
+        build(TASK, params, "model", MADE_FROM, Maker())
+    assert not (building / MANIFEST).exists()
+
+
+def test_what_another_process_finished_meanwhile_is_reused(params, monkeypatch):
+    make, find, seen = Maker(), Lake.find, []
+
+    def find_late(lake: Lake, *asked: Any) -> Any:
+        seen.append(asked)
+        return None if len(seen) == 1 else find(lake, *asked)
+
+    build(TASK, params, "model", MADE_FROM, make)
+    monkeypatch.setattr(Lake, "find", find_late)
+    assert build(TASK, params, "model", MADE_FROM, make)["reused"] and make.calls == 1

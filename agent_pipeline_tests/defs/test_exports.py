@@ -1,0 +1,114 @@
+"""The export in the graph: of the right adapter, never used when it failed its check, served only when it is promoted."""
+
+from typing import Any
+
+import dagster as dg
+import pyarrow.parquet as pq
+import pytest
+
+from agent_pipeline.compute import tasks
+from agent_pipeline.compute.building import build, find_artifact
+from agent_pipeline.compute.registry import TASKS, Task
+from agent_pipeline.datasets.sft import SFT
+from agent_pipeline.defs import exports
+from agent_pipeline.errors import DataError
+from agent_pipeline.keys import parse_key
+from agent_pipeline.sessions.session import sha256_of
+from agent_pipeline.sessions.tables import to_table
+from agent_pipeline.storage.lake import Artifact
+from agent_pipeline_tests.training.world import row
+
+KEY = parse_key("shop/support")
+FAILS = {"answers": {"f16": {"exact": 0, "prompts": 4}}, "template": {"f16": {"texts": 1, "tokens": 2}}, "files": {"model-f16.gguf": 1}}
+
+
+class Exports:
+    """A lake with rows, an adapter and its evaluation; the export is made by a task that takes no time."""
+
+    def __init__(self, bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.bench, self.lake, self.parity = bench, bench.lake, True
+        self.lake.stage("sft_dataset", KEY, to_table([row(1, "test")], SFT).to_batches(), SFT).commit()
+        monkeypatch.setattr(exports, "run_worker", self._worker)
+
+    def artifact(self, asset: str, made_from: dict[str, Any]) -> Artifact:
+        identity = sha256_of(made_from)
+        made = self.lake.finish(asset, KEY, identity, self.lake.building(asset, KEY, identity), made_from, {"differences": {}})
+        self.lake.set_latest(made)
+        return made
+
+    def adapter(self, name: str) -> Artifact:
+        adapter = self.artifact("sft_adapter", {"name": name})
+        self.artifact("evaluation", {"adapter": adapter.identity})
+        return adapter
+
+    def run(self, *assets: str) -> dg.ExecuteInProcessResult:
+        return self.bench.run(str(KEY), *(assets or ("gguf_export", "ollama_model")))
+
+    def served(self) -> str:
+        return self.lake.latest("ollama_model", KEY).manifest["made_from"]["gguf_export"]
+
+    def _worker(self, context: Any, pipes: Any, workspace: Any, name: str, rows: list[dict], params: dict) -> dict[str, Any]:
+        given = {"lake": str(self.lake.root), "cache": str(self.bench.store), "partition": str(KEY)} | params
+
+        def make(folder: Any) -> dict[str, Any]:
+            (folder / "Modelfile").write_text("FROM ./model-f16.gguf\n", encoding="utf-8")
+            return FAILS | {"ok": self.parity}
+
+        adapter = find_artifact(given, params["adapter"])
+        return build(Task("export", 1, (), TASKS["export"].run), given, "gguf_export", {"adapter": adapter.identity}, make, [adapter])
+
+
+@pytest.fixture
+def made(bench: Any, monkeypatch: pytest.MonkeyPatch) -> Exports:
+    return Exports(bench, monkeypatch)
+
+
+def test_an_export_that_failed_its_check_is_never_the_latest_nor_served_nor_reused(made: Exports) -> None:
+    made.adapter("good")
+    assert made.run().success
+    good = made.lake.latest("gguf_export", KEY)
+    made.adapter("bad")
+    made.parity = False
+    failed = made.run()
+    assert not failed.success and "does not answer as the trained model does" in made.bench.sentence(failed)
+    checks = [event.asset_check_evaluation_data for event in failed.all_events if event.event_type_value == "ASSET_CHECK_EVALUATION"]
+    assert [check.passed for check in checks] == [False]
+    assert made.lake.latest("gguf_export", KEY) == good and made.served() == good.identity
+    made.parity = True
+    again = made.run("gguf_export")
+    assert again.asset_materializations_for_node("gguf_export")[0].metadata["reused"].value is False
+    assert made.lake.latest("gguf_export", KEY).identity != good.identity
+
+
+def test_what_is_served_stays_until_another_export_is_promoted(made: Exports) -> None:
+    made.adapter("first")
+    assert made.run().success
+    first = made.lake.latest("gguf_export", KEY)
+    made.adapter("second")
+    assert made.run().success
+    second = made.lake.latest("gguf_export", KEY)
+    assert first.identity != second.identity and made.served() == first.identity
+    made.lake.set_champion(second)
+    result = made.run("ollama_model")
+    assert made.served() == second.identity
+    assert result.asset_materializations_for_node("ollama_model")[0].metadata["because"].value == "champion"
+
+
+def test_an_evaluation_of_another_adapter_is_refused(made: Exports, tmp_path: Any) -> None:
+    evaluated, other = made.adapter("evaluated"), made.artifact("sft_adapter", {"name": "other"})
+    evaluation = made.lake.latest("evaluation", KEY)
+    assert evaluation.manifest["made_from"]["adapter"] == evaluated.identity
+    rows = tmp_path / "rows.parquet"
+    pq.write_table(to_table([row(1, "test")], SFT), rows)
+    params = {
+        "lake": str(made.lake.root),
+        "cache": str(tmp_path),
+        "partition": str(KEY),
+        "rows": str(rows),
+        "adapter": other.reference,
+        "evaluation": evaluation.reference,
+        "config": {},
+    }
+    with pytest.raises(DataError) as refused:
+        tasks.export.run(params, lambda *event: None)
+    assert evaluation.identity[:16] in str(refused.value)
