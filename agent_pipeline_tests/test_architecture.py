@@ -18,8 +18,6 @@ MAY_IMPORT_DAGSTER = {"compute", "defs", "definitions", "cli"}
 LONGEST_MODULE = 350
 
 KNOWN_LONG = {
-    "defs.datasets",
-    "governance.forgetting",
     "redaction",
     "sessions.items",
     "sessions.repair",

@@ -58,7 +58,8 @@ def curated(count: int) -> Iterator[dict[str, Any]]:
             score=float(good),
             created_at=datetime(2026, 1, 1, tzinfo=UTC) + timedelta(minutes=number),
         )
-        yield session_row(session) | {"kept": good, "drop_reason": None if good else "unacceptable", "measures": {}, "opinions": {}}
+        fate = {"kept": good, "use": "positive" if good else "negative", "drop_reason": None if good else "unacceptable"}
+        yield session_row(session) | fate | {"verdict_score": float(good), "missed_measures": [], "measures": {}, "opinions": {}}
 
 
 def make_lake(root: Path, count: int) -> None:
@@ -74,11 +75,11 @@ def make_lake(root: Path, count: int) -> None:
 def sft(lake: Lake) -> int:
     """The table `sft_dataset`, as the asset writes it."""
     from agent_pipeline.datasets.curated import Curated
-    from agent_pipeline.datasets.sft import SFT, sft_rows_of_table
+    from agent_pipeline.datasets.sft import SFT, sft_rows
     from agent_pipeline.datasets.splits import SplitSizes
 
     found = Curated.open(lake, KEY, SplitSizes())
-    return written(lake, "sft_dataset", sft_rows_of_table(found.kept(), found.ledger), SFT)
+    return written(lake, "sft_dataset", sft_rows(found.kept(), found.ledger), SFT)
 
 
 def preferences(lake: Lake) -> int:

@@ -106,8 +106,9 @@ def main() -> None:
 
 def measure(folder: Path) -> None:
     """Forget a session that a model learnt from, and one that was rejected in a pair."""
-    from agent_pipeline.governance.forgetting import forget, scan
+    from agent_pipeline.governance.forgetting import forget
     from agent_pipeline.governance.lineage import session_lineage
+    from agent_pipeline.governance.scanning import scan
     from agent_pipeline.keys import PartitionKey
     from agent_pipeline.storage.lake import Lake
 

@@ -59,7 +59,7 @@ def forget(
     as_json: Annotated[bool, AS_JSON] = False,
 ) -> None:
     """Take a session out of everything that the lake holds, keep it out, and name the models to train again. It cannot be undone."""
-    from agent_pipeline.cli.report import print_forgotten
+    from agent_pipeline.cli.report import print_forgotten, printable
     from agent_pipeline.governance.forgetting import forget as take_out
     from agent_pipeline.governance.lineage import session_lineage
 
@@ -71,7 +71,9 @@ def forget(
         found = session_lineage(lake, session_id)
         has = sorted({row.partition or "all" for row in found.rows})
         where = str(key) if key else f"every partition ({', '.join(has)})" if len(has) > 1 else ", ".join(has) or "no table"
-        console.print(f"{session_id} is in {len(found.rows)} rows of {', '.join(has) or 'no table'}.", soft_wrap=True, highlight=False)
+        console.print(
+            f"{printable(session_id)} is in {len(found.rows)} rows of {', '.join(has) or 'no table'}.", soft_wrap=True, highlight=False
+        )
         typer.confirm(f"Remove it from {where} for good, and keep it out?", abort=True)
     gone = take_out(lake, session_id, key, load_settings().cache_path / "judge.sqlite")
     if as_json:

@@ -115,88 +115,89 @@ def _comparison(report: dict[str, Any]) -> list[str]:
     return lines
 
 
-def print_session_lineage(console: Console, found: "SessionLineage") -> None:
-    """Where a session is, a line a row that names it, and the models that it reached."""
-    if found.forgotten_in:
-        where = "all partitions" if found.forgotten_in == ["*"] else ", ".join(found.forgotten_in)
-        _say(console, f"{found.session_id} was forgotten in {where}: it is not read from the store any more.")
-    table = Table(title=escape(f"{found.session_id}: rows that name it"), title_justify="left")
+def print_session_lineage(console: Console, lineage: "SessionLineage") -> None:
+    """Where a session is, a line for each row that names it, and the models that it reached."""
+    if lineage.forgotten_in:
+        where = "all partitions" if lineage.forgotten_in == ["*"] else ", ".join(lineage.forgotten_in)
+        _print(console, f"{lineage.session_id} was forgotten in {where}: it is not read from the store any more.")
+    table = Table(title=escape(printable(f"{lineage.session_id}: rows that name it")), title_justify="left")
     for column in ("table", "partition", "as", "what the table says"):
         table.add_column(column, overflow="fold")
-    for row in found.rows:
-        told = ", ".join(f"{name} {_short(value)}" for name, value in row.facts.items() if name != "row_id")
-        table.add_row(*map(escape, (row.asset, row.partition or "all", row.role, told)))
-    if found.rows:
+    for row in lineage.rows:
+        facts = ", ".join(f"{name} {_short(value)}" for name, value in row.facts.items() if name != "row_id")
+        table.add_row(*(escape(printable(text)) for text in (row.asset, row.partition or "all", row.role, facts)))
+    if lineage.rows:
         console.print(table)
     else:
-        _say(console, f"No table names {found.session_id}.")
-    for path in found.files:
-        _say(console, f"its rows are copied in {path}")
-    _print_uses(console, found.models)
+        _print(console, f"No table names {lineage.session_id}.")
+    for path in lineage.files:
+        _print(console, f"its rows are copied in {path}")
+    _print_uses(console, lineage.models)
 
 
-def print_model_lineage(console: Console, found: "ModelLineage", indent: str = "") -> None:
+def print_model_lineage(console: Console, lineage: "ModelLineage", indent: str = "") -> None:
     """What a model was made of, and below it what that was made of."""
-    _say(console, f"{indent}{found.asset} {found.identity[:16]} of {found.partition}{' (current)' if found.current else ''}: {found.path}")
+    current = " (current)" if lineage.current else ""
+    _print(console, f"{indent}{lineage.asset} {lineage.identity[:16]} of {lineage.partition}{current}: {lineage.path}")
     indent += "  "
-    if found.base_model:
-        _say(console, f"{indent}base model  {found.base_model} at {found.base_revision}")
-    for name, values in (("settings", found.settings), ("code", found.code), ("tables", found.tables)):
+    if lineage.base_model:
+        _print(console, f"{indent}base model  {lineage.base_model} at {lineage.base_revision}")
+    for name, values in (("settings", lineage.settings), ("code", lineage.code), ("tables", lineage.tables)):
         if values:
-            _say(console, f"{indent}{name:<11} " + ", ".join(f"{key} {_short(value)}" for key, value in values.items()))
-    if found.rows is not None:
-        same = {True: "the lake has the same rows", False: "the lake has other rows of them now", None: "the lake has not all of them"}
-        told = [f"{found.rows} rows of {len(found.sessions) + found.forgotten} sessions", same[found.rows_unchanged]]
-        told += [f"{count} {what}" for count, what in ((found.forgotten, "forgotten since"), (found.gone, "gone from the lake")) if count]
-        _say(console, f"{indent}made of     {', '.join(told)}")
-    for name, counts in found.sessions_by.items():
-        _say(console, f"{indent}by {name:<10} " + ", ".join(f"{key} {count}" for key, count in counts.items()))
-    if found.sessions:
-        shown = ", ".join(found.sessions[:10])
-        _say(
-            console,
-            f"{indent}sessions    {shown}{f' and {len(found.sessions) - 10} more (--json has all)' if len(found.sessions) > 10 else ''}",
-        )
-    for each in found.made_from:
-        _say(console, f"{indent}made from")
+            _print(console, f"{indent}{name:<11} " + ", ".join(f"{key} {_short(value)}" for key, value in values.items()))
+    if lineage.rows is not None:
+        same = {True: "the lake has the same rows", False: "the lake has other rows of them now", None: "the lake lacks some of them"}
+        facts = [f"{lineage.rows} rows of {len(lineage.sessions) + lineage.forgotten} sessions", same[lineage.rows_unchanged]]
+        facts += [
+            f"{count} {what}" for count, what in ((lineage.forgotten, "forgotten since"), (lineage.gone, "gone from the lake")) if count
+        ]
+        _print(console, f"{indent}made of     {', '.join(facts)}")
+    for name, counts in lineage.sessions_by.items():
+        _print(console, f"{indent}by {name:<10} " + ", ".join(f"{key} {count}" for key, count in counts.items()))
+    if lineage.sessions:
+        more = f" and {len(lineage.sessions) - 10} more (--json has all)" if len(lineage.sessions) > 10 else ""
+        _print(console, f"{indent}sessions    {', '.join(lineage.sessions[:10])}{more}")
+    for each in lineage.made_from:
+        _print(console, f"{indent}made from")
         print_model_lineage(console, each, indent + "  ")
 
 
-def print_forgotten(console: Console, found: "Forgotten") -> None:
-    """What was taken out of which file, what else to know, and which models to train again."""
-    rows, mentions = sum(change.rows for change in found.changes), sum(change.mentions for change in found.changes)
-    for change in found.changes:
-        counted = [f"{count} {what}" for count, what in ((change.rows, "rows removed"), (change.mentions, "mentions replaced")) if count]
-        _say(console, f"{change.path}: {'deleted, to be made again' if change.deleted else ', '.join(counted)}")
-    where = "all partitions" if found.partitions == ["*"] else ", ".join(found.partitions)
-    _say(
-        console, f"{found.session_id} is forgotten: {rows} rows and {mentions} mentions in {len(found.changes)} files; kept out of {where}."
-    )
-    if found.judge_answers:
-        _say(console, f"{found.judge_answers} answers of the language model about it left the judge's cache.")
-    if found.unclear_answers:
-        _say(
-            console, f"{found.unclear_answers} answers in the judge's cache do not say whom they are about: delete judge.sqlite to be sure."
-        )
-    if found.same_content:
-        _say(
-            console, f"The same conversation is that of {', '.join(found.same_content)} too: forget those as well if it is what should go."
-        )
-    if found.side_chains:
-        _say(console, f"It began {', '.join(found.side_chains)}: forget those as well if its side chains should go.")
-    if found.to_retrain:
-        _say(console, "It cannot be taken out of what learnt from it: train, evaluate and export these again, and delete their folders:")
-    _print_uses(console, found.models)
+def print_forgotten(console: Console, report: "Forgotten") -> None:
+    """What was removed from which file, what else to know, and which models to train again."""
+    for change in report.changes:
+        counts = [f"{count} {what}" for count, what in ((change.rows, "rows removed"), (change.mentions, "mentions replaced")) if count]
+        what = "deleted, the next run makes it again" if change.deleted else "made again" if change.rebuilt else ", ".join(counts)
+        _print(console, f"{change.path}: {what}")
+    rows, mentions = sum(change.rows for change in report.changes), sum(change.mentions for change in report.changes)
+    where = "all partitions" if report.partitions == ["*"] else ", ".join(report.partitions)
+    files = len(report.changes)
+    _print(console, f"{report.session_id} is forgotten: {rows} rows and {mentions} mentions in {files} files; kept out of {where}.")
+    if report.judge_answers:
+        _print(console, f"{report.judge_answers} answers of the language model about it left the judge's cache.")
+    if report.unclear_answers:
+        _print(console, f"{report.unclear_answers} answers in the judge's cache do not say whom they are about: delete judge.sqlite.")
+    if report.same_content:
+        _print(console, f"{', '.join(report.same_content)} has the same conversation: forget that as well if the conversation should go.")
+    if report.side_chains:
+        _print(console, f"It began {', '.join(report.side_chains)}: forget those as well if its side chains should go.")
+    if report.to_retrain:
+        _print(console, "Nothing takes it out of a model: train, evaluate and export these again, and delete their folders:")
+    _print_uses(console, report.models)
 
 
 def _print_uses(console: Console, models: "list[ModelUse]") -> None:
     for each in models:
         current = ", current" if each.current else ""
-        _say(console, f"{each.asset} {each.identity[:16]} of {each.partition} ({', '.join(each.roles)} it{current}): {each.path}")
+        _print(console, f"{each.asset} {each.identity[:16]} of {each.partition} ({', '.join(each.roles)} it{current}): {each.path}")
 
 
-def _say(console: Console, text: str) -> None:
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
+def printable(text: str) -> str:
+    """A text for a terminal: control characters, which an id may hold, are escaped."""
+    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
+
+
+def _print(console: Console, text: str) -> None:
+    console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
 
 
 def _short(value: Any) -> str:

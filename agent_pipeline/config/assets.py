@@ -7,8 +7,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from agent_pipeline.datasets.formats import Format
 from agent_pipeline.datasets.preferences import Strategy
+from agent_pipeline.datasets.publishing import ConversationFileOptions, FileOptions
 from agent_pipeline.judging import JUDGES, MEASURES, Policy
 from agent_pipeline.judging.leaks import LEAKS
 from agent_pipeline.options import Options
@@ -82,37 +82,17 @@ class CurationConfig(Options):
     )
 
 
-class DatasetConfig(Options):
-    """What is written beside the table."""
-
-    jsonl: bool = Field(default=True, description="Write a JSONL file a split beside the table.")
-    huggingface: bool = Field(default=False, description="Write a Hugging Face dataset folder with a dataset card beside the table.")
-    license: str = Field(default="other", description="Licence that the dataset card names, by the hub's identifier (mit, cc-by-4.0).")
-    push_to: str = Field(default="", description="Push the folder to this data set of the Hugging Face hub (owner/name); empty: never.")
-    push_public: bool = Field(default=False, description="Make a data set that is pushed for the first time public.")
-
-
-class ConversationConfig(DatasetConfig):
-    """The form of what is written beside a table of conversations."""
-
-    format: Format = Field(
-        default="conversational",
-        description="Form of the JSONL and of the folder: conversational (messages, tools), openai (its fine-tuning file), "
-        "prompt_completion (texts), prompt_completion_messages (TRL's conversational one). The table is conversational always.",
-    )
-
-
-class SftConfig(ConversationConfig):
+class SftConfig(ConversationFileOptions):
     """The supervised rows."""
 
     learn_turns_that: list[str] = Field(
         default=[],
         description="Measures to take of each of the agent's turns (its words, calls and their results): only turns that pass them all are "
-        "learnt, the others stay as context. Written as for judged_sessions: no_tool_errors, arguments_match_schema.",
+        "trained, the others stay as context. Written as for judged_sessions: no_tool_errors, arguments_match_schema.",
     )
 
 
-class PreferenceConfig(DatasetConfig):
+class PreferenceConfig(FileOptions):
     """How good and bad trials are paired."""
 
     strategy: Strategy = Field(
@@ -124,22 +104,22 @@ class PreferenceConfig(DatasetConfig):
     max_pairs_per_case: int = Field(default=8, ge=0, description="At most so many pairs of a task; 0 is no limit.")
 
 
-class KtoConfig(DatasetConfig):
+class KtoConfig(FileOptions):
     """Which judged sessions are labelled on their own."""
 
     all_sessions: bool = Field(default=False, description="Also the sessions that stand in a preference pair, not only those without.")
 
 
-class ShareGptConfig(DatasetConfig):
+class ShareGptConfig(FileOptions):
     """Which conversations are written."""
 
     alternating: bool = Field(
         default=True,
-        description="Only conversations in which what the agent is told and what it says take turns: LLaMA-Factory throws others away.",
+        description="Only conversations in which what the agent reads and what it writes take turns: LLaMA-Factory discards others.",
     )
 
 
-class MultiTaskConfig(ConversationConfig):
+class MultiTaskConfig(ConversationFileOptions):
     """What is written beside the mixed table; which agents, and how much of each, is said by `[mixing]` in the settings."""
 
 

@@ -1,29 +1,28 @@
-"""What data sets read of a partition's curated sessions: the good and the bad answers, each as a trial of the task that it belongs to.
+"""What data sets read of a partition's curated sessions: the positive and the negative examples, each as a trial of its task.
 
-Memory holds a batch of sessions, and of the others no more than their ids and tasks. Those that are wanted in another order than the
-table's are put on a shelf, a file without a name beside the table, and taken from there one by one.
+Memory holds a batch of sessions, and of the others only ids and tasks. Sessions that are needed in another order than the table's lie in a
+temporary SQLite file beside the table until they are read.
 """
 
-import struct
-import tempfile
-from array import array
+import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import IO, Any
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from agent_pipeline.datasets.ledger import Ledger, settle
+from agent_pipeline.datasets.ledger import Ledger, record_tasks
 from agent_pipeline.datasets.preferences import Case
 from agent_pipeline.datasets.splits import SplitSizes, root_tasks
-from agent_pipeline.judging.curation import is_bad_answer
+from agent_pipeline.judging.curation import Use
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.session import Session
 from agent_pipeline.sessions.tables import CURATED, column, row_session, stored_batches, to_rows
@@ -33,7 +32,7 @@ ASSET = "curated_sessions"
 
 Row = dict[str, Any]
 
-_DECIDED = ["session_id", "task_key", "kept", "drop_reason"]
+_DECIDED = ["session_id", "task_key", "kept", "use"]
 _READ = [
     *_DECIDED,
     "content_sha256",
@@ -44,7 +43,7 @@ _READ = [
     "messages",
     "tools",
     "score",
-    "verdict",
+    "verdict_score",
     "attack_succeeded",
     "error",
 ]
@@ -52,10 +51,10 @@ _READ = [
 
 @dataclass(frozen=True)
 class Curated:
-    """The curated sessions of a partition; `roots` are the tasks of forks and side chains by session id, `ledger` knows all tasks' sides.
+    """The curated sessions of a partition.
 
-    `in_order` says that the table is sorted by session id, as all of ours are. Rows have their JSON columns as they lie in the table
-    (`msgspec.Raw`).
+    `roots` are the tasks of forks and side chains by session id; `ledger` knows the split of every task; `in_order` says that the table is
+    sorted by session id, as the pipeline writes it. JSON columns of rows are `msgspec.Raw`.
     """
 
     lake: Lake
@@ -66,63 +65,79 @@ class Curated:
 
     @classmethod
     def open(cls, lake: Lake, key: PartitionKey, sizes: SplitSizes) -> "Curated":
-        """The sessions; their tasks are written down in the ledger.
+        """Read the partition's tasks and record them in the ledger.
 
         Raises:
             DataError: there is no such table, or it or the ledger is damaged.
         """
-        table = _light(lake, key, ["session_id", "parent_session_id", "task_key"])
+        table = _short_columns(lake, key, ["session_id", "parent_session_id", "task_key"])
         ids, parents = table["session_id"], table["parent_session_id"]
         related = pc.or_(pc.is_valid(parents), pc.is_in(ids, parents))
         roots = root_tasks(table.filter(related).to_pylist())
         tasks = pc.unique(_with_roots(table, roots)["task_key"]).to_pylist()
         in_order = bool(pc.all(pc.less_equal(ids[:-1], ids[1:]), min_count=0).as_py())
-        return cls(lake, key, settle(lake, key, sorted(tasks), sizes), roots, in_order)
+        return cls(lake, key, record_tasks(lake, key, sorted(tasks), sizes), roots, in_order)
 
     def kept(self) -> Iterator[Row]:
-        """The rows of the good answers, by session id."""
+        """The rows to imitate, by session id."""
         return self._rows(lambda batch: batch["kept"])
 
     def labelled(self) -> Iterator[tuple[Session, bool]]:
-        """The good answers (true) and the bad ones (false), by session id."""
-        return ((row_session(row), row["kept"]) for row in self._rows(_is_judged))
+        """The positive (true) and the negative examples, by session id."""
+        return ((_session(row), row["kept"]) for row in self._rows(_is_example))
 
     def cases(self, counts: Counter[str]) -> Iterator[Case]:
-        """The good and the bad answers by task; those of a task that has one kind alone are not read, and counted as
-        `sessions_without_a_partner`."""
-        decided = _with_roots(_light(self.lake, self.key, _DECIDED), self.roots)
-        judged = decided.filter(_is_judged(decided))
-        good, bad = (pc.unique(judged.filter(side)["task_key"]) for side in (judged["kept"], pc.invert(judged["kept"])))
-        both = good.filter(pc.is_in(good, bad))
-        alone = pc.invert(pc.is_in(judged["task_key"], both))
-        counts["sessions_without_a_partner"] += pc.sum(alone, min_count=0).as_py()
-        with shelf(self.lake, ASSET, self.key) as kept:
-            index = kept.put_all(self._batches(lambda batch: pc.and_(_is_judged(batch), pc.is_in(batch["task_key"], both))))
-            members = to_rows(index.sort_by([("task_key", "ascending"), ("session_id", "ascending")]))
-            for task, trials in groupby(members, key=lambda row: str(row["task_key"])):
-                sides: dict[bool, list[Callable[[], Session]]] = {True: [], False: []}
-                for each in trials:
-                    sides[each["kept"]].append(partial(kept.session, each["place"]))
-                yield Case(task, sides[True], sides[False])
+        """The positive and the negative examples of each task that has both, by task.
 
-    def _rows(self, wanted: Callable[[Any], Any]) -> Iterator[Row]:
-        batches = self._batches(wanted)
+        The others are not read; they count as `sessions_without_a_partner`, by reason: `no_negative_of_the_task` or
+        `no_positive_of_the_task`.
+        """
+        decided = _with_roots(_short_columns(self.lake, self.key, _DECIDED), self.roots)
+        examples = decided.filter(_is_example(decided))
+        positive, negative = examples.filter(examples["kept"]), examples.filter(pc.invert(examples["kept"]))
+        both = pc.unique(positive["task_key"]).filter(pc.is_in(pc.unique(positive["task_key"]), negative["task_key"]))
+        for side, missing in ((positive, "negative"), (negative, "positive")):
+            alone = pc.sum(pc.invert(pc.is_in(side["task_key"], both)), min_count=0).as_py()
+            counts[f"no_{missing}_of_the_task"] += alone
+            counts["sessions_without_a_partner"] += alone
+        with row_store(self.lake, ASSET, self.key) as store:
+            members: list[tuple[str, str, bool, int]] = []
+            for row in to_rows(self._batches(lambda batch: pc.and_(_is_example(batch), pc.is_in(batch["task_key"], both))), raw=True):
+                members.append((row["task_key"], row["session_id"], row["kept"], store.put(row)))
+            for task, trials in groupby(sorted(members), key=lambda member: member[0]):
+                case = Case(task, [], [])
+                for _, _, kept, number in trials:
+                    (case.good if kept else case.bad).append(partial(_stored_session, store, number))
+                yield case
+
+    def _rows(self, wanted: Any) -> Iterator[Row]:
+        """The rows that are wanted, by session id."""
+        rows = to_rows(self._batches(wanted), raw=True)
         if self.in_order:
-            yield from to_rows(batches, raw=True)
+            yield from rows
             return
-        with shelf(self.lake, ASSET, self.key) as kept:
-            index = kept.put_all(batches)
-            for place in index.sort_by("session_id")["place"]:
-                yield kept.take(place.as_py())
+        with row_store(self.lake, ASSET, self.key) as store:
+            for _, number in sorted((row["session_id"], store.put(row)) for row in rows):
+                yield store.take(number)
 
-    def _batches(self, wanted: Callable[[Any], Any]) -> Iterator[pa.RecordBatch]:
+    def _batches(self, wanted: Any) -> Iterator[pa.RecordBatch]:
         """The rows of the table that are wanted, a batch in memory at a time."""
         for batch in stored_batches(self.lake.open(ASSET, self.key), _READ):
             batch = _with_roots(batch, self.roots)
             yield batch.filter(wanted(batch))
 
 
-def _light(lake: Lake, key: PartitionKey, columns: list[str]) -> pa.Table:
+def _session(row: Row) -> Session:
+    """A row's session; its score is that of its verdict, so that no score overrules a person in a pair."""
+    session = row_session(row)
+    return msgspec.structs.replace(session, score=row["verdict_score"])
+
+
+def _stored_session(store: "RowStore", number: int) -> Session:
+    return _session(store.take(number))
+
+
+def _short_columns(lake: Lake, key: PartitionKey, columns: list[str]) -> pa.Table:
     """Some short columns of all sessions."""
     return pa.Table.from_batches(stored_batches(lake.open(ASSET, key), columns), pa.schema(map(CURATED.field, columns)))
 
@@ -131,63 +146,51 @@ def _with_roots(table: Any, roots: dict[str, str]) -> Any:
     """A table or batch whose forks and side chains are trials of their roots' tasks."""
     if not roots:
         return table
-    found = zip(table["session_id"].to_pylist(), table["task_key"].to_pylist(), strict=True)
+    tasks = zip(table["session_id"].to_pylist(), table["task_key"].to_pylist(), strict=True)
     at = table.schema.get_field_index("task_key")
     field = table.schema.field(at)
-    return table.set_column(at, field, column([roots.get(name, task) for name, task in found], field))
+    return table.set_column(at, field, column([roots.get(name, task) for name, task in tasks], field))
 
 
-def _is_judged(table: Any) -> Any:
-    """Which rows are good answers, or were dropped for what the agent did."""
-    reasons = [reason for reason in pc.unique(table["drop_reason"]).to_pylist() if is_bad_answer(reason)]
-    return pc.or_(table["kept"], pc.is_in(table["drop_reason"], column(reasons, pa.field("drop_reason", pa.string()))))
+def _is_example(table: Any) -> Any:
+    """Which rows are positive or negative examples."""
+    return pc.not_equal(table["use"], Use.NEITHER.value)
 
 
 @contextmanager
-def shelf(lake: Lake, asset: str, key: PartitionKey | None) -> Iterator["Shelf"]:
-    """A shelf beside the table that is made of its rows, while it is made."""
-    folder = Path(lake.table(asset, key).parent.path) if lake.is_local else None
-    if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryFile(dir=folder, prefix=".shelf-") as file:
-        yield Shelf(file)
+def row_store(lake: Lake, asset: str, key: PartitionKey | None) -> Iterator["RowStore"]:
+    """An empty store of rows; its file lies beside the table while it is used."""
+    with TemporaryDirectory(prefix=".rows-", dir=lake.fs.scratch(lake.table(asset, key).parent)) as temporary:
+        connection = sqlite3.connect(Path(temporary) / "rows.sqlite", isolation_level=None)
+        store = RowStore(connection)
+    # The file has no name any more: whatever happens to this process, nothing of the sessions is left behind.
+    with closing(connection):
+        yield store
 
 
-class Shelf:
-    """Rows in a file, each to be taken by its place as often as it is wanted."""
+class RowStore:
+    """Rows on disk, each to be read by its number as often as it is needed."""
 
-    _SIZES = struct.Struct("<II")  # packed, and as it was
     _ZSTD = pa.Codec("zstd", compression_level=1)
 
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-
-    def put_all(self, batches: Iterator[pa.RecordBatch]) -> pa.Table:
-        """Put the rows of batches away; the index says of each its `place`, and what it is sorted and told apart by."""
-        known = pa.schema([CURATED.field(name) for name in ("session_id", "task_key", "kept")])
-        parts = []
-        places = array("q")
-        for batch in batches:
-            parts.append(batch.select(known.names).cast(known))
-            places.extend(self.put(row) for row in to_rows([batch], raw=True))
-        index = pa.Table.from_batches(parts, known)
-        return index.append_column("place", pa.Array.from_buffers(pa.int64(), len(places), [None, pa.py_buffer(places)]))
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        for statement in (
+            "PRAGMA journal_mode = OFF",
+            "PRAGMA synchronous = OFF",
+            "CREATE TABLE rows (number INTEGER PRIMARY KEY, size INTEGER, packed BLOB)",
+            "BEGIN",
+        ):
+            connection.execute(statement)
 
     def put(self, row: Row) -> int:
-        """Put a row at the end; its place."""
-        place = self._file.tell()
-        given = msgspec.msgpack.encode({name: bytes(value) if type(value) is msgspec.Raw else value for name, value in row.items()})
-        packed = self._ZSTD.compress(given, asbytes=True)
-        self._file.write(self._SIZES.pack(len(packed), len(given)) + packed)
-        return place
+        """Store a row; its number."""
+        packed = msgspec.msgpack.encode({name: bytes(value) if type(value) is msgspec.Raw else value for name, value in row.items()})
+        values = (len(packed), self._ZSTD.compress(packed, asbytes=True))
+        return self._connection.execute("INSERT INTO rows (size, packed) VALUES (?, ?)", values).lastrowid or 0
 
-    def take(self, place: int) -> Row:
-        """The row at a place."""
-        self._file.seek(place)
-        packed, size = self._SIZES.unpack(self._file.read(self._SIZES.size))
-        given = msgspec.msgpack.decode(self._ZSTD.decompress(self._file.read(packed), size, asbytes=True))
-        return {name: msgspec.Raw(value) if type(value) is bytes else value for name, value in given.items()}
-
-    def session(self, place: int) -> Session:
-        """The session at a place."""
-        return row_session(self.take(place))
+    def take(self, number: int) -> Row:
+        """The row of a number."""
+        size, packed = self._connection.execute("SELECT size, packed FROM rows WHERE number = ?", (number,)).fetchone()
+        row = msgspec.msgpack.decode(self._ZSTD.decompress(packed, size, asbytes=True))
+        return {name: msgspec.Raw(value) if type(value) is bytes else value for name, value in row.items()}

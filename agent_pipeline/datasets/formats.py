@@ -1,7 +1,7 @@
 """The forms in which SFT rows leave the lake: as they are, as OpenAI's fine-tuning file, and as prompt and completion.
 
-In a prompt-completion form the completion is the agent's last answer and the prompt is **all** that came before it. (An answer without the
-calls and results that led to it would teach the model to make things up.) A row whose last message is not an answer to a user makes none.
+In a prompt-completion form the completion is the agent's last answer, and the prompt is **everything** before it: an answer without the
+calls and results that led to it would teach the model to make things up. A row that does not end with an answer to a user has no such form.
 """
 
 import re
@@ -9,11 +9,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal, NamedTuple, get_args
 
-import msgspec
 import pyarrow as pa
 
 from agent_pipeline.datasets.sft import SFT
 from agent_pipeline.sessions.session import Message, Tool, tool_calls
+from agent_pipeline.sessions.text import readable
 
 Format = Literal["conversational", "openai", "prompt_completion", "prompt_completion_messages"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -57,18 +57,8 @@ def in_form(rows: Iterable[Row], name: str, counts: Counter[str] | None = None) 
             yield made
 
 
-def as_text(messages: list[Message]) -> str:
-    """A conversation as plain text, a paragraph a message; a call is its JSON."""
-    paragraphs = []
-    for message in messages:
-        calls = [{"name": call["function"]["name"], "arguments": call["function"]["arguments"]} for call in message.get("tool_calls") or ()]
-        said = [message["content"]] if message["content"] else []
-        paragraphs.append(f"{message['role'].capitalize()}: " + "\n".join(said + [msgspec.json.encode(call).decode() for call in calls]))
-    return "\n\n".join(paragraphs)
-
-
 def without_weights(messages: list[Message]) -> list[Message]:
-    """The messages as they were before some were marked as not to be learnt."""
+    """The messages without the marks of what is not trained."""
     return [{name: value for name, value in message.items() if name != "weight"} for message in messages]
 
 
@@ -76,8 +66,8 @@ _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
 def _openai(row: Row) -> Row | str:
-    """OpenAI's file has these two keys alone, and none for an empty list of tools. One bad name in it, and the whole file is refused: a row
-    that calls such a tool has no such form, and one that does not goes without that tool."""
+    """OpenAI's file has only these two keys, and no empty list of tools. OpenAI refuses a whole file for one bad name: a row that calls
+    such a tool has no such form, and any other row goes without that tool."""
     if not all(_NAME.fullmatch(name) for name, _ in tool_calls(row["messages"])):
         return REFUSED_NAME
     tools = [tool for tool in map(_function, row["tools"]) if _NAME.fullmatch(str(tool["function"].get("name", "")))]
@@ -101,8 +91,8 @@ def _parted_text(row: Row) -> Row | str:
     made = _parted(row)
     if isinstance(made, str):
         return made
-    # The blank is the answer's: a prompt that ends with one is cut into other tokens than the two together.
-    return made | {"prompt": as_text(made["prompt"]) + "\n\nAssistant:", "completion": " " + made["completion"][0]["content"]}
+    # The space belongs to the answer: a prompt that ends with a space has other tokens than the two together.
+    return made | {"prompt": readable(made["prompt"]) + "\n\nASSISTANT:", "completion": " " + made["completion"][0]["content"]}
 
 
 def _with(table: pa.Schema, column: pa.DataType) -> pa.Schema:

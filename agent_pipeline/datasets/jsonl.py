@@ -24,10 +24,10 @@ _OF_THE_TABLE = {"split", "score", "created_at"}
 
 
 def trainers_lines(rows: Iterable[Mapping[str, Any]]) -> Iterator[bytes]:
-    """Rows of a side as lines (without newlines) of the file that trainers read; JSON columns may be `msgspec.Raw`.
+    """Rows of a split as lines (without newlines) of the file that trainers read; JSON columns may be `msgspec.Raw`.
 
-    Left out are the side, which the file's name says, what only selection goes by (the JSON reader of `datasets` takes times for local
-    ones), and keys that have no value: but for `tools`, which LLaMA-Factory wants in every file that it is told to have them.
+    The split (the file's name says it), what only selection uses (the JSON reader of `datasets` takes times for local ones) and keys
+    without a value are left out; `tools` stays, because LLaMA-Factory needs the key in every row of a file with tools.
     """
     for row in rows:
         kept = {name: value for name, value in row.items() if name == "tools" or (name not in _OF_THE_TABLE and value is not None)}

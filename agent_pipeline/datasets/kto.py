@@ -1,7 +1,7 @@
 """Unpaired preferences (KTO): a judged session is a completion with a label, good or bad; it needs no partner.
 
-The verdict is one of the whole session, so the completion is all that came of the first request: from the agent's first message after
-a user has spoken to its last.
+The verdict is about the whole session, so the completion is everything that followed the first request: from the agent's first message
+after a user's to its last.
 """
 
 from collections import Counter
@@ -45,7 +45,7 @@ def kto_rows(
 def labelled_rows(
     labelled: Iterable[tuple[Session, bool]], split: TaskSplit, paired: Collection[str] = (), counts: Counter[str] | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Rows of `KTO`, one at a time, without the sessions `paired`, whose signal is in a pair already.
+    """Rows of `KTO`, one at a time, without the sessions `paired`, which are in a pair already.
 
     `counts` gets `desirable`, `undesirable`, `in_a_pair`, `no_answer_to_a_user`, and the sessions that are neither good nor bad:
     `left_out_as_infrastructure_error`, `left_out_as_attack_succeeded`.
@@ -74,7 +74,7 @@ def labelled_rows(
 
 
 def prompt_and_completion(messages: list[Message]) -> tuple[list[Message], list[Message]] | None:
-    """A conversation parted before the agent's first message after a user's, and ended with its last; null where there is no such."""
+    """A conversation cut before the agent's first message after a user's, and after its last; `None` where there is no such message."""
     messages = to_last_assistant(messages)
     asked = next((at for at, message in enumerate(messages) if message["role"] == "user"), len(messages))
     first = next((at for at in range(asked, len(messages)) if messages[at]["role"] == "assistant"), None)

@@ -1,16 +1,13 @@
-"""The ledger of task → side: what was decided once holds, whatever the settings, the store or its tasks become later.
+"""The ledger of task → split: a task keeps the split that it was given first, whatever the settings or the store become later.
 
-A small table of the lake, one a partition. A task that it does not know gets its side by hash and is written down. Where the ledger is
-lost, the hash gives the same sides again as long as the sizes of the split are the same.
+It is a small table of the lake, one a partition. A task that it does not know gets its split by hash and is recorded. If the ledger is
+lost, the hash gives the same splits again, as long as the sizes of the split are the same.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import pyarrow as pa
-from filelock import FileLock
 
 from agent_pipeline.datasets.splits import Split, SplitSizes
 from agent_pipeline.errors import DataError
@@ -23,23 +20,23 @@ SCHEMA = pa.schema([pa.field("task_key", pa.string(), nullable=False), pa.field(
 
 @dataclass(frozen=True)
 class Ledger:
-    """The sides of a partition's tasks; `sizes` decides for tasks that nobody has met."""
+    """The splits of a partition's tasks; `sizes` decides for tasks that it does not know."""
 
     sizes: SplitSizes
     known: dict[str, Split]
 
     def of(self, task_key: str) -> Split:
-        """The side of a task, as it was written down first."""
+        """The split of a task, as it was recorded first."""
         return self.known.get(task_key) or self.sizes.of(task_key)
 
     @property
     def older_than_the_sizes(self) -> int:
-        """How many tasks stand on another side than the sizes of today would give them."""
+        """How many tasks are in another split than today's sizes would give them."""
         return sum(split != self.sizes.of(task) for task, split in self.known.items())
 
 
 def read_ledger(lake: Lake, key: PartitionKey, sizes: SplitSizes) -> Ledger:
-    """What is written down; nothing for a partition of which nothing is.
+    """The recorded tasks; none where the partition has no ledger.
 
     Raises:
         DataError: the ledger is damaged.
@@ -47,22 +44,22 @@ def read_ledger(lake: Lake, key: PartitionKey, sizes: SplitSizes) -> Ledger:
     if not lake.has(LEDGER, key):
         return Ledger(sizes, {})
     try:
-        tasks, sides = lake.open(LEDGER, key).read(SCHEMA.names).columns
+        tasks, splits = lake.open(LEDGER, key).read(SCHEMA.names).columns
     except (DataError, pa.ArrowException, OSError) as error:
         raise DataError(
             f"The ledger of the split of {key} at {lake.table(LEDGER, key)} is damaged: put a copy of it back, or delete it, and every "
-            "task gets the side of its hash again, which is the same as long as the sizes of the split are."
+            "task gets the split of its hash again, which is the same as long as the sizes of the split are."
         ) from error
-    return Ledger(sizes, dict(zip(tasks.to_pylist(), sides.to_pylist(), strict=True)))
+    return Ledger(sizes, dict(zip(tasks.to_pylist(), splits.to_pylist(), strict=True)))
 
 
-def settle(lake: Lake, key: PartitionKey, tasks: Iterable[str], sizes: SplitSizes) -> Ledger:
-    """The ledger with these tasks in it; written, in one step, when one is new.
+def record_tasks(lake: Lake, key: PartitionKey, tasks: Iterable[str], sizes: SplitSizes) -> Ledger:
+    """The ledger with these tasks in it; it is written, in one step, if one of them is new.
 
     Raises:
         DataError: the ledger is damaged.
     """
-    with _alone(lake, key):
+    with lake.fs.lock(lake.table(LEDGER, key).parent / ".lock"):  # several assets of a partition may run at once
         ledger = read_ledger(lake, key, sizes)
         new = {task: sizes.of(task) for task in tasks if task not in ledger.known}
         if not new:
@@ -73,29 +70,16 @@ def settle(lake: Lake, key: PartitionKey, tasks: Iterable[str], sizes: SplitSize
         return Ledger(sizes, known)
 
 
-def unsettle(lake: Lake, key: PartitionKey, gone: Collection[str], renamed: Mapping[str, str]) -> int:
-    """Take tasks out of the ledger, and give others another name, on the side that they have; how many were taken out.
+def remove_tasks(lake: Lake, key: PartitionKey, gone: Collection[str], renamed: Mapping[str, str]) -> int:
+    """Take tasks out of the ledger, and give others another name in the split that they have; returns how many were taken out.
 
     Raises:
         DataError: the ledger is damaged.
     """
-    with _alone(lake, key):
+    with lake.fs.lock(lake.table(LEDGER, key).parent / ".lock"):  # several assets of a partition may run at once
         known = read_ledger(lake, key, SplitSizes()).known
         left = dict(sorted((renamed.get(task, task), split) for task, split in known.items() if task not in gone))
         if left != known:
             table = pa.table({"task_key": list(left), "split": list(left.values())}, schema=SCHEMA)
             lake.stage(LEDGER, key, table.to_batches(), SCHEMA).commit()
         return len(known) - len(left)
-
-
-@contextmanager
-def _alone(lake: Lake, key: PartitionKey) -> Iterator[None]:
-    """One writer at a time on this machine: three assets of a partition may run side by side. In a remote lake the last one wins: what it
-    did not see is found by hash again."""
-    if not lake.is_local:
-        yield
-        return
-    folder = Path(lake.table(LEDGER, key).parent.path)
-    folder.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder / ".lock"):
-        yield

@@ -1,10 +1,10 @@
-"""One data set of several agents (01 B6): their SFT rows, mixed by weights, each row on the side where it was.
+"""One data set of several agents: their SFT rows, mixed by weights, each row in the split where it was.
 
-Which rows is decided on a few hashes a row; the conversations are read once more for those that were taken. The training side is mixed by
-the weights. The held-out sides hold every row of the agents that take part: they measure, and no weight makes an agent easier to measure.
+Which rows are taken is decided on a few hashes a row; then the conversations of those are read once more. The rows to train on are mixed by
+the weights. The held-out splits hold every row of the agents that take part: they measure, and no weight makes an agent easier to measure.
 
-Each agent's own split knows nothing of the others' tasks. What would stand on two sides here (a task's key, an exact text, or all that
-users said before the agent answered, in two agents) stays on the side that is held out more: test, then select, then train.
+Each agent's own split knows nothing of the others' tasks. What would be in two splits here (a task's key, an exact text, or everything that
+users wrote before the agent answered, in two agents) stays where it is held out more: `test`, then `select`, then `train`.
 """
 
 from collections import Counter, defaultdict
@@ -16,11 +16,14 @@ from typing import Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
+import pyarrow.parquet as pq
 
-from agent_pipeline.datasets.curated import shelf
-from agent_pipeline.datasets.mixing import MixerConfig, MultiTaskMixer, TaskSample, TaskShare
+from agent_pipeline.datasets.build import Built, build
+from agent_pipeline.datasets.curated import row_store
+from agent_pipeline.datasets.mixing import MixerConfig, MultiTaskMixer, Strategy, TaskSample, TaskShare
+from agent_pipeline.datasets.publishing import ConversationFileOptions, Publication
 from agent_pipeline.datasets.sft import SFT
-from agent_pipeline.datasets.splits import SPLITS
+from agent_pipeline.datasets.splits import SPLITS, first_request
 from agent_pipeline.errors import DataError, SettingsError
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.session import Message
@@ -30,7 +33,7 @@ from agent_pipeline.storage.lake import Lake
 ASSET, SOURCE = "multi_task_dataset", "sft_dataset"
 
 MULTI_TASK = pa.schema([*SFT, pa.field("project", pa.string(), nullable=False), pa.field("agent", pa.string(), nullable=False)])
-"""The columns of `SFT`, and whose the row is. `row_id` is the agent's with `project/agent:` before it."""
+"""The columns of `SFT`, and the agent of the row. `row_id` is the agent's with `project/agent:` before it."""
 
 Row = dict[str, Any]
 
@@ -39,7 +42,7 @@ _RANK: dict[str, int] = {split: rank for rank, split in enumerate(SPLITS)}
 
 
 class Candidate(NamedTuple):
-    """What is known of a row before it is taken: its agent, ids and side, and hashes of its text and of what the agent was asked first."""
+    """What is known of a row before it is taken: its agent, ids and split, and hashes of its text and of the first request."""
 
     key: PartitionKey
     row_id: str
@@ -47,34 +50,86 @@ class Candidate(NamedTuple):
     task_key: str
     split: str
     text: bytes
-    asked: bytes | None
+    request: bytes | None
 
 
 @dataclass
 class Mix:
-    """Which rows were taken, in their order; `shares` of the training side by agent, `sides` the rows taken by agent and side."""
+    """Which rows were taken, in their order; `shares` of the training split by agent; how many rows were taken, by agent and split."""
 
     taken: list[tuple[PartitionKey, str]] = field(default_factory=list)
     shares: dict[str, TaskShare] = field(default_factory=dict)
-    sides: dict[str, Counter[str]] = field(default_factory=dict)
+    splits: dict[str, Counter[str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Mixed:
+    """The built table, which rows it has, and the agents that have no SFT rows yet."""
+
+    built: Built
+    mix: Mix
+    missing: list[PartitionKey]
+
+
+def build_multi_task(
+    lake: Lake,
+    known: Sequence[PartitionKey],
+    weights: Mapping[str, float],
+    strategy: Strategy = "weighted",
+    seed: int = 42,
+    total: int | None = None,
+    files: ConversationFileOptions | None = None,
+) -> Mixed:
+    """Build `multi_task_dataset` from the SFT rows of the `known` agents that have a weight.
+
+    Raises:
+        SettingsError: a weight fits no agent, or no agent has a weight above 0.
+        DataError: no agent has rows to train on, or a table is damaged.
+        SplitError: something is in two splits.
+        ExportError: the hub refuses.
+    """
+    weighted = weights_of(known, weights)
+    keys = [key for key, weight in weighted.items() if weight]
+    if not keys:
+        raise SettingsError(f"[mixing] gives none of the {len(known)} known agents a weight above 0: give weights, as {{'*' = 1}}.")
+    missing = [key for key in keys if not lake.has(SOURCE, key)]
+    if len(missing) == len(keys):
+        raise DataError(f"None of the agents {', '.join(map(str, keys[:20]))} has an {SOURCE}: materialize {SOURCE} of them first.")
+    counts = Counter(agents=len(keys), agents_without_a_weight=len(known) - len(keys), agents_without_an_sft_dataset=len(missing))
+    config = MixerConfig({str(key): weighted[key] for key in keys}, strategy, seed=seed, total_samples=total or None)
+    mixed = mix({key: [] if key in missing else list(candidates(lake, key)) for key in keys}, config, counts)
+    shown = ", ".join(f"{name} = {weight:g}" for name, weight in weights.items())
+    publication = Publication(
+        asset=ASSET,
+        partition=None,
+        agents=[str(key) for key in keys if key not in missing],
+        description="Conversations of several agents, to imitate.",
+        task="text-generation",
+        filters=[
+            f"training rows mixed by the strategy {strategy}, weights {shown}",
+            "rows that another agent holds out more are left out; equal conversations are taken once",
+        ],
+    )
+    files = files or ConversationFileOptions()
+    built = build(lake, None, MULTI_TASK, "messages", mixed_rows(lake, mixed.taken), counts, publication, files, crossing_requests)
+    return Mixed(built, mixed, missing)
 
 
 def weights_of(keys: Sequence[PartitionKey], weights: Mapping[str, float]) -> dict[PartitionKey, float]:
-    """The weight of each agent that has one: that of its name, else of the first pattern (`tau/*`) that fits it; each agent has it whole.
+    """The weight of each agent that has one: that of its name, else of the first pattern (`tau/*`) that fits it.
 
     Raises:
         SettingsError: a name or a pattern fits no agent.
     """
-    found: dict[PartitionKey, float] = {}
-    for key in keys:
-        fitting = [pattern for pattern in weights if fnmatchcase(str(key), pattern)]
-        if str(key) in weights or fitting:
-            found[key] = weights[str(key)] if str(key) in weights else weights[fitting[0]]
+    fitting = {
+        key: next((pattern for pattern in (str(key), *weights) if pattern in weights and fnmatchcase(str(key), pattern)), None)
+        for key in keys
+    }
     for pattern in weights:
         if not any(fnmatchcase(str(key), pattern) for key in keys):
             known = ", ".join(map(str, keys)) or "none"
             raise SettingsError(f"The weight of {pattern!r} in [mixing] fits no agent: known are {known}.")
-    return found
+    return {key: weights[pattern] for key, pattern in fitting.items() if pattern is not None}
 
 
 def candidates(lake: Lake, key: PartitionKey) -> Iterator[Candidate]:
@@ -87,29 +142,30 @@ def candidates(lake: Lake, key: PartitionKey) -> Iterator[Candidate]:
     return (_candidate(key, row) for row in to_rows(read, raw=True))
 
 
-def candidates_of_mixed(lake: Lake) -> Iterator[Candidate]:
-    """Every row of the mixed table. Raises as `candidates`."""
-    read = stored_batches(lake.open(ASSET, None), [*_IDS, "project", "agent", "messages", "tools"])
-    return (_candidate(PartitionKey(row["project"], row["agent"]), row) for row in to_rows(read, raw=True))
+def crossing_requests(file: pq.ParquetFile) -> dict[str, list[str]]:
+    """The rows of a mixed table whose request another agent has in a split that is held out more."""
+    rows = to_rows(stored_batches(file, [*_IDS, "project", "agent", "messages", "tools"]), raw=True)
+    found = crossing(_candidate(PartitionKey(row["project"], row["agent"]), row) for row in rows)
+    return {"request": [each.row_id for each in found["request"]]}
 
 
 def crossing(found: Iterable[Candidate]) -> dict[str, list[Candidate]]:
-    """The rows that another agent has on a side that is held out more, by what they have in common: task, exact text, or request."""
+    """The rows that another agent has in a split that is held out more, by what they have in common: task, exact text, or request."""
     every = list(found)
     crossed: dict[str, list[Candidate]] = {}
-    for kind in ("task_key", "text", "asked"):
-        sides: dict[Any, dict[str, set[PartitionKey]]] = defaultdict(lambda: defaultdict(set))
+    for kind in ("task_key", "text", "request"):
+        holders: dict[Any, dict[str, set[PartitionKey]]] = defaultdict(lambda: defaultdict(set))
         for each in every:
-            sides[getattr(each, kind)][each.split].add(each.key)
-        sides.pop(None, None)
-        crossed[kind] = [each for each in every if _is_held_out_by_another(each, sides.get(getattr(each, kind), {}))]
+            holders[getattr(each, kind)][each.split].add(each.key)
+        holders.pop(None, None)
+        crossed[kind] = [each for each in every if _is_held_out_by_another(each, holders.get(getattr(each, kind), {}))]
     return crossed
 
 
 def mix(found: Mapping[PartitionKey, Sequence[Candidate]], config: MixerConfig, counts: Counter[str]) -> Mix:
     """Choose the rows. `config` has a weight for each agent, by name; agents of weight 0 are to be left out before.
 
-    `counts` gets `rows_of_the_agents` = `rows` + `left_out_as_<what>_on_a_side_held_out_more` + `equal_to_another_row` + `not_needed`.
+    `counts` gets `rows_of_the_agents` = `rows` + `left_out_as_<what>_is_held_out_more` + `equal_to_another_row` + `not_needed`.
 
     Raises:
         DataError: no agent has a row to train on.
@@ -119,9 +175,9 @@ def mix(found: Mapping[PartitionKey, Sequence[Candidate]], config: MixerConfig, 
     left_out: set[tuple[PartitionKey, str]] = set()
     for kind, rows in crossing(every).items():
         new = {(each.key, each.row_id) for each in rows} - left_out
-        counts[f"left_out_as_{_CROSSING[kind]}_on_a_side_held_out_more"] += len(new)
+        counts[f"left_out_as_{_CROSSING[kind]}_is_held_out_more"] += len(new)
         left_out |= new
-    made = Mix(sides={str(key): Counter() for key in sorted(found)})
+    mixed = Mix(splits={str(key): Counter() for key in sorted(found)})
     for split in SPLITS:
         pools = {
             str(key): [
@@ -138,53 +194,53 @@ def mix(found: Mapping[PartitionKey, Sequence[Candidate]], config: MixerConfig, 
         mixer = MultiTaskMixer(config if split == "train" else MixerConfig(config.task_weights, "proportional", seed=config.seed))
         keys = {str(key): key for key in found}
         for sample in mixer.mix(pools):
-            made.taken.append((keys[sample.task_type], sample.source))
-            made.sides[sample.task_type][split] += 1
-        made.shares = made.shares or mixer.report
+            mixed.taken.append((keys[sample.task_type], sample.source))
+            mixed.splits[sample.task_type][split] += 1
+        mixed.shares = mixed.shares or mixer.report
         counts["equal_to_another_row"] += sum(share.duplicates for share in mixer.report.values())
         counts["not_needed"] += sum(share.available - share.taken for share in mixer.report.values())
-    counts["rows"] += len(made.taken)
-    return made
+    counts["rows"] += len(mixed.taken)
+    return mixed
 
 
 def mixed_rows(lake: Lake, taken: Sequence[tuple[PartitionKey, str]]) -> Iterator[Row]:
-    """Rows of `MULTI_TASK`, those that were taken, in their order; memory holds a batch of an agent's rows.
+    """The taken rows of `MULTI_TASK`, in their order; memory holds a batch of an agent's rows.
 
-    Each agent's table is read once, from its beginning to its end; until their turn comes, rows lie in a file beside this table.
+    Each agent's table is read once; its rows lie in a temporary file until their turn comes.
+
+    Raises:
+        DataError: a row is gone, because its table was replaced meanwhile.
     """
     wanted: dict[PartitionKey, set[str]] = defaultdict(set)
     for key, row_id in taken:
         wanted[key].add(row_id)
-    places: dict[tuple[PartitionKey, str], int] = {}
-    with shelf(lake, ASSET, None) as kept:
+    numbers: dict[tuple[PartitionKey, str], int] = {}
+    with row_store(lake, ASSET, None) as store:
         for key in sorted(wanted):
             for row in to_rows(stored_batches(lake.open(SOURCE, key), SFT.names), raw=True):
                 if row["row_id"] in wanted[key]:
                     named = {"row_id": f"{key}:{row['row_id']}", "project": key.project, "agent": key.agent}
-                    places[key, row["row_id"]] = kept.put(row | named)
-        for one in taken:
-            yield kept.take(places[one])
+                    numbers[key, row["row_id"]] = store.put(row | named)
+        if gone := [f"{row_id} of {key}" for key, row_id in taken if (key, row_id) not in numbers]:
+            raise DataError(f"{len(gone)} rows of {SOURCE} were replaced while they were mixed ({gone[0]}): materialize {ASSET} again.")
+        for key_and_row in taken:
+            yield store.take(numbers[key_and_row])
 
 
-_CROSSING = {"task_key": "its_task", "text": "its_text", "asked": "its_request"}
+_CROSSING = {"task_key": "its_task", "text": "its_text", "request": "its_request"}
 
 
-def _is_held_out_by_another(one: Candidate, sides: Mapping[str, Collection[PartitionKey]]) -> bool:
-    return any(_RANK[split] > _RANK[one.split] and set(keys) - {one.key} for split, keys in sides.items())
+def _is_held_out_by_another(row: Candidate, holders: Mapping[str, Collection[PartitionKey]]) -> bool:
+    return any(_RANK[split] > _RANK[row.split] and set(keys) - {row.key} for split, keys in holders.items())
 
 
 def _candidate(key: PartitionKey, row: Row) -> Candidate:
     text = sha256(bytes(row["messages"]) + b"\n" + bytes(row["tools"])).digest()
     row_id, session_id, task_key, split = (row[name] for name in _IDS)
-    return Candidate(key, row_id, session_id, task_key, split, text, _asked(msgspec.json.decode(row["messages"])))
+    return Candidate(key, row_id, session_id, task_key, split, text, _request(msgspec.json.decode(row["messages"])))
 
 
-def _asked(messages: Sequence[Message]) -> bytes | None:
-    """A hash of what users said before the agent answered them, case and white space folded; null where they said nothing."""
-    said: list[str] = []
-    for message in messages:
-        if message["role"] == "assistant" and said:
-            break
-        if message["role"] == "user" and message["content"].strip():
-            said.append(" ".join(message["content"].lower().split()))
-    return sha256("\n".join(said).encode("utf-8")).digest() if said else None
+def _request(messages: Sequence[Message]) -> bytes | None:
+    """A hash of the first request, case and white space folded; `None` where there is none."""
+    texts = [" ".join(message["content"].lower().split()) for message in first_request(messages)]
+    return sha256("\n".join(texts).encode("utf-8")).digest() if texts else None

@@ -1,14 +1,13 @@
-"""Preference pairs: a good and a bad trial of one task, from one and the same prompt.
+"""Preference pairs: a positive and a negative trial of one task, from the same prompt.
 
-A pair needs equal system prompt, tools and first user turn; call ids are made comparable first, since every run draws its own. The
-prompt is the longest common beginning from which both sides go on with the agent's message. Equal answers of the agent, or one side's
-being the beginning of the other's, make no pair (they say that a shorter answer is worse, or better, than itself), nor do equal scores.
-A failure of the infrastructure is no bad answer, and an obeyed injection no good one: both stand on neither side.
+A pair needs an equal system prompt, tools and first user turn. Call ids are numbered first, since every run draws its own. The two
+conversations are cut at the first message that differs, and only where both continue with the agent's message there: if a user or a tool
+answered differently first, the agents were not asked the same, and there is no pair. Equal answers make no pair, nor does an answer that is
+the beginning of the other, nor do equal scores. A failure of the infrastructure and an obeyed injection are neither positive nor negative.
 """
 
-import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache, partial
 from hashlib import sha256
 from heapq import merge
@@ -17,10 +16,10 @@ from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 
+from agent_pipeline.datasets.pair_messages import Parts, answer_length, answers, comparable, no_difference, parted
 from agent_pipeline.datasets.sft import to_last_assistant
 from agent_pipeline.datasets.splits import TaskSplit
-from agent_pipeline.sessions.session import Message, Session, canonical_json, json_bytes, sha256_of
-from agent_pipeline.sessions.text import characters
+from agent_pipeline.sessions.session import Message, Session, json_bytes, sha256_of
 
 PREFERENCES = pa.schema(
     [
@@ -44,7 +43,7 @@ Strategy = Literal["margin", "best_worst", "all_pairs", "nearest_length"]
 
 
 class Pairing(NamedTuple):
-    """How the good and the bad sessions of a case are put together.
+    """How the positive and the negative sessions of a case are paired.
 
     `margin`: the widest difference of scores first, each session once. `best_worst`: the one pair with the widest difference.
     `all_pairs`: every pair. `nearest_length`: the most alike in length first, each session once, so that length says least about which
@@ -61,31 +60,31 @@ TRIALS_IN_MEMORY = 64
 
 
 Trial = Callable[[], Session]
-"""Reads a session: it may lie on disk until it is looked at."""
+"""Reads a session, which may lie on disk until then."""
 Opened = tuple[Session, list[Message]]
 
 
 class Case(NamedTuple):
-    """The good and the bad trials of a task."""
+    """The positive (`good`) and the negative (`bad`) trials of a task."""
 
     task_key: str
-    good: Sequence[Trial]
-    bad: Sequence[Trial]
+    good: list[Trial]
+    bad: list[Trial]
 
 
-class _Side(NamedTuple):
-    """What of a trial is known while its session is not at hand; `said` has 16 bytes of a hash for each of the agent's messages."""
+class _Member(NamedTuple):
+    """What is known of a trial while its session is not in memory; `answers` has 16 bytes of a hash for each of the agent's messages."""
 
     session_id: str
     score: float | None
     length: int
-    said: bytes
+    answers: bytes
     trial: Trial
 
 
 class _Candidate(NamedTuple):
-    chosen: _Side
-    rejected: _Side
+    chosen: _Member
+    rejected: _Member
     margin: float | None
 
     @property
@@ -94,11 +93,11 @@ class _Candidate(NamedTuple):
 
 
 class _Group(NamedTuple):
-    """The candidates that two scores make: all good trials of the one with all bad ones of the other, both by id."""
+    """The candidates of two scores: all positive trials with the one and all negative ones with the other, both by id."""
 
     margin: float | None
-    good: list[_Side]
-    bad: list[_Side]
+    good: list[_Member]
+    bad: list[_Member]
 
     def candidates(self) -> Iterator[_Candidate]:
         return (_Candidate(chosen, rejected, self.margin) for chosen, rejected in product(self.good, self.bad))
@@ -117,42 +116,48 @@ def preference_rows(
     pairing: Pairing = DEFAULT_PAIRING,
 ) -> Iterator[dict[str, Any]]:
     """`rows_of_cases` of sessions that are in memory; their order does not matter."""
-    tasks: dict[str, tuple[list[Trial], list[Trial]]] = defaultdict(lambda: ([], []))
-    for side, members in enumerate((good, bad)):
-        for session in members:
-            tasks[session.task_key][side].append(partial(_itself, session))
-    return rows_of_cases((Case(task, *tasks[task]) for task in sorted(tasks)), split, counts, pairing)
+    trials: dict[str, tuple[list[Trial], list[Trial]]] = defaultdict(lambda: ([], []))
+    for at, sessions in enumerate((good, bad)):
+        for session in sessions:
+            trials[session.task_key][at].append(partial(_unchanged, session))
+    return rows_of_cases((Case(task, *trials[task]) for task in sorted(trials)), split, counts, pairing)
 
 
-def _itself(session: Session) -> Session:
+def _unchanged(session: Session) -> Session:
     return session
 
 
 def rows_of_cases(
     cases: Iterable[Case], split: TaskSplit, counts: Counter[str] | None = None, pairing: Pairing = DEFAULT_PAIRING
 ) -> Iterator[dict[str, Any]]:
-    """Rows of `PREFERENCES`, in the order of the cases and of each in that of the strategy.
+    """Rows of `PREFERENCES`, in the order of the cases, and within a case in that of the strategy.
 
-    `margin` is the difference of the two scores, null where one of them has none and the verdicts alone say which is better. `counts` gets
-    `pairs`; the pairings that made none (`equal_answers`, `one_is_a_beginning_of_the_other`, `different_prompts`,
-    `not_better_by_the_margin`); `pairings_over_the_limit`, which were not tried; and the sessions `left_out_as_infrastructure_error` or
-    `_attack_succeeded`, and `sessions_without_a_partner`, which are for the unpaired (KTO) set.
+    `margin` is the difference of the two scores, `None` where one of them has none and the verdicts alone say which is better.
+
+    `counts` gets `pairs`; the pairings that made none, by reason (`equal_answers`, `one_is_a_beginning_of_the_other`,
+    `a_user_or_tool_differs_first`, `no_common_request`, `not_better_by_the_margin`); `pairings_over_the_limit`, which were not tried; the
+    sessions `left_out_as_infrastructure_error` or `_attack_succeeded`; and `sessions_without_a_partner`, which are for the unpaired (KTO)
+    set, of these `no_negative_of_the_task`, `no_positive_of_the_task` and `no_partner_with_the_same_prompt`.
     """
     counts = Counter() if counts is None else counts
     for case in cases:
         # Several pairings look at one trial, and a case may have more trials than memory should hold.
         opened = lru_cache(maxsize=TRIALS_IN_MEMORY)(_opened)
-        starts: dict[str, tuple[list[_Side], list[_Side]]] = defaultdict(lambda: ([], []))
-        for side, trials in enumerate((case.good, case.bad)):
+        starts: dict[str, tuple[list[_Member], list[_Member]]] = defaultdict(lambda: ([], []))
+        for at, trials in enumerate((case.good, case.bad)):
             for trial in trials:
                 session, messages = opened(trial)
                 if (unfit := unfit_to_compare(session)) is not None:
                     counts[f"left_out_as_{unfit}"] += 1
                     continue
                 counts["sessions_without_a_partner"] += 1
-                known = _Side(session.session_id, session.score, spoken(session.messages), _said(messages), trial)
-                starts[_start(session)][side].append(known)
-        groups = [group for sides in starts.values() for group in _groups(*sides, pairing.min_margin, counts)]
+                member = _Member(session.session_id, session.score, answer_length(session.messages), answers(messages), trial)
+                starts[_start(session)][at].append(member)
+        missing = None if case.good and case.bad else "no_positive_of_the_task" if case.bad else "no_negative_of_the_task"
+        for members in starts.values():
+            if not all(members):
+                counts[missing or "no_partner_with_the_same_prompt"] += len(members[0]) + len(members[1])
+        groups = [group for members in starts.values() for group in _groups(*members, pairing.min_margin, counts)]
         partnered: set[str] = set()
         for pair, parts in _pairs(groups, pairing, opened, counts):
             counts["pairs"] += 1
@@ -168,17 +173,17 @@ def _opened(trial: Trial) -> Opened:
 
 
 def unfit_to_compare(session: Session) -> str | None:
-    """Why a session is neither a good nor a bad answer, whatever its verdict; null where it is one."""
+    """Why a session is neither a positive nor a negative example, whatever its verdict; `None` where it may be one."""
     if session.error is not None:
         return "infrastructure_error"
     return "attack_succeeded" if session.attack_succeeded else None
 
 
-def _groups(good: list[_Side], bad: list[_Side], min_margin: float, counts: Counter[str]) -> Iterator[_Group]:
-    by_score: tuple[dict[float | None, list[_Side]], ...] = (defaultdict(list), defaultdict(list))
-    for scored, side in zip(by_score, (good, bad), strict=True):
-        for each in sorted(side, key=lambda one: one.session_id):
-            scored[each.score].append(each)
+def _groups(good: list[_Member], bad: list[_Member], min_margin: float, counts: Counter[str]) -> Iterator[_Group]:
+    by_score: tuple[dict[float | None, list[_Member]], ...] = (defaultdict(list), defaultdict(list))
+    for scored, members in zip(by_score, (good, bad), strict=True):
+        for member in sorted(members, key=lambda member: member.session_id):
+            scored[member.score].append(member)
     for (best, chosen), (worst, rejected) in product(by_score[0].items(), by_score[1].items()):
         margin = None if best is None or worst is None else best - worst
         if margin is None or (margin > 0 and margin >= min_margin):
@@ -193,20 +198,16 @@ def _width(of: _Candidate | _Group) -> float:
 
 
 def _ordered(groups: list[_Group], strategy: Strategy) -> Iterator[_Candidate]:
-    """The candidates of a case in the order of the strategy. Of all but two strategies they are made when they are asked for: a case may
-    have millions, and a few pairs."""
+    """The candidates of a case in the order of the strategy. They are made lazily where that is possible: a case may have millions."""
     everyone = (each for group in groups for each in group.candidates())
     if strategy == "nearest_length":
         yield from sorted(everyone, key=lambda each: (abs(each.chosen.length - each.rejected.length), each.ids))
     elif strategy == "all_pairs":
-        # Of all pairs as wide, a limit takes some by hash: by id they would all be the first good session's.
+        # Among pairs of one margin the hash decides: by id, a limit would leave only pairs of the first positive session.
         yield from sorted(everyone, key=lambda each: (-_width(each), sha256_of(each.ids)))
     else:
         for _, alike in groupby(sorted(groups, key=lambda group: -_width(group)), key=_width):
             yield from merge(*(group.candidates() for group in alike), key=lambda each: each.ids)
-
-
-Parts = tuple[list[Message], list[Message], list[Message]]
 
 
 def _pairs(
@@ -226,7 +227,9 @@ def _pairs(
             return
         if once and used & set(each.ids):
             continue
-        parts = _alike(each.chosen.said, each.rejected.said) or _parted(opened(each.chosen.trial)[1], opened(each.rejected.trial)[1])
+        parts = no_difference(each.chosen.answers, each.rejected.answers) or parted(
+            opened(each.chosen.trial)[1], opened(each.rejected.trial)[1]
+        )
         if isinstance(parts, str):
             counts[parts] += 1
             continue
@@ -235,70 +238,29 @@ def _pairs(
         yield each, parts
 
 
-def split_pair(chosen: list[Message], rejected: list[Message]) -> Parts | str:
-    """`(prompt, chosen rest, rejected rest)` with comparable call ids, or the name of the reason why the two make no pair."""
-    one, other = (to_last_assistant(comparable(messages)) for messages in (chosen, rejected))
-    return _alike(_said(one), _said(other)) or _parted(one, other)
+_NO_PAIR = {
+    "no_negative_of_the_task": "sessions have no negative trial of their task",
+    "no_positive_of_the_task": "sessions have no positive trial of their task",
+    "no_partner_with_the_same_prompt": "sessions have no partner with the same system prompt, tools and first request",
+    "left_out_as_infrastructure_error": "sessions ended in a failure of the infrastructure",
+    "left_out_as_attack_succeeded": "sessions obeyed an injection",
+    "not_better_by_the_margin": "pairings have scores that do not differ by the margin",
+    "equal_answers": "pairings have equal answers",
+    "one_is_a_beginning_of_the_other": "pairings have an answer that is the beginning of the other",
+    "a_user_or_tool_differs_first": "pairings differ first in what a user or a tool answered",
+    "no_common_request": "pairings have no request in common",
+}
 
 
-def _said(messages: list[Message]) -> bytes:
-    """What users and tools said may differ between trials whose agents did the same: only the agents' own messages are compared."""
-    return b"".join(sha256(json_bytes(message)).digest()[:16] for message in _of_assistant(messages))
-
-
-def _alike(one: bytes, other: bytes) -> str | None:
-    if one == other:
-        return "equal_answers"
-    return "one_is_a_beginning_of_the_other" if one.startswith(other) or other.startswith(one) else None
-
-
-def _parted(one: list[Message], other: list[Message]) -> Parts | str:
-    common = next(index for index, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
-    while common and not one[common]["role"] == other[common]["role"] == "assistant":
-        common -= 1
-    if not any(message["role"] == "user" for message in one[:common]):
-        return "different_prompts"
-    return one[:common], one[common:], other[common:]
-
-
-def _of_assistant(messages: list[Message]) -> list[Message]:
-    return [message for message in messages if message["role"] == "assistant"]
-
-
-def spoken(messages: list[Message]) -> int:
-    """How many characters the agent said and called with."""
-    return characters(_of_assistant(messages))
+def why_no_pairs(counts: Mapping[str, int]) -> str:
+    """A sentence for the case that there are no pairs, from the counts of `rows_of_cases`, the most frequent reason first."""
+    reasons = sorted(((counts[name], text) for name, text in _NO_PAIR.items() if counts.get(name)), reverse=True)
+    return f"There are no pairs: {'; '.join(f'{count:,} {text}' for count, text in reasons) or 'there are no judged sessions'}."
 
 
 def length_ratios(rows: Iterable[dict[str, Any]]) -> list[float]:
-    """How much longer than the rejected side each chosen one is (1: as long); a bias of the pairs that a model would learn first."""
-    return [spoken(row["chosen"]) / max(1, spoken(row["rejected"])) for row in rows]
-
-
-def comparable(messages: list[Message]) -> list[Message]:
-    """A copy in which call ids are numbered in order (`call_1`, …) and arguments are in canonical JSON."""
-    copied, names = [], dict[str, str]()
-    number = 0
-    for message in messages:
-        if calls := message.get("tool_calls"):
-            made = []
-            for call in calls:
-                number += 1
-                names[call["id"]] = f"call_{number}"
-                function = call["function"] | {"arguments": _canonical_arguments(call["function"]["arguments"])}
-                made.append(call | {"id": names[call["id"]], "function": function})
-            message = message | {"tool_calls": made}
-        if "tool_call_id" in message:
-            message = message | {"tool_call_id": names.get(message["tool_call_id"], message["tool_call_id"])}
-        copied.append(message)
-    return copied
-
-
-def _canonical_arguments(text: str) -> str:
-    try:
-        return canonical_json(json.loads(text))
-    except (ValueError, RecursionError):
-        return text
+    """The length of each chosen answer by that of the rejected one; where it is far from 1, a model learns the length first."""
+    return [answer_length(row["chosen"]) / max(1, answer_length(row["rejected"])) for row in rows]
 
 
 def _start(session: Session) -> str:

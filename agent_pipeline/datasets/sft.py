@@ -1,13 +1,14 @@
-"""Supervised fine-tuning rows: one kept session is one conversation that ends with the agent's words or calls.
+"""Supervised fine-tuning rows: one kept session is one conversation that ends with a trained message of the agent.
 
-Messages are in OpenAI's form. A turn that is not to be learnt has OpenAI's `weight: 0` on the assistant's message; a message without
-`weight` is learnt. `training.masks` honours it: no token of such a turn is trained.
+Messages are in OpenAI's form. A turn that is not to be trained has OpenAI's `weight: 0` on the assistant's message; a message without
+`weight` is trained. `training.masks` honours it.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 
 from agent_pipeline.datasets.splits import TaskSplit
@@ -28,81 +29,77 @@ SFT = pa.schema(
         pa.field("created_at", pa.timestamp("us", tz="UTC")),
     ]
 )
-"""`score` (see `known_score`) and `created_at` are the session's, null where nobody knows: of rows alike the better judged stands, then the
-earlier."""
+"""`score` (see `known_score`) and `created_at` are the session's, null where unknown: of equal rows the better judged is kept, then the
+earlier. A new column needs a line here, a value in `sft_rows`, and its origin in `defs.columns`."""
+
+
+class _Head(msgspec.Struct):
+    """What decides where a conversation is cut; a message's text is skipped."""
+
+    role: str
+    weight: float = 1
+
+
+_HEADS = msgspec.json.Decoder(list[_Head])
 
 
 def sft_rows(
-    sessions: Iterable[Session], split: TaskSplit, counts: Counter[str] | None = None, measures: Sequence[ConfiguredMeasure] = ()
+    rows: Iterable[Mapping[str, Any]], split: TaskSplit, counts: Counter[str] | None = None, measures: Sequence[ConfiguredMeasure] = ()
 ) -> Iterator[dict[str, Any]]:
-    """Rows of `SFT` in the order of the sessions, one at a time.
+    """Rows of `SFT` from rows of sessions (`session_row`, or the table `curated_sessions`), one at a time, in their order.
 
-    With `measures`, only the turns that pass all of them are learnt; see `unlearnt_turns`. What follows the last learnt message (a closing
-    user message, a last tool result) teaches nothing and is cut; a session without any makes no row. `row_id` is the session id, with
-    the positions of what is not learnt behind a `#`: another choice of turns is another row, to whoever trains on it. `counts` gets
-    `sessions`, `rows`, `trailing_messages_cut`, `no_assistant_message`, `no_turn_to_learn`, `turns`, `turns_not_learnt`,
-    `turns_not_measured`.
+    JSON columns may be `msgspec.Raw`; they are decoded only where a conversation changes. With `measures`, only the turns that pass all of
+    them are trained; see `untrained_turns`. What follows the last trained message (a closing user message, a last tool result) is cut; a
+    session without one makes no row. `row_id` is the session id, followed by `#` and the positions of the turns that a measure took out:
+    another choice of turns is another row. `counts` gets `sessions`, `rows`, `trailing_messages_cut`, `no_assistant_message`,
+    `no_turn_to_train`, `turns`, `turns_not_trained`, `turns_not_measured`.
     """
-    counts = Counter() if counts is None else counts
-    for session in sessions:
-        counts["sessions"] += 1
-        unlearnt = unlearnt_turns(session, measures, counts) if measures else []
-        messages = weighted(session.messages, unlearnt)
-        if not messages:
-            agent_spoke = any(message["role"] == "assistant" for message in session.messages)
-            counts["no_turn_to_learn" if agent_spoke else "no_assistant_message"] += 1
-            continue
-        counts["rows"] += 1
-        counts["trailing_messages_cut"] += len(session.messages) - len(messages)
-        yield {
-            "row_id": session.session_id + ("#" + ",".join(map(str, unlearnt)) if unlearnt else ""),
-            "session_id": session.session_id,
-            "content_sha256": session.content_sha256(),
-            "task_key": session.task_key,
-            "split": split.of(session.task_key),
-            "messages": messages,
-            "tools": session.tools,
-            "score": known_score(session.score, session.judgment),
-            "created_at": session.created_at,
-        }
-
-
-_ENDS_WITH_WORDS = b'"role":"assistant"}]'
-"""How the lake's JSON of messages ends (sorted keys, no blanks) where the last one is the agent's and calls nothing. Quotes within a text
-have a backslash before them, so that no text can end so."""
-
-
-def sft_rows_of_table(
-    rows: Iterable[dict[str, Any]], split: TaskSplit, counts: Counter[str] | None = None, measures: Sequence[ConfiguredMeasure] = ()
-) -> Iterator[dict[str, Any]]:
-    """`sft_rows` of rows of the table `curated_sessions` whose JSON columns are `msgspec.Raw`: what stays as it is is not read."""
     counts = Counter() if counts is None else counts
     for row in rows:
-        if measures or not bytes(row["messages"]).endswith(_ENDS_WITH_WORDS):
-            session = row_session(row)
-            session.score = known_score(session.score, row["verdict"])
-            yield from sft_rows([session], split, counts, measures)
-            continue
         counts["sessions"] += 1
+        messages = row["messages"]
+        heads = _HEADS.decode(messages) if isinstance(messages, msgspec.Raw) else msgspec.convert(messages, list[_Head])
+        untrained = untrained_turns(row_session(dict(row)), measures, counts) if measures else []
+        trained = [at for at, each in enumerate(heads) if each.role == "assistant" and each.weight and at not in untrained]
+        if not trained:
+            agent_spoke = any(each.role == "assistant" for each in heads)
+            counts["no_turn_to_train" if agent_spoke else "no_assistant_message"] += 1
+            continue
         counts["rows"] += 1
-        yield {name: row[name] for name in SFT.names if name in row} | {
-            "row_id": row["session_id"],
+        counts["trailing_messages_cut"] += len(heads) - trained[-1] - 1
+        if untrained or trained[-1] + 1 < len(heads):
+            decoded: list[Message] = msgspec.json.decode(messages) if isinstance(messages, msgspec.Raw) else messages
+            messages = [message | {"weight": 0} if at in untrained else message for at, message in enumerate(decoded[: trained[-1] + 1])]
+        yield {
+            "row_id": row["session_id"] + ("#" + ",".join(map(str, untrained)) if untrained else ""),
+            "session_id": row["session_id"],
+            "content_sha256": row["content_sha256"],
+            "task_key": row["task_key"],
             "split": split.of(row["task_key"]),
-            "score": known_score(row["score"], row["verdict"]),
+            "messages": messages,
+            "tools": row["tools"],
+            "score": known_score(row),
+            "created_at": row["created_at"],
         }
 
 
-def known_score(score: float | None, verdict: str | None) -> float | None:
-    """How good a session is, 0 to 1: its score, else what its verdict says; null where nobody judged it."""
-    return score if score is not None else {"acceptable": 1.0, "unacceptable": 0.0}.get(verdict or "")
+def known_score(session: Mapping[str, Any]) -> float | None:
+    """How good a session is, 0 to 1; `None` where nobody judged it.
+
+    A judged session has its `verdict_score`, in which no score overrules a person. Otherwise the source's score counts, else its judgment.
+    """
+    if "verdict_score" in session:
+        return session["verdict_score"]
+    of_judgment = {"acceptable": 1.0, "unacceptable": 0.0}.get(session["judgment"] or "")
+    return of_judgment if session["score"] is None else session["score"]
 
 
-def unlearnt_turns(session: Session, measures: Sequence[ConfiguredMeasure], counts: Counter[str]) -> list[int]:
+def untrained_turns(session: Session, measures: Sequence[ConfiguredMeasure], counts: Counter[str]) -> list[int]:
     """The positions of the assistant's messages that fail a measure, taken of the turn alone: its words, its calls and their results.
 
-    A measure that raises leaves the turn unlearnt (nobody found it good); one that does not apply to it says nothing.
+    A turn whose measure raises is not trained, since nobody found it good; a measure that does not apply to a turn says nothing.
     """
-    unlearnt = []
+    untrained = []
     for at, message in enumerate(session.messages):
         if message["role"] != "assistant":
             continue
@@ -114,21 +111,12 @@ def unlearnt_turns(session: Session, measures: Sequence[ConfiguredMeasure], coun
         counts["turns"] += 1
         counts["turns_not_measured"] += raised
         if raised or any(result.passed is False for result in results):
-            unlearnt.append(at)
-    counts["turns_not_learnt"] += len(unlearnt)
-    return unlearnt
-
-
-def weighted(messages: list[Message], unlearnt: Sequence[int]) -> list[Message]:
-    """The messages up to and with the last one to learn, the assistant's at the positions `unlearnt` with `weight: 0`."""
-    if not unlearnt:
-        return to_last_assistant(messages)
-    marked = [message | {"weight": 0} if at in unlearnt else message for at, message in enumerate(messages)]
-    last = max((at for at, message in enumerate(marked) if message["role"] == "assistant" and is_learnt(message)), default=-1)
-    return marked[: last + 1]
+            untrained.append(at)
+    counts["turns_not_trained"] += len(untrained)
+    return untrained
 
 
 def to_last_assistant(messages: list[Message]) -> list[Message]:
-    """The messages up to and with the last of the assistant; empty where there is none."""
-    last = max((index for index, message in enumerate(messages) if message["role"] == "assistant"), default=-1)
-    return messages[: last + 1]
+    """The messages up to and with the last trained one of the assistant; empty where there is none."""
+    trained = (index for index, message in enumerate(messages) if message["role"] == "assistant" and is_learnt(message))
+    return messages[: max(trained, default=-1) + 1]

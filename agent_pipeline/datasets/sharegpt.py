@@ -1,15 +1,15 @@
 """ShareGPT conversations: `{"from", "value"}` turns of `system`, `human`, `gpt`, `function_call` and `observation`.
 
-The form that LLaMA-Factory documents for tool use: a call's value is the JSON of `{"name", "arguments"}` with the arguments as an object,
-several calls in one message (and their results) are one turn whose value is a JSON list; after the system turn, human or observation and
-gpt or function_call take turns, else the loader throws the conversation away. Axolotl reads the same turns with its mappings of `from` and
-`value` and its `roles`. Both read `tools`, the JSON text of OpenAI's schemas, or null. It is a text because schemas are of no one type:
-datasets 4.0, the newest that LLaMA-Factory 0.9.5 takes, refuses a JSON file of them, or fills the keys of all into each. It is null and
-not empty because Axolotl 0.19 decodes whatever text it finds.
+This is the form that LLaMA-Factory documents for tool use. A call's value is the JSON of `{"name", "arguments"}` with the arguments as an
+object; several calls in one message (and their results) are one turn whose value is a JSON list. After the system turn, human or
+observation and gpt or function_call alternate, else the loader discards the conversation. Axolotl reads the same turns with its mappings of
+`from` and `value` and its `roles`. Both read `tools`, the JSON text of OpenAI's schemas, or null. It is a text because schemas have no one
+type: datasets 4.0, the newest that LLaMA-Factory 0.9.5 takes, refuses a JSON file of them. It is null and not empty because Axolotl 0.19
+decodes whatever text it finds.
 
-What that form has no place for stands beside it in keys that loaders leave alone, so that `messages_of` gives the chat back as it was:
-`ids` of calls and results, `words` that were said along with calls, `lengths` of messages that had to be joined into one turn, and
-`train: false` (Axolotl's `message_field_training: train`) on a turn that is not to be learnt.
+What that form has no place for is in keys that loaders ignore, so that `messages_of` restores the chat: `ids` of calls and results, `words`
+beside calls, `lengths` of messages that were joined into one turn, and `train: false` (Axolotl's `message_field_training: train`) on a turn
+that is not trained.
 """
 
 import json
@@ -40,14 +40,13 @@ Turn = dict[str, Any]
 _FROM = {"system": "system", "user": "human", "assistant": "gpt"}
 _ROLE = {name: role for role, name in _FROM.items()}
 _BETWEEN = "\n\n"
-"""Stands between messages of one role that are joined into one turn."""
-
+"""Separates messages of one role that are joined into one turn."""
 
 _TAKES_NONE: Tool = {"type": "object", "properties": {}}
 
 
 class _Call(msgspec.Struct):
-    """A call as a turn's value says it; the arguments keep the text that they had."""
+    """A call as it is written in a turn's value; the arguments keep their text."""
 
     name: str
     arguments: msgspec.Raw
@@ -58,8 +57,9 @@ def sharegpt_rows(
 ) -> Iterator[dict[str, Any]]:
     """Rows of `SHAREGPT`, one for each SFT row, in its order.
 
-    Rows whose turns do not alternate, which loaders that want them to throw away, are left out with `alternating`. `counts` gets `rows`,
-    `turns_do_not_alternate`, and `words_beside_calls`, the turns of which such loaders see the call and not the words.
+    With `alternating`, rows whose turns do not alternate are left out, since loaders that need it discard them. A row with a tool schema
+    that is not an object (or whose function or parameters are not) is left out. `counts` gets `rows`, `turns_do_not_alternate`,
+    `invalid_tool_schema`, and `words_beside_calls`: turns of which such loaders see the call and not the words.
     """
     counts = Counter() if counts is None else counts
     for row in sft_rows:
@@ -67,17 +67,23 @@ def sharegpt_rows(
         if alternating and not alternates(turns):
             counts["turns_do_not_alternate"] += 1
             continue
+        tools = [_schema(tool) for tool in row["tools"]]
+        if None in tools:
+            counts["invalid_tool_schema"] += 1
+            continue
         counts["rows"] += 1
         counts["words_beside_calls"] += sum("words" in turn for turn in turns)
-        kept = {name: row[name] for name in SHAREGPT.names if name in row and name != "tools"}
-        tools = json.dumps(list(map(_schema, row["tools"])), ensure_ascii=False) if row["tools"] else None
-        yield kept | {"conversations": turns, "tools": tools}
+        lineage = {name: row[name] for name in SHAREGPT.names if name in row and name != "tools"}
+        yield lineage | {"conversations": turns, "tools": json.dumps(tools, ensure_ascii=False) if tools else None}
 
 
-def _schema(tool: Tool) -> Tool:
-    """A tool in OpenAI's form; without parameters it takes none, by that form, which LLaMA-Factory wants said."""
-    function = tool.get("function", tool)
-    return {"type": "function", "function": function | {"parameters": _TAKES_NONE | (function.get("parameters") or {})}}
+def _schema(tool: Any) -> Tool | None:
+    """A tool in OpenAI's form, with parameters even if it takes none, which LLaMA-Factory needs; `None` where it is no schema."""
+    function = tool.get("function", tool) if isinstance(tool, dict) else None
+    parameters = (function.get("parameters") or {}) if isinstance(function, dict) else None
+    if not isinstance(function, dict) or not isinstance(parameters, dict):
+        return None
+    return {"type": "function", "function": function | {"parameters": _TAKES_NONE | parameters}}
 
 
 def conversations(messages: list[Message]) -> list[Turn]:
@@ -85,7 +91,7 @@ def conversations(messages: list[Message]) -> list[Turn]:
     turns: list[Turn] = []
     for role, members in groupby(messages, key=lambda message: message["role"]):
         if role == "assistant":
-            turns += [_spoken(message) for message in members]
+            turns += [_agent_turn(message) for message in members]
         elif role == "tool":
             turns.append(_results(list(members)))
         else:
@@ -104,8 +110,9 @@ def messages_of(turns: list[Turn]) -> list[Message]:
             texts = json.loads(value) if len(turn["ids"]) > 1 else [value]
             messages += [{"role": "tool", "tool_call_id": id_, "content": text} for id_, text in zip(turn["ids"], texts, strict=True)]
         elif kind == "function_call":
-            made = msgspec.json.decode(value, type=_Call | list[_Call])
-            calls = [_openai_call(id_, call) for id_, call in zip(turn["ids"], made if isinstance(made, list) else [made], strict=True)]
+            decoded = msgspec.json.decode(value, type=_Call | list[_Call])
+            named = zip(turn["ids"], decoded if isinstance(decoded, list) else [decoded], strict=True)
+            calls = [_openai_call(id_, call) for id_, call in named]
             messages.append({"role": "assistant", "content": turn.get("words", ""), "tool_calls": calls})
         else:
             start = 0
@@ -118,20 +125,20 @@ def messages_of(turns: list[Turn]) -> list[Message]:
 
 
 def alternates(turns: list[Turn]) -> bool:
-    """Whether, after a system turn at the start, what the agent is told and what it says take turns, and it has the last word."""
-    told = [turn["from"] in ("human", "observation") for turn in turns if turn is not turns[0] or turn["from"] != "system"]
+    """Whether, after a system turn at the start, input and the agent's turns alternate, and the agent has the last word."""
+    inputs = [turn["from"] in ("human", "observation") for turn in turns if turn is not turns[0] or turn["from"] != "system"]
     kinds = {turn["from"] for turn in turns[1:]}
-    return "system" not in kinds and len(told) % 2 == 0 and told == [at % 2 == 0 for at in range(len(told))]
+    return "system" not in kinds and len(inputs) % 2 == 0 and inputs == [at % 2 == 0 for at in range(len(inputs))]
 
 
-def _spoken(message: Message) -> Turn:
+def _agent_turn(message: Message) -> Turn:
     untrained = {} if is_learnt(message) else {"train": False}
     calls = message.get("tool_calls") or ()
     if not calls:
         return {"from": "gpt", "value": message["content"]} | untrained
-    said = [_said(call["function"]) for call in calls]
+    texts = [_call_json(call["function"]) for call in calls]
     words = {"words": message["content"]} if message["content"] else {}
-    value = said[0] if len(said) == 1 else f"[{', '.join(said)}]"
+    value = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
     return {"from": "function_call", "value": value, "ids": [call["id"] for call in calls]} | words | untrained
 
 
@@ -141,15 +148,15 @@ def _results(messages: list[Message]) -> Turn:
     return {"from": "observation", "value": value, "ids": [message["tool_call_id"] for message in messages]}
 
 
-def _said(function: dict[str, str]) -> str:
-    """A call's JSON. Arguments are the object that they are the text of, letter by letter; what is no object is a JSON string."""
+def _call_json(function: dict[str, str]) -> str:
+    """A call's JSON. Arguments that are the text of an object stay that text; others become a JSON string."""
     text = function["arguments"]
     arguments = text if _is_object(text) else json.dumps(text, ensure_ascii=False)
     return f'{{"name": {json.dumps(function["name"], ensure_ascii=False)}, "arguments": {arguments}}}'
 
 
 def _is_object(text: str) -> bool:
-    if text[:1] != "{" or text[-1:] != "}":  # blanks around it would be lost
+    if text[:1] != "{" or text[-1:] != "}":  # spaces around it would be lost
         return False
     try:
         msgspec.json.decode(text, type=dict[str, msgspec.Raw])

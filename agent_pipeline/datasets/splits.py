@@ -1,27 +1,28 @@
-"""The permanent split: `train`, `select` and `test` belong to the task, forever.
+"""The permanent split: a task is in `train`, `select` or `test`, with all its trials.
 
-A task's place is a hash of its key alone. Adding sessions, re-running, or moving the store never moves a task, so tonight's test task
-was in no earlier night's training set; all trials of a task are on one side. `ledger` keeps it so when the sizes change.
+A hash of the task's key alone decides. Adding sessions, running again or moving the store never moves a task, so no test task was in an
+earlier training set. `ledger` keeps it so when the sizes change.
 """
 
 import hashlib
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from sys import intern
 from typing import Any, Literal, NamedTuple, Protocol
 
 from agent_pipeline.errors import SettingsError
+from agent_pipeline.sessions.session import Message
 
 Split = Literal["train", "select", "test"]
 SPLITS: tuple[Split, ...] = ("train", "select", "test")
 
 
 class TaskSplit(Protocol):
-    """Whatever knows the side of a task: sizes alone, or a ledger."""
+    """Knows the split of a task: sizes alone, or a ledger."""
 
     def of(self, task_key: str) -> Split:
-        """The side of a task."""
+        """The split of a task."""
         ...
 
 
@@ -42,44 +43,44 @@ class SplitSizes(NamedTuple):
         return self
 
     def of(self, task_key: str) -> Split:
-        """The side of a task by its hash."""
+        """The split of a task by its hash."""
         return split_of(task_key, self)
 
     def share(self, split: Split) -> float:
-        """The expected share of a side."""
+        """The expected share of a split."""
         return {"test": self.test, "select": self.select, "train": 1 - sum(self)}[split]
 
 
 def split_of(task_key: str, sizes: SplitSizes) -> Split:
-    """The side of a task: uniform in [0, 1) by sha256 of its key; the lowest part tests, the next selects, the rest trains."""
+    """The split of a task by sha256 of its key, uniform in [0, 1): the lowest part is `test`, the next `select`, the rest `train`."""
     place = int.from_bytes(hashlib.sha256(task_key.encode("utf-8")).digest()[:8], "big") / 2**64
     if place < sizes.test:
         return "test"
     return "select" if place < sizes.test + sizes.select else "train"
 
 
-def with_sides(rows: Iterable[Mapping[str, Any]], split: TaskSplit) -> Iterator[dict[str, Any]]:
-    """Rows that come from beside the lake (distilled, collected), each with the `split` of its `task_key`.
+def with_splits(rows: Iterable[Mapping[str, Any]], split: TaskSplit) -> Iterator[dict[str, Any]]:
+    """Rows from outside the lake (distilled, collected), each with the `split` of its `task_key`.
 
-    Given the ledger of the agent that is trained (`ledger.read_ledger`), a row of a task that it holds out is on that side here too, if the
-    task has the same key: tasks are known by the id that the source gives them, else by the first user message.
+    With the ledger of the agent that is trained (`ledger.read_ledger`), a task that it holds out is held out here too, if it has the same
+    key: the id that the source gives, else the first user message.
     """
     return (dict(row) | {"split": split.of(row["task_key"])} for row in rows)
 
 
 def tasks_needed(share: float, certainty: float = 0.95) -> int:
-    """How many tasks it takes for at least one to fall on a side of this share, with this certainty."""
+    """How many tasks it takes for at least one to fall into a split of this share, with this certainty."""
     return math.ceil(math.log(1 - certainty) / math.log(1 - share))
 
 
-def empty_sides(rows: Iterable[Mapping[str, Any]], sizes: SplitSizes) -> list[str]:
-    """A sentence for each side that should have rows and has none, with the number of tasks that would do; no other side's rows fill it."""
+def empty_splits(rows: Iterable[Mapping[str, Any]], sizes: SplitSizes) -> list[str]:
+    """A sentence for each split that should have rows and has none, with the number of tasks that would do."""
     tasks: dict[str, set[str]] = defaultdict(set)
     for row in rows:
         tasks[row["split"]].add(row["task_key"])
     number = sum(len(each) for each in tasks.values())
     return [
-        f"{split} has no rows: none of the {number} tasks fell on it; of {tasks_needed(sizes.share(split))} tasks one does, 19 times of 20."
+        f"{split} has no rows: it got none of the {number} tasks; with {tasks_needed(sizes.share(split))} it gets one, 19 times of 20."
         for split in SPLITS
         if sizes.share(split) > 0 and not tasks[split]
     ]
@@ -88,7 +89,7 @@ def empty_sides(rows: Iterable[Mapping[str, Any]], sizes: SplitSizes) -> list[st
 def root_tasks(rows: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     """The task of every session that has a parent among the rows (a fork, a sub-agent's work): its root's, by session id.
 
-    A row has `session_id`, `parent_session_id` (or null) and `task_key`. What goes round in a circle keeps its own task.
+    A row has `session_id`, `parent_session_id` (or `None`) and `task_key`. Sessions in a circle keep their own tasks.
     """
     known = {row["session_id"]: (row["parent_session_id"], row["task_key"]) for row in rows}
     found = {}
@@ -104,11 +105,22 @@ def root_tasks(rows: Iterable[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def overlaps(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """What stands on more than one side, by kind: session ids, task keys, and contents (by hash). Empty lists are the proof of none."""
+    """What is in more than one split, by kind: session ids, task keys, and contents (by hash). Empty lists are the proof of none."""
     first: dict[str, dict[str, str]] = {kind: {} for kind in ("session_id", "task_key", "content_sha256")}
-    found: dict[str, set[str]] = {kind: set() for kind in first}
+    crossing: dict[str, set[str]] = {kind: set() for kind in first}
     for row in rows:
-        for kind, sides in first.items():
-            if sides.setdefault(row[kind], intern(row["split"])) != row["split"]:
-                found[kind].add(row[kind])
-    return {kind: sorted(values) for kind, values in found.items()}
+        for kind, splits in first.items():
+            if splits.setdefault(row[kind], intern(row["split"])) != row["split"]:
+                crossing[kind].add(row[kind])
+    return {kind: sorted(values) for kind, values in crossing.items()}
+
+
+def first_request(messages: Sequence[Message]) -> list[Message]:
+    """What users wrote before the agent answered them."""
+    request: list[Message] = []
+    for message in messages:
+        if message["role"] == "assistant" and request:
+            break
+        if message["role"] == "user" and message["content"].strip():
+            request.append(message)
+    return request

@@ -119,5 +119,5 @@ def _examples(entries: list[dict[str, Any]], each: int = 2) -> list[dict[str, An
     for entry in entries:
         outcome = {(False, True): "gained", (True, False): "lost", (False, False): "both wrong", (True, True): "both right"}
         kinds[outcome[bool(right(entry, "base")), bool(right(entry, "adapter"))]].append(entry)
-    fields = ("prompt_tail", "expected", "base_said", "adapter_said")
+    fields = ("session_id", "prompt_tail", "expected", "base_said", "adapter_said")
     return [{"kind": kind, **{field: entry[field] for field in fields}} for kind, group in kinds.items() for entry in group[:each]]

@@ -1,15 +1,13 @@
 """Lineage by record: where a session went, and what a model was made of.
 
-Both are answered from the lake alone. Tables name sessions in their columns, models in their manifests, and an artifact that was made from
-another names its identity: an export leads to its adapter, to its rows, to the sessions. Nothing here tells a conversation's words.
+The lake alone answers both. Tables name sessions in their columns, models in their manifests, and an artifact that was made from another
+names its identity: an export leads to its adapter, to its rows, to the sessions. No answer holds a word of a conversation.
 """
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
-from operator import or_
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -23,18 +21,9 @@ from agent_pipeline.keys import PartitionKey, parse_key
 from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.storage.lake import MANIFEST, Lake, LakeFile, read_manifest
 
-if TYPE_CHECKING:
-    import numpy as np
-
 TABLE = "part-0.parquet"
 OWN, CHOSEN, REJECTED = "session", "chosen", "rejected"
 TRAINED, MEASURED, COMPARED, FOLLOWS = "trained on", "measured on", "compared on", "made from"
-
-_GROUPS = 64
-"""Row groups of which the columns that name sessions are read at once."""
-
-AGENT = r"[a-z0-9._-]+/[a-z0-9._-]+:"
-"""What stands before the id of a row in a table of several agents."""
 
 _MENTIONS = {
     "parent_session_id": "parent",
@@ -45,28 +34,25 @@ _MENTIONS = {
 }
 """Columns in which a row of another session may name one, and as what."""
 
+TASK_COLUMNS = [name for name, role in _MENTIONS.items() if role == "task"]
+"""Columns that name a session as `session:<id>`, the task of a session of which nothing else is known."""
+
 _FACTS = (
-    "row_id",
-    "content_sha256",
-    "task_key",
-    "split",
-    "kept",
-    "use",
-    "drop_reason",
-    "drop_detail",
-    "duplicate_of",
-    "continued_by",
-    "verdict",
-    "verdict_by",
-    "label",
-    "margin",
+    *("row_id", "content_sha256", "task_key", "split", "kept", "use", "drop_reason", "drop_detail", "duplicate_of", "continued_by"),
+    *("verdict", "verdict_by", "label", "margin", "similarity"),
 )
-_INDEX_FACTS = ("chosen", "rank", "score", "reason", "duplicate_of", "similarity")
+_INDEX_FACTS = ("chosen", "rank", "score", "reason")
+
+Masks = dict[str, pa.BooleanArray]
+"""By column, which rows name a session: booleans (n,)."""
 
 
 class TableRow(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A row that names a session. `role`: `session` where the row is its own, `chosen` or `rejected` in a pair, and `parent`, `original`
-    (of a duplicate) or `task` where another session's row names it. `facts` are what the table's asset decided on the row."""
+    """A row that names a session.
+
+    `role`: `session` where the row is its own, `chosen` or `rejected` in a pair; `parent`, `original` (of a duplicate), `continuation` or
+    `task` where another session's row names it. `facts` are what the table's asset decided on the row.
+    """
 
     asset: str
     partition: str | None
@@ -75,8 +61,10 @@ class TableRow(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class ModelUse(msgspec.Struct, kw_only=True):
-    """An artifact that a session reached. `roles`: it was `trained on`, `measured on` or `compared on` it, or `made from` an artifact that
-    was trained on it."""
+    """An artifact that a session reached.
+
+    `roles`: it was `trained on`, `measured on` or `compared on` the session, or `made from` an artifact that was trained on it.
+    """
 
     asset: str
     partition: str
@@ -87,7 +75,7 @@ class ModelUse(msgspec.Struct, kw_only=True):
 
 
 class SessionLineage(msgspec.Struct, kw_only=True):
-    """Everything that a session reached; `files` are those that hold copies of its rows: JSONL, Hugging Face folders."""
+    """Everything that a session reached; `files` hold copies of its rows: JSONL, Hugging Face folders."""
 
     session_id: str
     forgotten_in: list[str] = []
@@ -97,11 +85,11 @@ class SessionLineage(msgspec.Struct, kw_only=True):
 
 
 class ModelLineage(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What an artifact was made of, as its manifest says, and what became of its sessions, as the lake says now.
+    """What an artifact was made of, as its manifest says, and what the lake knows of its sessions now.
 
-    `tables` are the versions (sha256) of the tables that it was made from, `code` the version of this package. `sessions` are ids; of those
-    forgotten since, `forgotten` is the number, and `gone` of others that the lake has no more. `sessions_by` counts the rest by source,
-    verdict, and who gave it. `rows_unchanged` is whether the lake's rows of these sessions are still the same (null: some are not there).
+    `tables` are the versions (sha256) of the tables that it was made from, `code` the version of this package. `sessions` are ids;
+    `forgotten` counts those forgotten since, `gone` others that the lake has no more, `sessions_by` the rest by source, verdict and judge.
+    `rows_unchanged` says whether the lake's rows of these sessions are still the same (`None`: some are missing).
     """
 
     asset: str
@@ -124,42 +112,39 @@ class ModelLineage(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 def session_lineage(lake: Lake, session_id: str) -> SessionLineage:
-    """Every table, file and model of the lake that a session reached, over all partitions; of a forgotten one, what names its alias.
+    """Every table, file and model that a session reached, over all partitions; for a forgotten one, what names its alias.
 
     Raises:
         DataError: a table is damaged.
     """
-    found = SessionLineage(session_id=session_id, forgotten_in=BlockList.read(lake).where(session_id))
+    lineage = SessionLineage(session_id=session_id, forgotten_in=BlockList.read(lake).where(session_id))
     files = list(lake.files())
-    sides: set[tuple[str, PartitionKey | None, str]] = set()
+    splits: set[tuple[str, PartitionKey | None, str]] = set()
     for file in files:
         if file.kind == "tables" and file.name == TABLE:
             for row in _rows_naming(lake, file, session_id):
-                found.rows.append(row)
+                lineage.rows.append(row)
                 if row.role in (OWN, CHOSEN, REJECTED):
-                    sides.add((file.asset, file.key, str(row.facts.get("split"))))
+                    splits.add((file.asset, file.key, str(row.facts.get("split"))))
     for file in files:
-        side = re.match(r"(?:data/)?(\w+)[.-]", file.name)
-        if file.kind in ("jsonl", "huggingface") and side and (file.asset, file.key, side[1]) in sides:
-            found.files.append(str(file.path))
-    found.models = models_of(lake, session_id)
-    return found
+        split = file.path.name.partition(".")[0].partition("-")[0]
+        if file.kind in ("jsonl", "huggingface") and (file.asset, file.key, split) in splits:
+            lineage.files.append(str(file.path))
+    lineage.models = models_of(lake, session_id)
+    return lineage
 
 
 def _rows_naming(lake: Lake, file: LakeFile, session_id: str) -> Iterator[TableRow]:
     table = lake.open(file.asset, file.key)
     schema = table.schema_arrow
-    facts = [*_FACTS, *(_INDEX_FACTS if _is_index(schema) else ())]
-    for group, _, named in named_groups(table, [session_id, alias(session_id)]):
-        rows = table.read_row_group(group, columns=[*{*named, *(name for name in facts if name in schema.names)}])
-        for name, mask in named.items():
-            for row in kept(rows, mask).to_pylist():
-                told = {fact: row[fact] for fact in facts if row.get(fact) is not None}
-                yield TableRow(asset=file.asset, partition=str(file.key) if file.key else None, role=_role(name, schema), facts=told)
-
-
-def _is_index(schema: pa.Schema) -> bool:
-    return "chosen" in schema.names and pa.types.is_boolean(schema.field("chosen").type)
+    is_index = "chosen" in schema.names and pa.types.is_boolean(schema.field("chosen").type)
+    facts = [name for name in (*_FACTS, *(_INDEX_FACTS if is_index else ())) if name in schema.names]
+    for group, masks in groups_naming(table, [session_id, alias(session_id)]):
+        rows = table.read_row_group(group, columns=[*{*masks, *facts}])
+        for column, mask in masks.items():
+            for row in filtered(rows, mask).to_pylist():
+                told = {fact: row[fact] for fact in facts if row[fact] is not None}
+                yield TableRow(asset=file.asset, partition=str(file.key) if file.key else None, role=_role(column, schema), facts=told)
 
 
 def _role(column: str, schema: pa.Schema) -> str:
@@ -169,32 +154,15 @@ def _role(column: str, schema: pa.Schema) -> str:
 
 
 def is_own(column: str) -> bool:
-    """Whether a row is (in part) of the session that this column of it names."""
+    """Whether a row belongs (in part) to the session that this column names."""
     return column.endswith("session_id") and column not in _MENTIONS
 
 
 def naming_columns(schema: pa.Schema) -> list[str]:
-    """The columns of a table that may name a session, and those that say of which partition a row is."""
+    """The columns of a table that may name a session, and those that say to which partition a row belongs."""
     texts = [field.name for field in schema if _is_text(field.type)]
     naming = [name for name in texts if is_own(name) or name in _MENTIONS]
     return [*naming, *(name for name in ("project", "agent") if name in texts)] if naming else []
-
-
-def named_groups(
-    table: pq.ParquetFile, ids: Sequence[str], key: PartitionKey | None = None
-) -> "Iterator[tuple[int, pa.Table, dict[str, np.ndarray]]]":
-    """The row groups that name one of these ids: their number, their columns that name sessions, and `names` of them."""
-    columns = naming_columns(table.schema_arrow)
-    for first in range(0, table.num_row_groups if columns else 0, _GROUPS):
-        groups = range(first, min(first + _GROUPS, table.num_row_groups))
-        rows, at = table.read_row_groups(list(groups), columns=columns), 0
-        named = names(rows, ids, key)
-        for group in groups if any(mask.any() for mask in named.values()) else ():
-            end = at + table.metadata.row_group(group).num_rows
-            here = {name: mask[at:end] for name, mask in named.items()}
-            if any(mask.any() for mask in here.values()):
-                yield group, rows.slice(at, end - at), here
-            at = end
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -202,32 +170,39 @@ def _is_text(kind: pa.DataType) -> bool:
     return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
 
 
-def names(rows: pa.Table, ids: Sequence[str], key: PartitionKey | None = None) -> "dict[str, np.ndarray]":
-    """By column, which rows name one of these ids: booleans (n,). With a key, only rows of that partition, where the rows say of which."""
-    found: dict[str, np.ndarray] = {}
-    for name in rows.column_names:
-        column = rows[name].cast(pa.string())  # another library's table may have another kind of text
-        if is_own(name) or name in ("parent_session_id", "duplicate_of", "continued_by"):
-            mask = pc.is_in(column, value_set=pa.array(ids))
-        elif name in ("task_key", "case_id"):
-            mask = pc.is_in(column, value_set=pa.array([f"session:{each}" for each in ids]))
-        else:
-            continue
-        found[name] = pc.fill_null(mask, False).to_numpy()
-    if key is not None and {"project", "agent"} <= set(rows.column_names):
+def groups_naming(table: pq.ParquetFile, ids: Sequence[str], key: PartitionKey | None = None) -> Iterator[tuple[int, Masks]]:
+    """The row groups that name one of these ids: their number, and which rows do. Only the columns that name sessions are read."""
+    columns = naming_columns(table.schema_arrow)
+    for group in range(table.num_row_groups if columns else 0):
+        masks = naming(table.read_row_group(group, columns=columns), ids, key)
+        if any(pc.any(mask).as_py() for mask in masks.values()):
+            yield group, masks
+
+
+def naming(rows: pa.Table, ids: Sequence[str], key: PartitionKey | None = None) -> Masks:
+    """By column, which rows name one of these ids. With a key, only rows of that partition, where the rows say of which they are."""
+    columns = naming_columns(rows.schema)
+    masks = {name: _equal(rows[name], name, ids) for name in columns if name not in ("project", "agent")}
+    if key is not None and {"project", "agent"} <= set(columns):
         project, agent = (pc.equal(rows[name].cast(pa.string()), part) for name, part in zip(("project", "agent"), key, strict=True))
-        here = pc.fill_null(pc.and_(project, agent), False).to_numpy()
-        found = {name: mask & here for name, mask in found.items()}
-    if own := [mask for name, mask in found.items() if is_own(name)]:
-        others = ~reduce(or_, own)  # what a row says of its own session is no mention
-        found = {name: mask if is_own(name) else mask & others for name, mask in found.items()}
-    return found
+        here = pc.fill_null(pc.and_(project, agent), False)
+        masks = {name: pc.and_(mask, here) for name, mask in masks.items()}
+    if own := [mask for name, mask in masks.items() if is_own(name)]:
+        others = pc.invert(reduce(pc.or_, own))  # what a row says of its own session is no mention
+        masks = {name: mask if is_own(name) else pc.and_(mask, others) for name, mask in masks.items()}
+    return masks
 
 
-def kept(rows: pa.Table, mask: "np.ndarray") -> pa.Table:
-    """The rows for which a mask is true. (Arrow can't choose among texts of Polars' kind, string views: those are others meanwhile.)"""
+def _equal(column: pa.ChunkedArray, name: str, ids: Sequence[str]) -> pa.ChunkedArray:
+    texts = column.cast(pa.string())  # another library's table may have another kind of text
+    wanted = [f"session:{each}" for each in ids] if name in TASK_COLUMNS else ids
+    return pc.fill_null(pc.is_in(texts, value_set=pa.array(wanted, pa.string())), False)
+
+
+def filtered(rows: pa.Table, mask: Any) -> pa.Table:
+    """The rows for which a mask is true. (Arrow cannot filter string views, Polars' kind of text: they are cast for it.)"""
     plain = pa.schema([field.with_type(pa.string()) if pa.types.is_string_view(field.type) else field for field in rows.schema])
-    return rows.cast(plain).filter(pa.array(mask)).cast(rows.schema)
+    return rows.cast(plain).filter(mask).cast(rows.schema)
 
 
 # Models
@@ -238,14 +213,11 @@ def models_of(lake: Lake, session_id: str) -> list[ModelUse]:
     both = {session_id, alias(session_id)}
     manifests = list(lake.manifests())
     roles = {manifest["identity"]: [role for role, ids in sessions_in(manifest).items() if both & set(ids)] for _, manifest in manifests}
-    again = True
-    while again:
-        again = False
-        for _, manifest in manifests:
-            mine = roles[manifest["identity"]]
-            if not {TRAINED, FOLLOWS} & set(mine) and any({TRAINED, FOLLOWS} & set(roles.get(each, ())) for each in parents(manifest)):
-                mine.append(FOLLOWS)
-                again = True
+    trained = {identity for identity, its in roles.items() if TRAINED in its}
+    while new := [each["identity"] for _, each in manifests if each["identity"] not in trained and trained & set(parents(each))]:
+        trained.update(new)
+        for identity in new:
+            roles[identity].append(FOLLOWS)
     return [
         ModelUse(
             asset=manifest["asset"],
@@ -273,14 +245,15 @@ def sessions_in(manifest: Mapping[str, Any]) -> dict[str, list[str]]:
 
 def parents(manifest: Mapping[str, Any]) -> list[str]:
     """The identities of the artifacts that one was made from."""
-    return [value for value in manifest["made_from"].values() if isinstance(value, str) and re.fullmatch(r"[0-9a-f]{16,64}", value)]
+    of_older_versions = (manifest["made_from"].get(name) for name in ("adapter", "evaluation", "gguf_export"))
+    return list(manifest.get("parents", filter(None, of_older_versions)))
 
 
 def made_of(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """What a manifest says of an artifact's making, without the names of sessions: what an asset's metadata shows."""
+    """What an artifact was made of, without the ids of sessions: what an asset's metadata shows."""
     made_from = manifest["made_from"]
     trained = made_from.get("adapter_made_from", made_from)
-    told = {
+    facts = {
         "base_model": trained.get("base_model"),
         "base_revision": trained.get("base_revision"),
         "settings": made_from.get("config"),
@@ -289,7 +262,7 @@ def made_of(manifest: Mapping[str, Any]) -> dict[str, Any]:
         "tables": manifest.get("tables"),
         "code": manifest.get("made_by"),
     }
-    return {name: value for name, value in told.items() if value is not None}
+    return {name: value for name, value in facts.items() if value is not None}
 
 
 def model_lineage(lake: Lake, model: str) -> ModelLineage:
@@ -322,8 +295,7 @@ def _model(lake: Lake, folder: UPath, manifest: Mapping[str, Any], known: Mappin
     made_from = manifest["made_from"]
     trained = made_from.get("adapter_made_from", made_from)
     named = [each for each in trained.get("sessions", ()) if not each.startswith(ALIAS)]
-    told = {name: value for name, value in made_of(manifest).items() if name != "sessions"}
-    found = ModelLineage(
+    lineage = ModelLineage(
         asset=manifest["asset"],
         partition=manifest["partition"],
         identity=manifest["identity"],
@@ -332,30 +304,30 @@ def _model(lake: Lake, folder: UPath, manifest: Mapping[str, Any], known: Mappin
         sessions=named,
         forgotten=len(trained.get("sessions", ())) - len(named),
         made_from=[_model(lake, *known[each], known) for each in parents(manifest) if each in known],
-        **told,
+        **{name: value for name, value in made_of(manifest).items() if name != "sessions"},
     )
     if named:
-        _look_up(lake, found, trained.get("rows_sha256"))
-    return found
+        _look_up_sessions(lake, lineage, trained.get("rows_sha256"))
+    return lineage
 
 
-def _look_up(lake: Lake, found: ModelLineage, rows_sha256: str | None) -> None:
+def _look_up_sessions(lake: Lake, lineage: ModelLineage, rows_sha256: str | None) -> None:
     """Add what the lake knows now of a model's sessions."""
-    key, ids = parse_key(found.partition), pa.array(found.sessions)
-    there: set[str] = set()
+    key, ids = parse_key(lineage.partition), pa.array(lineage.sessions)
+    known: set[str] = set()
     if lake.has("curated_sessions", key):
         rows = lake.open("curated_sessions", key).read(["session_id", "source", "verdict", "verdict_by"])
         rows = rows.filter(pc.is_in(rows["session_id"], value_set=ids))
-        there = set(rows["session_id"].to_pylist())
+        known = set(rows["session_id"].to_pylist())
         for name in ("source", "verdict", "verdict_by"):
-            found.sessions_by[name] = dict(Counter(str(value or "none") for value in rows[name].to_pylist()).most_common())
-    found.gone = len(found.sessions) - len(there)
-    if lake.has("sft_dataset", key) and not found.forgotten:
+            lineage.sessions_by[name] = dict(Counter(str(value or "none") for value in rows[name].to_pylist()).most_common())
+    lineage.gone = len(lineage.sessions) - len(known)
+    if lake.has("sft_dataset", key) and not lineage.forgotten:
         rows = lake.open("sft_dataset", key).read(["session_id", "row_id", "content_sha256"])
         rows = rows.filter(pc.is_in(rows["session_id"], value_set=ids))
-        if rows.num_rows == found.rows:
+        if rows.num_rows == lineage.rows:
             pairs = zip(rows["row_id"].to_pylist(), rows["content_sha256"].to_pylist(), strict=True)
-            found.rows_unchanged = sha256_of(sorted(pairs)) == rows_sha256
+            lineage.rows_unchanged = sha256_of(sorted(pairs)) == rows_sha256
 
 
 def _is_current(lake: Lake, manifest: Mapping[str, Any]) -> bool:

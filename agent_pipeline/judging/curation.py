@@ -129,11 +129,6 @@ def curate(candidates: Iterable[Candidate], required_measures: Sequence[str] = (
     return [decisions[each.session_id] for each in everyone]
 
 
-def is_bad_answer(reason: str | None) -> bool:
-    """Whether a `drop_reason` makes a session a negative; prefer the column `use`."""
-    return reason == Reason.UNACCEPTABLE
-
-
 class Curation(NamedTuple):
     """The decisions on a table's sessions in its order, the sessions' times, and whose text had verdicts taken out."""
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from agent_pipeline.datasets.sft import to_last_assistant
-from agent_pipeline.datasets.splits import TaskSplit, with_sides
+from agent_pipeline.datasets.splits import TaskSplit, with_splits
 from agent_pipeline.errors import DataError
 from agent_pipeline.notebook.intake import Intake
 from agent_pipeline.redaction import RedactionOptions
@@ -100,7 +100,7 @@ def eval_results_to_sft_dataset(
         raise DataError(f"No evaluation result can teach anybody ({told}): run the evaluation on tasks that the teacher passes.")
     if split is None:
         return Dataset(to_table(rows, DISTILLATION))
-    return Dataset(to_table(with_sides(rows, split), DISTILLATION.append(pa.field("split", pa.string(), nullable=False))))
+    return Dataset(to_table(with_splits(rows, split), DISTILLATION.append(pa.field("split", pa.string(), nullable=False))))
 
 
 def _passed_over(result: Any, filter_passed: bool, filter_fn: Callable[[Any], bool] | None) -> str | None:

@@ -25,7 +25,7 @@ from agent_pipeline.notebook.distillation import said_only
 from agent_pipeline.sessions.damage import repair_policy
 from agent_pipeline.sessions.items import Item
 from agent_pipeline.sessions.session import Session
-from agent_pipeline.sessions.tables import to_table
+from agent_pipeline.sessions.tables import session_row, to_table
 from agent_pipeline.sources import Location, TraceSource, open_sources, parse_location, readers
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def export_traces_for_sft(
     counts["forgotten"] += looked_at.forgotten
     _warn(source)
     row_counts: Counter[str] = Counter()
-    rows = list(in_form(sft_rows(passing, SplitSizes(), row_counts), format, row_counts))
+    rows = list(in_form(sft_rows(map(session_row, passing), SplitSizes(), row_counts), format, row_counts))
     counts["rows"] += len(rows)
     counts["no_answer"] += row_counts["rows_without_an_answer"]
     counts["no_assistant_message"] += row_counts["no_assistant_message"]

@@ -1,7 +1,7 @@
 """Parquet tables and JSONL files: written beside their place, then put there in one step."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,6 @@ from agent_pipeline.errors import DataError
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.storage.filesystem import put_file, sha256_file, sync
 from agent_pipeline.storage.paths import Paths
-from agent_pipeline.storage.row_groups import rewrite
 
 MAX_ROW_GROUP = 2000
 _PARQUET: dict[str, Any] = {"compression": "zstd", "compression_level": 1, "data_page_size": 8 << 20, "write_statistics": ["session_id"]}
@@ -49,8 +48,9 @@ class StagedTable:
         return self.file.stat().st_size if self.file.exists() else self.target.stat().st_size
 
     def commit(self) -> None:
-        """Put the file in its place, in one step."""
-        put_file(self.file, self.target)
+        """Put the file in its place, in one step; a table that is there already stays."""
+        if self.file.exists():
+            put_file(self.file, self.target)
 
 
 class Tables(Paths):
@@ -66,15 +66,6 @@ class Tables(Paths):
             rows = _write(file, batches, schema)
             sync(file)
             return StagedTable(file, target, schema, rows, sha256_file(file))
-
-    def restage(self, path: UPath, groups: Mapping[int, pa.Table]) -> StagedTable:
-        """A Parquet file of the lake with other rows in some of its row groups (none: the group goes); the others' bytes are copied."""
-        with self.fs.staging(path) as file:
-            with path.open("rb") as source, file.open("wb") as target:
-                schema = pq.read_schema(source)
-                rewrite(source, target, groups, **_PARQUET, use_dictionary=_dictionary_columns(schema))
-            sync(file)
-            return StagedTable(file, path, schema, pq.read_metadata(file).num_rows, sha256_file(file))
 
     def has(self, asset: str, key: PartitionKey | None) -> bool:
         """Whether a partition was ever materialized."""

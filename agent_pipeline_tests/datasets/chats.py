@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from agent_pipeline.sessions.items import to_messages
 from agent_pipeline.sessions.repair import repaired
 from agent_pipeline.sessions.session import Message, Session
+from agent_pipeline.sessions.tables import session_row
 
 WORDS = st.sampled_from(["a", "b", "ü\n"])
 ARGUMENTS = st.sampled_from(["{}", '{"x": 1}', '{ "x":1 }', '{"x": 2}'])
@@ -55,3 +56,8 @@ def chats(draw: st.DrawFn) -> list[Message]:
         ]
         items += [{"type": "function_call_output", "call_id": each, "output": draw(WORDS)} for each in reversed(made)]
     return repaired(to_messages(items).messages).messages
+
+
+def rows_of(*sessions):
+    """Sessions as rows of the lake's first table."""
+    return [session_row(each) for each in sessions]

@@ -8,55 +8,56 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_pipeline.datasets.formats import FORMATS, REFUSED_NAME, as_text, form, in_form
+from agent_pipeline.datasets.formats import FORMATS, REFUSED_NAME, form, in_form
 from agent_pipeline.datasets.sft import sft_rows
 from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.judging import parse_measures
 from agent_pipeline.sessions.tables import to_rows, to_table
-from agent_pipeline_tests.datasets.chats import answers, calls, chats, says, session, user
+from agent_pipeline.sessions.text import readable
+from agent_pipeline_tests.datasets.chats import answers, calls, chats, rows_of, says, session, user
 from agent_pipeline_tests.datasets.schemas import OPENAI
 
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 CHAT = [user("x"), calls(("1", "f", {"a": 1})), answers("1", "one"), says("Done.")]
 
 
-def rows_of(*chats_, **fields):
-    return list(sft_rows([session(str(number), chat, **fields) for number, chat in enumerate(chats_)], SplitSizes()))
+def sft_of(*chats_, **fields):
+    return list(sft_rows(rows_of(*(session(str(number), chat, **fields) for number, chat in enumerate(chats_))), SplitSizes()))
 
 
 def test_a_prompt_is_all_that_came_before_the_last_answer_calls_and_results_too():
-    [row] = in_form(rows_of(CHAT, tools=[TOOL]), "prompt_completion_messages")
+    [row] = in_form(sft_of(CHAT, tools=[TOOL]), "prompt_completion_messages")
     assert (row["prompt"], row["completion"], row["tools"]) == (CHAT[:3], CHAT[3:], [TOOL]) and "messages" not in row
-    [row] = in_form(rows_of(CHAT), "prompt_completion")
-    assert row["prompt"] == 'User: x\n\nAssistant: {"name":"f","arguments":"{\\"a\\": 1}"}\n\nTool: one\n\nAssistant:'
-    assert row["completion"] == " Done." and as_text(CHAT) == row["prompt"] + row["completion"]
+    [row] = in_form(sft_of(CHAT), "prompt_completion")
+    assert row["prompt"] == 'USER: x\n\nCALL: f {"a": 1}\n\nTOOL: one\n\nASSISTANT:'
+    assert row["completion"] == " Done." and readable(CHAT) == row["prompt"] + row["completion"]
 
 
 @pytest.mark.parametrize("chat", [CHAT[:2], [says("Hello!")], [user("x"), calls(("1", "f", {}), text="I look.")]])
 def test_a_session_that_does_not_end_with_an_answer_to_a_user_has_no_prompt_and_completion_and_is_counted(chat):
     for name in ("prompt_completion", "prompt_completion_messages"):
         counts: Counter[str] = Counter()
-        assert list(in_form(rows_of(chat), name, counts)) == [] and counts == {"rows_without_an_answer": 1}
+        assert list(in_form(sft_of(chat), name, counts)) == [] and counts == {"rows_without_an_answer": 1}
 
 
 @pytest.mark.parametrize("name", ["<empty-function-name>", "a.b", "x" * 65, ""])
 def test_a_row_that_calls_what_openai_refuses_is_left_out_of_its_file_and_counted_and_such_a_tool_goes(name):
     named, called = {"type": "function", "function": {"name": name}}, [user("x"), calls(("1", name, {})), answers("1", "?"), says("y")]
     counts: Counter[str] = Counter()
-    rows = [*rows_of(called, tools=[named]), *rows_of(CHAT, tools=[named, TOOL]), *rows_of(CHAT, tools=[named])]
+    rows = [*sft_of(called, tools=[named]), *sft_of(CHAT, tools=[named, TOOL]), *sft_of(CHAT, tools=[named])]
     assert [line.get("tools") for line in in_form(rows, "openai", counts)] == [[TOOL], None]
     assert counts == {REFUSED_NAME: 1, "rows_in_form": 2}
 
 
 def test_a_form_that_there_is_not_is_refused_with_the_names_of_those_there_are():
     with pytest.raises(ValueError, match="'chatty' does not exist: choose one of conversational, openai, prompt_completion"):
-        list(in_form(rows_of(CHAT), "chatty"))
+        list(in_form(sft_of(CHAT), "chatty"))
 
 
 @given(st.lists(chats(), max_size=4))
 def test_every_line_is_what_openai_documents_and_every_form_survives_the_lake(everyone):
     sessions = [session(str(number), chat, tools=[TOOL] * (number % 2)) for number, chat in enumerate(everyone)]
-    rows = list(sft_rows(sessions, SplitSizes(), measures=parse_measures(["no_tool_errors", "answer_mentions('a')"])))
+    rows = list(sft_rows(rows_of(*sessions), SplitSizes(), measures=parse_measures(["no_tool_errors", "answer_mentions('a')"])))
     for line in in_form(rows, "openai"):
         jsonschema.validate(json.loads(json.dumps(line)), OPENAI)
         assert any(message["role"] == "assistant" and message.get("weight", 1) for message in line["messages"])
@@ -73,7 +74,7 @@ def test_the_airlines_lines_are_what_openai_documents(real_traces):
 
     source = open_source(real_traces / "stores" / "omniagents_home")
     sessions = read_sessions(source, parse_key("tau/airline"), ReadingOptions(redaction=RedactionOptions(enabled=False)))
-    lines = list(in_form(sft_rows(sessions, SplitSizes()), "openai"))
+    lines = list(in_form(sft_rows(rows_of(*sessions), SplitSizes()), "openai"))
     assert len(lines) == 100
     for line in lines:
         jsonschema.validate(line, OPENAI)

@@ -19,7 +19,7 @@ from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.session import Session
 from agent_pipeline.sessions.tables import to_batches
 from agent_pipeline.storage.lake import Lake
-from agent_pipeline_tests.datasets.chats import calls, says, session, user
+from agent_pipeline_tests.datasets.chats import calls, rows_of, says, session, user
 from agent_pipeline_tests.training.world import TOOL, make_base, row
 
 KEY = PartitionKey("p", "a")
@@ -45,7 +45,7 @@ def sessions(side: str, answer: str) -> list[Session]:
 @pytest.fixture(scope="module")
 def tables() -> dict[str, tuple[list[dict[str, Any]], pa.Schema]]:
     good, bad = sessions("g", "Yes:"), sessions("b", "No.")
-    sft = list(sft_rows(good, ALL_TRAIN))
+    sft = list(sft_rows(rows_of(*good), ALL_TRAIN))
     made = {
         "sft": (sft, SFT),
         "preferences": (list(preference_rows(good, bad, ALL_TRAIN)), PREFERENCES),
@@ -140,5 +140,5 @@ def test_trl_sees_conversations_and_their_tools(parquet: Any, model: Any, tmp_pa
 
 
 def test_calls_without_words_keep_no_empty_keys() -> None:
-    [made] = sft_rows([session("a", [user("x"), calls(("1", "f", {}))])], ALL_TRAIN)
+    [made] = sft_rows(rows_of(session("a", [user("x"), calls(("1", "f", {}))])), ALL_TRAIN)
     assert sorted(made["messages"][0]) == ["content", "role"] and sorted(made["messages"][1]) == ["content", "role", "tool_calls"]

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent_pipeline.datasets.kto import kto_rows
-from agent_pipeline.datasets.preferences import PREFERENCES, Pairing, comparable, length_ratios, preference_rows, split_pair
+from agent_pipeline.datasets.pair_messages import comparable, split_pair
+from agent_pipeline.datasets.preferences import PREFERENCES, Pairing, length_ratios, preference_rows, why_no_pairs
 from agent_pipeline.datasets.sft import to_last_assistant
 from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
@@ -50,9 +51,11 @@ def test_trials_that_differ_in_ids_alone_share_the_call_and_its_result():
     assert (chosen, rejected) == ([says("Right.")], [says("Wrong.")])
 
 
-def test_where_the_users_part_first_the_pair_begins_at_the_agents_message_before():
-    prompt, chosen, rejected = split_pair([user("x"), says("a"), user("1"), says("b")], [user("x"), says("a"), user("2"), says("c")])
-    assert (len(prompt), chosen[0], rejected[0]) == (1, says("a"), says("a"))
+def test_where_a_user_or_a_tool_answers_differently_first_there_is_no_pair():
+    asked = [user("x"), says("a"), user("1"), says("b")], [user("x"), says("a"), user("2"), says("c")]
+    called = [user("x"), calls(("1", "f", {}))]
+    for good, bad in (asked, ([*called, answers("1", "10:00"), says("b")], [*called, answers("1", "10:01"), says("c")])):
+        assert split_pair(good, bad) == "a_user_or_tool_differs_first"
 
 
 @pytest.mark.parametrize(
@@ -77,7 +80,7 @@ def test_an_agent_that_did_the_same_or_a_part_of_it_makes_no_pair(good, bad, rea
 
 
 def test_an_agent_that_speaks_first_makes_no_pair_without_a_prompt():
-    assert split_pair([says("a"), user("x"), says("b")], [says("c"), user("x"), says("d")]) == "different_prompts"
+    assert split_pair([says("a"), user("x"), says("b")], [says("c"), user("x"), says("d")]) == "no_common_request"
 
 
 def test_pairs_need_one_task_one_start_and_the_same_tools():
@@ -93,7 +96,8 @@ def test_pairs_need_one_task_one_start_and_the_same_tools():
     counts: Counter[str] = Counter()
     rows = list(preference_rows(good, [trial("b1", "wrong"), trial("b2", "wrong")], SplitSizes(), counts))
     assert [(row["row_id"], row["session_id"], row["rejected_session_id"]) for row in rows] == [("g1|b1", "g1", "b1")]
-    assert counts == {"pairs": 1, "sessions_without_a_partner": 4}
+    assert counts == {"pairs": 1, "sessions_without_a_partner": 4, "no_negative_of_the_task": 1, "no_partner_with_the_same_prompt": 2}
+    assert "2 sessions have no partner with the same system prompt" in why_no_pairs(counts)
 
 
 @given(st.lists(chats(), max_size=4), st.lists(chats(), max_size=4))

@@ -12,13 +12,13 @@ from agent_pipeline.judging import parse_measures
 from agent_pipeline.selection.duplicates import duplicates
 from agent_pipeline.selection.pool import candidate
 from agent_pipeline.sessions.tables import to_rows, to_table
-from agent_pipeline_tests.datasets.chats import answers, calls, chats, says, session, user
+from agent_pipeline_tests.datasets.chats import answers, calls, chats, rows_of, says, session, user
 
 
 def test_a_row_ends_with_the_agents_last_message_and_what_is_cut_is_counted():
     counts: Counter[str] = Counter()
     ends = [session("a", [user("x"), says("y"), user("bye")]), session("b", [user("x"), calls(("1", "f", {})), answers("1", "z")])]
-    rows = list(sft_rows([*ends, session("c", [user("x")]), session("d", [])], SplitSizes(), counts))
+    rows = list(sft_rows(rows_of(*ends, session("c", [user("x")]), session("d", [])), SplitSizes(), counts))
     assert [(row["row_id"], row["messages"][-1]["role"], len(row["messages"])) for row in rows] == [
         ("a", "assistant", 2),
         ("b", "assistant", 2),
@@ -26,7 +26,7 @@ def test_a_row_ends_with_the_agents_last_message_and_what_is_cut_is_counted():
     assert counts == {"sessions": 4, "rows": 2, "trailing_messages_cut": 2, "no_assistant_message": 2}
 
 
-def test_only_turns_that_a_measure_found_good_are_learnt_and_the_others_stay_as_context():
+def test_only_turns_that_a_measure_found_good_are_trained_and_the_others_stay_as_context():
     chat = [
         user("x"),
         calls(("1", "f", {})),
@@ -39,17 +39,17 @@ def test_only_turns_that_a_measure_found_good_are_learnt_and_the_others_stay_as_
         answers("3", "Error: no such order"),
     ]
     counts: Counter[str] = Counter()
-    [row] = sft_rows([session("a", chat)], SplitSizes(), counts, parse_measures(["no_tool_errors"]))
-    assert row["messages"] == [chat[0], chat[1] | {"weight": 0}, *chat[2:6]], "what follows the last learnt turn teaches nothing"
+    [row] = sft_rows(rows_of(session("a", chat)), SplitSizes(), counts, parse_measures(["no_tool_errors"]))
+    assert row["messages"] == [chat[0], chat[1] | {"weight": 0}, *chat[2:6]], "what follows the last trained turn is cut"
     assert row["row_id"] == "a#1,7" and row["content_sha256"] == session("a", chat).content_sha256()
-    assert (counts["turns"], counts["turns_not_learnt"], counts["rows"]) == (4, 2, 1)
+    assert (counts["turns"], counts["turns_not_trained"], counts["rows"]) == (4, 2, 1)
 
 
 def test_a_session_of_bad_turns_alone_is_no_row_and_a_measure_that_raises_found_nothing_good():
     for name, not_measured in (("answer_mentions('z')", 0), ("agent_pipeline_tests.datasets.test_sft.raises", 1)):
         counts: Counter[str] = Counter()
-        assert list(sft_rows([session("a", [user("x"), says("y")])], SplitSizes(), counts, parse_measures([name]))) == []
-        assert counts["no_turn_to_learn"] == 1 and counts["turns_not_measured"] == not_measured
+        assert list(sft_rows(rows_of(session("a", [user("x"), says("y")])), SplitSizes(), counts, parse_measures([name]))) == []
+        assert counts["no_turn_to_train"] == 1 and counts["turns_not_measured"] == not_measured
 
 
 def raises(context):
@@ -60,7 +60,7 @@ def test_of_rows_alike_the_better_judged_stands_and_then_the_earlier():
     noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
     judged = {"a": (0.5, noon), "b": (1.0, noon + timedelta(hours=1)), "c": (1.0, noon), "d": (None, noon - timedelta(days=1))}
     sessions = [session(name, [user("x"), says("y")], score=score, created_at=time) for name, (score, time) in judged.items()]
-    rows = list(to_rows(to_table(sft_rows(sessions, SplitSizes()), SFT)))
+    rows = list(to_rows(to_table(sft_rows(rows_of(*sessions), SplitSizes()), SFT)))
     assert {row["row_id"]: (row["score"], row["created_at"]) for row in rows} == judged
     assert {each.row_id: each.duplicate_of for each in duplicates(list(map(candidate, rows))).rows} == {"a": "c", "b": "c", "d": "c"}
 
@@ -69,7 +69,7 @@ def test_of_rows_alike_the_better_judged_stands_and_then_the_earlier():
 def test_every_session_is_a_row_or_counted_and_rows_survive_the_lake(everyone):
     sessions = [session(str(number), messages, task_key=str(number)) for number, messages in enumerate(everyone)]
     counts: Counter[str] = Counter()
-    rows = list(sft_rows(sessions, SplitSizes(), counts))
+    rows = list(sft_rows(rows_of(*sessions), SplitSizes(), counts))
     assert counts["rows"] + counts["no_assistant_message"] == counts["sessions"] == len(sessions)
     assert list(to_rows(to_table(rows, SFT))) == rows
     by_id = {each.session_id: each for each in sessions}

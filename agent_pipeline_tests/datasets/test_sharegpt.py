@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent_pipeline.datasets.formats import REFUSED_NAME, in_form
-from agent_pipeline.datasets.sft import sft_rows, weighted
+from agent_pipeline.datasets.sft import sft_rows
 from agent_pipeline.datasets.sharegpt import SHAREGPT, alternates, conversations, messages_of, sharegpt_rows
 from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
 from agent_pipeline.redaction import RedactionOptions
 from agent_pipeline.sessions.tables import to_rows, to_table
 from agent_pipeline.sources import open_source
-from agent_pipeline_tests.datasets.chats import answers, calls, chats, says, session, user
+from agent_pipeline_tests.datasets.chats import answers, calls, chats, rows_of, says, session, user
 from agent_pipeline_tests.datasets.schemas import AXOLOTL, OPENAI, llama_factory_refuses
 
 TOOL = {"type": "function", "function": {"name": "f"}}
@@ -72,7 +72,7 @@ def test_what_loaders_throw_away_is_left_out_and_counted(chat):
 
 def rows_with(*tools):
     sessions = [session(str(at), [user("x"), says("y")], tools=each) for at, each in enumerate(tools)]
-    return list(sharegpt_rows(sft_rows(sessions, SplitSizes())))
+    return list(sharegpt_rows(sft_rows(rows_of(*sessions), SplitSizes())))
 
 
 def test_tools_are_the_json_of_their_schemas_and_null_where_there_are_none():
@@ -111,12 +111,19 @@ def test_every_chat_comes_back_as_it_was(messages, odd, unlearnt):
     made = [call for message in messages for call in message.get("tool_calls", ())]
     for call, arguments in zip(made, odd, strict=False):
         call["function"]["arguments"] = arguments
-    positions = [at for at in sorted(unlearnt) if at < len(messages) and messages[at]["role"] == "assistant"]
-    messages = weighted(messages, positions) or messages
+    untrained = [at in unlearnt and message["role"] == "assistant" for at, message in enumerate(messages)]
+    messages = [message | {"weight": 0} if marked else message for message, marked in zip(messages, untrained, strict=True)]
     turns = conversations(messages)
     assert messages_of(json.loads(json.dumps(turns))) == messages
     assert alternates(turns) == (not llama_factory_refuses({"conversations": turns, "tools": ""}))
     IS_AXOLOTL.validate({"conversations": turns, "tools": None})
+
+
+@pytest.mark.parametrize("schema", ["f", None, 3, ["f"], {"function": "f"}, {"function": {"name": "f", "parameters": "none"}}])
+def test_a_row_with_a_tool_schema_that_is_none_is_left_out_and_counted(schema):
+    counts = Counter()
+    rows = [row | {"tools": [schema]} for row in sft_rows(rows_of(session("a", [user("x"), says("y")])), SplitSizes())]
+    assert list(sharegpt_rows(rows, counts)) == [] and counts["invalid_tool_schema"] == 1
 
 
 EMPTY_NAME = "<empty-function-name>"
@@ -144,7 +151,7 @@ def test_every_real_session_comes_back_from_sharegpt_and_from_openais_lines_as_i
             for each in read_sessions(source, key, ReadingOptions(redaction=RedactionOptions(enabled=False)))
             if each.messages and each.broken is None
         ]
-        rows = list(sft_rows(sessions, SplitSizes()))
+        rows = list(sft_rows(rows_of(*sessions), SplitSizes()))
         for at, row in enumerate(rows):
             for line in in_form([row], "openai", counts):
                 back = json.loads(json.dumps(line, ensure_ascii=False))

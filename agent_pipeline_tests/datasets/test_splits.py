@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_pipeline.datasets.splits import SPLITS, SplitSizes, empty_sides, overlaps, root_tasks, split_of, tasks_needed
+from agent_pipeline.datasets.splits import SPLITS, SplitSizes, empty_splits, overlaps, root_tasks, split_of, tasks_needed
 from agent_pipeline.errors import SettingsError
 
 SIZES = st.tuples(st.floats(0, 0.6), st.floats(0, 0.39)).map(lambda pair: SplitSizes(*pair))
@@ -55,9 +55,9 @@ def test_what_stands_on_two_sides_is_found_by_kind():
 
 def test_too_few_tasks_is_a_sentence_that_says_how_many_are_needed():
     rows = [{"task_key": f"t{number}", "split": "train"} for number in range(3)]
-    said = empty_sides(rows, SplitSizes(test=0.2, select=0))
+    said = empty_splits(rows, SplitSizes(test=0.2, select=0))
     assert said == ["test has no rows: none of the 3 tasks fell on it; of 14 tasks one does, 19 times of 20."]
-    assert empty_sides([*rows, {"task_key": "u", "split": "test"}], SplitSizes(0.2, 0)) == []
+    assert empty_splits([*rows, {"task_key": "u", "split": "test"}], SplitSizes(0.2, 0)) == []
 
 
 @pytest.mark.parametrize("share", [0.05, 0.1, 0.2, 0.5])

@@ -13,7 +13,7 @@ from dagster._core.definitions.observe import observe
 
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.traces import session_store
-from agent_pipeline.keys import PartitionKey
+from agent_pipeline.keys import PartitionKey, parse_key
 from agent_pipeline_tests.defs.conftest import DATA_ASSETS, SAMPLE, Bench
 
 MANIFEST = json.loads((SAMPLE / "manifest.json").read_text(encoding="utf-8"))["partitions"]
@@ -190,7 +190,7 @@ def test_a_required_measure_that_was_not_taken_keeps_no_session(bench: Bench) ->
     assert None not in reasons and "unmeasured" in reasons
 
 
-def test_two_sessions_that_differ_only_in_what_is_cut_off_may_not_stand_on_two_sides(bench: Bench) -> None:
+def test_a_data_set_with_one_text_in_two_splits_replaces_nothing_and_is_not_published(bench: Bench) -> None:
     with sqlite3.connect(bench.store / "sessions/shop/intern/sessions.db") as connection:
         connection.execute("DELETE FROM history")
         connection.execute("DELETE FROM sessions")
@@ -202,9 +202,9 @@ def test_two_sessions_that_differ_only_in_what_is_cut_off_may_not_stand_on_two_s
                 connection.execute("INSERT INTO history (session_id, msg_json) VALUES (?, ?)", (task, item))
     config = {"judged_sessions": {"when_unjudged": "measures"}}
     result = bench.run("shop/intern", *CHEAP, config=config)
-    failed = [each.check_name for each in result.get_asset_check_evaluations() if not each.passed]
-    beside = {"no_label_stands_on_two_sides_of_the_split", "no_held_out_row_is_nearly_a_training_row"}
-    assert set(failed) == {"nothing_stands_on_two_sides_of_the_split"} | beside
+    key = parse_key("shop/intern")
+    assert not result.success and "in more than one split" in bench.sentence(result)
+    assert not [file for file in bench.lake.files() if file.asset in ("sft_dataset", "kto_dataset") and file.key == key]
 
 
 def test_private_data_that_was_written_fails_the_blocking_check_without_being_shown(bench: Bench, monkeypatch) -> None:

@@ -95,7 +95,7 @@ def test_a_task_keeps_its_side_when_the_settings_change_and_in_every_data_set(sh
     result = shop.run("shop/support", *DATASETS)
     assert result.success
     assert {row["task_key"]: row["split"] for asset in DATASETS for row in rows(shop, asset)} == before
-    assert metadata(result, "sft_dataset")["tasks_on_an_older_side_than_the_settings"] > 10
+    assert metadata(result, "sft_dataset")["tasks_in_another_split_than_the_settings_would_give"] > 10
     assert {row["task_key"] for row in rows(shop, LEDGER)} == {row["task_key"] for row in rows(shop, "curated_sessions")}
 
 
@@ -111,11 +111,11 @@ def test_too_few_tasks_are_said_with_how_many_are_needed_and_no_row_changes_side
                 connection.execute("INSERT INTO history (session_id, msg_json) VALUES (?, ?)", (f"s{number}", item))
     result = bench.run("shop/intern", *TRACES, *DATASETS, config={"judged_sessions": {"when_unjudged": "measures"}})
     assert result.success
-    check = checks(result)["every_side_of_the_split_has_rows"]
+    check = checks(result)["every_split_has_rows"]
     splits = {row["split"] for row in rows(bench, "sft_dataset", PartitionKey("shop", "intern"))}
     assert not check.passed and check.severity == dg.AssetCheckSeverity.WARN
-    assert all(split not in check.metadata["empty_sides"].value for split in splits)
-    assert "none of the 2 tasks fell on it; of 14 tasks one does" in check.metadata["empty_sides"].value
+    assert all(f"{split} has no rows" not in check.metadata["empty_splits"].value for split in splits)
+    assert "none of the 2 tasks; with 14 it gets one" in check.metadata["empty_splits"].value
 
 
 def test_a_side_chain_is_a_trial_of_its_parents_task(shop: Bench) -> None:

@@ -9,11 +9,12 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from agent_pipeline.datasets.multi_task import ASSET, MULTI_TASK
+from agent_pipeline.datasets.build import in_two_splits
+from agent_pipeline.datasets.multi_task import ASSET, MULTI_TASK, crossing_requests, mixed_rows
 from agent_pipeline.datasets.sft import SFT
-from agent_pipeline.defs.multi_task import nothing_of_any_agent_stands_on_two_sides_of_the_split
+from agent_pipeline.defs.datasets import SPLIT_CHECK
 from agent_pipeline.defs.partitions import AGENTS
-from agent_pipeline.defs.resources import Workspace
+from agent_pipeline.errors import DataError
 from agent_pipeline.keys import PartitionKey, parse_key
 from agent_pipeline.sessions.tables import to_batches, to_rows
 from agent_pipeline_tests.defs.conftest import Bench
@@ -136,7 +137,7 @@ def test_what_another_agent_holds_out_is_not_trained_on_and_counted(mixing: Mixi
     mixing.write(B, [*rows_of(B, 4), row(B, "crossing", "test", **held_out)])
     rows, shown = mixing.made()
     assert "p/b:crossing" in {made["row_id"] for made in rows} and "p/a:crossing" not in {made["row_id"] for made in rows}
-    assert f"| left_out_as_{kind}_on_a_side_held_out_more | 1 |" in shown["counts"] and of_agents(rows, "train")["a"] == 3
+    assert f"| left_out_as_{kind}_is_held_out_more | 1 |" in shown["counts"] and of_agents(rows, "train")["a"] == 3
 
 
 def test_equal_conversations_of_two_agents_are_taken_once(mixing: Mixing) -> None:
@@ -147,7 +148,7 @@ def test_equal_conversations_of_two_agents_are_taken_once(mixing: Mixing) -> Non
 
 
 @pytest.mark.parametrize("what", ["task_key", "messages", "session_id", "request"])
-def test_the_check_blocks_a_table_in_which_something_stands_on_two_sides(mixing: Mixing, what: str) -> None:
+def test_a_table_in_which_something_is_in_two_splits_is_not_put_into_its_place(mixing: Mixing, what: str) -> None:
     mixing.write(A, rows_of(A, 4)), mixing.write(B, rows_of(B, 4))
     rows, _ = mixing.made()
     [test] = [each for each in rows if each["row_id"] == "p/a:test000"]
@@ -156,11 +157,15 @@ def test_the_check_blocks_a_table_in_which_something_stands_on_two_sides(mixing:
         [test["messages"][0], {"role": "assistant", "content": "?"}] if what == "request" else test[what]
     )
     mixing.bench.lake.stage(ASSET, None, to_batches(rows, MULTI_TASK), MULTI_TASK).commit()
-    found = nothing_of_any_agent_stands_on_two_sides_of_the_split(Workspace())
-    assert isinstance(found, dg.AssetCheckResult) and not found.passed
-    assert any(value.value != "none" for value in found.metadata.values())
-    [key] = nothing_of_any_agent_stands_on_two_sides_of_the_split.check_keys
-    assert mixing.bench.defs.resolve_asset_graph().get(key).blocking
+    file = mixing.bench.lake.open(ASSET, None)
+    assert any((in_two_splits(file) | crossing_requests(file)).values())
+    assert mixing.bench.defs.resolve_asset_graph().get(dg.AssetCheckKey(dg.AssetKey(ASSET), SPLIT_CHECK)).blocking
+
+
+def test_a_row_that_is_replaced_while_rows_are_mixed_is_a_sentence(mixing: Mixing) -> None:
+    mixing.write(A, rows_of(A, 2))
+    with pytest.raises(DataError, match="were replaced while they were mixed"):
+        list(mixed_rows(mixing.bench.lake, [(A, "train000"), (A, "gone")]))
 
 
 def test_the_same_rows_in_another_order_give_the_same_bytes_and_another_seed_others(
@@ -177,7 +182,7 @@ def test_the_same_rows_in_another_order_give_the_same_bytes_and_another_seed_oth
     weigh(monkeypatch, seed=7)
     mixing.made()
     assert path.read_bytes() != first
-    assert [each.name for each in path.parent.iterdir()] == [path.name], "what was put aside is gone"
+    assert [each.name for each in path.parent.iterdir()] == [path.name], "the rows that waited are gone"
 
 
 def test_jsonl_and_a_folder_are_written_as_of_every_data_set(mixing: Mixing, tmp_path: Path) -> None:
@@ -217,7 +222,7 @@ def test_weights_that_mix_nothing_are_one_sentence(mixing: Mixing, monkeypatch: 
 
 def test_nothing_to_mix_is_one_sentence(mixing: Mixing) -> None:
     mixing.know(A)
-    assert "None of p/a has an sft_dataset: materialize sft_dataset" in mixing.sentence()
+    assert "None of the agents p/a has an sft_dataset: materialize sft_dataset" in mixing.sentence()
     mixing.write(A, rows_of(A, 0))
     assert "no agent of p/a has a row to train on" in mixing.sentence()
 

@@ -153,7 +153,7 @@ def test_system_messages_and_calls_go_where_they_are_not_wanted(store):
 
 def test_prompt_and_completion_are_texts_or_messages(store):
     found, counts = export(store, format="prompt_completion")
-    assert counts["rows"] == 4 and found[1]["prompt"] == "User: Oslo?\n\nAssistant:" and found[1]["completion"] == " No idea."
+    assert counts["rows"] == 4 and found[1]["prompt"] == "USER: Oslo?\n\nASSISTANT:" and found[1]["completion"] == " No idea."
     found, _ = export(store, format="prompt_completion_messages")
     assert found[0]["completion"] == [{"role": "assistant", "content": "Sunny."}] and len(found[0]["prompt"]) == 4
 

@@ -42,6 +42,7 @@ STEPS = [
     TrajectoryStep("I look.", "find", {"what": "spade"}, "in the shed", 0.5),
     TrajectoryStep("", "finish", {"answer": "It is in the shed."}, "", 0.5),
 ]
+CHAT = [user("Where?"), calls(("a", "find", {})), answers("a", "shed"), says("There.")]
 GOOD = AgentTrajectory("t1", "Where is the spade?", STEPS, True, 1.0)
 
 
@@ -112,28 +113,20 @@ def test_a_line_that_is_no_trajectory_is_named(tmp_path: Path) -> None:
 # Collecting
 
 
-def test_an_agent_may_answer_in_every_form_of_a_run() -> None:
-    chat = [user("Where?"), calls(("a", "find", {})), answers("a", "shed"), says("There.")]
-    forms = [
-        GOOD,
-        session("s", chat, judgment="acceptable"),
-        {"messages": chat, "success": True},
-        [
-            {"role": "user", "content": "Where?"},
-            {"type": "function_call", "name": "find", "arguments": "{}", "call_id": "a"},
-            {"type": "function_call_output", "call_id": "a", "output": "shed"},
-            {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "There."}]},
-        ],
-        {"steps": [{"thought": "a", "action": "find", "action_input": {}, "observation": "shed"}, {"thought": "There."}], "reward": 0.75},
-        STEPS,
-        "There.",
-    ]
-    for form in forms:
-        collector = TrajectoryCollector(lambda task, form=form: form, CollectorConfig(require_success=False))
-        run = collector.collect_single({"task_id": 7, "instruction": "Where is the spade?"})
-        assert (run.task_id, run.error, bool(run.answer)) == ("7", None, True)
-        assert [step.action for step in run.steps][:1] == ([""] if form == "There." else ["find"])
-    assert run.success is None and run.total_reward is None, "nobody said how it went"
+@pytest.mark.parametrize(
+    ("form", "action", "success", "reward"),
+    [
+        (GOOD, "find", True, 1.0),
+        ({"messages": CHAT, "success": True}, "find", True, 1.0),
+        ({"steps": [{"thought": "a", "action": "find"}, {"thought": "There."}], "reward": 0.75}, "find", None, 0.75),
+        ("There.", "", None, None),
+    ],
+)
+def test_an_agent_may_answer_with_a_whole_run(form, action, success, reward) -> None:
+    collector = TrajectoryCollector(lambda task: form, CollectorConfig(require_success=False))
+    run = collector.collect_single({"task_id": 7, "instruction": "Where is the spade?"})
+    assert (run.task_id, run.error, bool(run.answer), run.steps[0].action) == ("7", None, True, action)
+    assert (run.success, run.total_reward) == (success, reward)
 
 
 def test_an_agent_may_be_asynchronous_in_a_loop_too() -> None:
@@ -186,7 +179,7 @@ def test_every_task_is_collected_or_left_out_with_a_reason() -> None:
     def agent(task):
         if task == "broken":
             raise ConnectionError("no database")
-        return {"answer": task, "success": {"good": True, "bad": False}.get(task)}
+        return {"steps": [{"thought": task}], "success": {"good": True, "bad": False}.get(task)}
 
     collector = TrajectoryCollector(agent)
     assert [run.instruction for run in collector.collect(["good", "broken", "bad", "unknown"])] == ["good"]
@@ -255,7 +248,7 @@ def test_a_collection_goes_on_where_it_was_stopped(tmp_path: Path, as_they_come:
         ran.append(task)
         if task == "b" and len(ran) == 2:
             raise ConnectionError("gone")
-        return {"answer": task, "success": task != "c"}
+        return {"steps": [{"thought": task}], "success": task != "c"}
 
     assert len(TrajectoryCollector(agent, config).collect(["a", "b", "c"])) == 1
     assert [run.error for run in load_trajectories(path)] == [None, "ConnectionError: gone", None]

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from agent_pipeline.datasets.splits import TaskSplit, with_sides
+from agent_pipeline.datasets.splits import TaskSplit, with_splits
 from agent_pipeline.errors import DataError
 from agent_pipeline.notebook.trajectories.collecting import (
     Agent,
@@ -70,4 +70,4 @@ def collect_and_convert(
         became = collecting.counts | Counter(chosen.get_stats(runs)["dropped"]) | converter.counts
         told = ", ".join(f"{name} {count}" for name, count in sorted(became.items()) if count and name != "trajectories")
         raise DataError(f"No run of the agent makes a training row ({told}): lower min_reward, or give tasks that it can do.")
-    return rows if split is None else list(with_sides(rows, split))
+    return rows if split is None else list(with_splits(rows, split))

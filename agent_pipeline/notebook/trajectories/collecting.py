@@ -1,9 +1,8 @@
 """Running an agent on tasks, and keeping what it did (FireAct, Chen et al. 2023).
 
-An agent is any callable of one task, asynchronous or not. It may yield its steps one by one, and is then stopped at the limit, or answer
-with the whole run: a trajectory, a session, chat messages, Responses items, steps, an object with any of these and a verdict, or its last
-words alone. Its attributes
-`tool_schemas`, `model_id` and `system_prompt`, where it has them, are told in each trajectory.
+An agent is a callable of one task, asynchronous or not. It yields its steps one by one, and is then stopped at the limit, or it answers
+with the whole run: a trajectory, an object with `messages` or `steps` (and `success`, `reward`), or its last words. Its attributes
+`tool_schemas`, `model_id` and `system_prompt`, where it has them, are recorded in each trajectory.
 
 Whatever an agent raises is a failure of the infrastructure, not a bad run: an agent's mistakes are in what it does.
 """
@@ -30,9 +29,9 @@ from agent_pipeline.notebook.trajectories.model import (
     trajectory_of,
 )
 from agent_pipeline.redaction import RedactionOptions, Redactor
-from agent_pipeline.sessions.chat import chat_to_messages, responses_items
+from agent_pipeline.sessions.chat import chat_to_messages
 from agent_pipeline.sessions.damage import DEFAULT_POLICY, KINDS
-from agent_pipeline.sessions.items import mended_unicode, to_messages
+from agent_pipeline.sessions.items import mended_unicode
 from agent_pipeline.sessions.repair import repair_session
 from agent_pipeline.sessions.session import Session, sha256_of
 from agent_pipeline.sources.formats.fields import number, verdict
@@ -41,9 +40,8 @@ Agent = Callable[[Any], Any]
 Judge = Callable[[AgentTrajectory], Any]
 """A bool, a word or a number of a finished run: 1 is success, 0 is none, what lies between is a reward that does not decide."""
 
-_IDS = ("task_id", "id", "case_id")
-_INSTRUCTIONS = ("instruction", "prompt", "question", "input", "task")
-_REWARDS = ("total_reward", "reward", "score")
+_IDS = ("task_id", "id")
+_INSTRUCTIONS = ("instruction", "prompt", "question")
 _FAILURES_IN_A_ROW = 5
 
 
@@ -60,11 +58,11 @@ class Task(NamedTuple):
 
 @dataclass(frozen=True)
 class CollectorConfig:
-    """How runs are collected. `max_steps` of one run; without `require_success` unsuccessful runs are given out too.
+    """How runs are collected: at most `max_steps` steps a run; without `require_success` unsuccessful runs are returned too.
 
-    `path` is a JSON lines file of all runs, the unsuccessful ones too; one that is there is gone on with: only tasks that it does not have,
-    or that the infrastructure failed, are run. With `save_intermediate` each run is written as soon as it ended (a killed collector loses
-    one), else all at the end.
+    `path` is a JSON lines file of all runs, also the unsuccessful ones. If the file exists, the collection resumes: only tasks that it does
+    not have, or that the infrastructure failed, are run. With `save_intermediate` each run is written as soon as it ends, else all are
+    written at the end.
 
     Raises:
         SettingsError: `max_steps` is below 1.
@@ -82,10 +80,10 @@ class CollectorConfig:
 
 
 class TrajectoryCollector:
-    """Runs an agent, one task after the other; what it gives out and writes is redacted.
+    """Runs an agent, one task after the other; what it returns and writes is redacted.
 
-    `judge`, if there is one, decides on each run that ended by itself; else the agent's own word counts. `counts` and `dropped`, of the
-    last `collect`, say what became of every task: `tasks` = `collected` + `not_run` + the reasons (`known_before` were in the file).
+    `judge`, if there is one, decides on each run that ended by itself; else the agent's own word counts. After `collect`, `counts` and
+    `dropped` say what became of every task: `tasks` = `collected` + `not_run` + the reasons (`known_before` were in the file).
     """
 
     def __init__(self, agent: Agent, config: CollectorConfig | None = None, judge: Judge | None = None) -> None:
@@ -95,13 +93,13 @@ class TrajectoryCollector:
         self._redactor = Redactor(self.config.redaction)
 
     def collect(self, tasks: Iterable[Any]) -> list[AgentTrajectory]:
-        """The runs of all tasks, in their order; those that are left out stand in `dropped`, each with its reason.
+        """The runs of all tasks, in their order; those that are left out are in `dropped`, each with its reason.
 
         A task is its words, or an object with `task_id` and `instruction`. After five failures of the infrastructure in a row the rest is
         not run.
 
         Raises:
-            DataError: the infrastructure failed every run, or a task or the agent's answer is none.
+            DataError: the infrastructure failed every run, or a task or the agent's answer is invalid.
         """
         tasks = list(tasks)
         named = [task_of(task) for task in tasks]
@@ -132,7 +130,7 @@ class TrajectoryCollector:
         """One run, whatever became of it; `error` says what failed beside the agent.
 
         Raises:
-            DataError: the task, or the agent's answer, is none.
+            DataError: the task, or the agent's answer, is invalid.
         """
         name = task_of(task)
         run = AgentTrajectory(name.task_id, name.instruction)
@@ -151,8 +149,8 @@ class TrajectoryCollector:
 
     def _run(self, run: AgentTrajectory, task: Any) -> AgentTrajectory:
         for ours, theirs in (("tools", "tool_schemas"), ("model_id", "model_id"), ("system_prompt", "system_prompt")):
-            if (told := getattr(self.agent, theirs, None)) and not callable(told):
-                setattr(run, ours, told)
+            if (value := getattr(self.agent, theirs, None)) and not callable(value):
+                setattr(run, ours, value)
         answer = self.agent(task)
         if inspect.isawaitable(answer):
             answer = _awaited(answer)
@@ -165,7 +163,7 @@ class TrajectoryCollector:
             if (close := getattr(answer, "close", None)) is not None:
                 close()
             return run
-        run = _told(run, answer)
+        run = _completed(run, answer)
         if len(run.steps) > self.config.max_steps:
             run.steps, run.cut = run.steps[: self.config.max_steps], True
         return run
@@ -255,42 +253,37 @@ def task_of(task: Any) -> Task:
     return Task(str(name) if name is not None else f"text:{sha256_of(' '.join(words.lower().split()))[:16]}", words)
 
 
-def _told(run: AgentTrajectory, answer: Any) -> AgentTrajectory:
-    """The run, with what the agent answered of it."""
-    if isinstance(answer, Session):
-        session = msgspec.structs.replace(answer)
-        repair_session(session, DEFAULT_POLICY)  # a trajectory has no place for a result without its call
-        answer = trajectory_of(session)
-        if session.broken:
-            answer.error = f"the run was recorded with {KINDS[session.broken].meaning}"
-    if isinstance(answer, AgentTrajectory):
-        told = msgspec.structs.replace(answer, task_id=run.task_id, steps=[_step(step) for step in answer.steps])
-        for name in ("instruction", "tools", "model_id", "system_prompt"):
-            if not getattr(told, name):
-                setattr(told, name, getattr(run, name))
-        return told
+def _completed(run: AgentTrajectory, answer: Any) -> AgentTrajectory:
+    """The run with what the agent answered.
+
+    Raises:
+        DataError: the answer is no run.
+    """
     if isinstance(answer, str):
-        run.steps = [TrajectoryStep(answer)]
-        return run
-    if isinstance(answer, list):
-        objects = [each for each in answer if isinstance(each, Mapping)]
-        if not any("role" in each or "type" in each for each in objects):
-            run.steps = [_step(each) for each in answer]
-            return run
-        of_responses = any("role" not in each for each in objects)
-        chat = to_messages(responses_items(answer)) if of_responses else chat_to_messages(answer)
-        return _told(run, Session(session_id="", project="", agent="", source="", messages=chat.messages, damage=dict(chat.damage)))
-    if isinstance(answer, Mapping) and (steps := answer.get("steps") or answer.get("messages") or answer.get("answer")):
-        told = _told(run, steps)
-        score = next((answer[name] for name in _REWARDS if answer.get(name) is not None), None)
-        told.success = answer["success"] if isinstance(answer.get("success"), bool) else told.success
-        told.total_reward = verdict(score)[0] if score is not None else told.total_reward
-        told.error = str(answer["error"]) if answer.get("error") else told.error
-        return told
-    raise DataError(
-        f"The agent answered task {run.task_id} with {type(answer).__name__}, which is no run: let it yield steps, or answer with a "
-        "trajectory, chat messages, or an object with steps or messages and success."
-    )
+        answer = {"steps": [TrajectoryStep(answer)]}
+    if isinstance(answer, AgentTrajectory):
+        completed = msgspec.structs.replace(answer, task_id=run.task_id, steps=[_step(step) for step in answer.steps])
+        for name in ("instruction", "tools", "model_id", "system_prompt"):
+            if not getattr(completed, name):
+                setattr(completed, name, getattr(run, name))
+        return completed
+    if not isinstance(answer, Mapping) or not (answer.get("steps") or answer.get("messages")):
+        raise DataError(
+            f"The agent answered task {run.task_id} with {type(answer).__name__}, which is no run: let it yield steps, or answer with a "
+            "trajectory, its last words, or an object with steps or messages, success and reward."
+        )
+    if answer.get("messages"):
+        chat = chat_to_messages(answer["messages"])
+        session = Session(session_id="", project="", agent="", source="", messages=chat.messages, damage=dict(chat.damage))
+        repair_session(session, DEFAULT_POLICY)  # a trajectory has no place for a result without its call
+        run = _completed(run, trajectory_of(session))
+        run.error = f"the run was recorded with {KINDS[session.broken].meaning}" if session.broken else None
+    else:
+        run.steps = [_step(step) for step in answer["steps"]]
+    run.success = answer["success"] if isinstance(answer.get("success"), bool) else run.success
+    run.total_reward = number(answer.get("reward"))
+    run.error = str(answer["error"]) if answer.get("error") else run.error
+    return run
 
 
 def _step(step: Any) -> TrajectoryStep:

@@ -1,10 +1,9 @@
-"""Good trajectories, as rows that trainers read."""
+"""Good trajectories as rows that trainers read."""
 
 import json
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -15,6 +14,7 @@ from agent_pipeline.notebook.trajectories.collecting import why_not
 from agent_pipeline.notebook.trajectories.model import AgentTrajectory, session_of
 from agent_pipeline.redaction import RedactionOptions
 from agent_pipeline.sessions.session import Message, Tool
+from agent_pipeline.training.rendering import as_template_wants
 
 Format = Literal["chatml", "chatml_text", "alpaca"]
 TEMPLATE = Path(__file__).parents[2] / "training" / "hermes_chatml.jinja"
@@ -22,7 +22,7 @@ TEMPLATE = Path(__file__).parents[2] / "training" / "hermes_chatml.jinja"
 
 @dataclass(frozen=True)
 class TrajectoryFilter:
-    """Which trajectories are good enough. A reward or a success that nobody knows is not enough: null is not zero, nor one."""
+    """Which trajectories are good enough. An unknown reward or success is not enough."""
 
     min_reward: float = 0.5
     require_success: bool = True
@@ -40,26 +40,26 @@ class TrajectoryFilter:
         return {"total": kept + sum(dropped.values()), "kept": kept, "dropped": dropped}
 
     def reason(self, trajectory: AgentTrajectory) -> str | None:
-        """Why one is not good enough; null where it is."""
+        """Why one is not good enough; `None` where it is."""
         if reason := why_not(trajectory, self.require_success):
             return reason
         if self.max_steps is not None and len(trajectory.steps) > self.max_steps:
             return "too_many_steps"
         if trajectory.total_reward is None:
             return "reward_unknown"
-        # Said so that NaN fails too.
+        # NaN fails too.
         return None if trajectory.total_reward >= self.min_reward else "reward_below_min"
 
 
 @dataclass(frozen=True)
 class SFTConversionConfig:
-    """What rows look like. `system_prompt` stands in the place of the trajectory's own, where it is given.
+    """What rows look like. `system_prompt`, where it is given, replaces the trajectory's own.
 
-    `chatml`: `messages` and `tools`, which the trainers here take. `chatml_text`: `text`, rendered by the template that they train with.
-    `alpaca`: `instruction`, `input`, `output` (and `system`, `tools` where there are some); its output is the run in words, as ReAct writes
-    it, results too: a trainer of such rows trains on results, unless they are left out.
+    `chatml`: `messages` and `tools`, which the trainers of this package take. `chatml_text`: `text`, rendered by the template that they
+    train with. `alpaca`: `instruction`, `input`, `output` (and `system`, `tools` where there are some); its output is the run in words, as
+    ReAct writes it. A trainer of such rows also trains on tool results, unless they are left out.
 
-    Without `include_observation` no dialogue with tools is left: in every format the run is then one text of the agent's.
+    Without `include_observation` the run is one text of the agent's, in every format.
 
     Raises:
         SettingsError: there is no such format.
@@ -76,7 +76,7 @@ class SFTConversionConfig:
 
 
 class TrajectoryToSFTConverter:
-    """Trajectories to rows, mended and redacted as every session is. Each row has `session_id`, `content_sha256` and `task_key`.
+    """Trajectories to rows, repaired and redacted as every session is. Each row has `session_id`, `content_sha256` and `task_key`.
 
     `counts`, of the last `convert`, says what became of each: `trajectories` = `rows` + the reasons.
     """
@@ -107,7 +107,7 @@ class TrajectoryToSFTConverter:
         row = self._row(trajectory)
         if isinstance(row, str):
             raise DataError(
-                f"The trajectory of task {trajectory.task_id} makes no {self.config.format} row ({row}): leave it out, or mend it."
+                f"The trajectory of task {trajectory.task_id} makes no {self.config.format} row ({row}): leave it out, or repair it."
             )
         return row
 
@@ -155,26 +155,11 @@ def react_text(messages: list[Message], observations: bool = True) -> str:
 
 def chatml_text(messages: list[Message], tools: list[Tool]) -> str:
     """A chat as ChatML text, by the template that the pipeline trains with."""
-    decoded = [
-        message
-        if not message.get("tool_calls")
-        else message | {"tool_calls": [{**call, "function": _decoded(call["function"])} for call in message["tool_calls"]]}
-        for message in messages
-    ]
-    return _template().render(messages=decoded, tools=tools, add_generation_prompt=False)
+    from transformers.utils.chat_template_utils import render_jinja_template
 
-
-def _decoded(function: dict[str, Any]) -> dict[str, Any]:
-    return {"name": function["name"], "arguments": json.loads(function["arguments"])}
-
-
-@cache
-def _template() -> Any:
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
-    environment.filters["tojson"] = lambda value, **options: json.dumps(value, ensure_ascii=False, **options)
-    return environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
+    chat = as_template_wants(messages, "dict")
+    texts, _ = render_jinja_template(conversations=[chat], tools=tools or None, chat_template=TEMPLATE.read_text(encoding="utf-8"))
+    return str(texts[0])
 
 
 def _alpaca(messages: list[Message], tools: list[Tool], output: str) -> dict[str, str]:

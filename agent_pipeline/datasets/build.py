@@ -1,0 +1,238 @@
+"""A data set on its way into the lake: staged, checked, put into its place, published.
+
+Nothing is replaced before the rows are proved to be in one split each, and nothing is published before the table is in its place.
+"""
+
+import hashlib
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from upath import UPath
+
+from agent_pipeline.datasets.cards import push
+from agent_pipeline.datasets.curated import Curated
+from agent_pipeline.datasets.kto import KTO, labelled_rows
+from agent_pipeline.datasets.preferences import PREFERENCES, Pairing, length_ratios, rows_of_cases
+from agent_pipeline.datasets.publishing import ConversationFileOptions, FileOptions, Publication, huggingface_folder, publish
+from agent_pipeline.datasets.sft import SFT, sft_rows
+from agent_pipeline.datasets.sharegpt import SHAREGPT, sharegpt_rows
+from agent_pipeline.datasets.splits import SplitSizes, overlaps
+from agent_pipeline.errors import DataError
+from agent_pipeline.judging import ConfiguredMeasure
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.sessions.tables import stored_batches, to_batches, to_rows
+from agent_pipeline.storage.lake import Lake, StagedTable
+
+Row = dict[str, Any]
+
+FIRST_ROWS = 5
+
+
+class SplitError(DataError):
+    """Something is in more than one split; `overlaps` names it by kind. The table that was there before is still there."""
+
+    def __init__(self, asset: str, overlaps: dict[str, list[str]]) -> None:
+        self.overlaps = overlaps
+        what = "; ".join(f"{kind} {', '.join(names[:3])}" for kind, names in overlaps.items() if names)
+        super().__init__(
+            f"{asset} was not replaced, because something is in more than one split ({what}): give trials of one task the same task id "
+            "(task_pattern), or drop one of two equal sessions."
+        )
+
+
+DEFAULT_FILES = FileOptions()
+
+
+@dataclass
+class Built:
+    """A data set that is in its place, and what a person wants to know of it.
+
+    `lengths` are the bytes of JSON of each row's text column; `ratios` the length of each chosen answer by that of the rejected one;
+    `formless` the rows that the published form has no place for, by reason; `in_two_splits` the proof that nothing is.
+    """
+
+    table: StagedTable
+    publication: Publication
+    counts: Counter[str]
+    splits: Counter[str]
+    tasks: int
+    lengths: "array[int]"
+    first: list[Row]
+    in_two_splits: dict[str, list[str]]
+    formless: Counter[str]
+    ratios: "array[float]" = field(default_factory=lambda: array("d"))
+    tasks_in_an_older_split: int | None = None
+    jsonl: UPath | None = None
+    huggingface: UPath | None = None
+    pushed_to: str | None = None
+
+
+def build_sft(
+    lake: Lake, key: PartitionKey, sizes: SplitSizes, measures: list[ConfiguredMeasure] | None = None, files: FileOptions = DEFAULT_FILES
+) -> Built:
+    """Build `sft_dataset`: conversations to imitate. Turns that fail one of the measures are not trained.
+
+    Raises:
+        DataError: there are no curated sessions, or they or the ledger are damaged.
+        SplitError: something is in two splits.
+        ExportError: the hub refuses.
+    """
+    counts: Counter[str] = Counter()
+    curated = Curated.open(lake, key, sizes)
+    rows = sft_rows(curated.kept(), curated.ledger, counts, measures or [])
+    publication = Publication(
+        asset="sft_dataset",
+        partition=str(key),
+        agents=[str(key)],
+        description="Conversations of an agent, to imitate.",
+        task="text-generation",
+        filters=[f"only turns that pass {each.name} are trained; the others have weight 0" for each in measures or ()],
+    )
+    built = build(lake, key, SFT, "messages", rows, counts, publication, files)
+    built.tasks_in_an_older_split = curated.ledger.older_than_the_sizes
+    return built
+
+
+def build_preferences(
+    lake: Lake, key: PartitionKey, sizes: SplitSizes, pairing: Pairing | None = None, files: FileOptions = DEFAULT_FILES
+) -> Built:
+    """Build `preference_dataset`: pairs for DPO. Raises as `build_sft`."""
+    counts, pairing = Counter[str](), pairing or Pairing()
+    curated = Curated.open(lake, key, sizes)
+    ratios = array("d")
+    rows = _noting_ratios(rows_of_cases(curated.cases(counts), curated.ledger, counts, pairing), ratios)
+    publication = Publication(
+        asset="preference_dataset",
+        partition=str(key),
+        agents=[str(key)],
+        description="A good and a bad answer of an agent to one prompt.",
+        task="reinforcement-learning",
+        filters=[f"pairs by the strategy {pairing.strategy}, scores apart by {pairing.min_margin} or more, equal ones never"],
+    )
+    built = build(lake, key, PREFERENCES, "prompt", rows, counts, publication, files)
+    built.ratios, built.tasks_in_an_older_split = ratios, curated.ledger.older_than_the_sizes
+    return built
+
+
+def build_kto(lake: Lake, key: PartitionKey, sizes: SplitSizes, all_sessions: bool = False, files: FileOptions = DEFAULT_FILES) -> Built:
+    """Build `kto_dataset`: labelled answers, of the sessions in no preference pair unless `all_sessions`. Raises as `build_sft`."""
+    counts: Counter[str] = Counter()
+    curated = Curated.open(lake, key, sizes)
+    paired: set[str] = set()
+    if not all_sessions:
+        pairs = lake.open("preference_dataset", key).read(_SESSION_COLUMNS)
+        paired = {name for column in pairs.columns for name in column.to_pylist()}
+    publication = Publication(
+        asset="kto_dataset",
+        partition=str(key),
+        agents=[str(key)],
+        description="Answers, each with a label: good or bad.",
+        task="reinforcement-learning",
+        filters=[] if all_sessions else ["sessions that are in a preference pair are not repeated here"],
+    )
+    rows = labelled_rows(curated.labelled(), curated.ledger, paired, counts)
+    built = build(lake, key, KTO, "completion", rows, counts, publication, files)
+    built.tasks_in_an_older_split = curated.ledger.older_than_the_sizes
+    return built
+
+
+def build_sharegpt(lake: Lake, key: PartitionKey, alternating: bool = True, files: FileOptions = DEFAULT_FILES) -> Built:
+    """Build `sharegpt_dataset` from `sft_dataset`. Raises as `build_sft`."""
+    counts: Counter[str] = Counter()
+    rows = sharegpt_rows(to_rows(stored_batches(lake.open("sft_dataset", key))), counts, alternating)
+    publication = Publication(
+        asset="sharegpt_dataset",
+        partition=str(key),
+        agents=[str(key)],
+        description="Conversations in ShareGPT's form.",
+        task="text-generation",
+        filters=["conversations whose turns do not alternate are left out"] if alternating else [],
+    )
+    return build(lake, key, SHAREGPT, "conversations", rows, counts, publication, files)
+
+
+def build(
+    lake: Lake,
+    key: PartitionKey | None,
+    schema: pa.Schema,
+    text: str,
+    rows: Iterable[Row],
+    counts: Counter[str],
+    publication: Publication,
+    files: FileOptions = DEFAULT_FILES,
+    crossing: Callable[[pq.ParquetFile], dict[str, list[str]]] | None = None,
+) -> Built:
+    """Stage rows, a batch in memory at a time; check that nothing is in two splits; commit; publish; push where that is wanted.
+
+    `text` is the column that the rows are about; `crossing` names what else of the staged table is in two splits. Raises as `build_sft`.
+    """
+    asset = publication.asset
+    splits, tasks, lengths, first = Counter[str](), set[str](), array("q"), list[Row]()
+
+    def counted() -> Iterator[pa.RecordBatch]:
+        for batch in to_batches(rows, schema):
+            splits.update(batch["split"].to_pylist())
+            tasks.update(pc.unique(batch["task_key"]).to_pylist())
+            lengths.extend(pc.binary_length(batch[text].storage).to_pylist())
+            first.extend(to_rows([batch.slice(0, FIRST_ROWS - len(first))]))
+            yield batch
+
+    table = lake.stage(asset, key, counted(), schema)
+    with pq.ParquetFile(table.file) as file:
+        found = in_two_splits(file) | (crossing(file) if crossing else {})
+    if any(found.values()):
+        table.file.unlink()
+        raise SplitError(asset, found)
+    table.commit()
+    publication = msgspec.structs.replace(
+        publication,
+        jsonl=files.jsonl,
+        huggingface=files.huggingface or bool(files.push_to),
+        format=files.format if isinstance(files, ConversationFileOptions) else "conversational",
+        license=files.license,
+        counts=dict(counts),
+        table_sha256=table.sha256,
+    )
+    formless = publish(lake, publication)
+    built = Built(table, publication, counts, splits, len(tasks), lengths, first, found, formless)
+    built.jsonl = lake.jsonl(asset, key) if publication.jsonl else None
+    built.huggingface = huggingface_folder(lake, asset, key) if publication.huggingface else None
+    if files.push_to and built.huggingface:
+        built.pushed_to = push(built.huggingface, files.push_to, not files.push_public)
+    return built
+
+
+_SESSION_COLUMNS = ["session_id", "rejected_session_id"]
+
+
+def in_two_splits(file: pq.ParquetFile) -> dict[str, list[str]]:
+    """The sessions, tasks and exact texts of a data set that are in more than one split."""
+    return overlaps(
+        {"session_id": _session_name(row, name), "task_key": row["task_key"], "content_sha256": _text_sha256(row), "split": row["split"]}
+        for row in to_rows(stored_batches(file), raw=True)
+        for name in _SESSION_COLUMNS
+        if name in row
+    )
+
+
+def _session_name(row: Row, column: str) -> str:
+    """A session's id; in a table of several agents with its agent before it."""
+    return f"{row['project']}/{row['agent']}:{row[column]}" if "agent" in row else str(row[column])
+
+
+def _text_sha256(row: Row) -> str:
+    """sha256 (hex) of a row's JSON columns, not of its session: two sessions may differ only in what was cut off their end."""
+    return hashlib.sha256(b"\n".join(bytes(value) for value in row.values() if type(value) is msgspec.Raw)).hexdigest()
+
+
+def _noting_ratios(rows: Iterable[Row], ratios: "array[float]") -> Iterator[Row]:
+    for row in rows:
+        ratios.extend(length_ratios([row]))
+        yield row

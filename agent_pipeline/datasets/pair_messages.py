@@ -1,0 +1,72 @@
+"""How two conversations become a prompt, a chosen and a rejected continuation."""
+
+import json
+from hashlib import sha256
+
+from agent_pipeline.datasets.sft import to_last_assistant
+from agent_pipeline.sessions.session import Message, canonical_json, json_bytes
+from agent_pipeline.sessions.text import characters
+
+Parts = tuple[list[Message], list[Message], list[Message]]
+
+
+def split_pair(chosen: list[Message], rejected: list[Message]) -> Parts | str:
+    """`(prompt, chosen rest, rejected rest)` with comparable call ids, or the name of the reason why the two make no pair."""
+    better, worse = (to_last_assistant(comparable(messages)) for messages in (chosen, rejected))
+    return no_difference(answers(better), answers(worse)) or parted(better, worse)
+
+
+def answers(messages: list[Message]) -> bytes:
+    """A hash of each of the agent's messages: users and tools may say something else in two trials whose agents did the same."""
+    return b"".join(sha256(json_bytes(message)).digest()[:16] for message in _of_assistant(messages))
+
+
+def no_difference(chosen: bytes, rejected: bytes) -> str | None:
+    if chosen == rejected:
+        return "equal_answers"
+    return "one_is_a_beginning_of_the_other" if chosen.startswith(rejected) or rejected.startswith(chosen) else None
+
+
+def parted(chosen: list[Message], rejected: list[Message]) -> Parts | str:
+    """The two conversations cut at the first message that differs, which must be the agent's in both."""
+    common = next(at for at, (better, worse) in enumerate(zip(chosen, rejected, strict=False)) if better != worse)
+    if not chosen[common]["role"] == rejected[common]["role"] == "assistant":
+        return "a_user_or_tool_differs_first"
+    if not any(message["role"] == "user" for message in chosen[:common]):
+        return "no_common_request"
+    return chosen[:common], chosen[common:], rejected[common:]
+
+
+def _of_assistant(messages: list[Message]) -> list[Message]:
+    return [message for message in messages if message["role"] == "assistant"]
+
+
+def answer_length(messages: list[Message]) -> int:
+    """How many characters the agent wrote, words and calls."""
+    return characters(_of_assistant(messages))
+
+
+def comparable(messages: list[Message]) -> list[Message]:
+    """A copy in which call ids are numbered in order (`call_1`, …) and arguments are in canonical JSON."""
+    copied, names = [], dict[str, str]()
+    number = 0
+    for message in messages:
+        if calls := message.get("tool_calls"):
+            renamed = []
+            for call in calls:
+                number += 1
+                names[call["id"]] = f"call_{number}"
+                function = call["function"] | {"arguments": _canonical_arguments(call["function"]["arguments"])}
+                renamed.append(call | {"id": names[call["id"]], "function": function})
+            message = message | {"tool_calls": renamed}
+        if "tool_call_id" in message:
+            message = message | {"tool_call_id": names.get(message["tool_call_id"], message["tool_call_id"])}
+        copied.append(message)
+    return copied
+
+
+def _canonical_arguments(text: str) -> str:
+    try:
+        return canonical_json(json.loads(text))
+    except (ValueError, RecursionError):
+        return text

@@ -1,0 +1,204 @@
+"""What is published of a data set's table: JSONL files and a Hugging Face folder.
+
+    <lake>/jsonl/<asset>/project=<p>/agent=<a>/<split>.jsonl
+    <lake>/huggingface/<asset>/project=<p>/agent=<a>/README.md                            the card
+    <lake>/huggingface/<asset>/project=<p>/agent=<a>/data/<split>-00000-of-00001.parquet
+    <lake>/published/<asset>/project=<p>/agent=<a>/publication.json                       how, and of which version of the table
+
+Everything is made from the table as it lies in the lake, so it can be made again by the same code: when a session is forgotten, say.
+`datasets.load_dataset(folder)` reads the splits.
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import msgspec
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pydantic import Field
+from upath import UPath
+
+from agent_pipeline.datasets.cards import card
+from agent_pipeline.datasets.formats import NO_FORM, Format, form, in_form
+from agent_pipeline.datasets.jsonl import trainers_lines
+from agent_pipeline.datasets.sft import SFT
+from agent_pipeline.datasets.splits import SPLITS
+from agent_pipeline.keys import PartitionKey, parse_key
+from agent_pipeline.options import Options
+from agent_pipeline.sessions.tables import stored_batches, to_batches, to_rows
+from agent_pipeline.storage.lake import Lake, put_file, sync
+
+RECORDS = "published"
+"""The kind of lake file that holds the records of publications."""
+
+
+class FileOptions(Options):
+    """What is written beside the table."""
+
+    jsonl: bool = Field(default=True, description="Write a JSONL file a split beside the table.")
+    huggingface: bool = Field(default=False, description="Write a Hugging Face dataset folder with a dataset card beside the table.")
+    license: str = Field(default="other", description="Licence that the dataset card names, by the hub's identifier (mit, cc-by-4.0).")
+    push_to: str = Field(default="", description="Push the folder to this data set of the Hugging Face hub (owner/name); empty: never.")
+    push_public: bool = Field(default=False, description="Make a data set that is pushed for the first time public.")
+
+
+class ConversationFileOptions(FileOptions):
+    """The form of what is written beside a table of conversations."""
+
+    format: Format = Field(
+        default="conversational",
+        description="Form of the JSONL and of the folder: conversational (messages, tools), openai (its fine-tuning file), "
+        "prompt_completion (texts), prompt_completion_messages (TRL's conversational one). The table is conversational always.",
+    )
+
+
+class Publication(msgspec.Struct, kw_only=True):
+    """How a data set is published: everything that its files depend on beside the lake's tables.
+
+    `agents` are the partitions that the rows are from; a data set of several agents has no `partition` (`None`). `task` is a task category
+    of the hub; `counts` and `filters` are told by the card. `table_sha256` is the version of the table that the files were made from.
+    """
+
+    asset: str
+    partition: str | None
+    agents: list[str]
+    description: str
+    task: str
+    jsonl: bool = True
+    huggingface: bool = False
+    format: Format = "conversational"
+    license: str = "other"
+    counts: dict[str, int] = {}
+    filters: list[str] = []
+    table_sha256: str = ""
+
+    @property
+    def key(self) -> PartitionKey | None:
+        return parse_key(self.partition) if self.partition else None
+
+    @property
+    def title(self) -> str:
+        return f"{self.partition} {self.asset}" if self.partition else self.asset
+
+
+def publish(lake: Lake, publication: Publication) -> Counter[str]:
+    """Write the files from the table, and remove those of an earlier publication that this one does not have.
+
+    Each file appears whole; the record comes last. Returns how many rows have no such form, by reason.
+
+    Raises:
+        DataError: there is no table, or no curated sessions for the card.
+    """
+    formless: Counter[str] = Counter()
+    for split in SPLITS:
+        rows = _rows(lake, publication, split, formless) if publication.jsonl else ()
+        lake.write_jsonl(publication.asset, publication.key, split, trainers_lines(rows))
+    if publication.huggingface:
+        _write_folder(lake, publication, formless if not publication.jsonl else Counter())
+    else:
+        _remove(huggingface_folder(lake, publication.asset, publication.key))
+    record = lake.folder(RECORDS, publication.asset, publication.key) / "publication.json"
+    lake.replace(record, [msgspec.json.format(msgspec.json.encode(publication), indent=1)])
+    return Counter({reason: formless[reason] for reason in NO_FORM}) if _has_forms(lake, publication) else Counter()
+
+
+def unpublish(lake: Lake, asset: str, key: PartitionKey | None) -> list[UPath]:
+    """Remove everything that is published of a table; the files that were there."""
+    return [path for kind in ("jsonl", "huggingface", RECORDS) for path in _remove(lake.folder(kind, asset, key))]
+
+
+def publish_again(lake: Lake, asset: str, key: PartitionKey | None) -> list[UPath]:
+    """Make the files of a table again if they are not of the version that lies in the lake; returns the files that changed.
+
+    Files that cannot be made again (there is no record of how, or no table) are removed.
+    """
+    publication = _record(lake, asset, key)
+    if publication is None or not all(lake.has(name, each) for name, each in _made_from(publication)):
+        return unpublish(lake, asset, key)
+    with lake.table(asset, key).open("rb") as table:
+        sha256 = hashlib.file_digest(table, "sha256").hexdigest()
+    if sha256 == publication.table_sha256:
+        return []
+    publish(lake, msgspec.structs.replace(publication, table_sha256=sha256))
+    return [path for kind in ("jsonl", "huggingface") for path in _files(lake.folder(kind, asset, key))]
+
+
+def is_recorded(lake: Lake, asset: str, key: PartitionKey | None) -> bool:
+    """Whether there is a record of how a table is published."""
+    return _record(lake, asset, key) is not None
+
+
+def _record(lake: Lake, asset: str, key: PartitionKey | None) -> Publication | None:
+    try:
+        return msgspec.json.decode((lake.folder(RECORDS, asset, key) / "publication.json").read_bytes(), type=Publication)
+    except (msgspec.MsgspecError, OSError):
+        return None
+
+
+def _made_from(publication: Publication) -> list[tuple[str, PartitionKey | None]]:
+    curated = [("curated_sessions", parse_key(each)) for each in publication.agents] if publication.huggingface else []
+    return [(publication.asset, publication.key), *curated]
+
+
+def huggingface_folder(lake: Lake, asset: str, key: PartitionKey | None) -> UPath:
+    """Where a data set's Hugging Face folder is."""
+    return lake.folder("huggingface", asset, key)
+
+
+def _files(folder: UPath) -> list[UPath]:
+    return [path for path in sorted(folder.rglob("*"), key=str) if path.is_file()] if folder.exists() else []
+
+
+def _remove(folder: UPath) -> list[UPath]:
+    files = _files(folder)
+    for path in files:
+        path.unlink()
+    return files
+
+
+def _has_forms(lake: Lake, publication: Publication) -> bool:
+    return set(SFT.names) <= set(lake.open(publication.asset, publication.key).schema_arrow.names)
+
+
+def _rows(lake: Lake, publication: Publication, split: str, counts: Counter[str]) -> Iterator[dict[str, Any]]:
+    """The rows of a split of the table, in the publication's form; JSON columns that stay as they are, as `msgspec.Raw`."""
+    plain = publication.format == "conversational" or not _has_forms(lake, publication)
+    file = lake.open(publication.asset, publication.key)
+    batches = (batch.filter(pc.equal(batch["split"], split)) for batch in stored_batches(file))
+    rows = to_rows(batches, raw=plain)
+    return rows if plain else in_form(rows, publication.format, counts)
+
+
+def _write_folder(lake: Lake, publication: Publication, counts: Counter[str]) -> None:
+    table = lake.open(publication.asset, publication.key).schema_arrow
+    schema = form(publication.format, table).schema if _has_forms(lake, publication) else table
+    target = huggingface_folder(lake, publication.asset, publication.key)
+    lines = []
+    with TemporaryDirectory(prefix=".building-", dir=lake.fs.scratch(target / "data")) as building:
+        for split in SPLITS:
+            tasks: set[str] = set()
+            rows = _noting_tasks(_rows(lake, publication, split, counts), tasks)
+            file = Path(building) / f"{split}-00000-of-00001.parquet"
+            with pq.ParquetWriter(file, schema, compression="zstd", compression_level=3) as writer:
+                count = 0
+                for batch in to_batches(rows, schema):
+                    count += batch.num_rows
+                    writer.write_batch(batch)
+            lines.append((split, count, len(tasks) if "task_key" in schema.names else "–"))
+            place = target / "data" / file.name
+            if count:
+                sync(file)
+                put_file(file, place)
+            elif place.exists():
+                place.unlink()
+    lake.replace(target / "README.md", [card(lake, publication, lines).encode("utf-8")])
+
+
+def _noting_tasks(rows: Iterator[dict[str, Any]], tasks: set[str]) -> Iterator[dict[str, Any]]:
+    for row in rows:
+        tasks.add(row.get("task_key", ""))
+        yield row

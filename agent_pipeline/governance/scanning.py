@@ -1,0 +1,58 @@
+"""The proof that something is gone: every byte and every value of the lake, searched for texts."""
+
+import json
+from collections.abc import Iterable, Iterator
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from agent_pipeline.storage.lake import Lake, LakeFile
+
+_CHUNK = 8 << 20
+
+
+def scan(lake: Lake, needles: Iterable[str]) -> dict[str, list[str]]:
+    """Read every file of the lake to its end, and find `needles` in it: `{path: [needle, …]}`.
+
+    Values of Parquet columns are searched as they are when decoded, nested ones too; everything else byte by byte, plain and as JSON
+    writes it.
+
+    Raises:
+        DataError: a table is damaged.
+    """
+    needles = list(needles)
+    return {str(file.path): hits for file in lake.files() if (hits := found_in(file, needles))}
+
+
+def found_in(file: LakeFile, needles: Iterable[str]) -> list[str]:
+    """The needles that are in a file, sorted."""
+    wanted = {needle: _spellings(needle) for needle in needles}
+    longest = max(len(each) for spellings in wanted.values() for each in spellings)
+    hits: set[str] = set()
+    for part in _contents(file, longest):
+        hits.update(needle for needle, spellings in wanted.items() if needle not in hits and any(each in part for each in spellings))
+    return sorted(hits)
+
+
+def _spellings(text: str) -> set[bytes]:
+    """A text as it is, and as JSON may hold it: without the quotes, beyond ASCII plain or escaped."""
+    escaped = (json.dumps(text, ensure_ascii=ascii)[1:-1].encode() for ascii in (False, True))
+    return {text.encode("utf-8"), msgspec.json.encode(text)[1:-1], *escaped}
+
+
+def _contents(file: LakeFile, longest: int) -> Iterator[bytes]:
+    """What a file holds, in pieces; so that nothing is cut apart, each begins with the end of the one before."""
+    if file.path.suffix == ".parquet":
+        with file.path.open("rb") as opened:
+            table = pq.ParquetFile(opened)
+            for number in range(table.num_row_groups):
+                for column in table.read_row_group(number).columns:
+                    for chunk in column.chunks:
+                        plain = chunk.dictionary_decode() if pa.types.is_dictionary(chunk.type) else chunk
+                        yield from (buffer.to_pybytes() for buffer in plain.buffers() if buffer is not None)
+    with file.path.open("rb") as opened:
+        end = b""
+        while part := opened.read(_CHUNK):
+            yield end + part
+            end = part[-longest:]

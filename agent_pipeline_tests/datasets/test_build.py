@@ -1,0 +1,87 @@
+"""A data set on its way into the lake: what is replaced, and what is published."""
+
+import json
+
+import pytest
+
+from agent_pipeline.datasets.build import SplitError, build, build_preferences, build_sft
+from agent_pipeline.datasets.curated import ASSET
+from agent_pipeline.datasets.preferences import why_no_pairs
+from agent_pipeline.datasets.publishing import ConversationFileOptions, FileOptions, Publication, publish_again
+from agent_pipeline.datasets.sft import SFT, sft_rows
+from agent_pipeline.datasets.splits import SplitSizes
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.sessions.tables import CURATED, session_row, to_batches
+from agent_pipeline.storage.lake import Lake
+from agent_pipeline_tests.datasets.chats import rows_of, says, session, user
+
+KEY = PartitionKey("p", "a")
+ALL_TRAIN = SplitSizes(test=0, select=0)
+
+
+def curated(lake, *sessions, **columns):
+    """A lake's curated sessions: positive where the score is above a half."""
+    rows = []
+    for each in sessions:
+        good = (each.score or 0) > 0.5
+        row = session_row(each) | {"kept": good, "use": "positive" if good else "negative", "verdict_score": each.score}
+        rows.append(row | {"drop_reason": None if good else "unacceptable", "missed_measures": []} | columns)
+    lake.stage(ASSET, KEY, to_batches(rows, CURATED), CURATED).commit()
+
+
+def jsonl(lake, asset="sft_dataset", split="train"):
+    return [json.loads(line) for line in (lake.jsonl(asset, KEY) / f"{split}.jsonl").read_text().splitlines()]
+
+
+def test_a_data_set_with_one_task_in_two_splits_replaces_nothing_and_publishes_nothing(tmp_path):
+    lake = Lake(str(tmp_path))
+    curated(lake, session("a", [user("x"), says("y")], score=1.0))
+    build_sft(lake, KEY, ALL_TRAIN)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    rows = list(sft_rows(rows_of(session("a", [user("x"), says("y")]), session("b", [user("x"), says("z")])), ALL_TRAIN))
+    rows[1]["split"] = "test"
+    publication = Publication(asset="sft_dataset", partition=str(KEY), agents=[str(KEY)], description="", task="")
+    with pytest.raises(SplitError) as error:
+        build(lake, KEY, SFT, "messages", rows, {}, publication)
+    assert error.value.overlaps["task_key"] and not error.value.overlaps["session_id"]
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_what_is_published_is_made_from_the_table_and_again_when_the_table_is_another(tmp_path):
+    lake = Lake(str(tmp_path))
+    curated(lake, session("a", [user("x"), says("y")], score=1.0), session("b", [user("z"), says("y")], score=1.0))
+    files = ConversationFileOptions(huggingface=True, format="prompt_completion")
+    built = build_sft(lake, KEY, ALL_TRAIN, files=files)
+    assert [line["session_id"] for line in jsonl(lake)] == ["a", "b"] and publish_again(lake, "sft_dataset", KEY) == []
+    table = lake.open("sft_dataset", KEY).read().slice(0, 1)
+    lake.stage("sft_dataset", KEY, table.to_batches(), SFT).commit()
+    changed = publish_again(lake, "sft_dataset", KEY)
+    assert [line["completion"] for line in jsonl(lake)] == [" y"] and built.jsonl / "train.jsonl" in changed
+    assert "| train | 1 | 1 |" in (built.huggingface / "README.md").read_text()
+    build_sft(lake, KEY, ALL_TRAIN, files=ConversationFileOptions(jsonl=False))
+    assert not [file for file in lake.files() if file.kind in ("jsonl", "huggingface")]
+
+
+def test_a_score_never_overrules_the_verdict_that_a_person_gave(tmp_path):
+    lake = Lake(str(tmp_path))
+    good, bad = session("g", [user("x"), says("y")], score=0.9, task_key="t"), session("b", [user("x"), says("z")], score=0.1, task_key="t")
+    good.score, bad.score = 0.1, 0.9  # a platform's score says the opposite of the labels
+    rows = [session_row(each) | {"missed_measures": []} for each in (good, bad)]
+    rows[0] |= {"kept": True, "use": "positive", "verdict": "acceptable", "verdict_by": "label", "verdict_score": 1.0}
+    rows[1] |= {"kept": False, "use": "negative", "verdict": "unacceptable", "verdict_by": "label", "verdict_score": 0.0}
+    lake.stage(ASSET, KEY, to_batches(sorted(rows, key=lambda row: row["session_id"]), CURATED), CURATED).commit()
+    assert build_preferences(lake, KEY, ALL_TRAIN).counts["pairs"] == 1
+    assert lake.open("preference_dataset", KEY).read(["session_id", "margin"]).to_pylist() == [{"session_id": "g", "margin": 1.0}]
+    build_sft(lake, KEY, ALL_TRAIN, files=FileOptions())
+    assert lake.open("sft_dataset", KEY).read(["score"]).to_pylist() == [{"score": 1.0}]
+
+
+def test_a_session_that_is_neither_is_nobodys_negative(tmp_path):
+    lake = Lake(str(tmp_path))
+    trials = [session("g", [user("x"), says("y")], score=1.0), session("missed", [user("x"), says("z")], score=1.0)]
+    rows = [session_row(each) | {"verdict": "acceptable", "verdict_score": 1.0, "missed_measures": []} for each in trials]
+    rows[0] |= {"kept": True, "use": "positive"}
+    rows[1] |= {"kept": False, "use": "neither", "drop_reason": "measure", "missed_measures": ["ended_with_answer"]}
+    lake.stage(ASSET, KEY, to_batches(rows, CURATED), CURATED).commit()
+    built = build_preferences(lake, KEY, ALL_TRAIN)
+    assert built.table.rows == 0 and "1 sessions have no negative trial of their task" in why_no_pairs(built.counts)
