@@ -33,12 +33,12 @@ def sft_coreset(
         check_embeddings(config.embeddings)
 
         def losses() -> Losses:
-            made = run_worker(context, pipes, workspace, "losses", list(dataset_rows(lake, key)), {"base_model": config.base_model})
+            made = run_worker(context, pipes, workspace, "losses", dataset_rows(lake, key), {"base_model": config.base_model})
             return made["losses"], made["tokens"]
 
         def embed() -> dict[str, Any]:
             params = {"embeddings": config.embeddings, "base_model": config.base_model}
-            return run_worker(context, pipes, workspace, "embed", list(dataset_rows(lake, key)), params)
+            return run_worker(context, pipes, workspace, "embed", dataset_rows(lake, key), params)
 
         vectors = KeptEmbeddings(lake, key, config.seed) if config.embeddings == TFIDF else WorkersEmbeddings(lake, key, embed)
         coreset = choose_coreset(dataset_rows(lake, key), config, losses, vectors)

@@ -1,5 +1,6 @@
 """What an asset hands to the worker process: its rows, the settings in force, the versions of its tables."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import dagster as dg
@@ -20,7 +21,7 @@ def run_worker(
     pipes: dg.PipesSubprocessClient,
     workspace: Workspace,
     task: str,
-    rows: list[dict[str, Any]],
+    rows: Iterable[dict[str, Any]],
     params: dict[str, Any],
 ) -> dict[str, Any]:
     """The result of a task of `agent_pipeline.compute.tasks` on SFT rows.

@@ -1,7 +1,7 @@
 """A workspace of a test's own: a copy of the sample store, an empty lake, an ephemeral instance."""
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,7 +62,8 @@ def worker_here(bench: Bench, given: list[tuple[list[dict], dict]]) -> Callable[
     folder = bench.store.parent / "worker"
     folder.mkdir()
 
-    def run_here(context: Any, pipes: Any, workspace: Any, task: str, rows: list[dict], params: dict) -> dict[str, Any]:
+    def run_here(context: Any, pipes: Any, workspace: Any, task: str, rows: Iterable[dict], params: dict) -> dict[str, Any]:
+        rows = list(rows)
         given.append((rows, params))
         pq.write_table(to_table(rows, SFT), folder / "rows.parquet")
         settings = {"lake": str(bench.lake.root), "cache": str(folder), "partition": context.partition_key, "trust_remote_code": False}

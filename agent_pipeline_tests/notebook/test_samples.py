@@ -138,7 +138,7 @@ def test_no_data_is_one_sentence(data, what):
 def test_a_file_with_a_broken_line_is_not_trained_on_in_part(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text(json.dumps(row(1)) + "\nnot json\n")
-    with pytest.raises(DataError, match="mend the file first"):
+    with pytest.raises(DataError):
         read_samples(path)
 
 
