@@ -28,7 +28,7 @@ from agent_pipeline.ingestion.reading import ReadingOptions
 from agent_pipeline.keys import PartitionKey, parse_key
 from agent_pipeline.options import did_you_mean, problem
 from agent_pipeline.redaction import DEFAULT_TYPES, RedactionOptions
-from agent_pipeline.redaction.detectors import KINDS
+from agent_pipeline.redaction.kinds import KINDS
 from agent_pipeline.sources import Location, parse_location
 from agent_pipeline.storage.lake import Lake
 

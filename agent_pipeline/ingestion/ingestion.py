@@ -22,7 +22,7 @@ from agent_pipeline.errors import DataError
 from agent_pipeline.ingestion.forgotten import BlockList
 from agent_pipeline.ingestion.reading import Preparation, ReadingOptions
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.redaction.detectors import LIBRARIES
+from agent_pipeline.redaction.kinds import LIBRARIES
 from agent_pipeline.sessions.session import Session, Tool, content_sha256, json_bytes, sha256_of
 from agent_pipeline.sessions.tables import (
     CHARACTERS_PER_BATCH,

@@ -17,31 +17,14 @@ import ipaddress
 import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache, lru_cache
-from typing import Any, NamedTuple
+from importlib.metadata import EntryPoint
+from typing import Any
 
-KINDS = ("PRIVATE_KEY", "CONNECTION_STRING", "API_KEY", "TOKEN", "PASSWORD", "EMAIL", "IBAN", "CARD", "SSN", "PHONE", "ACCOUNT", "IP")
-"""All kinds; a value that is of several kinds is of the first."""
-
-LIBRARIES = ("kingfisher-secret-scanner", "bc-detect-secrets", "phonenumbers", "python-stdnum")
-"""Whose versions decide on what is found, and so on what is written."""
-
-OPT_IN = ("IP",)
-"""Kinds that are looked for only when the settings name them: version numbers look like them, and tools need them."""
-
-WORDS = frozenset({"PASSWORD", "IBAN", "CARD", "SSN", "PHONE", "ACCOUNT", "IP"})
-"""Kinds whose values are short: part of a longer word or number is not the value."""
-
-PSEUDONYM = re.compile(rf"<(?P<kind>{'|'.join(KINDS)})_(?P<number>[1-9]\d*)>")
+from agent_pipeline.redaction.kinds import KINDS, PSEUDONYM, REGISTERED, Find
+from agent_pipeline.redaction.numbers import Numbers
 
 _SECRETS = {"PRIVATE_KEY", "CONNECTION_STRING", "API_KEY", "TOKEN", "PASSWORD"}
 _SHORTEST_PASSWORD, _LONGEST_PASSWORD = 6, 200
-
-
-class Find(NamedTuple):
-    """A private value, as it stands in the text."""
-
-    kind: str
-    value: str
 
 
 Detector = Callable[[str, bytes], Iterable[Find]]
@@ -53,14 +36,14 @@ class Detectors:
 
     def __init__(self, kinds: Iterable[str], phone_regions: Iterable[str]) -> None:
         self._kinds = frozenset(kinds)
-        self._regions = tuple(phone_regions)
         wanted: dict[Detector, set[str]] = {
             _secrets: _SECRETS,
             _assigned: _SECRETS,
             _emails: {"EMAIL"},
-            self._numbers: {"IBAN", "CARD", "SSN", "ACCOUNT", "PHONE", "API_KEY"},
+            Numbers(self._kinds, tuple(phone_regions)): {"IBAN", "CARD", "SSN", "ACCOUNT", "PHONE", "API_KEY"},
             _addresses: {"IP"},
         }
+        wanted |= {_own_detector(entry): {kind} for kind, entry in REGISTERED.items()}
         self._detectors = [detector for detector, found in wanted.items() if found & self._kinds]
         if self._kinds & _SECRETS:
             _scanner()  # what cannot be loaded must fail now, not after a thousand sessions
@@ -76,23 +59,10 @@ class Detectors:
                     finds[value] = min(known, kind, key=KINDS.index)
         return finds
 
-    def _numbers(self, text: str, flat: bytes) -> Iterator[Find]:
-        """IBANs, cards, social security numbers, accounts, telephone numbers, AWS key ids: long runs of digits and capitals."""
-        for run in _runs(flat.translate(_CLASSES)):
-            start, end = run.span()
-            if flat[start] > 57:  # no digit
-                yield from _iban(text, start)
-                yield from _aws_key_id(text, start, end)
-            elif run.group().count(b"0") >= _FEWEST_DIGITS and not _DAY.fullmatch(text, start, end):
-                yield from _cards_and_accounts(text, start, end)
-                if "PHONE" in self._kinds:
-                    yield from self._phones(text, start, end)
 
-    def _phones(self, text: str, start: int, end: int) -> Iterator[Find]:
-        for match in _PHONE.finditer(text, max(0, start - 2), end + 2):
-            candidate = match.group()
-            if not candidate.isdecimal() or _said_before(text, match.start(), _PHONE_WORDS):
-                yield from (Find("PHONE", value) for value in _phones_in(candidate, self._regions))
+def _own_detector(entry: EntryPoint) -> Detector:
+    function: Callable[[str], Iterable[str]] = entry.load()
+    return lambda text, flat: (Find(entry.name, value) for value in function(text) if value)
 
 
 @cache
@@ -230,98 +200,6 @@ def _emails(text: str, flat: bytes) -> Iterator[Find]:
         at = flat.find(b"@", max(at + 1, done))
 
 
-_DASHES = "\u2010-\u2015"
-_CLASSES = bytes(
-    48 if chr(each).isdecimal() else 65 if 65 <= each <= 90 else 45 if chr(each) in " ()./-?\u00a0" else 32 for each in range(256)
-)
-"""A byte's class: a digit `0`, a capital `A`, what may stand within a number `-` (a dash beyond Latin-1 is a `?`), all else a blank."""
-_FEWEST_DIGITS = 7
-_DIGITS = re.compile(rb"0[0-]{6,}+")
-_CAPITALS = re.compile(rb"A(?:[0A]{19,}|A00[0A-]{4,})")
-_DAY = re.compile(r"(?:19|20)\d\d-\d\d-\d\d[ .?]*|\d+\.\d+[ .?]*")
-"""A run that is a day or a decimal number: most of the long ones."""
-
-
-def _runs(classes: bytes) -> Iterator[re.Match[bytes]]:
-    """Long runs, from left to right; looked for by one expression for both they would take three times as long."""
-    done = 0
-    for run in _CAPITALS.finditer(classes):
-        yield from _DIGITS.finditer(classes, done, run.start())
-        yield run
-        done = run.end()
-    yield from _DIGITS.finditer(classes, done)
-
-
-_IBAN = re.compile(r"(?<![^\W_])[A-Z]{2}\d{2}(?:[ -]?[A-Z0-9]{4}){2,7}(?:[ -]?[A-Z0-9]{1,3})?(?![^\W_])")
-
-
-def _iban(text: str, start: int) -> Iterator[Find]:
-    if match := _IBAN.match(text, start):
-        from stdnum import iban
-
-        value = match.group()
-        # A word in capitals after an IBAN looks like its last group.
-        while value and not iban.is_valid(value, check_country=False):
-            value = value[: max(value.rfind(" "), value.rfind("-"), 0)]
-        if value:
-            yield Find("IBAN", value)
-
-
-def _aws_key_id(text: str, start: int, end: int) -> Iterator[Find]:
-    from detect_secrets.plugins.aws import AWSKeyDetector
-
-    yield from (Find("API_KEY", value) for value in AWSKeyDetector().analyze_string(text[start:end]) if value)
-
-
-_NUMBER = re.compile(
-    r"(?<![\w.-])(?:(?P<ssn>\d{3}([- ])\d{2}\2\d{4})|\d{4}([- ])\d{4}\3\d{4}\3\d{1,7}|3\d{3}([- ])\d{6}\4\d{4,5}|\d{8,19})(?![\w-]|\.\d)"
-)
-_ACCOUNT_WORDS = frozenset({"account", "accounts", "acct", "routing", "konto"})
-_SSN_WORDS = frozenset({"ssn", "social"})
-
-
-def _cards_and_accounts(text: str, start: int, end: int) -> Iterator[Find]:
-    """Card numbers (check digit), US social security numbers, and bank accounts where the words before say so."""
-    from stdnum import luhn
-    from stdnum.us import ssn
-
-    for match in _NUMBER.finditer(text, start, end + 2):
-        value = match.group()
-        digits = value.replace(" ", "").replace("-", "")
-        if match["ssn"]:
-            if ssn.is_valid(value.replace(" ", "-")):
-                yield Find("SSN", value)
-        # Issued cards have 13 to 19 digits and begin with 2 to 6.
-        elif 13 <= len(digits) <= 19 and digits[0] in "23456" and len(set(digits)) > 1 and luhn.is_valid(digits):
-            yield Find("CARD", value)
-        elif len(digits) == 9 and ssn.is_valid(digits) and _said_before(text, match.start(), _SSN_WORDS):
-            yield Find("SSN", value)
-        elif len(digits) <= 17 and _said_before(text, match.start(), _ACCOUNT_WORDS):
-            yield Find("ACCOUNT", value)
-
-
-_PHONE = re.compile(rf"(?<![\w.,$€£#])(?:\+\(|\+|\()?\d[\d ()./\u00a0{_DASHES}-]{{5,20}}\d(?!\w|[.,:]\d)")
-_DATE = re.compile(r"(?:19|20)\d\d[-/.](?:0?[1-9]|1[0-2])[-/.]|\d{1,2}[-/.]\d{1,2}[-/.](?:19|20)\d\d|(?:19|20)\d\d(?:0[1-9]|1[0-2])\d\d\b")
-_PHONE_WORDS = frozenset({"phone", "telephone", "tel", "cell", "cellphone", "mobile", "call", "fax", "whatsapp", "sms"})
-
-
-@lru_cache(maxsize=1 << 15)
-def _phones_in(candidate: str, regions: tuple[str, ...]) -> tuple[str, ...]:
-    """Telephone numbers in a run of digits: possible ones where it says + first, else ones that a region has issued, grouped as there."""
-    import phonenumbers
-
-    if _DATE.search(candidate) or not _FEWEST_DIGITS <= sum(each.isdigit() for each in candidate) <= 15:
-        return ()
-    if candidate.startswith("+"):
-        found = phonenumbers.PhoneNumberMatcher(candidate, None, leniency=phonenumbers.Leniency.POSSIBLE)
-        return tuple(match.raw_string for match in found)
-    for region in regions:
-        found = phonenumbers.PhoneNumberMatcher(candidate, region, leniency=phonenumbers.Leniency.STRICT_GROUPING)
-        if values := tuple(match.raw_string for match in found):
-            return values
-    return ()
-
-
 _ADDRESS = re.compile(r"(?<![\w.:])(?:\d{1,3}(?:\.\d{1,3}){3}|[0-9a-fA-F]{0,4}(?::[0-9a-fA-F]{0,4}){2,7})(?![\w.:])")
 
 
@@ -333,16 +211,3 @@ def _addresses(text: str, flat: bytes) -> Iterator[Find]:
             continue
         if not (address.is_loopback or address.is_unspecified):
             yield Find("IP", match.group())
-
-
-_WORDS_BEFORE = 5
-_BOUND = re.compile(r"[\n\d<>@]")
-
-
-def _said_before(text: str, start: int, words: frozenset[str]) -> bool:
-    """Whether one of the five words before a place (the key of a JSON value among them) is one of these.
-
-    Words beyond another private value do not count, so that its pseudonym, which may have fewer words, changes nothing.
-    """
-    before = _BOUND.split(text[max(0, start - 60) : start])[-1].lower()
-    return any(word in words for word in re.findall(r"[^\W_]+", before)[-_WORDS_BEFORE:])

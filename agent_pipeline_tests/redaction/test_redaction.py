@@ -1,15 +1,18 @@
 import json
+import os
 import random
+import subprocess
+import sys
 import time
 from collections import Counter
 from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_pipeline import redaction
 from agent_pipeline.errors import RedactionError, SettingsError
 from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
 from agent_pipeline.keys import parse_key
@@ -322,24 +325,46 @@ def test_redacting_twice_is_redacting_once_and_json_stays_json(contents, value, 
     json.loads(json.loads(output["content"])[0])
 
 
-MESSAGES = st.fixed_dictionaries(
-    {"role": st.sampled_from(["user", "assistant", "tool"])},
-    optional={
-        "content": TEXTS | st.none() | st.just([{"type": "text", "text": "x"}]),
-        "tool_call_id": st.just("c1"),
-        "name": TEXTS,
-        "tool_calls": st.none()
-        | st.lists(VALUES.map(lambda value: {"id": "c", "function": {"name": "f", "arguments": value}}), max_size=2),
-    },
+@pytest.mark.parametrize(
+    ("text", "private"),
+    [
+        ("items (4155552671) and (4155552672)", False),
+        ("1. 4155552671\n2) 4155552672", False),
+        ("[4155552671]", False),
+        ("phone (4155552671)", True),
+        ("(415) 555-2671", True),
+        ("1. +14155552671", True),
+    ],
 )
+def test_a_bare_run_of_digits_is_a_telephone_number_only_where_a_word_says_so(text, private, redactor):
+    assert ("PHONE" in redactor.finds(session(text)).values()) is private
 
 
-@given(st.lists(MESSAGES.flatmap(lambda message: st.permutations(list(message.items())).map(dict)), max_size=4))
-def test_the_texts_that_are_looked_at_are_those_that_are_replaced_in_the_same_order(messages):
-    one = Session(session_id="s", project="p", agent="a", source="t", messages=messages, error="e", context={"a": 1})
-    walked: list[str] = []
-    redaction._walk(one, lambda text: walked.append(text) or text)
-    assert redaction._texts(one) == walked
+def test_many_values_are_replaced_as_few_are(redactor):
+    addresses = [f"person{number}@shop.example" for number in range(60)]
+    one = session(" ".join(addresses), arguments="{}", output=json.dumps({"rows": [{"mail": address} for address in addresses]}))
+    assert redactor.redact(one) == {"EMAIL": 120}
+    *_, output = one.messages
+    assert [row["mail"] for row in json.loads(output["content"])["rows"]] == [f"<EMAIL_{number}>" for number in range(1, 61)]
+
+
+def test_another_package_registers_a_kind_by_entry_point(tmp_path):
+    (tmp_path / "passports.py").write_text("import re\ndef find(text):\n    return re.findall(r'[A-Z]{2}\\d{7}', text)\n")
+    info = tmp_path / "passports-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: passports\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[agent_pipeline.redactors]\nPASSPORT = passports:find\n")
+    code = """
+from agent_pipeline.redaction import DEFAULT_TYPES, RedactionOptions, Redactor
+from agent_pipeline.redaction.kinds import LIBRARIES
+from agent_pipeline.sessions.session import Session
+one = Session(session_id="s", project="p", agent="a", source="t", messages=[{"role": "user", "content": "My passport is AB1234567."}])
+assert Redactor(RedactionOptions()).redact(one) == {"PASSPORT": 1} and "passports" in LIBRARIES
+print(one.messages[0]["content"])
+"""
+    paths = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH"), str(Path.cwd())])])
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | {"PYTHONPATH": paths})
+    assert done.stdout.strip() == "My passport is <PASSPORT_1>.", done.stderr
 
 
 # How it fails

@@ -1,0 +1,116 @@
+"""Every text of a session: one walk that reads and rewrites them, and how their reader understands escapes."""
+
+import json
+import re
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from agent_pipeline.sessions.session import Message, Session
+
+TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|-?\d[\d.eE+-]*')
+"""A string or a number of a valid JSON text."""
+
+_ESCAPES = re.compile(r"\\(?:u[0-9a-fA-F]{4}|[^u])(?:\\(?:u[0-9a-fA-F]{4}|[^u]))*")
+_ESCAPED = re.compile(r"(?<!\\)\\++(?:([nrt])|([\"'/]))")
+_NO_TEXT = frozenset({"role", "tool_call_id", "weight"})
+
+
+def texts_of(session: Session) -> list[str]:
+    """Every text of a session, in the order in which `rewrite` visits them."""
+    texts: list[str] = []
+
+    def collect(text: str) -> str:
+        texts.append(text)
+        return text
+
+    rewrite(session, collect)
+    return texts
+
+
+def rewrite(session: Session, change: Callable[[str], str]) -> None:
+    """Put every text of a session through `change`; messages and tools that sessions share are replaced, never changed."""
+    session.messages = [_changed_message(message, change) for message in session.messages]
+    session.tools = _changed(session.tools, change)
+    session.reasoning = _changed(session.reasoning, change)
+    session.context = _changed(session.context, change)
+    session.error = change(session.error) if session.error else session.error
+    session.judgment = change(session.judgment) if session.judgment else session.judgment
+
+
+def _changed_message(message: Message, change: Callable[[str], str]) -> Message:
+    changed = {}
+    for name, value in message.items():
+        if name == "tool_calls":
+            new = [_changed_call(call, change) for call in value] if value else value
+        else:
+            new = value if name in _NO_TEXT else _changed(value, change)
+        if new is not value:
+            changed[name] = new
+    return message | changed if changed else message
+
+
+def _changed_call(call: dict[str, Any], change: Callable[[str], str]) -> dict[str, Any]:
+    before = call["function"]["arguments"]
+    arguments = _changed(before, change)
+    return call if arguments is before else call | {"function": call["function"] | {"arguments": arguments}}
+
+
+def _changed(value: Any, change: Callable[[str], str]) -> Any:
+    """A value with its texts changed: one that is no text as its JSON."""
+    if isinstance(value, str):
+        return change(value)
+    if not value or isinstance(value, bool):
+        return value
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    changed = change(text)
+    return value if changed == text else json.loads(changed)
+
+
+def seen_by_detectors(texts: list[str]) -> list[str]:
+    """Texts as detectors see them."""
+    return [_view(text) if "\\" in text else text for text in texts]
+
+
+def _view(text: str) -> str:
+    """A text as detectors see it: escapes of JSON strings, and of JSON within them, resolved, since `\\u0040` is an @ to its reader."""
+    if not is_json(text):
+        return text
+    if '\\"' in text or "\\\\" in text:  # JSON within JSON, perhaps
+        return TOKEN.sub(
+            lambda match: f'"{seen_by_detectors([decoded(match.group())])[0]}"' if match.group()[0] == '"' else match.group(), text
+        )
+    return _ESCAPES.sub(lambda match: _unescaped(match.group()), text)
+
+
+@lru_cache(maxsize=1 << 12)
+def _unescaped(escapes: str) -> str:
+    return json.loads(f'"{escapes}"')
+
+
+def decoded(token: str) -> str:
+    return json.loads(token) if "\\" in token else token[1:-1]
+
+
+def _begins_as_json(text: str) -> bool:
+    return text[:1] in ("{", "[", '"', " ", "\n", "\t", "\r") and text.strip()[:1] in ("{", "[", '"')
+
+
+def is_json(text: str) -> bool:
+    """Whether a text is a JSON object, list or string."""
+    if not _begins_as_json(text):
+        return False
+    for decode in (msgspec.json.decode, json.loads):  # the second takes what the first is too strict for: half an emoji
+        try:
+            decode(text)
+        except (ValueError, RecursionError):
+            continue
+        return True
+    return False
+
+
+def unescaped_text(text: str) -> str:
+    """A text as its reader understands it: line ends and quotes that a program escaped, however often (a log, JSON in a sentence)."""
+    return _ESCAPED.sub(lambda match: "\n" if match[1] else match[2], text) if "\\" in text else text
