@@ -19,10 +19,19 @@ from agent_pipeline.selection.replay import night_rows
 from agent_pipeline.sessions.tables import to_rows
 from agent_pipeline.storage.lake import Artifact
 
+MOST_DROPPED = 0.1
+"""Share of the rows that may fall out of training (too long, not rendered by the template) without a warning."""
+
 
 @dg.asset(
     **asset_options("models", {"pytorch", "huggingface"}, ARTIFACTS, options=AdapterConfig),
     deps=["sft_dataset", "sft_coreset", "replay_buffer"],
+    dagster_type=dg.Any,  # else Dagster takes an asset with a check for one that gives nothing
+    check_specs=[
+        dg.AssetCheckSpec(
+            "rows_are_trained", asset="sft_adapter", partitions_def=AGENTS, description="At most a tenth of the rows fall out of training."
+        )
+    ],
 )
 def sft_adapter(
     context: dg.AssetExecutionContext,
@@ -57,6 +66,14 @@ def sft_adapter(
                 "report": dg.MetadataValue.json({name: value for name, value in report.items() if name not in ("log_history", "row_ids")}),
                 "loss": curve([(each["step"], each["loss"]) for each in report["log_history"]], "training loss", "step", "loss"),
             },
+            check_results=[
+                dg.AssetCheckResult(
+                    check_name="rows_are_trained",
+                    passed=report["rows"].get("dropped_share", 0.0) <= MOST_DROPPED,
+                    severity=dg.AssetCheckSeverity.WARN,
+                    metadata={name: count for name, count in report["rows"].items() if name.startswith("dropped")},
+                )
+            ],
         )
 
 

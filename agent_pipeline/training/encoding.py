@@ -10,7 +10,7 @@ from agent_pipeline.sessions.session import Message
 from agent_pipeline.training.loading import first_line
 from agent_pipeline.training.masks import Encoded, check, encode
 from agent_pipeline.training.rendering import render
-from agent_pipeline.training.truncation import truncate
+from agent_pipeline.training.truncation import truncate, untrain_calls_without_source
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -29,18 +29,22 @@ class RowDropped(DataError):
 
 @dataclass(frozen=True)
 class EncodedRow:
-    """A row that fits: its tokens, and the messages they show (fewer than the row's, where it was too long)."""
+    """A row that fits: its tokens, and the messages they show (fewer than the row's, where it was too long).
+
+    `unsourced_calls`: turns that are not trained, because what they call with was cut away.
+    """
 
     row_id: str
     encoded: Encoded
     messages: list[Message]
     truncated: bool
+    unsourced_calls: int
 
 
 class EncodedRows(NamedTuple):
     """The rows that can be trained on, in order; the counts; and the first dropped row's sentence ("" where none was dropped).
 
-    `counts` has `in`, `truncated`, `dropped_<reason>` for each `DropReason`, `trained` (in = all dropped + trained) and `dropped_share`,
+    `counts` has `in`, `truncated`, `unsourced_calls`, `dropped_<reason>` for each `DropReason`, `trained` (in = all dropped + trained) and `dropped_share`,
     from 0 to 1.
     """
 
@@ -66,6 +70,7 @@ def encode_rows(
     counts = {
         "in": len(rows),
         "truncated": sum(row.truncated for row in trained),
+        "unsourced_calls": sum(row.unsourced_calls for row in trained),
         **{f"dropped_{reason}": dropped[reason] for reason in get_args(DropReason)},
         "trained": len(trained),
         "dropped_share": round(dropped.total() / len(rows), 4) if rows else 0.0,
@@ -95,14 +100,18 @@ def encode_or_raise(tokenizer: "PreTrainedTokenizerBase", row: dict[str, Any], m
         return len(tokenizer(render(tokenizer, messages, tools), add_special_tokens=False).input_ids)
 
     try:
-        messages = truncate(row["messages"], length, max_length)
+        shorter = truncate(row["messages"], length, max_length)
+        messages = shorter
+        if shorter is not None and len(shorter) < len(row["messages"]):
+            messages = untrain_calls_without_source(row["messages"], shorter)
         encoded = encode(tokenizer, messages, tools) if messages is not None else None
     except (TemplateError, TypeError, DataError) as error:
         raise RowDropped(f"{name} cannot be rendered by the chat template: {first_line(error)}; repair it.", "not_rendered") from error
-    if messages is None or encoded is None:
+    if shorter is None or messages is None or encoded is None:
         raise RowDropped(f"{name} is longer than {max_length} tokens in its last exchange alone: raise max_length.", "too_long")
     try:
         check(encoded, tokenizer, messages, name)
     except DataError as error:
         raise RowDropped(str(error), "not_proven") from error
-    return EncodedRow(row["row_id"], encoded, messages, len(messages) < len(row["messages"]))
+    unsourced = sum(message is not original for message, original in zip(messages, shorter, strict=True))
+    return EncodedRow(row["row_id"], encoded, messages, len(messages) < len(row["messages"]), unsourced)

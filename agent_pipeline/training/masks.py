@@ -9,11 +9,11 @@ alone that the mask is right.
 import json
 import unicodedata
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from agent_pipeline.errors import DataError
 from agent_pipeline.sessions.session import Message, Tool, is_learnt
-from agent_pipeline.training.rendering import decoded, render
+from agent_pipeline.training.rendering import argument_texts, decoded, render
 from agent_pipeline.training.templates import special_tokens, stop_token
 
 if TYPE_CHECKING:
@@ -93,17 +93,6 @@ def _words_and_names(message: Message) -> list[str]:
     return [message.get("content") or "", *(call["name"] for call in calls)]
 
 
-def _values(arguments: Any) -> list[str]:
-    """The texts inside a call's arguments that every template must show in some way: numbers and plain strings."""
-    if isinstance(arguments, dict):
-        return [text for value in arguments.values() for text in _values(value)]
-    if isinstance(arguments, list):
-        return [text for value in arguments for text in _values(value)]
-    if isinstance(arguments, str) and json.dumps(arguments, ensure_ascii=False) == f'"{arguments}"':
-        return [arguments]
-    return [str(arguments)] if type(arguments) is int else []
-
-
 def _holds(haystack: str, text: str) -> bool:
     # A template may put a result into JSON (Llama 3.1): then it shows as an escaped string.
     return _bare(text) in haystack or _bare(json.dumps(text, ensure_ascii=False)[1:-1]) in haystack
@@ -143,7 +132,7 @@ def check(encoded: Encoded, tokenizer: "PreTrainedTokenizerBase", messages: list
         for where, result in results:
             if not _holds(between, result):
                 raise broken(f"the tool result of message {where} is not outside the trained tokens")
-        values = [v for call in message.get("tool_calls") or () for v in _values(decoded(call["function"]["arguments"]))]
+        values = [v for call in message.get("tool_calls") or () for v in argument_texts(decoded(call["function"]["arguments"]))]
         if not all(_holds(_bare(said), part) for part in (*_words_and_names(message), *values)):
             raise broken(f"the trained tokens of message {index} do not decode to what the assistant said")
         gap, results = end, []

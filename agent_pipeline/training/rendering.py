@@ -27,6 +27,17 @@ def decoded(arguments: Any) -> Any:
     return value if isinstance(value, dict) else arguments
 
 
+def argument_texts(arguments: Any) -> list[str]:
+    """The texts inside a call's arguments that every template must show in some way: whole numbers and plain strings."""
+    if isinstance(arguments, dict):
+        return [text for value in arguments.values() for text in argument_texts(value)]
+    if isinstance(arguments, list):
+        return [text for value in arguments for text in argument_texts(value)]
+    if isinstance(arguments, str) and json.dumps(arguments, ensure_ascii=False) == f'"{arguments}"':
+        return [arguments]
+    return [str(arguments)] if type(arguments) is int else []
+
+
 def as_template_wants(messages: list[Message], arguments_as: ArgumentsAs) -> list[Message]:
     """The messages with every call's arguments as `arguments_as` says; the input is left alone."""
     if arguments_as == "str":

@@ -3,6 +3,11 @@
 from collections.abc import Callable
 
 from agent_pipeline.sessions.session import Message
+from agent_pipeline.sessions.text import message_texts
+from agent_pipeline.training.rendering import argument_texts, decoded
+
+SHORTEST_SOURCE = 3
+"""Characters; a shorter value (a count, "no") is in many texts by chance."""
 
 
 def exchanges(messages: list[Message]) -> tuple[list[Message], list[list[Message]]]:
@@ -33,3 +38,22 @@ def truncate(messages: list[Message], length: Callable[[list[Message]], int], ma
         if length(shorter) <= max_length:
             return shorter
     return None
+
+
+def untrain_calls_without_source(whole: list[Message], shorter: list[Message]) -> list[Message]:
+    """`shorter`, a truncation of `whole`, with OpenAI's `weight: 0` on every call of which an argument was only in what was cut away.
+
+    To train such a call would be to train the model to invent its argument: an order's number, say, that an earlier result had given.
+    """
+    cut = _text([message for message in whole if message not in shorter])
+    messages: list[Message] = []
+    for message in shorter:
+        values = [text for call in message.get("tool_calls") or () for text in argument_texts(decoded(call["function"]["arguments"]))]
+        before = _text(messages)
+        lost = any(len(value) >= SHORTEST_SOURCE and value in cut and value not in before for value in values)
+        messages.append({**message, "weight": 0} if lost else message)
+    return messages
+
+
+def _text(messages: list[Message]) -> str:
+    return "\n".join(text for message in messages for text in message_texts(message))

@@ -138,7 +138,7 @@ def here(monkeypatch, tmp_path, bench):
 
 
 @pytest.mark.slow
-def test_a_night_trains_on_rows_of_earlier_nights_too_and_its_manifest_names_their_sessions(nights, here):
+def test_a_night_trains_on_rows_of_earlier_nights_too_and_its_manifest_names_their_sessions(nights, here, monkeypatch):
     given, train = here
     nights.night(rows(*range(40)))
     first = nights.chosen
@@ -159,8 +159,13 @@ def test_a_night_trains_on_rows_of_earlier_nights_too_and_its_manifest_names_the
     said = result.asset_materializations_for_node("sft_adapter")[0].metadata
     assert said["replayed"].value == "2 rows of earlier nights are replayed, 10.0% of all (10.0% asked; in whole rows, rounded down)"
 
+    assert [each.passed for each in result.get_asset_check_evaluations()] == [True]
+
     nights.night(rows(*range(20, 60)))
+    monkeypatch.setattr(models, "MOST_DROPPED", -1)
     again = train()
+    (check,) = again.get_asset_check_evaluations()
+    assert not check.passed and check.severity == dg.AssetCheckSeverity.WARN and check.metadata["dropped_too_long"].value == 0
     assert again.asset_materializations_for_node("sft_adapter")[0].metadata["reused"].value is True
     train(replay_ratio=0.0)
     assert "replay" not in nights.lake.latest("sft_adapter", KEY).manifest["made_from"]

@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_pipeline.training.truncation import truncate
+from agent_pipeline.training.truncation import truncate, untrain_calls_without_source
+from agent_pipeline_tests.training.world import call
 
 SYSTEM = {"role": "system", "content": "s"}
 
@@ -49,3 +50,13 @@ def test_the_result_fits_and_is_head_plus_tail(parts, limit):
     tail = result[head:]
     assert result[:head] == messages[:head] and tail == messages[len(messages) - len(tail) :]
     assert len(result) == len(messages) or tail[0]["role"] == "user"
+
+
+def test_a_call_is_not_trained_where_its_argument_was_cut_away():
+    def calling(**arguments):
+        return {"role": "assistant", "content": "", "tool_calls": [call("refund", arguments)]}
+
+    cut = [{"role": "user", "content": "find my order"}, {"role": "tool", "content": '{"order": "W-4711"}'}]
+    rest = [{"role": "user", "content": "refund it, to Kyiv"}, calling(order="W-4711"), calling(city="Kyiv"), calling(city="Paris", n=2)]
+    weights = [message.get("weight", 1) for message in untrain_calls_without_source([SYSTEM, *cut, *rest], [SYSTEM, *rest])]
+    assert weights == [1, 1, 0, 1, 1], "the order's number is gone, the city is still there, Paris never was"
