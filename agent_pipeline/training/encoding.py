@@ -44,8 +44,8 @@ class EncodedRow:
 class EncodedRows(NamedTuple):
     """The rows that can be trained on, in order; the counts; and the first dropped row's sentence ("" where none was dropped).
 
-    `counts` has `in`, `truncated`, `unsourced_calls`, `dropped_<reason>` for each `DropReason`, `trained` (in = all dropped + trained) and `dropped_share`,
-    from 0 to 1.
+    `counts` has `in`, `truncated`, `unsourced_calls`, `dropped_<reason>` for each `DropReason`, `trained` (in = all dropped + trained)
+    and `dropped_share`, from 0 to 1.
     """
 
     rows: list[EncodedRow]
