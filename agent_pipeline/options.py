@@ -122,7 +122,7 @@ def allowed(field: FieldInfo) -> str:
     """The values that a field takes, to complete the sentence "it must be …"."""
     kind = field.annotation
     if get_origin(kind) is Literal:
-        return f"one of {', '.join(map(str, get_args(kind)))}"
+        return f"one of {', '.join(str(value) for value in get_args(kind) if value != '')}"
     bounds = {type(each): getattr(each, type(each).__name__.lower()) for each in field.metadata if isinstance(each, Ge | Gt | Le | Lt)}
     return f"{_TYPES.get(get_origin(kind) or kind, 'something else')}{_range(bounds)}"
 

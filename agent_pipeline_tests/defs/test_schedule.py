@@ -83,6 +83,18 @@ def test_a_persons_judgment_makes_an_agent_new(instance: dg.DagsterInstance, tmp
     assert [each.partition_key for each in _tick(instance).run_requests] == ["shop/intern"]
 
 
+def test_a_changed_setting_makes_an_agent_new_and_its_run_says_what_is_set(
+    instance: dg.DagsterInstance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    instance.add_dynamic_partitions("agent_pipeline_project_agent", ["shop/intern"])
+    _trained(instance, "shop/intern", dg.DagsterRunStatus.SUCCESS)
+    assert not _tick(instance).run_requests
+    (tmp_path / "pipeline.toml").write_text("[assets.sft_adapter]\nlora_r = 8\n", encoding="utf-8")
+    (request,) = _tick(instance).run_requests
+    assert request.run_config == {"ops": {"sft_adapter": {"config": {"lora_r": 8}}}}
+
+
 def test_a_night_that_failed_is_tried_again(instance: dg.DagsterInstance) -> None:
     instance.add_dynamic_partitions("agent_pipeline_project_agent", ["shop/intern"])
     _trained(instance, "shop/intern", dg.DagsterRunStatus.FAILURE)

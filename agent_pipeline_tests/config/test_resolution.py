@@ -1,0 +1,207 @@
+"""One tree of settings: which value holds for whom, where it was set, and what is refused."""
+
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from agent_pipeline.config.assets import ASSETS, AdapterConfig, JudgingConfig
+from agent_pipeline.config.checks import problems, unknown_agents
+from agent_pipeline.config.overrides import overrides
+from agent_pipeline.config.presets import PRESETS
+from agent_pipeline.config.resolution import THIS_RUN, fingerprint, resolve
+from agent_pipeline.config.saving import save
+from agent_pipeline.config.settings import load_settings
+from agent_pipeline.errors import SettingsError
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.training.config import TrainingConfig
+
+SUPPORT, INTERN = PartitionKey("shop", "support"), PartitionKey("shop", "intern")
+TREE = """\
+preset = "smoke"
+
+[assets.sft_adapter]  # all agents
+lora_r = 6
+
+[agents."shop/support".assets.sft_adapter]
+lora_r = 12   # this one needs more
+base_model = "Qwen/Qwen2.5-0.5B-Instruct"
+"""
+
+
+@pytest.fixture
+def toml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Writes the pipeline.toml of the working directory."""
+    monkeypatch.chdir(tmp_path)
+
+    def write(text: str) -> Path:
+        (tmp_path / "pipeline.toml").write_text(text, encoding="utf-8")
+        return tmp_path / "pipeline.toml"
+
+    return write
+
+
+def test_the_run_beats_the_agent_which_beats_all_agents_which_beat_the_preset(toml) -> None:
+    toml(TREE)
+    settings = load_settings()
+    general, own = resolve(settings, AdapterConfig), resolve(settings, AdapterConfig, SUPPORT, {"lora_r": 24})
+    assert (general.options.max_steps, general.options.lora_r, general.options.epochs) == (4, 6, 1.0)
+    assert general.origins["max_steps"] == 'preset = "smoke"' and general.origins["lora_r"] == "[assets.sft_adapter]"
+    assert (own.options.lora_r, own.options.base_model) == (24, "Qwen/Qwen2.5-0.5B-Instruct")
+    assert own.origins["lora_r"] == THIS_RUN and own.origins["base_model"] == '[agents."shop/support".assets.sft_adapter]'
+    assert "epochs" not in own.origins
+    assert resolve(settings, AdapterConfig, SUPPORT).options.lora_r == 12
+    assert resolve(settings, AdapterConfig, INTERN) == general
+
+
+def test_a_run_that_says_what_the_settings_say_sets_nothing(toml) -> None:
+    toml(TREE)
+    assert resolve(load_settings(), AdapterConfig, INTERN, {"lora_r": 6}) == resolve(load_settings(), AdapterConfig, INTERN)
+
+
+def test_a_variable_beats_the_file_and_is_named(toml, monkeypatch: pytest.MonkeyPatch) -> None:
+    toml(TREE)
+    monkeypatch.setenv("AGENT_PIPELINE_ASSETS__SFT_ADAPTER__LORA_R", "3")
+    monkeypatch.setenv("AGENT_PIPELINE_ASSETS__JUDGED_SESSIONS__MEASURES", "ended_with_answer, called_tool('a', times=2)")
+    adapter, judging = resolve(load_settings(), AdapterConfig), resolve(load_settings(), JudgingConfig)
+    assert (adapter.options.lora_r, adapter.origins["lora_r"]) == (3, "AGENT_PIPELINE_ASSETS__SFT_ADAPTER__LORA_R")
+    assert judging.options.measures == ["ended_with_answer", "called_tool('a', times=2)"]
+
+
+def test_an_agents_preset_replaces_the_general_one(toml) -> None:
+    toml('preset = "smoke"\n[agents."shop/support"]\npreset = "cpu"\n')
+    assert resolve(load_settings(), AdapterConfig, SUPPORT).options == AdapterConfig()
+    assert resolve(load_settings(), AdapterConfig, INTERN).options.max_steps == 4
+
+
+def test_every_preset_holds_only_what_assets_have() -> None:
+    for assets in PRESETS.values():
+        for asset, values in assets.items():
+            ASSETS[asset](**values)
+
+
+def test_every_other_name_leads_to_an_option() -> None:
+    for options in ASSETS.values():
+        assert set(options.other_names.values()) <= set(options.model_fields)
+        assert not set(options.other_names) & set(options.model_fields)
+    assert TrainingConfig.translated({"num_train_epochs": 3, "r": 4, "output_dir": "x"}) == TrainingConfig(epochs=3, lora_r=4)
+
+
+@pytest.mark.parametrize(
+    ("text", "nearest"),
+    [
+        ("[assets.sft_adaptr]\nlora_r = 8", "sft_adapter"),
+        ("[assets.sft_adapter]\nlorar = 8", "lora_r"),
+        ("[assets.sft_adapter]\nnum_train_epochs = 2", "epochs"),
+        ('[agents."shop/support".assets.evaluatio]\nseed = 1', "evaluation"),
+        ('[agents."shop/support".assets.evaluation]\nmax_sample = 1', "max_samples"),
+        ('[agents."shop/support"]\npresett = "cpu"', "preset"),
+        ('preset = "gpuu"', "gpu"),
+    ],
+)
+def test_a_misspelt_name_anywhere_in_the_file_is_refused_with_the_nearest(toml, text, nearest) -> None:
+    path = toml(text)
+    with pytest.raises(SettingsError) as error:
+        load_settings()
+    assert nearest in str(error.value) and str(path) in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "nearest"),
+    [("lorar=8", "lora_r"), ("sft_adapter.epoch=2", "epochs"), ("sft_adaptr.epochs=2", "sft_adapter"), ("r=8", "lora_r")],
+)
+def test_a_misspelt_name_of_a_run_is_refused_with_the_nearest(text, nearest) -> None:
+    with pytest.raises(SettingsError, match=nearest):
+        overrides([text], {"sft_adapter"})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("lora_r", "-3", "1 or more"),
+        ("lora_r", "many", "a whole number"),
+        ("lora_dropout", "1", "below 1"),
+        ("epochs", "0", "above 0"),
+        ("use_dora", "perhaps", "true or false"),
+        ("lr_scheduler", "cosinus", "one of linear, cosine"),
+    ],
+)
+def test_a_wrong_value_is_refused_for_its_real_reason_in_the_shell_and_in_the_file(toml, name, value, reason) -> None:
+    with pytest.raises(SettingsError, match=reason):
+        overrides([f"{name}={value}"], {"sft_adapter"})
+    toml(f'[assets.sft_adapter]\n{name} = "{value}"')
+    with pytest.raises(SettingsError, match=reason):
+        load_settings()
+
+
+def test_a_setting_of_an_asset_that_the_run_does_not_make_is_refused() -> None:
+    with pytest.raises(SettingsError, match="sft_adapter"):
+        overrides(["lora_r=8"], {"evaluation"})
+    assert overrides(["seed=7"], {"sft_adapter", "evaluation"}) == {"sft_adapter": {"seed": 7}, "evaluation": {"seed": 7}}
+
+
+def test_saved_values_hold_from_then_on_and_comments_stay(toml) -> None:
+    path = toml(TREE)
+    save({"sft_adapter": {"lora_r": 16}, "judged_sessions": {"when_unjudged": "measures"}}, SUPPORT)
+    save({"multi_task_dataset": {"huggingface": True}}, None)
+    text, settings = path.read_text(encoding="utf-8"), load_settings()
+    assert "lora_r = 16   # this one needs more" in text and "[assets.sft_adapter]  # all agents" in text
+    assert resolve(settings, AdapterConfig, SUPPORT).options.lora_r == 16 and resolve(settings, AdapterConfig, INTERN).options.lora_r == 6
+    assert resolve(settings, JudgingConfig, SUPPORT).options.when_unjudged == "measures"
+    assert settings.assets["multi_task_dataset"] == {"huggingface": True}
+
+
+def test_without_a_file_saving_makes_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert save({"sft_adapter": {"lora_r": 4}}, None) == tmp_path / "pipeline.toml"
+    assert load_settings().assets == {"sft_adapter": {"lora_r": 4}}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "[assets.sft_adapter]\nlora_r = 6",
+        'base_model = "Qwen/Qwen2.5-0.5B-Instruct"',
+        "[redaction]\nenabled = false",
+        'task_pattern = "x"',
+        "[split]\ntest = 0.3",
+        '[agents."shop/support".assets.judged_sessions]\nwhen_unjudged = "measures"',
+    ],
+)
+def test_a_changed_setting_changes_the_fingerprint_of_an_agent(toml, change) -> None:
+    toml("")
+    before = fingerprint(load_settings(), SUPPORT)
+    toml(change)
+    assert fingerprint(load_settings(), SUPPORT) != before
+
+
+def test_what_decides_nothing_leaves_the_fingerprint(toml) -> None:
+    toml("")
+    before = fingerprint(load_settings(), SUPPORT)
+    toml(
+        'lake = "elsewhere"\n[assets.sft_adapter]\nlora_r = 16\n[agents."shop/intern".assets.sft_adapter]\nlora_r = 4\n[judge]\nmodel = "x"'
+    )
+    assert fingerprint(load_settings(), SUPPORT) == before
+    assert fingerprint(load_settings(), SUPPORT, {"sft_adapter": {"lora_r": 8}}) != before
+
+
+def test_what_only_a_room_can_judge_is_checked_for_all_agents_and_for_each(toml) -> None:
+    toml(
+        'labels = "gone.csv"\n[assets.judged_sessions]\nmeasures = ["ended_with_anser"]\n'
+        '[agents."shop/support"]\ntools = "gone.json"\n[agents."shop/support".assets.sessions]\nrepair = {orphan_outputs = "keep"}\n'
+    )
+    general, *others = problems(load_settings())
+    assert "ended_with_answer" in general
+    assert sum(sentence.startswith("shop/support: ") for sentence in others) == 2
+    assert any("gone.csv" in sentence for sentence in others) and len(others) == 3
+
+
+def test_settings_of_an_agent_that_no_store_has_are_reported(toml) -> None:
+    toml('[agents."shop/suport"]\ntask_field = "x"\n[agents."shop/intern"]\ntask_field = "x"\n')
+    (sentence,) = unknown_agents(load_settings(), [SUPPORT, INTERN])
+    assert "shop/suport" in sentence and "shop/support" in sentence
+
+
+def test_options_are_read_only() -> None:
+    with pytest.raises(ValidationError):
+        AdapterConfig().lora_r = 4  # type: ignore[misc]

@@ -1,0 +1,148 @@
+"""The night, the shell and the UI take the same settings from `pipeline.toml`; a run says where each was set."""
+
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from agent_pipeline.cli.runs import materialize
+from agent_pipeline.compute.tasks import build, rows_made_from
+from agent_pipeline.config.assets import ASSETS, AdapterConfig
+from agent_pipeline.config.resolution import fingerprint, resolve
+from agent_pipeline.config.saving import save
+from agent_pipeline.config.settings import load_settings
+from agent_pipeline.defs import models
+from agent_pipeline.defs.jobs import RETRAIN
+from agent_pipeline.defs.run_config import run_config
+from agent_pipeline.defs.runs import LOCATION_TAGS, SETTINGS_VERSION_TAG
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline_tests.defs.conftest import Bench
+
+KEY, OTHER = PartitionKey("shop", "intern"), PartitionKey("shop", "support")
+TO_ADAPTER = "+sft_adapter"
+
+
+@pytest.fixture
+def tree(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty pipeline.toml in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pipeline.toml").write_text("", encoding="utf-8")
+    return tmp_path / "pipeline.toml"
+
+
+@pytest.fixture
+def trained(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Every adapter that was really made: its base and configuration. Training itself is left out; identities and reuse are real."""
+    made: list[dict[str, Any]] = []
+
+    def worker(context: Any, pipes: Any, workspace: Any, task: str, rows: list[dict], params: dict[str, Any]) -> dict[str, Any]:
+        def train(folder: Path) -> dict[str, Any]:
+            made.append(params)
+            (folder / "adapter_model.safetensors").write_bytes(b"weights")
+            return {"log_history": [], "row_ids": []}
+
+        given = {"partition": context.partition_key, **params}
+        artifact, reused = build(bench.lake, given, "sft_adapter", {**params, **rows_made_from(rows)}, train)
+        return {"identity": artifact.identity, "reused": reused, "report": artifact.manifest["report"]}
+
+    monkeypatch.setattr(models, "run_worker", worker)
+    return made
+
+
+def night(bench: Bench, key: PartitionKey, *assets: str) -> dg.ExecuteInProcessResult:
+    """What the schedule would launch now for an agent."""
+    result = bench.defs.resolve_job_def(RETRAIN).execute_in_process(
+        instance=bench.instance,
+        partition_key=str(key),
+        asset_selection=[dg.AssetKey(name) for name in assets],
+        run_config=run_config(load_settings(), key),
+        raise_on_error=False,
+    )
+    assert result.success, bench.sentence(result)
+    return result
+
+
+def settings_of(result: dg.ExecuteInProcessResult, asset: str) -> dict[str, tuple[Any, str]]:
+    """What a materialization's metadata says of its settings: value and place, by name."""
+    (event,) = [each for each in result.get_asset_materialization_events() if each.asset_key == dg.AssetKey(asset)]
+    table = event.materialization.metadata.get("settings")
+    return {row.data["setting"]: (row.data["value"], row.data["set_by"]) for row in table.records} if table else {}
+
+
+UPSTREAM = ("sessions", "judged_sessions", "curated_sessions", "sft_dataset", "sft_coreset", "replay_buffer")
+
+
+def test_a_night_after_a_saved_setting_makes_what_the_shell_made_and_trains_nothing_twice(bench: Bench, tree: Path, trained) -> None:
+    shell = materialize(bench.defs, bench.instance, KEY, TO_ADAPTER, ["when_unjudged=measures", "lora_r=4"])
+    assert shell.success, bench.sentence(shell)
+    identity = bench.lake.latest("sft_adapter", KEY).identity
+    assert settings_of(shell, "sft_adapter") == {"lora_r": (4, "this run")}
+    save({"judged_sessions": {"when_unjudged": "measures"}, "sft_adapter": {"lora_r": 4}}, KEY)
+    at_night = night(bench, KEY, *UPSTREAM, "sft_adapter")
+    assert bench.lake.latest("sft_adapter", KEY).identity == identity and len(trained) == 1
+    assert settings_of(at_night, "sft_adapter") == {"lora_r": (4, '[agents."shop/intern".assets.sft_adapter]')}
+
+
+def test_the_night_after_unjudged_sessions_were_judged_by_measures_keeps_its_rows(bench: Bench, tree: Path) -> None:
+    tree.write_text('[assets.judged_sessions]\nwhen_unjudged = "measures"\n', encoding="utf-8")
+    rows = UPSTREAM[:4]
+    assert materialize(bench.defs, bench.instance, KEY, "+sft_dataset").success
+    before = bench.lake.open("sft_dataset", KEY).read(["row_id"])["row_id"].to_pylist()
+    night(bench, KEY, *rows)
+    assert before and bench.lake.open("sft_dataset", KEY).read(["row_id"])["row_id"].to_pylist() == before
+
+
+def test_an_agents_own_setting_holds_for_it_alone_also_in_a_run_that_says_nothing(bench: Bench, tree: Path, trained) -> None:
+    tree.write_text('[assets.sft_adapter]\nlora_r = 8\n[agents."shop/intern".assets.sft_adapter]\nlora_r = 2\n', encoding="utf-8")
+    for key in (KEY, OTHER):
+        assert bench.run(str(key), *UPSTREAM, "sft_adapter", config={"judged_sessions": {"when_unjudged": "measures"}}).success
+    assert [each["config"]["lora_r"] for each in trained] == [2, 8]
+
+
+def prefilled(asset: str) -> dict[str, Any]:
+    """The form of an asset as the launchpad fills it in: every default for all agents."""
+    return resolve(load_settings(), ASSETS[asset]).options.model_dump()
+
+
+def test_a_launchpads_untouched_default_gives_way_to_the_agents_own_setting_and_a_changed_one_does_not(bench: Bench, tree: Path) -> None:
+    tree.write_text('[agents."shop/intern".assets.judged_sessions]\nwhen_unjudged = "measures"\nscore_acceptable = 0.9\n', encoding="utf-8")
+    assert bench.run(str(KEY), "sessions").success
+    form = prefilled("judged_sessions") | {"score_acceptable": 0.7}
+    result = bench.run(str(KEY), "judged_sessions", config={"judged_sessions": form})
+    own = '[agents."shop/intern".assets.judged_sessions]'
+    assert settings_of(result, "judged_sessions") == {"when_unjudged": ("measures", own), "score_acceptable": (0.7, "this run")}
+
+
+def test_a_value_that_a_shell_sets_beats_the_agents_own_even_where_it_is_the_default(bench: Bench, tree: Path) -> None:
+    tree.write_text('[agents."shop/intern".assets.judged_sessions]\nwhen_unjudged = "measures"\n', encoding="utf-8")
+    result = materialize(bench.defs, bench.instance, KEY, "sessions, judged_sessions", ["when_unjudged=exclude"])
+    assert settings_of(result, "judged_sessions") == {"when_unjudged": ("exclude", "this run")}
+
+
+def test_a_wrong_value_of_a_run_is_one_sentence_with_its_bounds(bench: Bench, tree: Path) -> None:
+    result = bench.run(str(KEY), "sessions", "judged_sessions", config={"judged_sessions": {"llm_max_requests": -1}})
+    assert "judged_sessions.llm_max_requests" in bench.sentence(result) and "0 or more" in bench.sentence(result)
+
+
+def test_a_run_without_a_partition_ends_in_a_sentence(bench: Bench) -> None:
+    result = bench.defs.resolve_job_def(RETRAIN).execute_in_process(
+        instance=bench.instance, asset_selection=[dg.AssetKey("sessions")], raise_on_error=False
+    )
+    assert "no partition" in bench.sentence(result)
+
+
+def test_a_run_of_the_shell_is_the_code_locations_and_names_what_it_sets(bench: Bench, tree: Path) -> None:
+    result = materialize(bench.defs, bench.instance, KEY, "sessions", ['repair={"orphan_output": "repair"}'])
+    tags = result.dagster_run.tags
+    assert tags.items() >= LOCATION_TAGS.items() and tags["agent_pipeline/set"] == "sessions.repair"
+    assert SETTINGS_VERSION_TAG not in tags, "only a run of the whole graph has taken in the store under its settings"
+
+
+def test_the_night_sends_what_is_set_and_nothing_else(tree: Path) -> None:
+    assert run_config(load_settings(), KEY) == {}
+    tree.write_text('preset = "smoke"\n[agents."shop/intern".assets.sft_adapter]\nmax_steps = 9\n', encoding="utf-8")
+    sent = run_config(load_settings(), KEY)["ops"]
+    assert sent["sft_adapter"]["config"]["max_steps"] == 9 and "sessions" not in sent
+    assert resolve(load_settings(), AdapterConfig, KEY, sent["sft_adapter"]["config"]) == resolve(load_settings(), AdapterConfig, KEY)
+    assert fingerprint(load_settings(), KEY, {name: op["config"] for name, op in sent.items()}) == fingerprint(load_settings(), KEY)
