@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from agent_pipeline.redaction.kinds import KINDS, PSEUDONYM, WORDS
 from agent_pipeline.redaction.texts import TOKEN, decoded, is_json, unescaped_text
 
-_LONGEST_PREFIX = 8
+_FEW = 16
 
 
 class Pseudonyms:
@@ -85,26 +85,31 @@ class Values:
 
     def __init__(self, kinds: dict[str, str]) -> None:
         ordered = sorted(kinds, key=lambda value: (KINDS.index(kinds[value]), -len(value), value))
-        self._length = min((len(value) for value in ordered), default=1)
-        self._length = min(self._length, _LONGEST_PREFIX)
-        self._by_prefix: dict[str, list[tuple[int, str]]] = {}
-        for order, value in enumerate(ordered):
-            self._by_prefix.setdefault(value[: self._length], []).append((order, value))
+        self._orders = {value: order for order, value in enumerate(ordered)}
+        self._prefix_length = min((len(value) for value in ordered), default=1)
+        self._lengths: dict[str, set[int]] = {}
+        for value in ordered:
+            self._lengths.setdefault(value[: self._prefix_length], set()).add(len(value))
 
     def occurrences(self, text: str) -> Iterator[tuple[int, int, str]]:
         """Every (start, order of the value, value) in a text."""
-        length, by_prefix = self._length, self._by_prefix
-        if len(by_prefix) <= 16:
-            for prefix, values in by_prefix.items():
-                start = text.find(prefix)
-                while start >= 0:
-                    yield from ((start, order, value) for order, value in values if text.startswith(value, start))
-                    start = text.find(prefix, start + 1)
-            return
-        for start in range(len(text) - length + 1):
-            for order, value in by_prefix.get(text[start : start + length], ()):
-                if text.startswith(value, start):
+        size, lengths, orders = self._prefix_length, self._lengths, self._orders
+        for start in self._starts(text):
+            for length in lengths.get(text[start : start + size], ()):
+                value = text[start : start + length]
+                if (order := orders.get(value)) is not None:
                     yield start, order, value
+
+    def _starts(self, text: str) -> Iterator[int]:
+        """The places where a value may begin; a search for each of a few prefixes is faster than a look at every place."""
+        if len(self._lengths) > _FEW:
+            yield from range(len(text) - self._prefix_length + 1)
+            return
+        for prefix in self._lengths:
+            start = text.find(prefix)
+            while start >= 0:
+                yield start
+                start = text.find(prefix, start + 1)
 
     def within(self, texts: Iterable[str], kinds: dict[str, str]) -> set[str]:
         """The values that stand in one of the texts, the short ones as words of their own."""
