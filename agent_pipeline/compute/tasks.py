@@ -9,7 +9,7 @@ from typing import Any
 
 from agent_pipeline.compute.building import build, find_artifact, open_lake, read_rows, rows_made_from
 from agent_pipeline.compute.registry import TASKS, Params, Result, task
-from agent_pipeline.errors import DataError, ModelError
+from agent_pipeline.errors import DataError
 from agent_pipeline.keys import parse_key
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.sessions.session import sha256_of
@@ -64,7 +64,7 @@ def train(params: Params, progress: Progress = silent) -> Result:
     from agent_pipeline.training.identity import trained_from
     from agent_pipeline.training.templates import load_tokenizer
 
-    base = resolve_base_model(params["base_model"], Path(params["cache"]), params["trust_remote_code"])
+    base = resolve_base_model(params["base_model"], Path(params["cache"]), params["trust_remote_code"], params.get("base_revision", ""))
     rows = read_rows(params["rows"])
     new = len(rows) - params.get("replayed", 0)
     ours, replayed = rows[:new], rows[new:]
@@ -179,10 +179,4 @@ def _base(params: Params, adapter: Artifact) -> Any:
     from agent_pipeline.training.base_model import resolve_base_model
 
     trained_on = adapter.manifest["made_from"]
-    base = resolve_base_model(trained_on["base_model"], Path(params["cache"]), params["trust_remote_code"])
-    if base.revision != trained_on["base_revision"]:
-        raise ModelError(
-            f"The base model {base.name} is now at {base.revision}, but the adapter was trained on {trained_on['base_revision']}: "
-            "materialize sft_adapter again."
-        )
-    return base
+    return resolve_base_model(trained_on["base_model"], Path(params["cache"]), params["trust_remote_code"], trained_on["base_revision"])

@@ -46,9 +46,12 @@ def sft_adapter(
         night = night_rows(workspace.open_lake(), agent_key(context), config.replay_ratio, SplitSizes(split.test, split.select))
         rows, replay = night.rows, night.replay
         context.log.info(replay.sentence())
-        config_values = {name: value for name, value in config.model_dump().items() if name not in ("base_model", "replay_ratio")}
+        config_values = {
+            name: value for name, value in config.model_dump().items() if name not in ("base_model", "base_revision", "replay_ratio")
+        }
         params = {
             "base_model": config.base_model,
+            "base_revision": config.base_revision,
             "config": config_values,
             "replayed": len(replay.rows),
             "replay_ratio": config.replay_ratio,

@@ -245,8 +245,10 @@ def sessions_in(manifest: Mapping[str, Any]) -> dict[str, list[str]]:
 
 def parents(manifest: Mapping[str, Any]) -> list[str]:
     """The identities of the artifacts that one was made from."""
-    of_older_versions = (manifest["made_from"].get(name) for name in ("adapter", "evaluation", "gguf_export"))
-    return list(manifest.get("parents", filter(None, of_older_versions)))
+    if "parents" in manifest:
+        return list(manifest["parents"])
+    of_older_versions = (manifest["made_from"].get(name) for name in ("adapter", "gguf_export"))
+    return [identity for identity in of_older_versions if identity]
 
 
 def made_of(manifest: Mapping[str, Any]) -> dict[str, Any]:

@@ -33,22 +33,28 @@ class BaseModel:
     trust_remote_code: bool = False
 
 
-def resolve_base_model(name: str, cache_dir: Path, trust_remote_code: bool = False) -> BaseModel:
+def resolve_base_model(name: str, cache_dir: Path, trust_remote_code: bool = False, revision: str = "") -> BaseModel:
     """The base model `name`: a directory, else a hub id from the hub's local cache, `cache_dir`, or the hub itself.
 
     The embedded default, once converted into `cache_dir`, is preferred to the hub, so that a network that comes and goes
-    does not change the base. Raises ModelError where there is no such model.
+    does not change the base. `revision` pins a commit, tag or branch of the hub, or the revision that an earlier call returned.
+
+    Raises:
+        ModelError: there is no such model, or it is at another revision.
     """
     directory = Path(name).expanduser()
     if directory.is_dir():
-        return BaseModel(name, directory.resolve(), directory_revision(directory), trust_remote_code)
+        base = BaseModel(name, directory.resolve(), directory_revision(directory), trust_remote_code)
+        if revision not in ("", base.revision):
+            raise ModelError(f"The base model {name} is now at {base.revision}, not at {revision}: put its files back, or train again.")
+        return base
     if name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise ModelError(f"The base model {name} is not there: give an existing directory or the id of a Hugging Face model.")
-    cached = _from_hub(name, trust_remote_code, local=True)
-    embedded = _embedded_path(cache_dir) if name == EMBEDDED else None
+    cached = _from_hub(name, trust_remote_code, revision, local=True)
+    embedded = _embedded_path(cache_dir) if name == EMBEDDED and revision in ("", _embedded_revision()) else None
     if not isinstance(cached, Path) and embedded and embedded.is_dir():
         return BaseModel(name, embedded, _embedded_revision(), trust_remote_code)
-    found = cached if isinstance(cached, Path) else _from_hub(name, trust_remote_code, local=False)
+    found = cached if isinstance(cached, Path) else _from_hub(name, trust_remote_code, revision, local=False)
     if isinstance(found, Path):
         return BaseModel(name, found, found.name, trust_remote_code)
     if embedded:
@@ -81,14 +87,20 @@ def directory_revision(directory: Path) -> str:
     return f"sha256:{total.hexdigest()}"
 
 
-def _from_hub(name: str, trust_remote_code: bool, local: bool) -> Path | str:
+def _from_hub(name: str, trust_remote_code: bool, revision: str, local: bool) -> Path | str:
     """The snapshot's directory (named by its commit), or why there is none, in a few words."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError
 
     try:
         found = Path(
-            snapshot_download(name, allow_patterns=PATTERNS + ["*.py"] * trust_remote_code, local_files_only=local, etag_timeout=5)
+            snapshot_download(
+                name,
+                revision=revision or None,
+                allow_patterns=PATTERNS + ["*.py"] * trust_remote_code,
+                local_files_only=local,
+                etag_timeout=5,
+            )
         )
     except HFValidationError:
         return "not a valid model id"

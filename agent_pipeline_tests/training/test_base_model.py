@@ -20,6 +20,22 @@ def test_a_directory_is_itself_and_its_revision_follows_its_weights(tiny_base, t
     assert changed.path == copy and changed.revision.startswith("sha256:") and changed.revision != tiny_base.revision
 
 
+def test_a_pinned_revision_is_the_one_that_is_loaded_or_an_error(tiny_base, tmp_path, monkeypatch):
+    assert resolve_base_model(str(tiny_base.path), tmp_path, revision=tiny_base.revision).revision == tiny_base.revision
+    with pytest.raises(ModelError):
+        resolve_base_model(str(tiny_base.path), tmp_path, revision="sha256:0")
+    asked = []
+
+    def download(name, revision, **options):
+        asked.append((name, revision))
+        return tiny_base.path
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    assert resolve_base_model("some/model", tmp_path, revision="0badcafe").path == tiny_base.path
+    assert resolve_base_model("some/model", tmp_path).path == tiny_base.path
+    assert asked == [("some/model", "0badcafe"), ("some/model", None)]
+
+
 @pytest.mark.parametrize("name", ["nobody/no-such-model", "./no/such/directory", "a/b/c"])
 def test_a_model_that_does_not_exist_is_one_sentence(name, tmp_path):
     with pytest.raises(ModelError) as error:
