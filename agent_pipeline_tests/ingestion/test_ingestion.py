@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from agent_pipeline.ingestion import ingestion
 from agent_pipeline.ingestion.ingestion import Ingested, ingest
 from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
+from agent_pipeline.ingestion.scan import scan_new_sessions
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.redaction import RedactionOptions
 from agent_pipeline.sessions.session import Session
@@ -201,3 +202,28 @@ def test_copying_gives_the_bytes_of_a_table_that_is_made_anew(tmp_path_factory, 
     assert (copied.counts, copied.first) == (anew.counts, anew.first)
     assert copied.copied == sum(before.get(name) == items for name, items in after.items())
     shutil.rmtree(folder)
+
+
+def test_another_reader_or_another_version_of_it_makes_all_anew(home, tmp_path, monkeypatch):
+    made(home, tmp_path / "lake")
+    assert made(home, tmp_path / "lake").copied == 12
+    monkeypatch.setattr(type(open_source(home)), "version", "2", raising=False)
+    assert made(home, tmp_path / "lake").copied == 0
+
+
+def test_a_search_for_private_data_looks_at_what_is_new_until_it_was_clean(home, tmp_path):
+    options, path = RedactionOptions(), tmp_path / "lake"
+    lake = Lake(str(path))
+    made(home, path, ReadingOptions())
+    assert scan_new_sessions(lake, KEY, options)[:2] == (12, 12)
+    assert scan_new_sessions(lake, KEY, options)[:2] == (12, 0)
+    add_sessions(sessions_db(home), {"new": [user("hello"), {"role": "assistant", "content": "done"}]})
+    assert made(home, path, ReadingOptions()).copied == 12
+    assert scan_new_sessions(lake, KEY, options)[:2] == (13, 1)
+    allowed = ReadingOptions(redaction=RedactionOptions(allow=("ann@shop.io",)))
+    add_sessions(sessions_db(home), {"private": [user("I am ann@shop.io"), {"role": "assistant", "content": "done"}]})
+    made(home, path, allowed)
+    for _ in range(2):  # what is not clean is found again
+        scan = scan_new_sessions(lake, KEY, options)
+        assert (scan.kinds, scan.session_ids) == ({"EMAIL": 1}, ["private"])
+    assert (scan.sessions, scan.searched) == (14, 1)
