@@ -15,8 +15,8 @@ from pydantic.fields import FieldInfo
 
 from agent_pipeline.errors import SettingsError
 
-_COMMA = re.compile(r",(?![^(]*\))")
-"""A comma between the parameters of a measure separates no entries."""
+_COMMA = re.compile(r",(?![^(\[{]*[)\]}])")
+"""A comma in brackets (a measure's parameters, a regular expression's {1,2}) separates no entries."""
 
 _TYPES: dict[Any, str] = {
     bool: "true or false",

@@ -118,6 +118,8 @@ def test_measures_with_parameters_can_be_said_in_a_shell() -> None:
         "called_tool('a', times=2)",
         "tool_success_rate >= 0.8",
     ]
+    patterns = overrides(["curated_sessions.verdict_leaks=reward{1,2},x[,;]y"], {"curated_sessions"})
+    assert patterns["curated_sessions"]["verdict_leaks"] == ["reward{1,2}", "x[,;]y"]
 
 
 def test_a_review_that_was_filled_in_joins_the_next_run(bench: Bench, tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
