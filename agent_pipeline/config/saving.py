@@ -48,6 +48,8 @@ def _table(document: Any, names: tuple[str, ...]) -> Any:
     for name in names[:-1]:
         if name not in table:
             table.append(name, tomlkit.table(is_super_table=True))
+        elif _is_dotted(table, name):
+            _undot(table, name)
         table = table[name]
     if names[-1] not in table:
         table.append(names[-1], tomlkit.table())
@@ -55,3 +57,18 @@ def _table(document: Any, names: tuple[str, ...]) -> Any:
     if not isinstance(found, Table | Mapping):
         raise TypeError(f"{'.'.join(names)} is no table")
     return found
+
+
+def _is_dotted(table: Any, name: str) -> bool:
+    """Whether a table is written as dotted keys (`"shop/support".world = …`), beside which no header can stand."""
+    body = getattr(table, "body", None) or getattr(getattr(table, "value", None), "body", [])
+    return any(key is not None and key.key == name and key.is_dotted() for key, _ in body)
+
+
+def _undot(table: Any, name: str) -> None:
+    """Give a table of dotted keys a header of its own; what it holds keeps its comments."""
+    values = tomlkit.table()
+    for key, item in list(table[name].items()):
+        values.append(key, item)
+    table.remove(name)
+    table.append(name, values)

@@ -9,6 +9,7 @@ from agent_pipeline.config.assets import ASSETS, AdapterConfig, JudgingConfig
 from agent_pipeline.config.checks import problems, unknown_agents
 from agent_pipeline.config.overrides import overrides
 from agent_pipeline.config.presets import PRESETS
+from agent_pipeline.config.reference import updated
 from agent_pipeline.config.resolution import THIS_RUN, fingerprint, resolve
 from agent_pipeline.config.saving import save
 from agent_pipeline.config.settings import load_settings
@@ -205,3 +206,18 @@ def test_settings_of_an_agent_that_no_store_has_are_reported(toml) -> None:
 def test_options_are_read_only() -> None:
     with pytest.raises(ValidationError):
         AdapterConfig().lora_r = 4  # type: ignore[misc]
+
+
+def test_the_page_of_settings_lists_every_setting_of_every_asset_as_it_is() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "settings.md").read_text(encoding="utf-8")
+    assert updated(page) == page, "run python -m agent_pipeline.config.reference"
+    assert all(f"| `{name}` |" in page for options in ASSETS.values() for name in options.model_fields)
+
+
+def test_saving_beside_dotted_keys_of_an_agent_keeps_them(toml) -> None:
+    toml('[agents]\n"shop/support".world = "a:B"  # played here\n"shop/intern".world = "a:C"\n')
+    path = save({"sft_adapter": {"lora_r": 4}}, SUPPORT)
+    agents = load_settings().agents
+    assert agents["shop/support"].assets == {"sft_adapter": {"lora_r": 4}}
+    assert (agents["shop/support"].world, agents["shop/intern"].world) == ("a:B", "a:C")
+    assert "# played here" in path.read_text(encoding="utf-8")

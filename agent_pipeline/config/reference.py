@@ -1,0 +1,42 @@
+"""The tables of asset settings in `docs/settings.md`, made from the options themselves: `python -m agent_pipeline.config.reference`."""
+
+from pathlib import Path
+
+from agent_pipeline.config.assets import ASSETS
+from agent_pipeline.options import allowed
+
+BEGIN, END = "<!-- asset settings: made by python -m agent_pipeline.config.reference -->", "<!-- end of asset settings -->"
+
+
+def reference() -> str:
+    """A table for each asset: its settings with defaults, allowed values, meaning, and what other systems call them."""
+    parts = []
+    for asset, options in ASSETS.items():
+        about = (options.__doc__ or "").strip().splitlines()[0]
+        lines = [f"### {asset}", "", about, "", "| setting | default | value | meaning |", "|---|---|---|---|"]
+        for name, field in options.model_fields.items():
+            others = ", ".join(f"`{other}`" for other, ours in options.other_names.items() if ours == name)
+            meaning = f"{field.description}{f' Elsewhere: {others}.' if others else ''}"
+            lines.append(f"| `{name}` | `{_shown(field.get_default(call_default_factory=True))}` | {allowed(field)} | {_cell(meaning)} |")
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts)
+
+
+def updated(page: str) -> str:
+    """The page with the tables as they are now."""
+    before, _, rest = page.partition(BEGIN)
+    return f"{before}{BEGIN}\n\n{reference()}\n\n{END}{rest.partition(END)[2]}"
+
+
+def _shown(value: object) -> str:
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    return _cell(text if len(text) <= 90 else f"{text[:87]}...") or '""'
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+if __name__ == "__main__":
+    path = Path(__file__).parents[2] / "docs" / "settings.md"
+    path.write_text(updated(path.read_text(encoding="utf-8")), encoding="utf-8")
