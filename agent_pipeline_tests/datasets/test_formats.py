@@ -66,6 +66,7 @@ def test_every_line_is_what_openai_documents_and_every_form_survives_the_lake(ev
         assert list(to_rows(to_table(made, form(name).schema))) == made
 
 
+@pytest.mark.slow
 def test_the_airlines_lines_are_what_openai_documents(real_traces):
     from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
     from agent_pipeline.keys import parse_key

@@ -105,6 +105,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return base, tokenizer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("trainer", "name"), [("SFT", "sft"), ("SFT", "parted"), ("SFT", "parted_text"), ("DPO", "preferences"), ("KTO", "kto")]
 )

@@ -227,6 +227,7 @@ def test_every_case_of_agentdojo_with_both_verdicts_gives_a_pair_and_no_pair_is_
         assert chosen.broken is None, "what is imitated is a sound record"
 
 
+@pytest.mark.slow
 def test_a_bad_run_of_agentdojo_that_was_stopped_while_it_called_is_a_rejected_side(agentdojo):
     good, bad, reasons = curated(agentdojo)
     stopped = [each for each in bad if each.broken]

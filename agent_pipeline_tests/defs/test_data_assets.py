@@ -24,6 +24,7 @@ def _column(bench: Bench, asset: str, partition: str, column: str) -> list:
     return bench.lake.open(asset, PartitionKey(*partition.split("/"))).read([column])[column].to_pylist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("partition", sorted(MANIFEST))
 def test_what_was_planted_in_the_sample_is_found_and_counted(bench: Bench, partition: str) -> None:
     assert bench.run(partition, *CHEAP).success
@@ -44,6 +45,7 @@ def test_what_was_planted_in_the_sample_is_found_and_counted(bench: Bench, parti
     ]
 
 
+@pytest.mark.slow
 def test_materializing_twice_gives_the_same_data_versions(bench: Bench) -> None:
     def versions(result: dg.ExecuteInProcessResult) -> dict[str, str]:
         return {

@@ -65,6 +65,7 @@ def files(bench: Bench) -> dict[str, bytes]:
     return {str(path.relative_to(root)): path.read_bytes() for path in found if any(name in str(path) for name in (*DATASETS, LEDGER))}
 
 
+@pytest.mark.slow
 def test_sessions_in_another_order_give_the_same_bytes(shop: Bench) -> None:
     assert shop.run("shop/support", *DATASETS).success
     first = files(shop)
@@ -88,6 +89,7 @@ def test_every_judged_session_is_in_a_pair_a_label_or_counted(shop: Bench) -> No
     assert everyone.success and {row["session_id"] for row in rows(shop, "kto_dataset")} == judged
 
 
+@pytest.mark.slow
 def test_a_task_keeps_its_side_when_the_settings_change_and_in_every_data_set(shop: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     assert shop.run("shop/support", *DATASETS).success
     before = {row["task_key"]: row["split"] for asset in DATASETS for row in rows(shop, asset)}
