@@ -96,8 +96,8 @@ class Curated:
         examples = decided.filter(_is_example(decided))
         positive, negative = examples.filter(examples["kept"]), examples.filter(pc.invert(examples["kept"]))
         both = pc.unique(positive["task_key"]).filter(pc.is_in(pc.unique(positive["task_key"]), negative["task_key"]))
-        for side, missing in ((positive, "negative"), (negative, "positive")):
-            alone = pc.sum(pc.invert(pc.is_in(side["task_key"], both)), min_count=0).as_py()
+        for examples_of_one, missing in ((positive, "negative"), (negative, "positive")):
+            alone = pc.sum(pc.invert(pc.is_in(examples_of_one["task_key"], both)), min_count=0).as_py()
             counts[f"no_{missing}_of_the_task"] += alone
             counts["sessions_without_a_partner"] += alone
         with row_store(self.lake, ASSET, self.key) as store:

@@ -51,10 +51,10 @@ def in_form(rows: Iterable[Row], name: str, counts: Counter[str] | None = None) 
     """
     counts, convert = Counter() if counts is None else counts, form(name).convert
     for row in rows:
-        made = convert(row)
-        counts[made if isinstance(made, str) else "rows_in_form"] += 1
-        if not isinstance(made, str):
-            yield made
+        converted = convert(row)
+        counts[converted if isinstance(converted, str) else "rows_in_form"] += 1
+        if not isinstance(converted, str):
+            yield converted
 
 
 def without_weights(messages: list[Message]) -> list[Message]:
@@ -88,11 +88,11 @@ def _parted(row: Row) -> Row | str:
 
 
 def _parted_text(row: Row) -> Row | str:
-    made = _parted(row)
-    if isinstance(made, str):
-        return made
+    parted = _parted(row)
+    if isinstance(parted, str):
+        return parted
     # The space belongs to the answer: a prompt that ends with a space has other tokens than the two together.
-    return made | {"prompt": readable(made["prompt"]) + "\n\nASSISTANT:", "completion": " " + made["completion"][0]["content"]}
+    return parted | {"prompt": readable(parted["prompt"]) + "\n\nASSISTANT:", "completion": " " + parted["completion"][0]["content"]}
 
 
 def _with(table: pa.Schema, column: pa.DataType) -> pa.Schema:

@@ -1,4 +1,4 @@
-"""Several tasks' data in true proportions (01 B6; AgentTuning, Zeng et al. 2023).
+"""Several tasks' data in exact proportions (AgentTuning, Zeng et al. 2023).
 
 How many of each task is decided by largest remainders over exact fractions. What a task has too little of goes to the others, by their
 weights, and is reported. No sample is given twice: equal contents, in one task or in two, are taken once and counted. Which samples, and in
@@ -163,7 +163,7 @@ def _distinct(task_datasets: Mapping[str, Sequence[Any]]) -> tuple[dict[str, dic
     seen: set[str] = set()
     for task in sorted(task_datasets):
         pools[task] = {}
-        # Of equal contents the first by all that is said of them: which one that is does not depend on their order.
+        # Among equal contents the first by hash is taken, so that the order in which they are given does not matter.
         for sample in sorted(_samples(task, task_datasets[task]), key=lambda sample: sha256_of(msgspec.to_builtins(sample))):
             key = _content(sample.data)
             if key in seen:

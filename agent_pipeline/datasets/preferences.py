@@ -104,7 +104,7 @@ class _Group(NamedTuple):
 
     def unused(self, used: set[str]) -> int:
         """How many of them have both trials unused."""
-        good, bad = (sum(each.session_id not in used for each in side) for side in (self.good, self.bad))
+        good, bad = (sum(each.session_id not in used for each in members) for members in (self.good, self.bad))
         return good * bad
 
 
@@ -217,9 +217,9 @@ def _pairs(
     limit = 1 if pairing.strategy == "best_worst" else pairing.max_per_case
     once = pairing.strategy in ("margin", "nearest_length")
     used: set[str] = set()
-    made = 0
+    pairs = 0
     for tried, each in enumerate(_ordered(groups, pairing.strategy)):
-        if limit and made == limit:
+        if limit and pairs == limit:
             barred = used if once else set()
             before = islice(_ordered(groups, pairing.strategy), tried)
             free = sum(group.unused(barred) for group in groups) - sum(not barred & set(other.ids) for other in before)
@@ -233,7 +233,7 @@ def _pairs(
         if isinstance(parts, str):
             counts[parts] += 1
             continue
-        made += 1
+        pairs += 1
         used |= set(each.ids)
         yield each, parts
 

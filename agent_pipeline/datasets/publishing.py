@@ -60,7 +60,7 @@ class Publication(msgspec.Struct, kw_only=True):
     """How a data set is published: everything that its files depend on beside the lake's tables.
 
     `agents` are the partitions that the rows are from; a data set of several agents has no `partition` (`None`). `task` is a task category
-    of the hub; `counts` and `filters` are told by the card. `table_sha256` is the version of the table that the files were made from.
+    of the hub; `counts` and `filters` are shown by the card. `table_sha256` is the version of the table that the files were made from.
     """
 
     asset: str

@@ -38,7 +38,7 @@ class SplitSizes(NamedTuple):
         Raises:
             SettingsError: the shares are no shares, or leave nothing to train on.
         """
-        if not (self.test >= 0 and self.select >= 0 and sum(self) < 1):  # said so that NaN fails too
+        if not (self.test >= 0 and self.select >= 0 and sum(self) < 1):  # NaN fails too
             raise SettingsError(f"The split sizes test={self.test} and select={self.select} must be shares whose sum is below 1.")
         return self
 

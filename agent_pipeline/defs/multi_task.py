@@ -33,16 +33,16 @@ def multi_task_dataset(context: dg.AssetExecutionContext, workspace: dg.Resource
         config = in_force(context, workspace, MultiTaskConfig)
         mixing = workspace.settings().mixing
         known = sorted(parse_key(key) for key in context.instance.get_dynamic_partitions(AGENTS.name or ""))
-        made = build_multi_task(workspace.open_lake(), known, mixing.weights, mixing.strategy, mixing.seed, mixing.total, config)
-        if made.missing:
-            context.log.warning(f"{len(made.missing)} agents have no {SOURCE}, their share goes to the others: {_named(made.missing)}.")
+        mixed = build_multi_task(workspace.open_lake(), known, mixing.weights, mixing.strategy, mixing.seed, mixing.total, config)
+        if mixed.missing:
+            context.log.warning(f"{len(mixed.missing)} agents have no {SOURCE}, their share goes to the others: {_named(mixed.missing)}.")
         more = {
-            "proportions": dg.MetadataValue.md(_proportions(made.mix)),
-            "too_few_rows": {agent: share.shortfall for agent, share in made.mix.shares.items() if share.shortfall},
-            "without_an_sft_dataset": _named(made.missing) or "none",
+            "proportions": dg.MetadataValue.md(_proportions(mixed.mix)),
+            "too_few_rows": {agent: share.shortfall for agent, share in mixed.mix.shares.items() if share.shortfall},
+            "without_an_sft_dataset": _named(mixed.missing) or "none",
             "mixing": mixing.model_dump(),
         }
-        return result(made.built, "messages", more)
+        return result(mixed.built, "messages", more)
 
 
 def _proportions(mix: Mix) -> str:

@@ -143,8 +143,8 @@ def _rows_naming(lake: Lake, file: LakeFile, session_id: str) -> Iterator[TableR
         rows = table.read_row_group(group, columns=[*{*masks, *facts}])
         for column, mask in masks.items():
             for row in filtered(rows, mask).to_pylist():
-                told = {fact: row[fact] for fact in facts if row[fact] is not None}
-                yield TableRow(asset=file.asset, partition=str(file.key) if file.key else None, role=_role(column, schema), facts=told)
+                known = {fact: row[fact] for fact in facts if row[fact] is not None}
+                yield TableRow(asset=file.asset, partition=str(file.key) if file.key else None, role=_role(column, schema), facts=known)
 
 
 def _role(column: str, schema: pa.Schema) -> str:

@@ -1,4 +1,4 @@
-"""Distillation (01 A7): a teacher's evaluation runs that passed, as a student's training data."""
+"""Distillation: a teacher's evaluation runs that passed, as a student's training data."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -53,8 +53,8 @@ def eval_results_to_sft_dataset(
     """A Hugging Face `Dataset` of the schema `DISTILLATION`, in the order of the results, redacted.
 
     `results.results` (or the list itself) each have `passed` and `history`, as attributes or keys. `filter_passed` keeps those that passed;
-    one that nobody judged did not. `filter_fn` is a predicate on a result. Without `include_tool_calls` only what was said is left. The
-    teacher is the model that the result, or the results, name, else `teacher`; null where nobody says. With `split` (the student's ledger:
+    one that nobody judged did not. `filter_fn` is a predicate on a result. Without `include_tool_calls` only the words are left. The
+    teacher is the model that the result, or the results, name, else `teacher`, which may be `None`. With `split` (the student's ledger:
     `ledger.read_ledger`) a row also has the `split` that its `task_key` is on there, so that no task that tests the student teaches it.
 
     `counts` gets `results` = `rows` + the reasons (`not_passed`, `passed_unknown`, `filtered`, `filter_raised: <what>`,
@@ -96,8 +96,8 @@ def eval_results_to_sft_dataset(
             }
         )
     if not rows:
-        told = ", ".join(f"{name} {count}" for name, count in sorted(counts.items()) if count) or "there are no results"
-        raise DataError(f"No evaluation result can teach anybody ({told}): run the evaluation on tasks that the teacher passes.")
+        reasons = ", ".join(f"{name} {count}" for name, count in sorted(counts.items()) if count) or "there are no results"
+        raise DataError(f"No evaluation result can be trained on ({reasons}): run the evaluation on tasks that the teacher passes.")
     if split is None:
         return Dataset(to_table(rows, DISTILLATION))
     return Dataset(to_table(with_splits(rows, split), DISTILLATION.append(pa.field("split", pa.string(), nullable=False))))

@@ -1,8 +1,7 @@
-"""Scored traces of an evaluation as training files (01 C): ChatML, preference pairs, ShareGPT; one JSON object a line.
+"""Scored traces of an evaluation as training files : ChatML, preference pairs, ShareGPT; one JSON object a line.
 
-A trace is an invocation of swink-agent-eval or a canonical session. All are mended and redacted as the lake's sessions are; runs that the
-infrastructure failed, or whose injection was obeyed, are neither good nor bad. The same traces give the same bytes, in whatever order they
-come.
+A trace is an invocation of swink-agent-eval or a canonical session. All are repaired and redacted as the lake's sessions are; runs that the
+infrastructure failed, or that obeyed an injection, are neither good nor bad. The same traces give the same bytes, whatever their order.
 """
 
 from collections import Counter, defaultdict
@@ -49,7 +48,7 @@ class EvalSetResult(TypedDict, total=False):
 class ScoredTrace(msgspec.Struct):
     """One run of a case. `invocation` is swink's, or a `Session`; `case` what is known of the case (`system_prompt`, `user_messages`).
 
-    `scored` is false where no metric said anything: the score is then 0.0, which is not a bad answer's.
+    `scored` is false where no metric has a value: the score is then 0.0, and the trace is neither good nor bad.
     """
 
     invocation: Any
@@ -64,12 +63,12 @@ class ScoredTrace(msgspec.Struct):
 class ExportOptions:
     """What is exported. A trace is good from `quality_threshold` (0 to 1) on.
 
-    Pairs: the rejected side's score is at least `margin` below the threshold; which of the good and the bad runs of a case make pairs is
-    said by `pairing` (the best with the worst; `all_pairs` and others with a limit per case).
+    Pairs: the rejected score is at least `margin` below the threshold; `pairing` says which runs of a case make pairs (the best with
+    the worst; `all_pairs` and others with a limit per case).
 
     `original` gives the records of swink-agent-eval to the key, for those who depend on them. They have no place for results, ShareGPT's
-    not for calls either, and a pair's sides begin with the prompt: what is left out is counted. Otherwise a record also names its session
-    and the hash of its content.
+    not for calls either, and each half of a pair begins with the prompt: what is left out is counted. Otherwise a record also names its
+    session and the hash of its content.
 
     Raises:
         SettingsError: an option has a value that it cannot have.
@@ -118,11 +117,11 @@ class Exporter:
         found = list(self._records(ready, options, counts))
         counts["records"] += len(found)
         if not found:
-            told = ", ".join(f"{name} {count}" for name, count in sorted(counts.items()) if count)
+            reasons = ", ".join(f"{name} {count}" for name, count in sorted(counts.items()) if count)
             best = max((each.score for each in ready if each.scored), default=None)
             raise NothingToExport(
                 f"Nothing to export as {self.format} at the quality threshold {options.quality_threshold} "
-                f"({told or 'there are no traces'}; the best score is {'not known' if best is None else round(best, 4)}): "
+                f"({reasons or 'there are no traces'}; the best score is {'not known' if best is None else round(best, 4)}): "
                 "lower the threshold, or evaluate more trials."
             )
         return found
@@ -134,8 +133,8 @@ class Exporter:
     def _records(self, ready: list[_Ready], options: ExportOptions, counts: Counter[str]) -> Iterator[dict[str, Any]]:
         for each in _good(ready, options, counts):
             metadata = {"metadata": self._metadata(each)} if options.include_metadata else {}
-            made = self._original(each, counts) if options.original else self._record(each, counts) | _lineage(each)
-            yield made | metadata
+            record = self._original(each, counts) if options.original else self._record(each, counts) | _lineage(each)
+            yield record | metadata
 
     def _record(self, each: _Ready, counts: Counter[str]) -> dict[str, Any]:
         raise NotImplementedError
@@ -186,7 +185,7 @@ class DpoExporter(Exporter):
     format = "dpo"
 
     def _records(self, ready: list[_Ready], options: ExportOptions, counts: Counter[str]) -> Iterator[dict[str, Any]]:
-        sides: tuple[list[Session], list[Session]] = ([], [])
+        good_and_bad: tuple[list[Session], list[Session]] = ([], [])
         limit = options.quality_threshold - options.margin + _TOLERANCE
         for place, each in enumerate(ready):
             passes = _passes(each, options)
@@ -195,12 +194,12 @@ class DpoExporter(Exporter):
             elif passes or each.score <= limit:
                 # Pairs are of a case, whatever task a session is a trial of, and two agents' sessions may have one id.
                 named = {"session_id": f"{place:012d}", "task_key": each.case_id, "score": each.score}
-                sides[not passes].append(msgspec.structs.replace(each.session, **named))
+                good_and_bad[not passes].append(msgspec.structs.replace(each.session, **named))
             else:
                 counts["neither_good_nor_bad"] += 1
-        for row in preference_rows(*sides, SplitSizes(), counts, options.pairing):
+        for row in preference_rows(*good_and_bad, SplitSizes(), counts, options.pairing):
             if options.original:
-                chosen, rejected = (_without_results(row["prompt"] + row[side], counts) for side in ("chosen", "rejected"))
+                chosen, rejected = (_without_results(row["prompt"] + row[name], counts) for name in ("chosen", "rejected"))
                 yield {"case_id": row["case_id"], "chosen": chosen, "rejected": rejected}
                 continue
             good, bad = (ready[int(row[name])] for name in ("session_id", "rejected_session_id"))

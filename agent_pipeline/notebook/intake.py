@@ -1,4 +1,4 @@
-"""Conversations that come from beside the lake (a run's results, trajectories): put into the state of what is in it."""
+"""Conversations from outside the lake (a run's results, trajectories), repaired and redacted as what is in it."""
 
 from collections.abc import Sequence
 from itertools import islice
@@ -12,7 +12,7 @@ from agent_pipeline.sessions.session import Session
 
 
 class Intake:
-    """Mends and redacts sessions, in place, by the defaults of the lake's first stage.
+    """Repairs and redacts sessions, in place, by the defaults of the lake's first stage.
 
     Raises:
         SettingsError, RedactionError: as `Redactor`.
@@ -22,7 +22,7 @@ class Intake:
         self._redactor = Redactor(redaction)
 
     def take(self, session: Session) -> str | None:
-        """Why the session can be no example (`infrastructure_error`, `attack_succeeded`, `broken:<kind>`); null where it can be one.
+        """Why the session can be no example (`infrastructure_error`, `attack_succeeded`, `broken:<kind>`); `None` where it can be one.
 
         Raises:
             RedactionError: a detector raised.
@@ -30,7 +30,7 @@ class Intake:
         return self.take_together([session])[0]
 
     def take_together(self, sessions: Sequence[Session]) -> list[str | None]:
-        """The same for runs of one task: what is private in one is so in all, so that prompts that were equal stay equal.
+        """The same for runs of one task: what is private in one of them is replaced in all, so that equal prompts stay equal.
 
         (A password that one run sends is known for one by its place in the call; in the other run's prompt nothing gives it away.)
         """

@@ -1,4 +1,4 @@
-"""Trajectories (01 B5; FireAct, Chen et al. 2023): run an agent on tasks, keep what went well, train on it.
+"""Trajectories (FireAct, Chen et al. 2023): run an agent on tasks, keep what went well, train on it.
 
 `model` is the form and its files, `collecting` runs agents, `endpoint` is an agent of its own, `conversion` filters and makes rows.
 """
@@ -56,7 +56,7 @@ def collect_and_convert(
     judge: Judge | None = None,
     split: TaskSplit | None = None,
 ) -> list[dict[str, Any]]:
-    """Rows of the runs that went well, in the order of the tasks; with `split` (a ledger), each has the side of its task.
+    """Rows of the runs that went well, in the order of the tasks; with `split` (a ledger), each has the split of its task.
 
     Raises:
         DataError: none did; says what became of them.
@@ -68,6 +68,6 @@ def collect_and_convert(
     rows = converter.convert(chosen.filter(runs))
     if not rows:
         became = collecting.counts | Counter(chosen.get_stats(runs)["dropped"]) | converter.counts
-        told = ", ".join(f"{name} {count}" for name, count in sorted(became.items()) if count and name != "trajectories")
-        raise DataError(f"No run of the agent makes a training row ({told}): lower min_reward, or give tasks that it can do.")
+        reasons = ", ".join(f"{name} {count}" for name, count in sorted(became.items()) if count and name != "trajectories")
+        raise DataError(f"No run of the agent makes a training row ({reasons}): lower min_reward, or give tasks that it can do.")
     return rows if split is None else list(with_splits(rows, split))

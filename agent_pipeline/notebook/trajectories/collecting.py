@@ -229,7 +229,7 @@ def _awaited(answer: Awaitable[Any]) -> Any:
 
 
 def why_not(run: AgentTrajectory, require_success: bool) -> str | None:
-    """Why a run is no example, by what is known of its end; null where it may be one."""
+    """Why a run is no example, by what is known of its end; `None` where it may be one."""
     if run.error:
         return "infrastructure_error"
     if not require_success or run.success:
@@ -295,14 +295,14 @@ def _step(step: Any) -> TrajectoryStep:
     """
     try:
         # Through what JSON has: whoever makes a step in a program may put anything into it.
-        made = msgspec.convert(mended_unicode(msgspec.to_builtins(step), Counter()), TrajectoryStep)
+        stored = msgspec.convert(mended_unicode(msgspec.to_builtins(step), Counter()), TrajectoryStep)
     except (msgspec.ValidationError, TypeError) as error:
         raise DataError(
             f"The agent gave a step that is none ({error}): give thought, action, action_input, observation, reward."
         ) from error
-    made.reward = number(made.reward)
-    json_line(made.action_input)
-    return made
+    stored.reward = number(stored.reward)
+    json_line(stored.action_input)
+    return stored
 
 
 def _get(task: Any, name: str) -> Any:

@@ -127,10 +127,10 @@ class TrajectoryToSFTConverter:
         if alpaca or not self.config.include_observation:
             if sum(message["role"] == "user" for message in messages) != 1:
                 return "not_one_user_message"
-            told = react_text(messages, self.config.include_observation)
+            run = react_text(messages, self.config.include_observation)
             if alpaca:
-                return _alpaca(messages, session.tools, told) | lineage
-            messages = [*(message for message in messages if message["role"] in ("system", "user")), {"role": "assistant", "content": told}]
+                return _alpaca(messages, session.tools, run) | lineage
+            messages = [*(message for message in messages if message["role"] in ("system", "user")), {"role": "assistant", "content": run}]
         if self.config.format == "chatml":
             return {"messages": messages, "tools": session.tools, **lineage}
         return {"text": chatml_text(messages, session.tools), **lineage}
@@ -163,7 +163,7 @@ def chatml_text(messages: list[Message], tools: list[Tool]) -> str:
 
 
 def _alpaca(messages: list[Message], tools: list[Tool], output: str) -> dict[str, str]:
-    said = {role: next((message["content"] for message in messages if message["role"] == role), "") for role in ("system", "user")}
+    texts = {role: next((message["content"] for message in messages if message["role"] == role), "") for role in ("system", "user")}
     functions = [tool.get("function", tool) for tool in tools]
-    optional = {"system": said["system"], "tools": json.dumps(functions, ensure_ascii=False) if functions else ""}
-    return {"instruction": said["user"], "input": "", "output": output, **{name: text for name, text in optional.items() if text}}
+    optional = {"system": texts["system"], "tools": json.dumps(functions, ensure_ascii=False) if functions else ""}
+    return {"instruction": texts["user"], "input": "", "output": output, **{name: text for name, text in optional.items() if text}}

@@ -1,7 +1,7 @@
 """An agent behind an OpenAI-compatible endpoint, with Python functions for tools.
 
-A tool's schema is made of its signature, its arguments are checked against it, and what it answers or raises is told to the model: a
-wrong call is the agent's to mend. An endpoint that does not answer is nobody's bad run (InfrastructureError).
+A tool's schema follows from its signature, and its arguments are checked against it. What it returns or raises goes to the model, so that
+the agent can repair a wrong call. An endpoint that does not answer is a failure of the infrastructure (InfrastructureError).
 """
 
 import inspect
@@ -50,16 +50,16 @@ class EndpointAgent:
         messages: list[Message] = [{"role": "system", "content": self.system_prompt}] if self.system_prompt else []
         messages.append({"role": "user", "content": task_of(task).instruction})
         while True:
-            said = self._asked(messages)
-            words, calls = said.content or "", [call for call in said.tool_calls or () if call.type == "function"]
+            reply = self._asked(messages)
+            words, calls = reply.content or "", [call for call in reply.tool_calls or () if call.type == "function"]
             if not calls:
                 yield TrajectoryStep(words)
                 return
-            made = [
+            requested = [
                 {"id": call.id, "type": "function", "function": {"name": call.function.name, "arguments": call.function.arguments}}
                 for call in calls
             ]
-            messages.append({"role": "assistant", "content": words, "tool_calls": made})
+            messages.append({"role": "assistant", "content": words, "tool_calls": requested})
             for place, call in enumerate(calls):
                 step = TrajectoryStep(
                     "" if place else words, call.function.name, **decoded_input(call.function.arguments), parallel=place > 0
@@ -76,8 +76,8 @@ class EndpointAgent:
         try:
             done = self._client.chat.completions.create(model=self.model_id, messages=messages, extra_body=body)  # type: ignore[arg-type]
             choice = done.choices[0]
-            said, ended = choice.message, choice.finish_reason
-            if said is None:
+            reply, ended = choice.message, choice.finish_reason
+            if reply is None:
                 raise ValueError("no message")
         except (openai.APIError, ValueError, AttributeError, TypeError, IndexError) as error:
             # A server that is none of these answers 200 with anything.
@@ -86,7 +86,7 @@ class EndpointAgent:
             ) from error
         if ended in _ENDS:
             raise InfrastructureError(f"An answer of the model {self.model_id} {_ENDS[ended]}.")
-        return said
+        return reply
 
     def _observed(self, step: TrajectoryStep) -> str:
         """What the tool answered, or what was wrong with the call."""

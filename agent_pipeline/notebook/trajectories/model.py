@@ -1,7 +1,7 @@
 """What an agent did for a task, step by step, and the files that hold it.
 
 A trajectory says the same as a chat. A step with an action is the agent's words (`thought`) with a tool call, its observation the tool's
-result. A step without one is words to the user, its observation what the user said next; the last such step is the answer. ReAct's
+result. A step without one is words to the user, its observation what the user wrote next; the last such step is the answer. ReAct's
 `finish` at the end, with the answer as its one text, is that too.
 """
 
@@ -24,7 +24,7 @@ FINISH = "finish"
 
 
 class TrajectoryStep(msgspec.Struct):
-    """One step; see the module. `observation` is null where none came, `reward` where nobody gave one: null is not zero.
+    """One step; see the module. `observation` is `None` where none came, `reward` where nobody gave one.
 
     `parallel`: called in one breath with the step before. `invalid_input` is what the agent wrote where that was no JSON object.
     """
@@ -39,7 +39,7 @@ class TrajectoryStep(msgspec.Struct):
 
 
 class AgentTrajectory(msgspec.Struct):
-    """One run of one task. `success` and `total_reward` are null where nobody knows.
+    """One run of one task. `success` and `total_reward` are `None` where nobody knows.
 
     `cut`: the agent was stopped at the collector's limit. `error` is a failure of the infrastructure (an endpoint, a program), not of the
     agent: such a run is neither good nor bad. `tools` are OpenAI function schemas.
@@ -63,7 +63,7 @@ class AgentTrajectory(msgspec.Struct):
 
     @property
     def answer(self) -> str | None:
-        """The agent's last words, if it ended with words; else null."""
+        """The agent's last words, if it ended with words; else `None`."""
         return _words(self.steps[-1]) if self.steps and is_answer(self.steps[-1]) else None
 
 
@@ -130,14 +130,14 @@ def messages_of(trajectory: AgentTrajectory) -> list[Message]:
             continue
         calls += 1
         if step.parallel and messages and messages[-1].get("tool_calls"):
-            said = messages[-1]
-            said["content"] = "\n".join(filter(None, (said["content"], step.thought)))
+            calling = messages[-1]
+            calling["content"] = "\n".join(filter(None, (calling["content"], step.thought)))
         else:
             messages += results
             results = []
-            messages.append(said := {"role": "assistant", "content": step.thought, "tool_calls": []})
+            messages.append(calling := {"role": "assistant", "content": step.thought, "tool_calls": []})
         arguments = step.invalid_input or json.dumps(step.action_input, ensure_ascii=False)
-        said["tool_calls"].append({"id": f"call_{calls}", "type": "function", "function": {"name": step.action, "arguments": arguments}})
+        calling["tool_calls"].append({"id": f"call_{calls}", "type": "function", "function": {"name": step.action, "arguments": arguments}})
         if step.observation is not None:
             results.append({"role": "tool", "tool_call_id": f"call_{calls}", "content": step.observation})
     return messages + results
@@ -163,7 +163,7 @@ def session_of(trajectory: AgentTrajectory) -> Session:
 
 
 def trajectory_of(session: Session) -> AgentTrajectory:
-    """A mended session as a trajectory: a user's message at its beginning is the instruction, later ones are observations.
+    """A repaired session as a trajectory: a user's message at its beginning is the instruction, later ones are observations.
 
     Of the source's verdict `success` is the judgment and `total_reward` the score.
     """
