@@ -69,7 +69,7 @@ TABLES: dict[str, Columns] = {
         SFT,
         _same("curated_sessions", ["session_id", "content_sha256", "tools", "created_at"])
         | {"row_id": [*_ID, *_TEXT], "task_key": _TASK, "split": _TASK, "messages": _TEXT}
-        | {"score": _of("curated_sessions", "score", "verdict", "judgment")},
+        | {"score": _of("curated_sessions", "verdict_score")},
     ),
     "preference_dataset": Columns(
         PREFERENCES,
@@ -78,7 +78,7 @@ TABLES: dict[str, Columns] = {
             **dict.fromkeys(("content_sha256", "rejected_content_sha256"), _HASH),
             **dict.fromkeys(("case_id", "task_key", "split"), _TASK),
             **dict.fromkeys(("prompt", "chosen", "rejected"), _of("curated_sessions", "messages")),
-            "margin": _of("curated_sessions", "score"),
+            "margin": _of("curated_sessions", "verdict_score"),
             "tools": _of("curated_sessions", "tools"),
         },
     ),

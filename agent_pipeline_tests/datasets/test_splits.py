@@ -56,7 +56,7 @@ def test_what_stands_on_two_sides_is_found_by_kind():
 def test_too_few_tasks_is_a_sentence_that_says_how_many_are_needed():
     rows = [{"task_key": f"t{number}", "split": "train"} for number in range(3)]
     said = empty_splits(rows, SplitSizes(test=0.2, select=0))
-    assert said == ["test has no rows: none of the 3 tasks fell on it; of 14 tasks one does, 19 times of 20."]
+    assert said == ["test has no rows: it got none of the 3 tasks; with 14 it gets one, 19 times of 20."]
     assert empty_splits([*rows, {"task_key": "u", "split": "test"}], SplitSizes(0.2, 0)) == []
 
 
