@@ -4,23 +4,19 @@ A pipeline may call itself only `local`: its name is the folder before the suite
 of the infrastructure. `security` says that an attack succeeded, and means nothing where none was made.
 """
 
-from collections.abc import Iterable
 from pathlib import PurePosixPath
 from typing import ClassVar
 
-from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.chat import chat_to_messages
-from agent_pipeline.sessions.session import Session
 from agent_pipeline.sources.formats.fields import Record, chosen, text, verdict
-from agent_pipeline.sources.formats.file_source import Fields, FileSource, Ident
+from agent_pipeline.sources.formats.file_source import Fields, Ident, RecordSource
 from agent_pipeline.sources.formats.json_values import holds_list
 from agent_pipeline.sources.formats.record_files import Place
-from agent_pipeline.sources.formats.session_fields import new_session
 
 _CONTEXT = ("attack_type", "injections", "duration", "benchmark_version", "agentdojo_package_version", "_path")
 
 
-class AgentDojoSource(FileSource):
+class AgentDojoSource(RecordSource):
     """A file of runs, or a folder of them."""
 
     name: ClassVar[str] = "agentdojo"
@@ -35,28 +31,24 @@ class AgentDojoSource(FileSource):
         session = ":".join([suite, text(record.get("user_task_id")) or "", attack, text(record.get("injection_task_id")) or "none"])
         return Ident(None, session, suite, _agent(record, suite, place))
 
-    def build(self, key: PartitionKey, session_id: str, records: list[tuple[Place, Record]]) -> Iterable[Session]:
-        place, record = records[0]
+    def fields(self, record: Record, place: Place, session_id: str) -> Record:
         suite = text(record.get("suite_name")) or ""
         task = [suite, text(record.get("user_task_id")), text(record.get("injection_task_id"))]
         score, judgment = verdict(record.get("utility"))
         obeyed = record.get("security") if _attack(record) else None
-        yield new_session(
-            self.name,
-            key,
-            session_id,
-            chat_to_messages(record.get("messages")),
-            context=chosen(record, _CONTEXT),
-            score=score,
-            scores={"utility": score},
-            created_at=record.get("evaluation_timestamp"),
-            task_id="/".join(part for part in task if part),
-            trial=session_id.partition("~")[2] or "1",
-            model_id=_agent(record, suite, place),
-            judgment=judgment,
-            attack_succeeded=obeyed if isinstance(obeyed, bool) else None,
-            error=record.get("error"),
-        )
+        return {
+            "chat": chat_to_messages(record.get("messages")),
+            "context": chosen(record, _CONTEXT),
+            "score": score,
+            "scores": {"utility": score},
+            "created_at": record.get("evaluation_timestamp"),
+            "task_id": "/".join(part for part in task if part),
+            "trial": session_id.partition("~")[2] or "1",
+            "model_id": _agent(record, suite, place),
+            "judgment": judgment,
+            "attack_succeeded": obeyed if isinstance(obeyed, bool) else None,
+            "error": record.get("error"),
+        }
 
 
 def _attack(record: Fields) -> str | None:

@@ -4,27 +4,24 @@ A sample's `epoch` is its trial. A score is a grade (`"C"`, `"I"`), a boolean, a
 back in their places; the tools' schemas are those of its model events.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
 from agent_pipeline.errors import StoreError
-from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.chat import chat_to_messages
 from agent_pipeline.sessions.items import MAX_DEPTH
-from agent_pipeline.sessions.session import Session
 from agent_pipeline.sources.base import add_note
 from agent_pipeline.sources.formats.fields import Record, elements, mean, objects, section, text, verdict
-from agent_pipeline.sources.formats.file_source import Fields, FileSource, Ident
+from agent_pipeline.sources.formats.file_source import Fields, Ident, RecordSource
 from agent_pipeline.sources.formats.json_values import parsed
 from agent_pipeline.sources.formats.record_files import Archive, Kind, Place, kind_of
-from agent_pipeline.sources.formats.session_fields import new_session
 
 _ATTACHMENT = "attachment://"
 _CONTEXT = ("input", "target", "metadata", "limit", "total_time", "working_time", "uuid")
 
 
-class InspectSource(FileSource):
+class InspectSource(RecordSource):
     """A log or a folder of them: the task is the project, the model the agent."""
 
     name: ClassVar[str] = "inspect_ai"
@@ -52,8 +49,7 @@ class InspectSource(FileSource):
         name = ":".join([text(run.get("run_id")) or place.path.stem, text(record.get("id")) or "", text(record.get("epoch")) or "1"])
         return Ident(None, name, text(run.get("task")), text(run.get("model")))
 
-    def build(self, key: PartitionKey, session_id: str, records: list[tuple[Place, Record]]) -> Iterable[Session]:
-        place, record = records[0]
+    def fields(self, record: Record, place: Place, session_id: str) -> Record:
         run = self._run(record, place)
         attachments = section(record, "attachments")
         events = objects(record.get("events") or section(record, "transcript").get("events"))
@@ -63,24 +59,21 @@ class InspectSource(FileSource):
         # Grades and booleans are good or bad; of a number only its author knows which way it points.
         grade = mean({name: scores[name] for name, value in values.items() if isinstance(value, str | bool)})
         tools = next((event["tools"] for event in events if event.get("event") == "model" and event.get("tools")), None)
-        yield new_session(
-            self.name,
-            key,
-            session_id,
-            chat_to_messages(_restored(record.get("messages"), attachments)),
-            tools=_restored(tools, attachments),
-            context={name: _restored(record[name], attachments) for name in _CONTEXT if record.get(name) is not None},
-            usage=section(record, "model_usage").values(),
-            score=grade,
-            scores=scores,
-            created_at=record.get("started_at") or next(iter(times), None) or run.get("created"),
-            ended_at=record.get("completed_at") or (times[-1] if times else None),
-            task_id=record.get("id"),
-            trial=record.get("epoch"),
-            model_id=run.get("model"),
-            judgment=verdict(grade)[1],
-            error=record.get("error"),
-        )
+        return {
+            "chat": chat_to_messages(_restored(record.get("messages"), attachments)),
+            "tools": _restored(tools, attachments),
+            "context": {name: _restored(record[name], attachments) for name in _CONTEXT if record.get(name) is not None},
+            "usage": section(record, "model_usage").values(),
+            "score": grade,
+            "scores": scores,
+            "created_at": record.get("started_at") or next(iter(times), None) or run.get("created"),
+            "ended_at": record.get("completed_at") or (times[-1] if times else None),
+            "task_id": record.get("id"),
+            "trial": record.get("epoch"),
+            "model_id": run.get("model"),
+            "judgment": verdict(grade)[1],
+            "error": record.get("error"),
+        }
 
     def _run(self, record: Fields, place: Place) -> Record:
         """What the log says of its evaluation."""

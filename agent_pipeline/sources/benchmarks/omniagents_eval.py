@@ -7,14 +7,12 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
-from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.chat import responses_items
 from agent_pipeline.sessions.items import to_messages
-from agent_pipeline.sessions.session import Session, sha256_of
+from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.sources.formats.fields import Record, chosen, elements, first_text, mean, objects, scalar, section, text, verdict
-from agent_pipeline.sources.formats.file_source import Fields, FileSource, Ident
+from agent_pipeline.sources.formats.file_source import Fields, Ident, RecordSource
 from agent_pipeline.sources.formats.record_files import Kind, Place
-from agent_pipeline.sources.formats.session_fields import new_session
 
 _TASKS = ("task_id", "prompt_id", "case_id", "name")
 _PROMPTS = ("prompt", "input")
@@ -24,7 +22,7 @@ _RUN = ("project", "agent", "model", "tools", "created_at", "timestamp")
 _TAKEN = {*_TASKS, *_TRIALS, *_MEASURES, *_RUN, "history", "passed", "error", "usage", "session_id", "id", "run_of"}
 
 
-class OmniagentsEvalSource(FileSource):
+class OmniagentsEvalSource(RecordSource):
     """A file of results, or a folder of them (a run each)."""
 
     name: ClassVar[str] = "omniagents_eval"
@@ -50,27 +48,23 @@ class OmniagentsEvalSource(FileSource):
         session = first_text(record, "session_id", "id") or f"{place.path.stem}:{place.at:06d}:{place.part:06d}"
         return Ident(None, session, text(record.get("project")), text(record.get("agent")))
 
-    def build(self, key: PartitionKey, session_id: str, records: list[tuple[Place, Record]]) -> Iterable[Session]:
-        place, record = records[0]
+    def fields(self, record: Record, place: Place, session_id: str) -> Record:
         trial = next((named for name in _TRIALS if (named := scalar(record.get(name))) is not None), str(record["run_of"]))
         scores = dict(_measured(next((record[name] for name in _MEASURES if record.get(name)), None)))
-        yield new_session(
-            self.name,
-            key,
-            session_id,
-            to_messages(responses_items(record.get("history"))),
-            tools=record.get("tools"),
-            context={name: value for name, value in record.items() if name not in _TAKEN},
-            usage=[record.get("usage")],
-            score=mean(scores),
-            scores=scores,
-            created_at=record.get("created_at") or record.get("timestamp"),
-            task_id=_task(record),
-            trial=f"{place.path.stem}:{trial}" if place.path != self.path else trial,
-            model_id=record.get("model"),
-            judgment=verdict(record.get("passed"))[1],
-            error=record.get("error"),
-        )
+        return {
+            "chat": to_messages(responses_items(record.get("history"))),
+            "tools": record.get("tools"),
+            "context": {name: value for name, value in record.items() if name not in _TAKEN},
+            "usage": [record.get("usage")],
+            "score": mean(scores),
+            "scores": scores,
+            "created_at": record.get("created_at") or record.get("timestamp"),
+            "task_id": _task(record),
+            "trial": f"{place.path.stem}:{trial}" if place.path != self.path else trial,
+            "model_id": record.get("model"),
+            "judgment": verdict(record.get("passed"))[1],
+            "error": record.get("error"),
+        }
 
 
 def _task(result: Record) -> str | None:

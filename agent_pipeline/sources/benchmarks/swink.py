@@ -4,23 +4,20 @@ One run has each case once: runs of a set are one partition, in which a case is 
 carry the prompts themselves. The summary-only report (`schema_version`) has no conversation in it.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
 from agent_pipeline.errors import StoreError
-from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.chat import chat_to_messages
-from agent_pipeline.sessions.session import Session
 from agent_pipeline.sources.base import add_note, files_of
 from agent_pipeline.sources.formats.fields import Record, elements, mean, number, objects, section, text, verdict
-from agent_pipeline.sources.formats.file_source import Fields, FileSource, Ident
+from agent_pipeline.sources.formats.file_source import Fields, Ident, RecordSource
 from agent_pipeline.sources.formats.json_values import parsed
 from agent_pipeline.sources.formats.record_files import Kind, Place
-from agent_pipeline.sources.formats.session_fields import new_session
 
 
-class SwinkSource(FileSource):
+class SwinkSource(RecordSource):
     """A store of evaluation sets and results, or one file of results."""
 
     name: ClassVar[str] = "swink_eval"
@@ -52,8 +49,7 @@ class SwinkSource(FileSource):
         model = section(record, "invocation", "model").get("model_id")
         return Ident(None, ":".join([of or "", run or place.path.stem, case or str(place.part)]), of, text(model))
 
-    def build(self, key: PartitionKey, session_id: str, records: list[tuple[Place, Record]]) -> Iterable[Session]:
-        place, record = records[0]
+    def fields(self, record: Record, place: Place, session_id: str) -> Record:
         invocation = section(record, "invocation")
         turns = [section(turn) for turn in elements(invocation.get("turns"))]
         spoken = [section(turn, "assistant_message") for turn in turns]
@@ -64,24 +60,21 @@ class SwinkSource(FileSource):
         scores = {name: value for name, value in values.items() if value is not None}
         failed = [each.get("error_message") for each in spoken if each.get("stop_reason") == "error"]
         times = [each["timestamp"] for each in spoken if number(each.get("timestamp"))]
-        yield new_session(
-            self.name,
-            key,
-            session_id,
-            chat,
-            context={"final_response": invocation.get("final_response"), "case": case.get("name"), "metadata": case.get("metadata")},
-            usage=[invocation.get("total_usage")],
-            cost_usd=section(invocation, "total_cost").get("total"),
-            score=mean(scores),
-            scores=scores,
-            created_at=times[0] if times else record.get("timestamp"),
-            ended_at=times[-1] if times else None,
-            task_id=record.get("case_id"),
-            trial=text(record.get("timestamp")) or place.path.stem,
-            model_id=section(invocation, "model").get("model_id"),
-            judgment=verdict(record.get("verdict"))[1],
-            error=(text(failed[-1]) or "the model's stream broke off") if failed and spoken[-1].get("stop_reason") == "error" else None,
-        )
+        return {
+            "chat": chat,
+            "context": {"final_response": invocation.get("final_response"), "case": case.get("name"), "metadata": case.get("metadata")},
+            "usage": [invocation.get("total_usage")],
+            "cost_usd": section(invocation, "total_cost").get("total"),
+            "score": mean(scores),
+            "scores": scores,
+            "created_at": times[0] if times else record.get("timestamp"),
+            "ended_at": times[-1] if times else None,
+            "task_id": record.get("case_id"),
+            "trial": text(record.get("timestamp")) or place.path.stem,
+            "model_id": section(invocation, "model").get("model_id"),
+            "judgment": verdict(record.get("verdict"))[1],
+            "error": (text(failed[-1]) or "the model's stream broke off") if failed and spoken[-1].get("stop_reason") == "error" else None,
+        }
 
     def sidecars(self) -> list[Path]:
         """The sets that belong to a single file of results; those of a store lie in it."""

@@ -4,22 +4,18 @@ The tools are not in the file (`agents."project/agent".tools` may name a file of
 when the user says so, or with the tool that hands the user over to a person.
 """
 
-from collections.abc import Iterable
 from typing import ClassVar
 
-from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.chat import chat_to_messages
-from agent_pipeline.sessions.session import Session
 from agent_pipeline.sources.formats.fields import Record, objects, scalar, section, verdict
-from agent_pipeline.sources.formats.file_source import Fields, FileSource, Ident
+from agent_pipeline.sources.formats.file_source import Fields, Ident, RecordSource
 from agent_pipeline.sources.formats.json_values import holds_list
 from agent_pipeline.sources.formats.record_files import Place
-from agent_pipeline.sources.formats.session_fields import new_session
 
 _ENDING_TOOLS = ("transfer_to_human_agents",)
 
 
-class TauBenchSource(FileSource):
+class TauBenchSource(RecordSource):
     """A file of results, or a folder of them (an agent each)."""
 
     name: ClassVar[str] = "tau_bench"
@@ -34,22 +30,18 @@ class TauBenchSource(FileSource):
         session = f"task{scalar(record.get('task_id'))}" + (f"-trial{trial}" if trial is not None else "")
         return Ident(None, session, None, place.path.stem if place.path != self.path else None)
 
-    def build(self, key: PartitionKey, session_id: str, records: list[tuple[Place, Record]]) -> Iterable[Session]:
-        _, record = records[0]
+    def fields(self, record: Record, place: Place, session_id: str) -> Record:
         info = section(record, "info")
         reward, judgment = verdict(record.get("reward"))
         last = next(iter(objects(record.get("traj"))[-1:]), {})
-        yield new_session(
-            self.name,
-            key,
-            session_id,
-            chat_to_messages(record.get("traj")),
-            context={"info": info},
-            score=reward,
-            scores={"reward": reward},
-            task_id=record.get("task_id"),
-            trial=record.get("trial"),
-            judgment=judgment,
-            ends_on_tool=last.get("role") == "tool" and last.get("name") in _ENDING_TOOLS,
-            error=info.get("error"),
-        )
+        return {
+            "chat": chat_to_messages(record.get("traj")),
+            "context": {"info": info},
+            "score": reward,
+            "scores": {"reward": reward},
+            "task_id": record.get("task_id"),
+            "trial": record.get("trial"),
+            "judgment": judgment,
+            "ends_on_tool": last.get("role") == "tool" and last.get("name") in _ENDING_TOOLS,
+            "error": info.get("error"),
+        }

@@ -4,22 +4,18 @@
 chains are left out. An answer without a finished chain has its query only. A run ends with a call of `Finish`, which nothing answers.
 """
 
-from collections.abc import Iterable
 from typing import Any, ClassVar
 
-from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.chat import chat_to_messages
-from agent_pipeline.sessions.session import Session
 from agent_pipeline.sources.base import add_note
 from agent_pipeline.sources.formats.fields import Record, chosen, elements, section, verdict
-from agent_pipeline.sources.formats.file_source import Fields, FileSource, Ident
+from agent_pipeline.sources.formats.file_source import Fields, Ident, RecordSource
 from agent_pipeline.sources.formats.record_files import Place
-from agent_pipeline.sources.formats.session_fields import new_session
 
 _CONTEXT = ("query", "final_answer", "finish_type", "valid_data", "query_count")
 
 
-class ToolBenchSource(FileSource):
+class ToolBenchSource(RecordSource):
     """A folder of answers, by group (`G1_answer`) and `<query>_<method>.json`."""
 
     name: ClassVar[str] = "toolbench"
@@ -34,8 +30,7 @@ class ToolBenchSource(FileSource):
         _, _, method = place.path.stem.partition("_")
         return Ident(None, ":".join([*self.folders_of(place.path), place.path.stem]), None, method or None)
 
-    def build(self, key: PartitionKey, session_id: str, records: list[tuple[Place, Record]]) -> Iterable[Session]:
-        place, record = records[0]
+    def fields(self, record: Record, place: Place, session_id: str) -> Record:
         answer = section(record, "answer_generation")
         chains = elements(answer.get("train_messages"))
         messages: Any = chains[-1] if chains else [{"role": "user", "content": answer.get("query")}]
@@ -45,18 +40,15 @@ class ToolBenchSource(FileSource):
         query, _, method = place.path.stem.partition("_")
         chat = chat_to_messages(messages)
         called = (chat.messages[-1].get("tool_calls") or [None])[-1] if chat.messages else None
-        yield new_session(
-            self.name,
-            key,
-            session_id,
-            chat,
-            tools=answer.get("function"),
-            context=chosen(answer, _CONTEXT),
-            usage=[{"total_tokens": answer.get("total_tokens")}],
-            score=score,
-            scores={"win": score},
-            task_id=f"{place.path.parent.name}/{query}",
-            model_id=method,
-            judgment=judgment,
-            ends_on_tool=called is not None and called["function"]["name"] == "Finish",
-        )
+        return {
+            "chat": chat,
+            "tools": answer.get("function"),
+            "context": chosen(answer, _CONTEXT),
+            "usage": [{"total_tokens": answer.get("total_tokens")}],
+            "score": score,
+            "scores": {"win": score},
+            "task_id": f"{place.path.parent.name}/{query}",
+            "model_id": method,
+            "judgment": judgment,
+            "ends_on_tool": called is not None and called["function"]["name"] == "Finish",
+        }

@@ -20,6 +20,7 @@ from agent_pipeline.sources.base import TraceSource, add_note, files_of, unreada
 from agent_pipeline.sources.formats.fields import Record, clean_text
 from agent_pipeline.sources.formats.json_values import LazyObject, lazy_object, parsed
 from agent_pipeline.sources.formats.record_files import Kind, Place, RecordReader, kind_of, raw_records
+from agent_pipeline.sources.formats.session_fields import new_session
 
 DEFAULT_AGENT = "default"
 """The agent of a store that names none."""
@@ -256,6 +257,18 @@ class FileSource(TraceSource):
         if repeated:
             sentence = f"{self.path}: {repeated} sessions have an id that another session has too"
             add_note(self.notes, f"{sentence}; they were given ids of their own (~2, ~3).")
+
+
+class RecordSource(FileSource):
+    """Base of the file readers whose records are a session each."""
+
+    def fields(self, record: Any, place: Place, session_id: str) -> Record:
+        """What a record says: the conversation (`chat`) and the other arguments of `new_session`."""
+        raise NotImplementedError
+
+    def build(self, key: PartitionKey, session_id: str, records: list[tuple[Place, Record]]) -> Iterable[Session]:
+        for place, record in records:
+            yield new_session(self.name, key, session_id, **self.fields(record, place, session_id))
 
 
 @lru_cache(maxsize=1024)

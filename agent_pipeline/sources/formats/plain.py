@@ -16,8 +16,8 @@ from agent_pipeline.sessions.chat import ROLES, chat_items, chat_to_messages, re
 from agent_pipeline.sessions.items import Chat, plain_chat, to_messages
 from agent_pipeline.sessions.session import Session, json_bytes
 from agent_pipeline.sources.base import Stored, digest
-from agent_pipeline.sources.formats.fields import first_of, first_text, objects, plain_verdict
-from agent_pipeline.sources.formats.file_source import Fields, FileSource, Ident
+from agent_pipeline.sources.formats.fields import Record, first_of, first_text, objects, plain_verdict
+from agent_pipeline.sources.formats.file_source import Fields, Ident, RecordSource
 from agent_pipeline.sources.formats.json_values import LazyObject, holds_list, lazy_object, parsed
 from agent_pipeline.sources.formats.record_files import Place
 from agent_pipeline.sources.formats.session_fields import new_session
@@ -32,7 +32,7 @@ _NOT_CONTEXT = {*_IDS, *_TIMES, *_FIELDS, *_MORE_FIELDS, *_OF_OUR_TABLES, "conte
 _SPEAKERS = {"system", "developer", "user", "assistant", "tool", *ROLES}
 
 
-class PlainSource(FileSource):
+class PlainSource(RecordSource):
     """Base of the three readers: a record is a session."""
 
     content: ClassVar[tuple[str, ...]]
@@ -65,39 +65,35 @@ class PlainSource(FileSource):
     def _session(self, key: PartitionKey, session_id: str, raw: Any, place: Place, broken: list[Place]) -> Session | None:
         try:
             record = lazy_object(raw)
-            return None if record is None else self._built(key, session_id, record)
+            return None if record is None else new_session(self.name, key, session_id, **self.fields(record, place, session_id))
         except ValueError:
             broken.append(place)
             return None
 
-    def _built(self, key: PartitionKey, session_id: str, record: LazyObject) -> Session:
-        chat = self.chat(record)
+    def fields(self, record: Fields, place: Place, session_id: str) -> Record:
         score, judgment = plain_verdict(record)
         context, attacked, scores = record.get("context"), record.get("attack_succeeded"), record.get("scores")
         rest = {name: record[name] for name in record if name not in self.content and name not in _NOT_CONTEXT}
-        return new_session(
-            self.name,
-            key,
-            session_id,
-            chat,
-            tools=record.get("tools") or record.get("functions"),
-            context=rest | (context if isinstance(context, dict) else {}),
-            usage=[record.get("usage")],
-            scores=scores if isinstance(scores, dict) else None,
-            created_at=first_of(record, *_TIMES),
-            ended_at=record.get("ended_at"),
-            task_id=record.get("task_id"),
-            trial=record.get("trial"),
-            model_id=record.get("model") or record.get("model_id"),
-            error=record.get("error"),
-            archived=record.get("archived") is True,
-            parent_session_id=record.get("parent_session_id"),
-            cost_usd=record.get("cost_usd"),
-            attack_succeeded=attacked if isinstance(attacked, bool) else None,
-            ends_on_tool=record.get("ends_on_tool") is True,
-            score=score,
-            judgment=judgment,
-        )
+        return {
+            "chat": self.chat(record),
+            "tools": record.get("tools") or record.get("functions"),
+            "context": rest | (context if isinstance(context, dict) else {}),
+            "usage": [record.get("usage")],
+            "scores": scores if isinstance(scores, dict) else None,
+            "created_at": first_of(record, *_TIMES),
+            "ended_at": record.get("ended_at"),
+            "task_id": record.get("task_id"),
+            "trial": record.get("trial"),
+            "model_id": record.get("model") or record.get("model_id"),
+            "error": record.get("error"),
+            "archived": record.get("archived") is True,
+            "parent_session_id": record.get("parent_session_id"),
+            "cost_usd": record.get("cost_usd"),
+            "attack_succeeded": attacked if isinstance(attacked, bool) else None,
+            "ends_on_tool": record.get("ends_on_tool") is True,
+            "score": score,
+            "judgment": judgment,
+        }
 
 
 class OpenAIChatSource(PlainSource):
