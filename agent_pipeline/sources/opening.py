@@ -39,7 +39,7 @@ class Location(NamedTuple):
 
 
 @dataclass
-class Found:
+class Finds:
     """What lies under a path: stores, files that no reader knows, and what could not be looked at."""
 
     stores: list[tuple[Path, Reader]] = field(default_factory=list)
@@ -114,41 +114,41 @@ def open_source(location: Location | Path, known: Sequence[Reader] = SOURCES) ->
         raise StoreError(f"The session store {path} does not exist: set AGENT_PIPELINE_STORE (or store in pipeline.toml) to one that does.")
     if named:
         return named(path)
-    found = find(path, known)
-    if found.stores and found.stores[0][0] == path:
-        return found.stores[0][1](path)
-    if found.stores:
-        some = ", ".join(str(where) for where, _ in found.stores[:5]) + (", ..." if len(found.stores) > 5 else "")
-        raise StoreError(f"{path} is a folder of {len(found.stores)} session stores: name those to read in the setting store ({some}).")
-    if found.errors:
-        raise found.errors[0][1]
+    finds = find(path, known)
+    if finds.stores and finds.stores[0][0] == path:
+        return finds.stores[0][1](path)
+    if finds.stores:
+        some = ", ".join(str(where) for where, _ in finds.stores[:5]) + (", ..." if len(finds.stores) > 5 else "")
+        raise StoreError(f"{path} is a folder of {len(finds.stores)} session stores: name those to read in the setting store ({some}).")
+    if finds.errors:
+        raise finds.errors[0][1]
     raise _unknown(path, known)
 
 
-def find(path: Path, known: Sequence[Reader] = SOURCES) -> Found:
+def find(path: Path, known: Sequence[Reader] = SOURCES) -> Finds:
     """The stores at a path that exists: itself, or those in the folder that it is.
 
     A folder whose files are of one kind is one store, with the folders in it; in a folder of different things each is its own.
     """
-    found = Found()
+    finds = Finds()
     if path.is_file():
-        _look(path, known, found)
+        _look(path, known, finds)
     else:
-        _walk(path, known, found)
-    sidecars = {each for where, reader in found.stores for each in reader(where).sidecars()}
-    found.unknown = [each for each in found.unknown if each not in sidecars]
-    return found
+        _walk(path, known, finds)
+    sidecars = {each for where, reader in finds.stores for each in reader(where).sidecars()}
+    finds.unknown = [each for each in finds.unknown if each not in sidecars]
+    return finds
 
 
-def _walk(folder: Path, known: Sequence[Reader], found: Found) -> None:
+def _walk(folder: Path, known: Sequence[Reader], finds: Finds) -> None:
     if whole := next((each for each in known if each.reads_folders and each.detect(folder)), None):
-        found.stores.append((folder, whole))
+        finds.stores.append((folder, whole))
         return
-    inside = Found()
+    inside = Finds()
     try:
         children = sorted(each for each in folder.iterdir() if not each.name.startswith("."))
     except OSError as error:
-        found.errors.append((folder, unreadable(folder, error)))
+        finds.errors.append((folder, unreadable(folder, error)))
         return
     for child in children:
         if child.is_symlink() and child.is_dir():  # it may lead back here
@@ -160,21 +160,21 @@ def _walk(folder: Path, known: Sequence[Reader], found: Found) -> None:
     kinds = {reader for _, reader in inside.stores}
     if len(kinds) == 1 and (reader := kinds.pop()).detect(folder):
         inside.stores = [(folder, reader)]
-    found.stores += inside.stores
-    found.unknown += inside.unknown
-    found.errors += inside.errors
+    finds.stores += inside.stores
+    finds.unknown += inside.unknown
+    finds.errors += inside.errors
 
 
-def _look(path: Path, known: Sequence[Reader], found: Found) -> None:
+def _look(path: Path, known: Sequence[Reader], finds: Finds) -> None:
     try:
         reader = next((each for each in known if each.detect(path)), None)
     except StoreError as error:
-        found.errors.append((path, error))
+        finds.errors.append((path, error))
         return
     if reader is None:
-        found.unknown.append(path)
+        finds.unknown.append(path)
     else:
-        found.stores.append((path, reader))
+        finds.stores.append((path, reader))
 
 
 def _belongs_to_a_database(path: Path) -> bool:

@@ -16,6 +16,8 @@ from agent_pipeline.sources.base import SEPARATOR, Stored, TraceSource, digest
 from agent_pipeline.sources.formats.fields import clean_text, when
 from agent_pipeline.sources.formats.json_values import parsed_object
 
+_OF_CONTEXT = {"task_id": "task_id", "trial": "trial", "model_id": "model"}
+
 
 class SessionRow(NamedTuple):
     """A session's row as its database holds it. `fields` are further fields of `Session`: verdicts that lie elsewhere."""
@@ -52,7 +54,7 @@ class ItemStore(TraceSource):
     def _session(self, key: PartitionKey, row: SessionRow, texts: list[Any]) -> Session:
         chat = texts_to_messages(texts, parsed_object)
         context, tools = _context_and_tools(as_text(row.context), chat.damage)
-        named = {name: clean_text(context.get(said)) for name, said in (("task_id", "task_id"), ("trial", "trial"), ("model_id", "model"))}
+        task = {field: clean_text(context.get(name)) for field, name in _OF_CONTEXT.items()}
         return Session(
             session_id=_name(row),
             project=key.project,
@@ -67,7 +69,7 @@ class ItemStore(TraceSource):
             damage=dict(chat.damage),
             skipped=dict(chat.skipped),
             context=context,
-            **(named | row.fields),
+            **(task | row.fields),
         )
 
 

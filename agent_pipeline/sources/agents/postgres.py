@@ -101,9 +101,9 @@ class _Schema:
         by = next((_quoted(name) for name in ("id", "created_at") if name in self.columns["analysis"]), "ctid")
         return f'SELECT "group_id"::text, "judgment"::text FROM {self.table("analysis")} ORDER BY {by}'
 
-    def _joined(self, one: str, other: str) -> str:
+    def _joined(self, left: str, right: str) -> str:
         shared = [name for name in (self.project, self.agent) if name and name in self.columns["history"]]
-        return " AND ".join(f"{one}.{_quoted(name)} = {other}.{_quoted(name)}" for name in ("session_id", *shared))
+        return " AND ".join(f"{left}.{_quoted(name)} = {right}.{_quoted(name)}" for name in ("session_id", *shared))
 
     def _of_partition(self, alias: str) -> str:
         """Parameters: the project and the agent as text, each as often as there is a column for it."""

@@ -104,8 +104,8 @@ def _values(scores: Any) -> Iterator[tuple[str, Any]]:
 def _restored(value: Any, attachments: Record, depth: int = MAX_DEPTH) -> Any:
     """A value with its attachments back in their places; what is nested too deeply stays as it is."""
     if isinstance(value, str) and value.startswith(_ATTACHMENT):
-        found = attachments.get(value.removeprefix(_ATTACHMENT))
-        return found if isinstance(found, str) else value
+        attached = attachments.get(value.removeprefix(_ATTACHMENT))
+        return attached if isinstance(attached, str) else value
     if isinstance(value, dict) and depth:
         return {name: _restored(each, attachments, depth - 1) for name, each in value.items()}
     if isinstance(value, list) and depth:

@@ -124,7 +124,7 @@ def chosen(record: Mapping[str, Any], names: Iterable[str]) -> Record:
 
 
 def first_of(record: Mapping[str, Any], *names: str) -> Any:
-    """The first of these fields that is there and not null."""
+    """The first of these fields that is neither absent nor `None`."""
     return next((record[name] for name in names if record.get(name) is not None), None)
 
 

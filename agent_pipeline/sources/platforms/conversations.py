@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import takewhile
 from typing import Any, Literal
 
 from agent_pipeline.sessions.chat import chat_items, result_item
@@ -171,10 +172,10 @@ def add(conversation: Conversation, items: Iterable[Item | None]) -> None:
 def _place(conversations: list[Conversation], call: Span, system: Items, given: Items, answered: Items) -> None:
     keys = [key for key in map(key_of, given) if key is not None]
     answer = [key for key in map(key_of, answered) if key is not None]
-    continued = [(kept, index) for index, each in enumerate(conversations) if (kept := _continued(each.keys, keys))]
+    continued = [(count, index) for index, each in enumerate(conversations) if (count := _continued(each.keys, keys))]
     if continued:
-        kept, index = max(continued)
-        _go_on(conversations[index], call, system, _after(given, kept), answered)
+        count, index = max(continued)
+        _go_on(conversations[index], call, system, _after(given, count), answered)
         return
     alike = [each for each in reversed(conversations) if _same_system(each.system, system)]
     for conversation in alike:
@@ -187,8 +188,8 @@ def _place(conversations: list[Conversation], call: Span, system: Items, given: 
             _cut(conversation, same)
             _go_on(conversation, call, system, _after(given, same), answered)
             return
-    if (kept_apart := _next_part(conversations, alike, call, given)) is not None:
-        _go_on(kept_apart, call, system, given, answered)
+    if (earlier := _next_part(conversations, alike, call, given)) is not None:
+        _go_on(earlier, call, system, given, answered)
         return
     conversations.append(Conversation())
     _go_on(conversations[-1], call, system, given, answered)
@@ -212,38 +213,34 @@ def _next_part(conversations: list[Conversation], alike: list[Conversation], cal
     return next((each for each in alike if each.calls[-1].trace != call.trace), None)
 
 
-def _continued(told: list[Any], given: list[Any]) -> int:
+def _continued(earlier: list[Any], given: list[Any]) -> int:
     """How many of the given messages are a conversation so far: in its order, the last of them its last; 0 where it does not go on."""
-    for kept in range(len(given), 0, -1):
-        if given[kept - 1] == told[-1:][0] if told else False:
-            at = iter(told)
-            if all(any(key == each for each in at) for key in given[:kept]):
-                return kept
+    for count in range(len(given), 0, -1):
+        if earlier and given[count - 1] == earlier[-1]:
+            at = iter(earlier)
+            if all(any(key == each for each in at) for key in given[:count]):
+                return count
     return 0
 
 
-def _common(one: list[Any], other: list[Any]) -> int:
-    count = 0
-    for mine, theirs in zip(one, other, strict=False):
-        if mine != theirs:
-            break
-        count += 1
-    return count
+def _common(left: list[Any], right: list[Any]) -> int:
+    """How many keys two lists begin with alike."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(left, right, strict=False)))
 
 
-def _after(items: Items, kept: int) -> Items:
-    """The items behind the first `kept` that are compared."""
+def _after(items: Items, count: int) -> Items:
+    """The items behind the first `count` that are compared."""
     for index, item in enumerate(items):
-        if kept == 0:
+        if count == 0:
             return items[index:]
-        kept -= key_of(item) is not None
+        count -= key_of(item) is not None
     return []
 
 
-def _cut(conversation: Conversation, kept: int) -> None:
-    behind = _after(conversation.items, kept)
+def _cut(conversation: Conversation, count: int) -> None:
+    behind = _after(conversation.items, count)
     del conversation.items[len(conversation.items) - len(behind) :]
-    del conversation.keys[kept:]
+    del conversation.keys[count:]
 
 
 def _split_head(items: Items) -> tuple[Items, Items]:
@@ -253,8 +250,8 @@ def _split_head(items: Items) -> tuple[Items, Items]:
     return items[:at], items[at:]
 
 
-def _same_system(one: Items, other: Items) -> bool:
-    return not one or not other or [key_of(each) for each in one] == [key_of(each) for each in other]
+def _same_system(left: Items, right: Items) -> bool:
+    return not left or not right or list(map(key_of, left)) == list(map(key_of, right))
 
 
 def _call_key(span: Span) -> Any:
