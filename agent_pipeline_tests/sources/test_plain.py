@@ -1,6 +1,7 @@
 """Plain conversation files, and what all readers of files share."""
 
 import json
+import math
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -247,7 +248,7 @@ def test_values_written_one_after_another_are_a_sound_file(gap: str, tmp_path: P
     ("raw", "held", "nearest"),
     [
         (lines({"messages_display": "user: hi"}), "it has records with the fields messages_display", []),
-        (lines({"traj_": [], "rewards": 1}), "it has records with the fields traj_, rewards", ["tau_bench"]),
+        (lines({"traj_": [], "rewards": 1}), "it has records with the fields traj_, rewards", ["tau_bench", "swe_agent"]),
         (b"# words", "it holds neither JSON, nor Parquet, Arrow or a zip of JSON", []),
         (b"[]", "it holds no records", []),
     ],
@@ -279,28 +280,13 @@ def test_names_that_are_cut_or_have_no_letters_stay_apart(names: list[str]) -> N
 
 
 def test_verdicts_numbers_times_and_counts_are_read_as_people_write_them() -> None:
-    assert [verdict(value)[1] for value in (True, 0, "Pass", "I", 0.5, "maybe", None, float("nan"))] == [
-        "acceptable",
-        "unacceptable",
-        "acceptable",
-        "unacceptable",
-        None,
-        None,
-        None,
-        None,
-    ]
-    assert [scalar(value) for value in (3, 3.0, "3", True, 3.5, None, float("inf"), 10**400)] == [
-        "3",
-        "3",
-        "3",
-        None,
-        None,
-        None,
-        None,
-        None,
-    ]
-    same = [when(value) for value in (1767323045, 1767323045000, "1767323045000000000", "2026-01-02T03:04:05Z", "2026-01-02 03:04:05")]
-    assert len(set(same)) == 1 and same[0] is not None
-    assert [when(value) for value in (True, "soon", float("nan"), 10**400, [])] == [None] * 5
-    assert counts([{"a": 1, "b": {"c": 2}}, {"a": 2.0, "d": float("nan")}, None]) == {"a": 3, "b.c": 2}
+    good, bad = "acceptable", "unacceptable"
+    verdicts = {True: good, 0: bad, "Pass": good, "I": bad, "incorrect": bad, 0.5: None, "maybe": None, None: None, math.nan: None}
+    assert {value: verdict(value)[1] for value in verdicts} == verdicts
+    assert [scalar(value) for value in (3, 3.0, "3")] == ["3"] * 3
+    assert [scalar(value) for value in (True, 3.5, None, math.inf, 10**400)] == [None] * 5
+    same = [when(value) for value in (1767323045, 1767323045000, "1767323045000000000", "2026-01-02T04:04:05+01:00", "2026-01-02 03:04:05")]
+    assert set(same) == {datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)} and when(0) == datetime(1970, 1, 1, tzinfo=UTC)
+    assert [when(value) for value in (True, "soon", math.nan, 10**400, 1e300, [], b"x", None)] == [None] * 8
+    assert counts([{"a": 1, "b": {"c": 2}}, {"a": 2.0, "d": math.nan}, None]) == {"a": 3, "b.c": 2}
     assert function_tools([TOOL, {"name": "bare", "input_schema": {"type": "object"}}, {"x": 1}])[1] == 1

@@ -19,8 +19,7 @@ from agent_pipeline.sessions.session import Session
 from agent_pipeline.sessions.tables import SESSIONS, session_row, to_rows, to_table
 from agent_pipeline.sources import OmniagentsSource, OpenAIAgentsSource, open_source
 from agent_pipeline.sources.formats import sqlite
-from agent_pipeline.sources.formats.fields import when
-from agent_pipeline_tests.stores import AGENTS_SCHEMA, HELLO, add_sessions, call, execute, omniagents_home, result, sessions_db, user
+from agent_pipeline_tests.stores import AGENTS_SCHEMA, HELLO, add_sessions, execute, omniagents_home, sessions_db, user
 
 KEY = PartitionKey("shop", "support")
 
@@ -102,21 +101,16 @@ def test_a_context_that_cannot_be_read_is_damage(tmp_path, raw):
     assert session.messages == HELLO
 
 
-@pytest.mark.parametrize("raw", [None, "", "null", "{}"])
+@pytest.mark.parametrize("raw", [None, "", "null", "{}", '{"task_id": ""}'])
 def test_no_context_is_no_damage(tmp_path, raw):
     (session,) = read(omniagents_home(tmp_path / "home", context=raw))
-    assert (session.context, session.damage, session.task_id) == ({}, {}, None)
+    assert (session.damage, session.task_id) == ({}, None)
 
 
 @pytest.mark.parametrize("tools", [{"f": {}}, [1], "f", 5])
 def test_tools_that_are_none_are_damage_and_not_of_the_source(tmp_path, tools):
     (session,) = read(omniagents_home(tmp_path / "home", context=json.dumps({"tools": tools})))
     assert (session.tools, session.tools_origin, session.damage) == ([], "none", {"invalid_tools": 1})
-
-
-def test_an_empty_task_id_is_no_task_id(tmp_path):
-    (session,) = read(omniagents_home(tmp_path / "home", context='{"task_id": ""}'))
-    assert session.task_id is None
 
 
 def test_what_is_no_utf8_and_no_json_number_can_still_be_written(tmp_path):
@@ -147,23 +141,6 @@ def test_a_judgment_that_is_no_text_breaks_nothing(tmp_path):
         "INSERT INTO analysis VALUES ('s1', 1)",
     )
     assert to_table([session_row(session) for session in read(home)], SESSIONS)["judgment"].to_pylist() == ["1"]
-
-
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        ("2026-01-02 03:04:05", "2026-01-02T03:04:05+00:00"),
-        ("2026-01-02T03:04:05+02:00", "2026-01-02T01:04:05+00:00"),
-        (0, "1970-01-01T00:00:00+00:00"),
-        ("yesterday", None),
-        (None, None),
-        (1e300, None),
-        (float("nan"), None),
-        (b"x", None),
-    ],
-)
-def test_a_time_is_utc_or_nothing(value, expected):
-    assert (found := when(value)) is expected or found.isoformat() == expected
 
 
 # Partitions
@@ -197,32 +174,6 @@ def test_a_partition_that_the_store_lacks_is_named_with_those_it_has(tmp_path):
         read(omniagents_home(tmp_path / "home"), PartitionKey("shop", "nobody"))
     with pytest.raises(PartitionError, match="no partition shop/nobody: it has chats/default"):
         read(agents_file(tmp_path / "chats.db", {}), PartitionKey("shop", "nobody"))
-
-
-# Agents SDK
-
-
-def test_an_agents_sdk_file_is_one_partition_in_the_order_of_its_rows(tmp_path):
-    path = agents_file(tmp_path / "My Chats.db", {"b": HELLO, "a": [user("x"), call("f", "1"), result("y", "1")]})
-    source = open_source(path)
-    assert source.partitions() == [("my-chats", "default")]
-    sessions = list(source.sessions(source.partitions()[0]))
-    assert [(session.session_id, len(session.messages), session.damage) for session in sessions] == [("a", 3, {}), ("b", 2, {})]
-    assert not source.notes
-
-
-def test_of_interleaved_branches_one_is_taken_and_the_rest_counted(tmp_path):
-    path = agents_file(tmp_path / "chats.db", {"a": [user("x"), user("other branch"), {"role": "assistant", "content": "y"}]})
-    execute(
-        path,
-        "CREATE TABLE message_structure (session_id, message_id, branch_id)",
-        "INSERT INTO message_structure VALUES ('a', 1, 'main'), ('a', 2, 'b2'), ('a', 3, 'main'), ('a', 1, 'b2')",
-        "INSERT INTO agent_messages (session_id, message_data) VALUES ('gone', '{}')",
-    )
-    source = open_source(path)
-    (session,) = source.sessions(source.partitions()[0])
-    assert [message["content"] for message in session.messages] == ["x", "y"]
-    assert len(source.notes) == 2 and "1 messages belong to no session" in source.notes[0] and "'main' was taken" in source.notes[1]
 
 
 # Bad stores

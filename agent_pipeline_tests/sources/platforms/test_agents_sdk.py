@@ -58,11 +58,18 @@ def test_of_branches_main_is_taken_in_its_own_order_and_the_others_are_named(tmp
     rows = [("main", 1, 1), ("main", 4, 2), ("main", 2, 3), ("retry", 1, 1), ("retry", 3, 2), ("third", 5, 1)]
     values = ", ".join(f"('a', {message}, '{branch}', 'x', {number})" for branch, message, number in rows)
     insert = f"INSERT INTO message_structure (session_id, message_id, branch_id, message_type, sequence_number) VALUES {values}"
-    execute(path, STRUCTURE, insert, "INSERT INTO agent_sessions (session_id) VALUES ('empty')")
+    execute(
+        path,
+        STRUCTURE,
+        insert,
+        "INSERT INTO agent_sessions (session_id) VALUES ('empty')",
+        "INSERT INTO agent_messages (session_id, message_data) VALUES ('gone', '{}')",
+    )
     source = open_source(path)
     chats = {session.session_id: session.messages for session in source.sessions(source.partitions()[0])}
     assert [message["content"] for message in chats["a"]] == ["x", "y", "first answer"] and chats["empty"] == []
-    assert [note for note in source.notes if "'main' was taken, and 2 messages that are only in others (retry, third)" in note]
+    assert "1 messages belong to no session" in source.notes[0]
+    assert "'main' was taken, and 3 messages that are only in others (retry, third)" in source.notes[1]
 
 
 def test_a_database_without_other_branches_has_nothing_to_note(tmp_path):

@@ -1,13 +1,18 @@
 """Histories: as the store holds them, else made of the messages; the way back gives the same messages."""
 
+import json
+import sqlite3
+from contextlib import closing
+
 from hypothesis import given, settings
 
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.items import to_messages
-from agent_pipeline.sources import Location, open_sources
+from agent_pipeline.sources import Location, open_source, open_sources, parse_location
 from agent_pipeline.sources.base import items_of
 from agent_pipeline_tests.datasets.chats import chats, session
-from agent_pipeline_tests.stores import HELLO, call, omniagents_home, says, user
+from agent_pipeline_tests.sources.platforms.test_postgres import rows, tables
+from agent_pipeline_tests.stores import AGENTS_SCHEMA, HELLO, call, omniagents_home, says, user
 
 KEY = PartitionKey("shop", "support")
 ODD = [user("hi"), {"type": "web_search_call", "id": "w1"}, call("f", "c1"), says("So."), {"type": "reasoning", "summary": []}]
@@ -41,3 +46,21 @@ def test_of_two_stores_with_one_partition_items_are_made_of_the_messages(tmp_pat
     found = [(each.session_id, items) for each, items in open_sources([Location(str(home)) for home in homes]).histories(KEY)]
     expected = [{"type": "message", **message} for message in HELLO]
     assert found == [("a", expected), ("a~2", expected)]
+
+
+def test_the_agents_sdk_gives_its_items(tmp_path):
+    path = tmp_path / "chat.db"
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.executescript(AGENTS_SCHEMA)
+        connection.executemany("INSERT INTO agent_sessions (session_id) VALUES (?)", [("a",), ("b",)])
+        texts = [("a", json.dumps(item)) for item in ODD] + [("a", "no json")]
+        connection.executemany("INSERT INTO agent_messages (session_id, message_data) VALUES (?, ?)", texts)
+    found = list(open_source(parse_location(str(path))).histories(PartitionKey("chat", "default")))
+    assert [(session.session_id, items) for session, items in found] == [("a", ODD), ("b", [])]
+    assert found[0][0].damage["invalid_item"] == 1
+
+
+def test_postgresql_gives_its_items(database):
+    url = database(tables(), *rows("a", [*ODD, "no json"]), *rows("b", []), *rows("c", HELLO))
+    found = list(open_source(parse_location(url)).histories(PartitionKey("shop", "support")))
+    assert [(session.session_id, items) for session, items in found] == [("a", ODD), ("b", []), ("c", HELLO)]
