@@ -26,7 +26,7 @@ def alias(session_id: str) -> str:
 
 
 class BlockList(NamedTuple):
-    """(alias, partition) of every forgotten session; a null partition is all of them, those to come too."""
+    """(alias, partition) of every forgotten session; `None` as partition stands for all of them, those to come too."""
 
     entries: frozenset[tuple[str, PartitionKey | None]] = frozenset()
 

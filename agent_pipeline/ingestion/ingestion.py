@@ -98,7 +98,7 @@ def ingest(source: TraceSource, key: PartitionKey, options: ReadingOptions, lake
     metadata = {_MADE_BY: maker.encode(), TABLE_SHA256: table.sha256.encode(), _TOOLS: json_bytes(tools)}
     schema = _SEEN_SCHEMA.with_metadata(metadata)
     lake.stage(SEEN, key, _seen_batches(run.seen, schema), schema).commit()
-    return Ingested(table, _told(counts), run.preparation.redacted, _first(table), run.copied, stored.forgotten)
+    return Ingested(table, _totals(counts), run.preparation.redacted, _first(table), run.copied, stored.forgotten)
 
 
 def _seen_batches(seen: list[_Seen], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -210,7 +210,7 @@ class _Run:
                 size += old.size(at)
                 known = self._last.seen[at]
                 self.copied += 1
-            elif found := self._made(each):
+            elif found := self._prepared_row(each):
                 row, known = found
                 places.append((False, len(made)))
                 made.append(row)
@@ -226,7 +226,7 @@ class _Run:
         if places:
             yield self._batch(made, places, old)
 
-    def _made(self, stored: Stored) -> tuple[list[Any], _Seen] | None:
+    def _prepared_row(self, stored: Stored) -> tuple[list[Any], _Seen] | None:
         session = stored.build()
         if session is None:
             return None
@@ -242,7 +242,7 @@ class _Run:
         if old is not None:
             kept, first = old.up_to(max((at for copied, at in places if copied), default=-1))
             order = column([batch.num_rows + at - first if copied else at for copied, at in places], pa.field("at", pa.int64()))
-            batch = _one(pa.concat_tables([pa.Table.from_batches([batch]), *kept]).take(order))
+            batch = _single_batch(pa.concat_tables([pa.Table.from_batches([batch]), *kept]).take(order))
         _count(batch, self.counts)
         return batch
 
@@ -310,13 +310,13 @@ def _with_tools(staged: StagedTable, tools: list[Tool], counts: dict[str, Counte
     """The batches of a table with other tools inferred, counted."""
     file = pq.ParquetFile(staged.file)
     for group in range(file.num_row_groups):
-        batch = _one(_filled(file.read_row_group(group, use_threads=False), tools))
+        batch = _single_batch(_filled(file.read_row_group(group, use_threads=False), tools))
         _count(batch, counts)
         yield batch
     staged.file.unlink()
 
 
-def _one(table: pa.Table) -> pa.RecordBatch:
+def _single_batch(table: pa.Table) -> pa.RecordBatch:
     return table.combine_chunks().to_batches()[0]
 
 
@@ -330,7 +330,7 @@ def _count(batch: pa.RecordBatch, counts: dict[str, Counter[str | None]]) -> Non
         counts[name].update({each["values"]: each["counts"] for each in pc.value_counts(values).to_pylist()})
 
 
-def _told(counts: dict[str, Counter[str | None]]) -> dict[str, Counter[str]]:
+def _totals(counts: dict[str, Counter[str | None]]) -> dict[str, Counter[str]]:
     """The counts by name, of the JSON columns by what their objects count."""
     found: dict[str, Counter[str]] = {name: Counter() for name in counts}
     for name in ("damage", "skipped"):

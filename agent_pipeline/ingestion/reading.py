@@ -165,4 +165,4 @@ def _compiled(pattern: str) -> re.Pattern[str] | None:
     try:
         return re.compile(pattern) if pattern else None
     except re.error as error:
-        raise SettingsError(f"task_pattern {pattern!r} is not a regular expression ({error}): mend it in pipeline.toml.") from error
+        raise SettingsError(f"task_pattern {pattern!r} is not a regular expression ({error}): correct it in pipeline.toml.") from error

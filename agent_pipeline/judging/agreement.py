@@ -10,7 +10,7 @@ from agent_pipeline.judging.policy import Judged
 
 
 class AgreementRow(NamedTuple):
-    """One judge against people: a confusion table's four cells, and Cohen's kappa (null where chance alone would agree always)."""
+    """One judge against people: a confusion table's four cells, and Cohen's kappa (`None` where chance alone would agree always)."""
 
     name: str
     both_acceptable: int

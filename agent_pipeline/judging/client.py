@@ -49,7 +49,7 @@ class Endpoint:
         """A client for it, which retries with backoff; `called` names the endpoint in an error.
 
         Raises:
-            SettingsError: the URL is none.
+            SettingsError: the URL is not one.
         """
         import openai
 
@@ -162,7 +162,7 @@ class AnswerCache:
             self._connection.execute("INSERT OR REPLACE INTO answers VALUES (?, ?, ?)", (question, text, about))
 
     def forget(self, about: str) -> tuple[int, int]:
-        """Remove the answers about a session, from the disk too; how many, and of how many others nobody noted whom they are about."""
+        """Remove the answers about a session, from the disk too; how many, and how many others do not say which session they are about."""
         with self._usable():
             self._connection.execute("PRAGMA secure_delete = ON")
             gone = self._connection.execute("DELETE FROM answers WHERE instr(about, ?)", (about,)).rowcount
@@ -317,7 +317,7 @@ def _response_format(name: str, schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _usage(done: Any, estimate: Sequence[int]) -> tuple[int, int]:
-    """Tokens in and out; what a server does not say is taken to be what was set aside: null is not zero."""
+    """Tokens in and out; what a server does not say is taken to be what was set aside."""
     usage = done.usage
     if usage is None or not isinstance(usage.prompt_tokens, int) or not isinstance(usage.completion_tokens, int):
         return estimate[0], estimate[1]

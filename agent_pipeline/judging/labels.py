@@ -120,7 +120,7 @@ def read_labels(path: Path, key: PartitionKey) -> Labels:
 
 
 def _rows(file: Path) -> Iterator[dict[str, Any] | None]:
-    """The rows of a file by folded column name; null for a line that is no JSON object."""
+    """The rows of a file by folded column name; `None` for a line that is not a JSON object."""
     try:
         raw = file.read_bytes()
         text = raw.decode(_BOMS.get(raw[:2], "utf-8-sig"))
@@ -146,7 +146,7 @@ def _csv_rows(file: Path, text: str) -> Iterator[dict[str, Any] | None]:
             else:
                 yield dict(zip(names, values, strict=False))
     except csv.Error as error:
-        raise SettingsError(f"The labels {file} are no CSV from line {reader.line_num} on ({error}): mend the quotes there.") from error
+        raise SettingsError(f"The labels {file} are no CSV from line {reader.line_num} on ({error}): correct the quotes there.") from error
     if names is None:
         _check_columns(file, [])
 

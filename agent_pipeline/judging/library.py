@@ -131,7 +131,7 @@ def no_tool_error_at_end(context: EvaluationContext) -> MeasureResult:
 
 @measure
 def tool_success_rate(context: EvaluationContext) -> float | None:
-    """The share of tool results that are no errors; null where no tool was used."""
+    """The share of tool results that are no errors; `None` where no tool was used."""
     results = context.results
     return 1 - sum(map(is_tool_error, results)) / len(results) if results else None
 

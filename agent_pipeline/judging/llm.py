@@ -41,7 +41,7 @@ _Form = TypeVar("_Form", _Verdict, _Better)
 
 
 class Comparison(NamedTuple):
-    """`better` is `tie` where the two orders disagree, and null where one of them got no answer."""
+    """`better` is `tie` where the two orders disagree, and `None` where one of them got no answer."""
 
     better: Literal["a", "b", "tie"] | None
     reasons: tuple[str, str]
@@ -184,7 +184,7 @@ def _template(text: str) -> Any:
     try:
         return environment.from_string(text)
     except jinja2.TemplateError as error:
-        raise SettingsError(f"The judge's rubric is no Jinja template ({error}): mend it.") from error
+        raise SettingsError(f"The judge's rubric is no Jinja template ({error}): correct it.") from error
 
 
 def _rendered(template: Any, fields: dict[str, Any]) -> str:

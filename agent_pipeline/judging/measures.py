@@ -24,9 +24,9 @@ ENTRY_POINTS = "agent_pipeline.measures"
 
 
 class MeasureResult(NamedTuple):
-    """`passed` is null where the measure could not be taken, or scores without a threshold; `reason` says why in a few words.
+    """`passed` is `None` where the measure could not be taken, or scores without a threshold; `reason` says why in a few words.
 
-    `score` (0 to 1) is null where the measure only passes or fails.
+    `score` (0 to 1) is `None` where the measure only passes or fails.
     """
 
     passed: bool | None
@@ -35,7 +35,7 @@ class MeasureResult(NamedTuple):
 
 
 Measure = Callable[..., Any]
-"""`(context, **parameters)` → `MeasureResult`, `bool`, `(bool, reason)`, a score from 0 to 1, or null (it does not apply)."""
+"""`(context, **parameters)` → `MeasureResult`, `bool`, `(bool, reason)`, a score from 0 to 1, or `None` (it does not apply)."""
 
 _M = TypeVar("_M", bound=Measure)
 

@@ -42,7 +42,8 @@ KINDS: dict[str, Kind] = {
     "trailing_tool": Kind("keep", _ANY, "the session ends on a tool's result; repair cuts the calls and results at the end off"),
     "unanswered_call": Kind("drop_session", _ANY, "a call without a result; repair takes it out"),
 }
-"""The kinds in the order in which the first one that drops the session is named. What is certain is mended, a guess drops the session."""
+"""The kinds in the order in which the first one that drops the session is named. What is certain is repaired; what would be a guess
+drops the session."""
 
 Policy = Mapping[str, Action]
 DEFAULT_POLICY: dict[str, Action] = {kind: each.default for kind, each in KINDS.items()}

@@ -1,7 +1,7 @@
 """The canonical session: the one form that every source is read into and every later stage works on.
 
 `messages` are OpenAI chat messages. An assistant's tool calls carry their arguments as a **JSON string** (the form of the
-API); whoever renders a row decodes them to what the chat template at hand wants.
+API); rendering decodes them into what the chat template expects.
 """
 
 import hashlib
@@ -90,7 +90,7 @@ def content_sha256(messages: bytes, tools: bytes) -> str:
 
 
 def is_learnt(message: Mapping[str, Any]) -> bool:
-    """Whether an assistant's message is to be learnt: OpenAI's `weight: 0` says that it is not."""
+    """Whether an assistant's message is trained on: OpenAI's `weight: 0` says that it is not."""
     return bool(message.get("weight", 1))
 
 
