@@ -8,8 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache, lru_cache, partial
-from importlib.metadata import version
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,10 +19,10 @@ import pyarrow.parquet as pq
 
 from agent_pipeline.errors import DataError
 from agent_pipeline.ingestion.forgotten import BlockList
+from agent_pipeline.ingestion.maker import made_by
 from agent_pipeline.ingestion.reading import Preparation, ReadingOptions
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.redaction.kinds import LIBRARIES
-from agent_pipeline.sessions.session import Session, Tool, content_sha256, json_bytes, sha256_of
+from agent_pipeline.sessions.session import Session, Tool, content_sha256, json_bytes
 from agent_pipeline.sessions.tables import (
     CHARACTERS_PER_BATCH,
     MESSAGES,
@@ -51,7 +50,6 @@ _SEEN_SCHEMA = pa.schema(
     ]
 )
 _MADE_BY, TABLE_SHA256, _TOOLS = b"made_by", b"table_sha256", b"tools"
-_LIBRARIES = ("pyarrow", "msgspec", *LIBRARIES)
 _SHAPES = msgspec.json.Decoder(list[CallShape])
 
 
@@ -126,29 +124,6 @@ class _Remaining:
     def _without_names(self, build: Callable[[], Session | None]) -> Session | None:
         session = build()
         return session and self._blocked.without_names(session, self._key)
-
-
-def made_by(options: ReadingOptions, source: TraceSource) -> str:
-    """What a table follows from beside its store: the code, the settings, and the readers with their versions and their own code."""
-    reader = [source.reader_versions(), _reader_code(type(source))]
-    return sha256_of([_code(), reader, repr(options)])
-
-
-@cache
-def _reader_code(reader: type) -> list[str]:
-    """The hashes of the files that hold a reader's classes, where they are not the package's own (another package's reader)."""
-    files = {file for each in reader.__mro__ if (file := getattr(sys.modules.get(each.__module__), "__file__", None))}
-    own = str(Path(__file__).parents[1])
-    return [sha256_file(Path(file)) for file in sorted(files) if not file.startswith(own) and Path(file).is_file()]
-
-
-@cache
-def _code() -> str:
-    """The text of the code that makes the table, and the libraries that decide on its bytes."""
-    package = Path(__file__).parents[1]
-    rooms = ("ingestion", "redaction", "sessions", "sources", "storage")
-    files = [file for room in rooms for file in sorted((package / room).rglob("*.py"))]
-    return sha256_of([[[path.name, sha256_file(path)] for path in files], [version(name) for name in _LIBRARIES]])
 
 
 class _Last(NamedTuple):

@@ -93,13 +93,17 @@ def test_tools_come_from_the_source_then_the_settings_then_the_calls(tmp_path):
     assert a.tools == b.tools == [TOOL]
 
 
-def test_arguments_that_are_no_object_teach_no_schema(tmp_path):
+def test_only_answered_calls_with_an_object_for_arguments_teach_a_schema(tmp_path):
     asks = [
         user("x"),
         call("f", "1", "[1]"),
         call("g", "2", "{"),
         call("h", "3", "{}"),
         call("i", "4", '{"x":' + "[" * 5000 + "]" * 5000 + "}"),
+        call("refused", "5"),
+        call("<empty-function-name>", "6"),
+        call("unanswered", "7"),
+        *(result("Error: no such tool" if at == 5 else "y", str(at)) for at in range(1, 7)),
     ]
     (found,) = read_sessions(open_source(omniagents_home(tmp_path / "home", {"a": asks})), KEY, ReadingOptions())
     assert [tool["function"]["name"] for tool in found.tools] == ["h"]
