@@ -37,18 +37,20 @@ class _Line(logging.Formatter):
             step = event.asset_check_evaluation_data.asset_key.to_user_string()
         message = said_of(event) if event else meta.get("orig_message") or record.getMessage()
         level = f"{record.levelname.lower()}: " if record.levelno > logging.INFO else ""
-        return f"{time.strftime('%H:%M:%S')}  {step:<20}{level}{message}"
+        return f"{time.strftime('%H:%M:%S')}  {step:<19} {level}{message}"
 
 
 class _WorthALine(logging.Filter):
     """The assets' own messages, and those of Dagster's events that have words for a person."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        event = (getattr(record, "dagster_meta", None) or {}).get("dagster_event")
+        meta = getattr(record, "dagster_meta", None) or {}
+        event = meta.get("dagster_event")
         if event is not None:
             return said_of(event) is not None
         # A step that failed has said why; that those after it did not run follows from it.
-        return record.levelno >= logging.INFO and not record.getMessage().startswith(("[pipes]", "Dependencies for step"))
+        message = meta.get("orig_message") or record.getMessage()
+        return record.levelno >= logging.INFO and not message.startswith(("[pipes]", "Dependencies for step"))
 
 
 @dg.logger(config_schema={}, description="Short lines for a terminal.")

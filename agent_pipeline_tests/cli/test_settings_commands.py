@@ -1,0 +1,70 @@
+"""The commands of settings: `check`, and `materialize --set … --save`."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from agent_pipeline.cli.app import app
+from agent_pipeline.config.settings import load_settings
+from agent_pipeline.errors import SettingsError
+from agent_pipeline_tests.defs.conftest import SAMPLE
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a pipeline.toml that names the sample store."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / "home"))
+    (tmp_path / "pipeline.toml").write_text(f'store = "{SAMPLE}"  # mine\nlake = "lake"\n', encoding="utf-8")
+    return tmp_path
+
+
+def add(project: Path, text: str) -> None:
+    with (project / "pipeline.toml").open("a", encoding="utf-8") as file:
+        file.write(text)
+
+
+def test_check_shows_what_is_set_and_where(project: Path) -> None:
+    add(project, '[assets.sft_adapter]\nlora_r = 6\n[agents."shop/support".assets.sft_adapter]\nlora_r = 8\n')
+    done = CliRunner().invoke(app, ["check"], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    assert "[assets.sft_adapter]" in done.output and '[agents."shop/support".assets.sft_adapter]' in done.output
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ('[agents."shop/suport"]\ntask_field = "x"\n', "shop/support"),
+        ('[assets.judged_sessions]\nmeasures = ["ended_with_anser"]\n', "ended_with_answer"),
+        ('[agents."shop/support"]\ntools = "gone.json"\n', "gone.json"),
+    ],
+)
+def test_check_fails_with_a_sentence_for_each_error(project: Path, text: str, names: str) -> None:
+    add(project, text)
+    done = CliRunner().invoke(app, ["check"], catch_exceptions=False)
+    assert done.exit_code == 1
+    assert [names in line for line in done.output.splitlines() if line.startswith("error: ")] == [True]
+
+
+def test_a_run_that_succeeded_saves_what_it_set_for_its_agent_and_one_that_did_not_saves_nothing(project: Path) -> None:
+    before = (project / "pipeline.toml").read_text(encoding="utf-8")
+    wrong = ["materialize", "shop/intern", "--select", "sessions", "--set", 'repair={"orphan": "keep"}', "--save"]
+    assert CliRunner().invoke(app, wrong).exit_code != 0
+    assert (project / "pipeline.toml").read_text(encoding="utf-8") == before
+    right = ["materialize", "shop/intern", "--select", "sessions", "--set", 'repair={"orphan_output": "repair"}', "--save"]
+    assert CliRunner().invoke(app, right, catch_exceptions=False).exit_code == 0
+    assert load_settings().agents["shop/intern"].assets == {"sessions": {"repair": {"orphan_output": "repair"}}}
+    assert "# mine" in (project / "pipeline.toml").read_text(encoding="utf-8")
+
+
+def test_one_mistake_is_one_line(project: Path) -> None:
+    chain = ["materialize", "shop/intern", "--select", "+sft_dataset", "--set", 'repair={"orphan": "keep"}']
+    done = CliRunner().invoke(app, chain)
+    assert done.exit_code != 0
+    assert sum("Dependencies for step" in line or "orphan" in line for line in done.output.splitlines()) == 1, done.output
+
+
+def test_save_without_a_setting_is_refused(project: Path) -> None:
+    done = CliRunner().invoke(app, ["materialize", "shop/intern", "--save"])
+    assert isinstance(done.exception, SettingsError)
