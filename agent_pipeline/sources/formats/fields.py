@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from agent_pipeline.sessions.session import Tool
-from agent_pipeline.sources.formats.json_values import LazyObject
+from agent_pipeline.sources.formats.json_values import LazyObject, decoded
 
 Record = dict[str, Any]
 
@@ -170,7 +170,7 @@ def _function_tool(raw: Any) -> Tool | None:
         return None
     if raw is not function:
         return raw
-    schemas = (function.get(key) for key in ("parameters", "input_schema", "inputSchema"))
+    schemas = (decoded(function.get(key)) for key in ("parameters", "input_schema", "inputSchema"))
     description = function.get("description")
     return {
         "type": "function",

@@ -210,6 +210,32 @@ def test_an_evaluation_that_came_as_a_log_record_belongs_to_its_trace(tmp_path):
     assert session.scores == {"helpfulness": 0.5, "correctness": 0.0} and session.judgment is None
 
 
+def test_tempos_batches_are_spans_and_openllmetrys_functions_are_tools(tmp_path):
+    told = {"gen_ai.prompt.0.role": "user", "gen_ai.prompt.0.content": "hi", "gen_ai.completion.0.content": "hello"}
+    functions = {f"llm.request.functions.0.{name}": value for name, value in (("name", "look_up"), ("parameters", '{"type": "object"}'))}
+    exported = otlp([otlp_span("a", 0, told | functions | {"gen_ai.completion.0.role": "assistant"})])
+    session = only(write(tmp_path / "tempo.json", {"batches": exported["resourceSpans"]}))
+    assert [message["content"] for message in session.messages] == ["hi", "hello"]
+    assert session.tools == [TOOL]
+
+
+def test_a_saved_table_of_mlflows_search_is_the_same_session(tmp_path):
+    rows = [
+        {
+            "trace_id": each["info"]["trace_id"],
+            "trace_metadata": json.dumps(each["info"]["trace_metadata"]),
+            "tags": json.dumps(each["info"]["tags"]),
+            "assessments": json.dumps(each["info"].get("assessments", [])),
+            "spans": json.dumps(each["data"]["spans"]),
+        }
+        for each in exports.mlflow()
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "traces.parquet")
+    session = only(tmp_path / "traces.parquet")
+    assert (session.source, session.session_id, session.scores) == ("mlflow", "s1", {"helpfulness": 0.5, "grade": 1.0})
+    assert unnumbered(session.messages) == unnumbered(WHOLE)
+
+
 def test_spans_of_other_things_are_passed_over_and_counted(tmp_path):
     http = otlp_span("t3", 3, {"http.route": "/"})
     source = open_source(write(tmp_path / "spans.jsonl", [*exports.opentelemetry(), otlp([http, http])]))

@@ -235,6 +235,11 @@ def test_the_partitions_of_several_stores_are_the_union_and_one_in_two_has_the_s
     assert any("2 session ids are in more than one store" in note for note in source.notes)
 
 
+def test_several_stores_have_the_versions_of_all_their_readers(tmp_path):
+    log = write(tmp_path / "log.jsonl", exports.litellm())
+    assert open_sources([*two_homes(tmp_path), Location(str(log))]).reader_versions() == {"omniagents": 1, "litellm": 1}
+
+
 def test_one_store_in_a_list_is_that_store(tmp_path):
     assert open_sources(two_homes(tmp_path)[:1]).name == "omniagents"
 
