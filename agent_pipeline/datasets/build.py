@@ -16,11 +16,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from upath import UPath
 
-from agent_pipeline.datasets.cards import push
+from agent_pipeline.datasets.cards import Publication, push
 from agent_pipeline.datasets.curated import Curated
 from agent_pipeline.datasets.kto import KTO, labelled_rows
 from agent_pipeline.datasets.preferences import PREFERENCES, Pairing, length_ratios, rows_of_cases
-from agent_pipeline.datasets.publishing import ConversationFileOptions, FileOptions, Publication, huggingface_folder, publish
+from agent_pipeline.datasets.publishing import ConversationFileOptions, FileOptions, huggingface_folder, publish
 from agent_pipeline.datasets.sft import SFT, sft_rows
 from agent_pipeline.datasets.sharegpt import SHAREGPT, sharegpt_rows
 from agent_pipeline.datasets.splits import SplitSizes, overlaps

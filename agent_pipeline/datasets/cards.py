@@ -3,17 +3,16 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import msgspec
 import pyarrow as pa
 from upath import UPath
 
+from agent_pipeline.datasets.formats import Format
 from agent_pipeline.errors import ExportError
-from agent_pipeline.keys import parse_key
+from agent_pipeline.keys import PartitionKey, parse_key
 from agent_pipeline.storage.lake import Lake
-
-if TYPE_CHECKING:
-    from agent_pipeline.datasets.publishing import Publication
 
 _TEMPLATE = """---
 {{ card_data }}
@@ -36,7 +35,36 @@ has a place for them.
 {% endfor %}"""
 
 
-def card(lake: Lake, publication: "Publication", lines: Sequence[tuple[str, int, Any]]) -> str:
+class Publication(msgspec.Struct, kw_only=True):
+    """How a data set is published: everything that its files depend on beside the lake's tables.
+
+    `agents` are the partitions that the rows are from; a data set of several agents has no `partition` (`None`). `task` is a task category
+    of the hub; `counts` and `filters` are shown by the card. `table_sha256` is the version of the table that the files were made from.
+    """
+
+    asset: str
+    partition: str | None
+    agents: list[str]
+    description: str
+    task: str
+    jsonl: bool = True
+    huggingface: bool = False
+    format: Format = "conversational"
+    license: str = "other"
+    counts: dict[str, int] = {}
+    filters: list[str] = []
+    table_sha256: str = ""
+
+    @property
+    def key(self) -> PartitionKey | None:
+        return parse_key(self.partition) if self.partition else None
+
+    @property
+    def title(self) -> str:
+        return f"{self.partition} {self.asset}" if self.partition else self.asset
+
+
+def card(lake: Lake, publication: Publication, lines: Sequence[tuple[str, int, Any]]) -> str:
     """The card's text; `lines` are (split, rows, tasks).
 
     Sources, drop reasons and limits are those of the curated sessions, which every row is from. The card names no data files: their names

@@ -19,9 +19,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from agent_pipeline.datasets.build import Built, build
+from agent_pipeline.datasets.cards import Publication
 from agent_pipeline.datasets.curated import row_store
 from agent_pipeline.datasets.mixing import MixerConfig, MultiTaskMixer, Strategy, TaskSample, TaskShare
-from agent_pipeline.datasets.publishing import ConversationFileOptions, Publication
+from agent_pipeline.datasets.publishing import ConversationFileOptions
 from agent_pipeline.datasets.sft import SFT
 from agent_pipeline.datasets.splits import SPLITS, first_request
 from agent_pipeline.errors import DataError, SettingsError

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from pydantic import Field
 from upath import UPath
 
-from agent_pipeline.datasets.cards import card
+from agent_pipeline.datasets.cards import Publication, card
 from agent_pipeline.datasets.formats import NO_FORM, Format, form, in_form
 from agent_pipeline.datasets.jsonl import trainers_lines
 from agent_pipeline.datasets.sft import SFT
@@ -54,35 +54,6 @@ class ConversationFileOptions(FileOptions):
         description="Form of the JSONL and of the folder: conversational (messages, tools), openai (its fine-tuning file), "
         "prompt_completion (texts), prompt_completion_messages (TRL's conversational one). The table is conversational always.",
     )
-
-
-class Publication(msgspec.Struct, kw_only=True):
-    """How a data set is published: everything that its files depend on beside the lake's tables.
-
-    `agents` are the partitions that the rows are from; a data set of several agents has no `partition` (`None`). `task` is a task category
-    of the hub; `counts` and `filters` are shown by the card. `table_sha256` is the version of the table that the files were made from.
-    """
-
-    asset: str
-    partition: str | None
-    agents: list[str]
-    description: str
-    task: str
-    jsonl: bool = True
-    huggingface: bool = False
-    format: Format = "conversational"
-    license: str = "other"
-    counts: dict[str, int] = {}
-    filters: list[str] = []
-    table_sha256: str = ""
-
-    @property
-    def key(self) -> PartitionKey | None:
-        return parse_key(self.partition) if self.partition else None
-
-    @property
-    def title(self) -> str:
-        return f"{self.partition} {self.asset}" if self.partition else self.asset
 
 
 def publish(lake: Lake, publication: Publication) -> Counter[str]:

@@ -5,9 +5,10 @@ import json
 import pytest
 
 from agent_pipeline.datasets.build import SplitError, build, build_preferences, build_sft
+from agent_pipeline.datasets.cards import Publication
 from agent_pipeline.datasets.curated import ASSET
 from agent_pipeline.datasets.preferences import why_no_pairs
-from agent_pipeline.datasets.publishing import ConversationFileOptions, FileOptions, Publication, publish_again
+from agent_pipeline.datasets.publishing import ConversationFileOptions, FileOptions, publish_again
 from agent_pipeline.datasets.sft import SFT, sft_rows
 from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.keys import PartitionKey

@@ -17,9 +17,10 @@ from typer.testing import CliRunner
 import agent_pipeline.storage.tables
 from agent_pipeline.cli.app import app
 from agent_pipeline.compute.building import rows_made_from
+from agent_pipeline.datasets.cards import Publication
 from agent_pipeline.datasets.ledger import LEDGER, read_ledger, record_tasks
 from agent_pipeline.datasets.preferences import PREFERENCES, preference_rows
-from agent_pipeline.datasets.publishing import Publication, publish
+from agent_pipeline.datasets.publishing import publish
 from agent_pipeline.datasets.sft import SFT, sft_rows
 from agent_pipeline.datasets.splits import SplitSizes, root_tasks
 from agent_pipeline.definitions import build_defs
