@@ -1,6 +1,6 @@
 """What runs remember: the version of the store, and of the settings, that a partition was last trained on."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import dagster as dg
 
@@ -10,6 +10,11 @@ STORE_VERSION_TAG = "agent_pipeline/store_version"
 SETTINGS_VERSION_TAG = "agent_pipeline/settings_version"
 PENDING = "not_judged_yet"
 """Metadata of `judged_sessions`: how many sessions the language model should have judged and did not (a limit, an outage)."""
+PENDING_TAG = f"agent_pipeline/{PENDING}"
+
+PARTITION_TAG = "dagster/partition"
+_PAGE, _PAGES = 500, 6
+"""Runs read at once, and how many pages of them before partitions are asked for one by one."""
 
 LOCATION = "agent_pipeline"
 """The name of the code location, also in `workspace.yaml` and `pyproject.toml`."""
@@ -22,18 +27,30 @@ def version_tags(store: str, settings: str) -> dict[str, str]:
     return {STORE_VERSION_TAG: store[:32], SETTINGS_VERSION_TAG: settings[:32]}
 
 
-def trained_on(instance: dg.DagsterInstance, partition: str, tags: Mapping[str, str]) -> bool:
-    """Whether the partition's last successful run of the whole graph took in exactly these versions of store and settings, and left no
-    session to be judged."""
-    wanted = dg.RunsFilter(job_name=RETRAIN, statuses=[dg.DagsterRunStatus.SUCCESS], tags={"dagster/partition": partition})
-    last = instance.get_run_records(wanted, limit=1)
-    return bool(last) and tags.items() <= last[0].dagster_run.tags.items() and not _pending(instance, partition)
+class LastRuns:
+    """The last successful run of the whole graph of each partition, asked of the instance a page at a time for all of them together."""
 
+    def __init__(self, instance: dg.DagsterInstance, partitions: Sequence[str]) -> None:
+        self._instance = instance
+        self._tags: dict[str, Mapping[str, str]] = {}
+        missing, cursor = set(partitions), None
+        for _ in range(_PAGES):
+            runs = instance.get_runs(dg.RunsFilter(job_name=RETRAIN, statuses=[dg.DagsterRunStatus.SUCCESS]), cursor, _PAGE)
+            for run in runs:
+                self._tags.setdefault(run.tags.get(PARTITION_TAG, ""), run.tags)
+            missing -= self._tags.keys()
+            if len(runs) < _PAGE or not missing:
+                self._complete = len(runs) < _PAGE
+                return
+            cursor = runs[-1].run_id
+        self._complete = False
 
-def _pending(instance: dg.DagsterInstance, partition: str) -> bool:
-    """Whether the last judging of the partition left sessions that the next run must ask about."""
-    wanted = dg.AssetRecordsFilter(asset_key=dg.AssetKey("judged_sessions"), asset_partitions=[partition])
-    records = instance.fetch_materializations(wanted, limit=1).records
-    materialization = records[0].asset_materialization if records else None
-    entry = materialization.metadata.get(PENDING) if materialization else None
-    return bool(entry and entry.value)
+    def has(self, partition: str, tags: Mapping[str, str]) -> bool:
+        """Whether the partition's last successful run took in exactly these versions of store and settings, and left no session to be
+        judged by the language model."""
+        if partition not in self._tags and not self._complete:
+            wanted = dg.RunsFilter(job_name=RETRAIN, statuses=[dg.DagsterRunStatus.SUCCESS], tags={PARTITION_TAG: partition})
+            runs = self._instance.get_runs(wanted, limit=1)
+            self._tags[partition] = runs[0].tags if runs else {}
+        last = self._tags.get(partition, {})
+        return tags.items() <= last.items() and PENDING_TAG not in last

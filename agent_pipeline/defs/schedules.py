@@ -9,7 +9,7 @@ from agent_pipeline.defs.jobs import retrain
 from agent_pipeline.defs.partitions import AGENTS
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.run_config import run_config
-from agent_pipeline.defs.runs import trained_on, version_tags
+from agent_pipeline.defs.runs import LastRuns, version_tags
 from agent_pipeline.errors import PipelineError
 from agent_pipeline.keys import parse_key
 
@@ -27,6 +27,7 @@ def nightly(context: dg.ScheduleEvaluationContext, workspace: dg.ResourceParam[W
     reasons = [] if names else ["no agent is known yet: open the store with the discover_agents sensor or the command discover"]
     night = context.scheduled_execution_time.strftime("%Y-%m-%d")
     requested = 0
+    last = LastRuns(context.instance, names)
     try:
         settings = workspace.settings()
         versions = workspace.versions(workspace.open_store(), TICK_SECONDS)
@@ -42,7 +43,7 @@ def nightly(context: dg.ScheduleEvaluationContext, workspace: dg.ResourceParam[W
         except PipelineError as error:
             reasons.append(f"{name}: {error}")
             continue
-        if store and trained_on(context.instance, name, tags):
+        if store and last.has(name, tags):
             reasons.append(f"{name}: nothing new in its {store.sessions} sessions or its settings since its last successful run")
             continue
         requested += 1

@@ -15,7 +15,7 @@ from agent_pipeline.defs.metadata import bars, counts_table, preview, weeks
 from agent_pipeline.defs.partitions import AGENTS, agent_key
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.run_config import in_force
-from agent_pipeline.defs.runs import PENDING
+from agent_pipeline.defs.runs import PENDING, PENDING_TAG
 from agent_pipeline.defs.specs import asset_options, version
 from agent_pipeline.ingestion.ingestion import ingest
 from agent_pipeline.ingestion.scan import scan_new_sessions
@@ -123,6 +123,8 @@ def judged_sessions(context: dg.AssetExecutionContext, workspace: dg.ResourcePar
             table = judge_sessions(workspace.open_lake(), key, panel)
         for note in panel.notes(key):
             context.log.warning(note)
+        if panel.pending:  # the next night runs again for them
+            context.instance.add_run_tags(context.run.run_id, {PENDING_TAG: str(panel.pending)})
         return dg.MaterializeResult(
             value=table,
             data_version=version(table.sha256),

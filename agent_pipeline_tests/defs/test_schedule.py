@@ -14,7 +14,7 @@ from agent_pipeline.config.settings import load_settings
 from agent_pipeline.definitions import defs
 from agent_pipeline.defs.jobs import RETRAIN
 from agent_pipeline.defs.resources import Workspace
-from agent_pipeline.defs.runs import version_tags
+from agent_pipeline.defs.runs import PENDING_TAG, LastRuns, version_tags
 from agent_pipeline.ingestion.reading import fingerprint
 from agent_pipeline.keys import parse_key
 from agent_pipeline.sources import open_source
@@ -104,3 +104,19 @@ def test_a_night_that_failed_is_tried_again(instance: dg.DagsterInstance) -> Non
 def test_one_unreadable_agent_does_not_keep_the_others_from_their_night(instance: dg.DagsterInstance) -> None:
     instance.add_dynamic_partitions("agent_pipeline_project_agent", ["shop/intern", "shop/gone"])
     assert [each.partition_key for each in _tick(instance).run_requests] == ["shop/intern"]
+
+
+@pytest.mark.parametrize("pages", [0, 1, 6])
+def test_only_the_last_successful_run_counts_however_many_pages_are_read(
+    instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch, pages: int
+) -> None:
+    monkeypatch.setattr("agent_pipeline.defs.runs._PAGE", 2)
+    monkeypatch.setattr("agent_pipeline.defs.runs._PAGES", pages)
+    old, new = version_tags("old", "settings"), version_tags("new", "settings")
+    for partition, tags in [("a/a", new), ("b/b", old), ("b/b", new), ("c/c", new), ("a/a", old), ("d/d", new | {PENDING_TAG: "3"})]:
+        tags = {"dagster/partition": partition, **tags}
+        instance.add_run(dg.DagsterRun(job_name=RETRAIN, status=dg.DagsterRunStatus.SUCCESS, tags=tags))
+    instance.add_run(dg.DagsterRun(job_name=RETRAIN, status=dg.DagsterRunStatus.FAILURE, tags={"dagster/partition": "c/c", **old}))
+    last = LastRuns(instance, ["a/a", "b/b", "c/c", "d/d", "e/e"])
+    assert [last.has(name, new) for name in ("a/a", "b/b", "c/c", "d/d", "e/e")] == [False, True, True, False, False]
+    assert last.has("a/a", old) and not last.has("e/e", old)
