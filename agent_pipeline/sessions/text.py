@@ -89,7 +89,7 @@ def is_tool_error(text: str) -> bool:
     text = text.strip()
     if text[:5].lower() == "error":
         return True
-    if not text.startswith("{"):
+    if not text.startswith("{") or ('"error"' not in text and '"is_error"' not in text):  # most results need no decoding
         return False
     try:
         value = json.loads(text)
