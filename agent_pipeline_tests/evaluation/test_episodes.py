@@ -1,6 +1,7 @@
 """Episodes: worlds, players and figures, with the sample's own agents as the oracle."""
 
 import json
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -191,3 +192,23 @@ def test_every_transcript_is_written_and_the_harmful_ones_come_first(tmp_path):
     page = (tmp_path / "episodes.md").read_text(encoding="utf-8")
     assert page.index("wrong changes") < page.index(": done")
     assert transcript(played["model"][0]) in page
+
+
+def test_the_world_in_the_documentation_works(tmp_path, monkeypatch):
+    page = (Path(__file__).resolve().parents[2] / "docs" / "episodes.md").read_text(encoding="utf-8")
+    source = page.split("```python\n")[1].split("```")[0]
+    assert len(source.splitlines()) <= 60
+    monkeypatch.chdir(tmp_path)
+    task = {"id": "t1", "user": ["Cancel B1.", "Yes."], "actions": [{"name": "cancel", "booking_id": "B1"}]}
+    (tmp_path / "tasks.json").write_text(json.dumps([task]), encoding="utf-8")
+    (tmp_path / "data.json").write_text(json.dumps({"bookings": {"B1": {"status": "open"}, "B2": {"status": "open"}}}), encoding="utf-8")
+    names: dict = {}
+    exec(source, names)
+    ask, done = {"role": "assistant", "content": "Sure?"}, {"role": "assistant", "content": "Done."}
+    right, wrong = (
+        {"role": "assistant", "content": "", "tool_calls": [_call("cancel_booking", {"booking_id": booking})]} for booking in ("B1", "B2")
+    )
+    rows = [{"task_key": "t1"}, {"task_key": "t1"}]
+    good, bad = play(names["Airline"], rows, recorded_player([[ask, right, done], [ask, wrong, done]]))
+    assert good.done and good.must_act and not good.wrong_changes
+    assert not bad.done and bad.wrong_changes == ["B2"]
