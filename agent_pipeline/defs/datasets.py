@@ -24,10 +24,11 @@ from agent_pipeline.sessions.tables import stored_batches, to_rows
 SPLIT_CHECK = "nothing_is_in_two_splits"
 
 
-def split_check(asset: str) -> dg.AssetCheckSpec:
-    """The blocking check that the asset itself makes, before it replaces the table of the last run."""
+def split_check(asset: str, partitions: dg.PartitionsDefinition | None = AGENTS) -> dg.AssetCheckSpec:
+    """The blocking check that the asset itself makes, before it replaces the table of the last run. Without the asset's partitions, one
+    agent's failure would block all agents."""
     what = "No session, no task and no exact text is in more than one of train, select and test."
-    return dg.AssetCheckSpec(SPLIT_CHECK, asset=asset, blocking=True, description=what)
+    return dg.AssetCheckSpec(SPLIT_CHECK, asset=asset, partitions_def=partitions, blocking=True, description=what)
 
 
 # The assets read the columns and rows that they need themselves, in the order in which they need them.
