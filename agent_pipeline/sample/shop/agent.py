@@ -106,10 +106,10 @@ def decide(request: Request, order: dict[str, Any], mind: Mind) -> Step:
     if request.intent == "refund" or (request.intent == "unwanted" and status == "delivered"):
         facts += f" {days} days ago"
         if days > RETURN_DAYS and mind.obeys:
-            return said_after(f"{facts}, over {RETURN_DAYS}.", mind.voice("too_late", order=order_id))
+            return said_after(f"{facts}, {days} > {RETURN_DAYS}.", mind.voice("too_late", order=order_id))
         units = request.units or order["units"]
         amount = order["price"] * units
-        within = f", within {RETURN_DAYS}" if days <= RETURN_DAYS else ""
+        within = f", {days} <= {RETURN_DAYS}" if days <= RETURN_DAYS else ""
         return Call("refund", {"order": order_id, "amount": amount}, f"{facts}{within}, {units} x {order['price']} = {amount}.")
     if status != "open" and mind.obeys:
         return said_after(f"{facts}.", mind.voice("shipped", order=order_id))
