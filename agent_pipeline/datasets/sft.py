@@ -107,7 +107,7 @@ def untrained_turns(session: Session, measures: Sequence[ConfiguredMeasure], cou
         while end < len(session.messages) and session.messages[end]["role"] == "tool":
             end += 1
         results = [each.take(EvaluationContext(session.messages[at:end], session.tools)) for each in measures]
-        raised = any(result.passed is None and result.reason.startswith("raised ") for result in results)
+        raised = any(result.raised for result in results)
         counts["turns"] += 1
         counts["turns_not_measured"] += raised
         if raised or any(result.passed is False for result in results):

@@ -26,12 +26,13 @@ ENTRY_POINTS = "agent_pipeline.measures"
 class MeasureResult(NamedTuple):
     """`passed` is `None` where the measure could not be taken, or scores without a threshold; `reason` says why in a few words.
 
-    `score` (0 to 1) is `None` where the measure only passes or fails.
+    `score` (0 to 1) is `None` where the measure only passes or fails. `raised`: the measure's own code failed.
     """
 
     passed: bool | None
     reason: str = ""
     score: float | None = None
+    raised: bool = False
 
 
 Measure = Callable[..., Any]
@@ -71,7 +72,7 @@ class ConfiguredMeasure:
         try:
             return _result(self.function(context, *self.arguments, **self.keywords), self.threshold)
         except Exception as error:  # a user's measure may raise anything; it must cost its own value, not the night
-            return MeasureResult(None, f"raised {type(error).__name__}: {_short(error)}")
+            return MeasureResult(None, f"raised {type(error).__name__}: {_short(error)}", raised=True)
 
 
 def parse_measures(texts: Iterable[str]) -> list[ConfiguredMeasure]:
@@ -194,7 +195,7 @@ def _result(value: Any, threshold: float | None) -> MeasureResult:
         result = MeasureResult(*value)
     else:
         return MeasureResult(None, f"returned no result but {_short(repr(value))}")
-    passed, reason, score = result
+    passed, reason, score, _ = result
     if not (passed is None or isinstance(passed, bool)) or not isinstance(reason, str):
         return MeasureResult(None, f"returned no result but {_short(repr(value))}")
     if score is None:

@@ -56,6 +56,17 @@ def raises(context):
     raise ZeroDivisionError
 
 
+def says_nothing_of_a_voice(context):
+    return None, "raised its voice, which is neither good nor bad"
+
+
+def test_what_a_measure_says_in_its_reason_is_never_taken_for_a_failure_of_the_measure():
+    counts: Counter[str] = Counter()
+    measures = parse_measures([f"{__name__}.{says_nothing_of_a_voice.__name__}"])
+    assert len(list(sft_rows(rows_of(session("a", [user("x"), says("y")])), SplitSizes(), counts, measures))) == 1
+    assert counts["turns_not_measured"] == 0
+
+
 def test_of_rows_alike_the_better_judged_stands_and_then_the_earlier():
     noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
     judged = {"a": (0.5, noon), "b": (1.0, noon + timedelta(hours=1)), "c": (1.0, noon), "d": (None, noon - timedelta(days=1))}

@@ -220,7 +220,7 @@ def test_a_score_passes_from_its_threshold_up(monkeypatch):
 
 def test_a_measure_that_raises_has_no_value_and_says_why(monkeypatch):
     monkeypatch.setitem(MEASURES, "broken", lambda context: 1 / 0)
-    assert taken("broken") == MeasureResult(None, "raised ZeroDivisionError: division by zero")
+    assert taken("broken") == MeasureResult(None, "raised ZeroDivisionError: division by zero", raised=True)
 
 
 # The built-in ones
