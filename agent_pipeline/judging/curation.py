@@ -14,7 +14,7 @@ import xxhash
 
 from agent_pipeline.errors import DataError
 from agent_pipeline.judging.leaks import leak_patterns, without_leaks
-from agent_pipeline.sessions.session import Message, canonical_json
+from agent_pipeline.sessions.session import Message, canonical_json, is_learnt
 from agent_pipeline.sessions.tables import row_session
 from agent_pipeline.sessions.text import call_texts, characters
 
@@ -284,12 +284,15 @@ def _drop_beginnings(everyone: list[Candidate], decisions: dict[str, Decision]) 
 
 
 def _beginnings(messages: Sequence[Message]) -> list[int]:
-    """Hashes of a conversation up to each of its messages, call ids aside; empty where the agent says nothing."""
+    """Hashes of a conversation up to each of its messages, call ids aside; empty where the agent says nothing.
+
+    A message that is not trained (`weight: 0`) is another than the same one trained: nobody else would train on what it leaves out.
+    """
     if not any(message["role"] == "assistant" for message in messages):
         return []
     state, hashes = xxhash.xxh3_64(), []
     for message in messages:
-        state.update(canonical_json([message["role"], message["content"], list(call_texts(message))]).encode())
+        state.update(canonical_json([message["role"], message["content"], list(call_texts(message)), is_learnt(message)]).encode())
         hashes.append(state.intdigest())
     return hashes
 

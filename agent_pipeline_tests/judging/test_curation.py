@@ -136,6 +136,15 @@ def test_a_session_that_another_one_goes_on_from_is_trained_on_once(short, long,
     assert other.use == "positive"
 
 
+def test_a_session_that_goes_on_without_training_what_came_before_leaves_that_to_the_shorter_one():
+    answered: list[Message] = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello", "weight": 0}]
+    rows = [
+        judged_row("short", chat("Hi", "Hello"), judgment="acceptable"),
+        judged_row("long", [*answered, *chat("A bike?", "Here.")], judgment="acceptable"),
+    ]
+    assert [decision.use for decision in curate(map(candidate_of, rows))] == ["positive", "positive"]
+
+
 def test_a_run_that_its_source_lets_end_on_a_tool_misses_no_answer():
     call = {"id": "1", "type": "function", "function": {"name": "Finish", "arguments": "{}"}}
     messages = [*chat("Do it"), {"role": "assistant", "content": "", "tool_calls": [call]}]
