@@ -92,6 +92,8 @@ def test_a_score_decides_outside_its_thresholds_and_on_their_scale(score, thresh
         ({"correctness": "higher", "toxicity": "lower"}, {"correctness": 1.0, "toxicity": 0.0}, "acceptable", "correctness, toxicity"),
         ({"correctness": "higher"}, {"correctness": 0.5}, None, None),
         ({"correctness": ">= 0.5"}, {"correctness": 0.5}, "acceptable", "correctness"),
+        ({"quality": "higher"}, {"quality": 2.0}, None, None),  # of 5? 2 is not on the scale of the thresholds
+        ({"harm": "lower"}, {"harm": 2.0}, None, None),
         ({"latency": "<= 2"}, {"latency": 7}, "unacceptable", "latency"),
         ({"latency": "<= 2"}, {"latency": float("nan")}, None, None),
     ],
@@ -109,6 +111,19 @@ def test_a_score_never_overrules_whoever_ranks_above_it():
     assert judge(session(score=0.7), [], BY_MEASURES).verdict_score is None
     assert judge(session(score=0.7), ["ended_with_answer"], BY_MEASURES).verdict_score == 0.7
     assert judge(session(judgment="acceptable"), []).verdict_score == 1.0
+
+
+@pytest.mark.parametrize(("judgment", "score", "verdict_score"), [("acceptable", 0.0, 1.0), ("unacceptable", 1.0, 0.0)])
+def test_a_score_that_contradicts_the_verdict_does_not_say_how_good_the_session_is(judgment, score, verdict_score):
+    assert judge(session(judgment=judgment, score=score), []).verdict_score == verdict_score
+
+
+@pytest.mark.parametrize("when_unjudged", ["acceptable", "unacceptable", "measures"])
+def test_a_session_that_the_language_model_has_yet_to_judge_is_not_one_that_nobody_judges(when_unjudged):
+    policy = Policy(["label", "llm"], when_unjudged)
+    assert given_by(policy, llm=Opinion(None, "the limit was reached", pending=True)) == (None, None)
+    assert given_by(policy, llm=Opinion(None, "unsure"))[0] is not None
+    assert given_by(Policy(["label"], when_unjudged), llm=Opinion(None, pending=True))[0] is not None  # it has no say
 
 
 def test_what_an_unjudged_session_is_can_be_declared():
