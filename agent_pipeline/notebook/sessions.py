@@ -189,10 +189,10 @@ class _Asked:
         if leak is not None:
             return "verdict_leak"
         if self.measure is not None:
-            passed, why, _ = self.measure.take(EvaluationContext.of(session))
-            if passed is None:
-                return f"measure_not_taken: {why}"
-            if passed is not self.measure_passed:
+            result = self.measure.take(EvaluationContext.of(session))
+            if result.passed is None:
+                return f"measure_not_taken: {result.reason}"
+            if result.passed is not self.measure_passed:
                 return "measure_failed" if self.measure_passed else "measure_passed"
         if not self.include_system:
             session.messages = [message for message in session.messages if message["role"] != "system"]
