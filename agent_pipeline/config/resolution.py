@@ -14,6 +14,7 @@ from agent_pipeline.config.settings import Settings
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.options import Options
 from agent_pipeline.sessions.session import sha256_of
+from agent_pipeline.storage.filesystem import sha256_file
 
 Group = TypeVar("Group", bound=Options)
 RunValues = Mapping[str, Mapping[str, Any]]
@@ -95,13 +96,16 @@ def fingerprint(settings: Settings, key: PartitionKey, run: RunValues | None = N
     reading = asdict(settings.reading(key))
     del reading["repair"]  # a setting of the asset `sessions`
     judge = settings.judge.model_dump(include={"endpoint", "model", "parameters", "max_characters"})
-    rubric = settings.rubric_path.read_text(encoding="utf-8") if settings.rubric_path and settings.rubric_path.is_file() else ""
+    rubric = sha256_file(settings.rubric_path) if settings.rubric_path and settings.rubric_path.is_file() else ""
+    agent = settings.agents.get(str(key))
     judged = {"judge": judge, "rubric": rubric} if "llm" in str(getattr(assets["judged_sessions"], "decided_by", "")) else {}
     return sha256_of(
         {
             "assets": {name: options.model_dump(mode="json") for name, options in assets.items()},
             "reading": reading,
             "split": settings.split.model_dump(),
+            "llama_cpp": settings.llama_cpp,
+            "world": agent.world if agent else "",
             **judged,
         }
     )

@@ -1,13 +1,17 @@
-"""What runs remember: the version of the store, and of the settings, that a partition was last trained on."""
+"""What runs remember: the version of the store, of the settings and of the code that a partition was last trained with."""
 
 from collections.abc import Mapping, Sequence
 
 import dagster as dg
 
+from agent_pipeline.compute.tasks import TASKS
 from agent_pipeline.defs.jobs import RETRAIN
+from agent_pipeline.defs.specs import CODE_VERSION
+from agent_pipeline.sessions.session import sha256_of
 
 STORE_VERSION_TAG = "agent_pipeline/store_version"
 SETTINGS_VERSION_TAG = "agent_pipeline/settings_version"
+CODE_VERSION_TAG = "agent_pipeline/code_version"
 PENDING = "not_judged_yet"
 """Metadata of `judged_sessions`: how many sessions the language model should have judged and did not (a limit, an outage)."""
 PENDING_TAG = f"agent_pipeline/{PENDING}"
@@ -23,8 +27,12 @@ LOCATION_TAGS = {"dagster/code_location": LOCATION, ".dagster/repository": f"__r
 
 
 def version_tags(store: str, settings: str) -> dict[str, str]:
-    """Tags of a run that takes in this version of the store (with its labels) under these settings."""
-    return {STORE_VERSION_TAG: store[:32], SETTINGS_VERSION_TAG: settings[:32]}
+    """Tags of a run that takes in this version of the store (with its labels) under these settings, with the assets and tasks of now.
+
+    Libraries are not in them: a new release of one does not train every agent again, but the agent's next run.
+    """
+    code = sha256_of({"assets": CODE_VERSION, "tasks": {name: task.version for name, task in TASKS.items()}})
+    return {STORE_VERSION_TAG: store[:32], SETTINGS_VERSION_TAG: settings[:32], CODE_VERSION_TAG: code[:32]}
 
 
 class LastRuns:
@@ -46,7 +54,7 @@ class LastRuns:
         self._complete = False
 
     def has(self, partition: str, tags: Mapping[str, str]) -> bool:
-        """Whether the partition's last successful run took in exactly these versions of store and settings, and left no session to be
+        """Whether the partition's last successful run took in exactly these versions of store, settings and code, and left no session to be
         judged by the language model."""
         if partition not in self._tags and not self._complete:
             wanted = dg.RunsFilter(job_name=RETRAIN, statuses=[dg.DagsterRunStatus.SUCCESS], tags={PARTITION_TAG: partition})

@@ -165,6 +165,8 @@ def test_without_a_file_saving_makes_one(tmp_path: Path, monkeypatch: pytest.Mon
         'base_model = "Qwen/Qwen2.5-0.5B-Instruct"',
         "[redaction]\nenabled = false",
         'task_pattern = "x"',
+        'llama_cpp = "/opt/llama.cpp"',
+        '[agents."shop/support"]\nworld = "shop.world:Shop"',
         "[split]\ntest = 0.3",
         '[agents."shop/support".assets.judged_sessions]\nwhen_unjudged = "measures"',
     ],

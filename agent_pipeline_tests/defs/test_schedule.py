@@ -2,6 +2,7 @@
 
 import contextvars
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
+from agent_pipeline.compute.tasks import TASKS
 from agent_pipeline.config.resolution import fingerprint as fingerprint_of_settings
 from agent_pipeline.config.settings import load_settings
 from agent_pipeline.definitions import defs
@@ -93,6 +95,13 @@ def test_a_changed_setting_makes_an_agent_new_and_its_run_says_what_is_set(
     (tmp_path / "pipeline.toml").write_text("[assets.sft_adapter]\nlora_r = 8\n", encoding="utf-8")
     (request,) = _tick(instance).run_requests
     assert request.run_config == {"ops": {"sft_adapter": {"config": {"lora_r": 8}}}}
+
+
+def test_a_raised_version_of_a_task_makes_an_agent_new(instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> None:
+    instance.add_dynamic_partitions("agent_pipeline_project_agent", ["shop/intern"])
+    _trained(instance, "shop/intern", dg.DagsterRunStatus.SUCCESS)
+    monkeypatch.setitem(TASKS, "train", replace(TASKS["train"], version=TASKS["train"].version + 1))
+    assert [each.partition_key for each in _tick(instance).run_requests] == ["shop/intern"]
 
 
 def test_a_night_that_failed_is_tried_again(instance: dg.DagsterInstance) -> None:
