@@ -1,23 +1,37 @@
 """What is wrong with the settings, before any run: values that only a room can judge, files that are missing, agents that no store has."""
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
-from agent_pipeline.config.assets import CoresetConfig, CurationConfig, JudgingConfig, SessionsConfig, SftConfig
+from agent_pipeline.config.assets import (
+    CoresetConfig,
+    CurationConfig,
+    EpisodesConfig,
+    GgufConfig,
+    JudgingConfig,
+    SessionsConfig,
+    SftConfig,
+)
 from agent_pipeline.config.resolution import resolve
 from agent_pipeline.config.settings import Settings
-from agent_pipeline.errors import PipelineError
+from agent_pipeline.datasets.splits import SplitSizes
+from agent_pipeline.errors import PipelineError, SettingsError
+from agent_pipeline.evaluation.worlds import load_world
+from agent_pipeline.export.converter import check_outtypes
+from agent_pipeline.ingestion.reading import task_expression
 from agent_pipeline.judging import Policy, parse_measures
 from agent_pipeline.judging.leaks import leak_patterns
 from agent_pipeline.keys import PartitionKey, parse_key
 from agent_pipeline.options import Options, did_you_mean
+from agent_pipeline.redaction import Redactor
 from agent_pipeline.selection.embeddings import check_embeddings
 from agent_pipeline.sessions.damage import repair_policy
 
 
 def problems(settings: Settings) -> list[str]:
     """A sentence for each setting that cannot work, for all agents and for each that has settings of its own. Opens no store."""
-    general = _problems_of(settings, None)
+    general = [*_sentences(lambda: Redactor(settings.redaction_options), lambda: _split(settings)), *_problems_of(settings, None)]
     own = [
         f"{name}: {sentence}" for name in settings.agents for sentence in _problems_of(settings, parse_key(name)) if sentence not in general
     ]
@@ -28,18 +42,45 @@ def problems(settings: Settings) -> list[str]:
 
 
 def _problems_of(settings: Settings, key: PartitionKey | None) -> list[str]:
-    found = []
-    for options, check in CHECKS.items():
+    checks = [partial(lambda options, check: check(resolve(settings, options, key).options), *each) for each in CHECKS.items()]
+    return _sentences(*checks, lambda: _reading(settings, key), lambda: _judge(settings, key), lambda: _world(settings, key))
+
+
+def _sentences(*checks: Callable[[], object]) -> list[str]:
+    """What the checks that fail say."""
+    sentences = []
+    for check in checks:
         try:
-            check(resolve(settings, options, key).options)
+            check()
         except PipelineError as error:
-            found.append(str(error))
-    if key:
-        try:
-            settings.reading(key)
-        except PipelineError as error:
-            found.append(str(error))
-    return found
+            sentences.append(str(error))
+    return sentences
+
+
+def _split(settings: Settings) -> None:
+    SplitSizes(settings.split.test, settings.split.select).checked()
+
+
+def _reading(settings: Settings, key: PartitionKey | None) -> None:
+    task_expression(settings.reading(key).task_pattern if key else settings.task_pattern)
+
+
+def _judge(settings: Settings, key: PartitionKey | None) -> None:
+    if "llm" in "+".join(resolve(settings, JudgingConfig, key).options.decided_by).split("+"):
+        settings.judge.checked()
+
+
+def _world(settings: Settings, key: PartitionKey | None) -> None:
+    """An agent's world can be imported, and what plays in it is exported."""
+    agent = settings.agents.get(str(key))
+    if agent is None or not agent.world:
+        return
+    load_world(agent.world)
+    player, exported = resolve(settings, EpisodesConfig, key).options, resolve(settings, GgufConfig, key).options
+    if player.model == "gguf" and player.gguf not in exported.outtypes:
+        raise SettingsError(
+            f"episodes.gguf is {player.gguf!r}, which is not exported: choose one of gguf_export.outtypes ({', '.join(exported.outtypes)})."
+        )
 
 
 def unknown_agents(settings: Settings, partitions: Iterable[PartitionKey]) -> list[str]:
@@ -66,5 +107,6 @@ CHECKS: dict[type[Options], Callable[[Any], object]] = {
     CurationConfig: _curation,
     SftConfig: lambda config: parse_measures(config.learn_turns_that),
     CoresetConfig: lambda config: check_embeddings(config.embeddings),
+    GgufConfig: lambda config: check_outtypes(config.outtypes),
 }
 """What the room of an asset says about its settings, beyond types and bounds."""

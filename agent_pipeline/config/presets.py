@@ -12,6 +12,7 @@ PRESETS: dict[str, Mapping[str, Mapping[str, Any]]] = {
         "sft_adapter": {"max_steps": 4, "max_length": 1024, "lora_r": 4, "lora_alpha": 8},
         "evaluation": {"max_samples": 8, "max_new_tokens": 32, "max_length": 1024},
         "gguf_export": {"outtypes": ["f16"], "max_conversations": 4, "max_new_tokens": 8},
+        "episodes": {"gguf": "f16", "max_tasks": 4},
     },
     "cpu": {},
     "gpu": {

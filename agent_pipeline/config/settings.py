@@ -75,6 +75,12 @@ class JudgeSettings(Section):
     seconds: float = Field(default=120.0, gt=0, description="How long an answer may take.")
     max_characters: int = Field(default=200_000, ge=1000, description="Longer questions are not asked.")
 
+    def checked(self) -> "JudgeSettings":
+        """Itself. Raises SettingsError where there is no model to ask."""
+        if not (self.endpoint and self.model):
+            raise SettingsError("decided_by names llm, but there is none to ask: set judge.endpoint and judge.model in pipeline.toml.")
+        return self
+
 
 class RedactionSettings(Section):
     """Private data that becomes pseudonyms before anything is written (`[redaction]`)."""
@@ -211,6 +217,11 @@ class Settings(BaseSettings):
     def rubric_path(self) -> Path | None:
         """The user's rubric; null for the one that comes with the pipeline."""
         return self._absolute(self.judge.rubric) if self.judge.rubric else None
+
+    @property
+    def llama_cpp_path(self) -> str:
+        """The llama.cpp checkout to convert with; empty for the installed converter."""
+        return str(self._absolute(self.llama_cpp)) if self.llama_cpp else ""
 
     @property
     def redaction_options(self) -> RedactionOptions:

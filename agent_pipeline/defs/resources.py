@@ -5,7 +5,6 @@ import os
 import dagster as dg
 
 from agent_pipeline.config.settings import Settings, load_settings
-from agent_pipeline.errors import SettingsError
 from agent_pipeline.judging import Labels, labels_signature, read_labels
 from agent_pipeline.judging.client import Endpoint, Limits, LlmClient
 from agent_pipeline.judging.llm import LlmJudge, read_rubric
@@ -50,9 +49,7 @@ class Workspace(dg.ConfigurableResource):
     def open_judge(self, limits: Limits) -> LlmJudge:
         """The language model that judges, to be entered as a context; raises SettingsError."""
         settings = self.settings()
-        judge = settings.judge
-        if not (judge.endpoint and judge.model):
-            raise SettingsError("decided_by names llm, but there is none to ask: set judge.endpoint and judge.model in pipeline.toml.")
+        judge = settings.judge.checked()
         endpoint = Endpoint(
             url=judge.endpoint,
             model=judge.model,

@@ -36,7 +36,7 @@ def run_worker(
         "lake_options": settings.lake_options,
         "cache": str(settings.cache_path),
         "trust_remote_code": settings.trust_remote_code,
-        "llama_cpp": settings.llama_cpp,
+        "llama_cpp": settings.llama_cpp_path,
         "fresh": context.run.tags.get(FRESH_TAG) == "true",
         "tables": _versions(context, workspace),
     }

@@ -7,6 +7,7 @@ imported: it is found on disk and run with its own folder first on the path. htt
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from agent_pipeline.errors import ExportError
@@ -56,6 +57,12 @@ def find_converter(explicit: str | os.PathLike | None = None) -> Path:
     )
 
 
+def check_outtypes(outtypes: Sequence[str]) -> None:
+    """Raises ExportError where one of the types is none that the converter writes, or there is none."""
+    if not outtypes or any(kind not in OUTTYPES for kind in outtypes):
+        raise ExportError(f"The GGUF types to export are {list(outtypes)}: give one or more of {', '.join(OUTTYPES)}.")
+
+
 def command(script: Path, model_dir: Path, out_file: Path, outtype: str) -> list[str]:
     """The converter's command line."""
     return [sys.executable, str(script), str(model_dir), "--outfile", str(out_file), "--outtype", outtype]
@@ -82,8 +89,7 @@ def convert(model_dir: Path, out_file: Path, outtype: str = "f16", llama_cpp_pat
 
     Raises `ExportError`: unknown outtype, no converter, or the converter failed (with its last line).
     """
-    if outtype not in OUTTYPES:
-        raise ExportError(f"GGUF type '{outtype}' is not one that the converter writes: choose from {', '.join(OUTTYPES)}.")
+    check_outtypes([outtype])
     script = find_converter(llama_cpp_path)
     if not (model_dir / "config.json").is_file():
         raise ExportError(f"{model_dir} holds no config.json, so it is no model that can be converted to GGUF: merge the adapter first.")

@@ -14,9 +14,8 @@ from typing import Any
 
 import msgspec
 
-from agent_pipeline.errors import ExportError
 from agent_pipeline.export import parity
-from agent_pipeline.export.converter import OUTTYPES, convert, find_converter
+from agent_pipeline.export.converter import check_outtypes, convert, find_converter
 from agent_pipeline.export.llama import LlamaCpp
 from agent_pipeline.export.merge import merge_adapter
 from agent_pipeline.export.modelfile import context_size, modelfile
@@ -156,6 +155,5 @@ def export_whole(
 
 def _check(outtypes: Sequence[str], llama_cpp_path: str | None) -> None:
     """What can be known before the minutes are spent. Raises `ExportError`."""
-    if not outtypes or any(kind not in OUTTYPES for kind in outtypes):
-        raise ExportError(f"The GGUF types to export are {list(outtypes)}: give one or more of {', '.join(OUTTYPES)}.")
+    check_outtypes(outtypes)
     find_converter(llama_cpp_path)

@@ -58,7 +58,7 @@ class Preparation:
         self.redacted: Counter[str] = Counter()
         self.private_ids = 0
         self._redactor = Redactor(options.redaction)
-        self._pattern = _compiled(options.task_pattern)
+        self._pattern = task_expression(options.task_pattern)
         self._count = self._unmatched = 0
 
     def prepare(self, session: Session) -> Prepared:
@@ -161,7 +161,8 @@ def _named(pattern: re.Pattern[str], session_id: str) -> str:
     return "-".join(group for group in match.groups() if group) if match.re.groups else match.group()
 
 
-def _compiled(pattern: str) -> re.Pattern[str] | None:
+def task_expression(pattern: str) -> re.Pattern[str] | None:
+    """The setting `task_pattern`, compiled; `None` where it is empty. Raises SettingsError."""
     try:
         return re.compile(pattern) if pattern else None
     except re.error as error:

@@ -199,6 +199,31 @@ def test_what_only_a_room_can_judge_is_checked_for_all_agents_and_for_each(toml)
     assert any("gone.csv" in sentence for sentence in others) and len(others) == 3
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[split]\ntest = 0.7\nselect = 0.4",
+        'task_pattern = "("',
+        '[agents."shop/support"]\ntask_pattern = "("',
+        '[redaction]\ntypes = ["nme"]',
+        '[redaction]\nallow = ["/(/"]',
+        '[assets.judged_sessions]\ndecided_by = ["measures+llm"]',
+        '[assets.gguf_export]\nouttypes = ["q4_k"]',
+        '[agents."shop/support"]\nworld = "no_package:World"',
+        '[assets.gguf_export]\nouttypes = ["f16"]\n[agents."shop/support"]\nworld = "agent_pipeline.sample.shop:World"',
+    ],
+)
+def test_what_would_end_a_run_after_hours_is_reported_before_it(toml, text) -> None:
+    toml(text)
+    assert len(problems(load_settings())) == 1
+
+
+def test_the_presets_have_no_problems_beside_a_world(toml) -> None:
+    for preset in PRESETS:
+        toml(f'preset = "{preset}"\n[agents."shop/support"]\nworld = "agent_pipeline.sample.shop:World"')
+        assert not problems(load_settings())
+
+
 def test_settings_of_an_agent_that_no_store_has_are_reported(toml) -> None:
     toml('[agents."shop/suport"]\ntask_field = "x"\n[agents."shop/intern"]\ntask_field = "x"\n')
     (sentence,) = unknown_agents(load_settings(), [SUPPORT, INTERN])
