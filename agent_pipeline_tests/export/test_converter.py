@@ -70,7 +70,7 @@ def test_a_directory_that_is_no_model_and_an_unknown_type_are_refused(nowhere):
     checkout(nowhere / "usual")
     with pytest.raises(ExportError, match=r"holds no config\.json"):
         convert(nowhere, nowhere / "x.gguf")
-    with pytest.raises(ExportError, match="q4_k_m.*q8_0"):
+    with pytest.raises(ExportError, match=r"q4_k_m.*q8_0"):
         convert(nowhere, nowhere / "x.gguf", "q4_k_m")
 
 
