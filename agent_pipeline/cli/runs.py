@@ -47,7 +47,8 @@ def materialize(
     values = overrides(settings, selected)
     tags = {**LOCATION_TAGS, **set_tags([f"{asset}.{name}" for asset, group in values.items() for name in group])}
     if key and selected == {asset.to_user_string() for asset in job.asset_layer.executable_asset_keys}:
-        tags |= version_tags(workspace.versions(source).of(key).version, fingerprint(workspace.settings(), key, values))
+        version = workspace.versions(source).of(key).version
+        tags |= version_tags(version, fingerprint(workspace.settings(), key, values), source.reader_versions())
     if fresh:
         tags[FRESH_TAG] = "true"
     return job.execute_in_process(

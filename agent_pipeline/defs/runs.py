@@ -26,12 +26,13 @@ LOCATION_TAGS = {"dagster/code_location": LOCATION, ".dagster/repository": f"__r
 """Tags by which the UI assigns a run to the code location. Dagster sets them on the runs that the UI and the daemon launch."""
 
 
-def version_tags(store: str, settings: str) -> dict[str, str]:
-    """Tags of a run that takes in this version of the store (with its labels) under these settings, with the assets and tasks of now.
+def version_tags(store: str, settings: str, readers: Mapping[str, int]) -> dict[str, str]:
+    """Tags of a run that takes in this version of the store (with its labels) under these settings, read by these versions of its readers,
+    with the assets and tasks of now.
 
     Libraries are not in them: a new release of one does not train every agent again, but the agent's next run.
     """
-    code = sha256_of({"assets": CODE_VERSION, "tasks": {name: task.version for name, task in TASKS.items()}})
+    code = sha256_of({"assets": CODE_VERSION, "tasks": {name: task.version for name, task in TASKS.items()}, "readers": dict(readers)})
     return {STORE_VERSION_TAG: store[:32], SETTINGS_VERSION_TAG: settings[:32], CODE_VERSION_TAG: code[:32]}
 
 

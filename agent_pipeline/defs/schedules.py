@@ -1,4 +1,4 @@
-"""The nightly retraining: every known agent whose sessions, verdicts or settings changed since its last successful run."""
+"""The nightly retraining: every known agent whose sessions, verdicts, settings or code changed since its last successful run."""
 
 from collections.abc import Iterator
 
@@ -30,7 +30,8 @@ def nightly(context: dg.ScheduleEvaluationContext, workspace: dg.ResourceParam[W
     last = LastRuns(context.instance, names)
     try:
         settings = workspace.settings()
-        versions = workspace.versions(workspace.open_store(), TICK_SECONDS)
+        source = workspace.open_store()
+        versions = workspace.versions(source, TICK_SECONDS)
     except PipelineError as error:
         yield dg.SkipReason(str(error))
         return
@@ -38,7 +39,7 @@ def nightly(context: dg.ScheduleEvaluationContext, workspace: dg.ResourceParam[W
         try:
             key = parse_key(name)
             store = versions.in_time(key)
-            tags = version_tags(store.version, fingerprint(settings, key)) if store else {}
+            tags = version_tags(store.version, fingerprint(settings, key), source.reader_versions()) if store else {}
             config = run_config(settings, key)
         except PipelineError as error:
             reasons.append(f"{name}: {error}")

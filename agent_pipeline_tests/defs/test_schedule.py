@@ -46,13 +46,10 @@ def _tick(instance: dg.DagsterInstance) -> Any:
 
 
 def _trained(instance: dg.DagsterInstance, partition: str, status: dg.DagsterRunStatus) -> None:
-    version, _ = fingerprint(open_source(SAMPLE).stored(parse_key(partition)))
-    run = dg.DagsterRun(
-        job_name=RETRAIN,
-        status=status,
-        tags={"dagster/partition": partition, **version_tags(version, fingerprint_of_settings(load_settings(), parse_key(partition)))},
-    )
-    instance.add_run(run)
+    source = open_source(SAMPLE)
+    version, _ = fingerprint(source.stored(parse_key(partition)))
+    tags = version_tags(version, fingerprint_of_settings(load_settings(), parse_key(partition)), source.reader_versions())
+    instance.add_run(dg.DagsterRun(job_name=RETRAIN, status=status, tags={"dagster/partition": partition, **tags}))
 
 
 def test_without_a_known_agent_the_night_is_skipped_with_a_reason(instance: dg.DagsterInstance) -> None:
@@ -74,6 +71,19 @@ def test_an_agent_with_nothing_new_since_its_last_success_is_skipped_with_a_reas
     _trained(instance, "shop/intern", dg.DagsterRunStatus.SUCCESS)
     tick = _tick(instance)
     assert not tick.run_requests and "shop/intern: nothing new in its 70 sessions" in (tick.skip_message or "")
+
+
+@pytest.mark.parametrize("what", ["the code", "the store's reader"])
+def test_a_new_version_of_what_reads_and_judges_makes_an_agent_new(
+    what: str, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    instance.add_dynamic_partitions("agent_pipeline_project_agent", ["shop/intern"])
+    _trained(instance, "shop/intern", dg.DagsterRunStatus.SUCCESS)
+    if what == "the code":
+        monkeypatch.setattr("agent_pipeline.defs.runs.CODE_VERSION", "the next")
+    else:
+        monkeypatch.setattr(type(open_source(SAMPLE)), "version", 1000)
+    assert [each.partition_key for each in _tick(instance).run_requests] == ["shop/intern"]
 
 
 def test_a_persons_judgment_makes_an_agent_new(instance: dg.DagsterInstance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,7 +131,7 @@ def test_only_the_last_successful_run_counts_however_many_pages_are_read(
 ) -> None:
     monkeypatch.setattr("agent_pipeline.defs.runs._PAGE", 2)
     monkeypatch.setattr("agent_pipeline.defs.runs._PAGES", pages)
-    old, new = version_tags("old", "settings"), version_tags("new", "settings")
+    old, new = version_tags("old", "settings", {}), version_tags("new", "settings", {})
     for partition, tags in [("a/a", new), ("b/b", old), ("b/b", new), ("c/c", new), ("a/a", old), ("d/d", new | {PENDING_TAG: "3"})]:
         tags = {"dagster/partition": partition, **tags}
         instance.add_run(dg.DagsterRun(job_name=RETRAIN, status=dg.DagsterRunStatus.SUCCESS, tags=tags))
