@@ -16,6 +16,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Iterator
+from contextlib import ExitStack
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -110,16 +111,23 @@ def forget(lake: Lake, session_id: str, key: PartitionKey | None = None, judge_c
 
     Raises:
         UnknownSessionError: nothing names it; nothing was changed.
-        DataError: something is being written, or trained on it, now; or a file is damaged.
+        DataError: a run is working on one of its partitions, or trains on it, now; or a file is damaged.
     """
     lake.sweep()
     removal = _Removal(lake, session_id, key)
-    blocked = BlockList.read(lake)
-    if not blocked.has(session_id, key) and not removal.is_known():
+    if not BlockList.read(lake).has(session_id, key) and not removal.is_known():
         raise UnknownSessionError(session_id, f"{lake.root}" if key is None else f"{key}", removal.nearest())
-    blocked = blocked.with_session(session_id, key)
-    blocked.write(lake)
-    report = removal.report
+    with ExitStack() as held:
+        for each in removal.partitions():
+            held.enter_context(lake.run_of(each))
+        return _removed(removal, judge_cache)
+
+
+def _removed(removal: "_Removal", judge_cache: Path | None) -> Forgotten:
+    lake, session_id, report = removal.lake, removal.id, removal.report
+    with lake.fs.lock(lake.table(FORGOTTEN, None).parent / ".lock"):  # another session may be forgotten at the same time
+        blocked = BlockList.read(lake).with_session(session_id, removal.key)
+        blocked.write(lake)
     report.partitions = blocked.where(session_id)
     if judge_cache is not None and judge_cache.exists():
         answers = AnswerCache(judge_cache)
@@ -144,6 +152,10 @@ class _Removal:
         """The tables that are there, the one that the others are made from last."""
         tables = [file for file in self._files if file.kind == "tables" and file.name == TABLE and file.path.exists()]
         return sorted((file for file in tables if file.asset != FORGOTTEN), key=lambda file: file.asset == "sessions")
+
+    def partitions(self) -> list[PartitionKey | None]:
+        """The partitions that have rows of the session's own in a table; `None` is what pools all agents."""
+        return list(dict.fromkeys(file.key for file in self.tables() if self.has_own_rows(file)))
 
     def is_known(self) -> bool:
         """Whether a table, or a model's manifest, names the session."""
