@@ -109,13 +109,24 @@ class Artifacts(Paths):
         manifest = read_manifest(folder / MANIFEST)
         if manifest is None or manifest["identity"] != identity or not passed(manifest):
             return None
-        for name, file in manifest["files"].items():
-            local = self.fs.local(folder / name)
-            if not self.fs.is_local and not _is_whole(local, file) and (folder / name).exists():
-                self.fs.fetch(folder / name)
-            if not _is_whole(local, file):
-                return None
+        if not self.fs.is_local:
+            self._fetch(folder, manifest)
+        if not all(_is_whole(self.fs.local(folder / name), file) for name, file in manifest["files"].items()):
+            return None
         return Artifact(asset, key, identity, self.fs.local(folder), manifest)
+
+    def _fetch(self, folder: UPath, manifest: dict[str, Any]) -> None:
+        """Bring this machine's copy of a remote artifact up to date. Another machine may have made the artifact anew, with files of the same
+        sizes; so the copy has its own manifest."""
+        copy = self.fs.local(folder)
+        before = (read_manifest(UPath(copy / MANIFEST)) or {"files": {}})["files"]
+        stale = [name for name, file in manifest["files"].items() if before.get(name) != file or not _is_whole(copy / name, file)]
+        for name in stale:
+            if (folder / name).exists():
+                self.fs.fetch(folder / name)
+        if stale:
+            copy.mkdir(parents=True, exist_ok=True)
+            (copy / MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
 
     def with_prefix(self, asset: str, key: PartitionKey, prefix: str) -> list[Artifact]:
         """The complete artifacts of a partition whose identity begins with `prefix`."""
