@@ -116,8 +116,10 @@ class Artifacts(Paths):
         return Artifact(asset, key, identity, self.fs.local(folder), manifest)
 
     def _fetch(self, folder: UPath, manifest: dict[str, Any]) -> None:
-        """Bring this machine's copy of a remote artifact up to date. Another machine may have made the artifact anew, with files of the same
-        sizes; so the copy has its own manifest."""
+        """Bring this machine's copy of a remote artifact up to date.
+
+        Another machine may have made the artifact anew, with files of the same sizes, so the copy has its own manifest.
+        """
         copy = self.fs.local(folder)
         before = (read_manifest(UPath(copy / MANIFEST)) or {"files": {}})["files"]
         stale = [name for name, file in manifest["files"].items() if before.get(name) != file or not _is_whole(copy / name, file)]
