@@ -73,7 +73,7 @@ def test_a_run_waits_for_another_of_its_partition_and_says_so(tmp_path: Path, mo
         ran.append(True)
         return made(lake, "a" * 20)
 
-    with dg.DagsterInstance.ephemeral() as instance, ThreadPoolExecutor(1) as thread:
+    with dg.instance_for_test() as instance, ThreadPoolExecutor(1) as thread:
 
         def run() -> dg.ExecuteInProcessResult:
             return dg.materialize([model], resources={"io_manager": ArtifactIOManager()}, partition_key="tau/airline", instance=instance)
