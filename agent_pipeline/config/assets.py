@@ -22,12 +22,19 @@ OWN_NAME = "project-agent"
 
 
 class SessionsConfig(Options):
-    """How damaged records are mended."""
+    """How damaged records are repaired, and when a store is too small to be whole."""
 
     repair: dict[str, str] = Field(
         default=dict(DEFAULT_POLICY),
         description="What is done about each kind of damage (drop_session, drop_turn, repair, keep): "
         + "; ".join(f"{kind}: {each.meaning} ({', '.join(each.allowed)})" for kind, each in KINDS.items()),
+    )
+    smallest_share: float = Field(
+        default=0.5,
+        ge=0,
+        le=1,
+        description="Refuse a store that has a smaller share of the sessions, or of the sessions with a recorded verdict, of the last run: "
+        "most of it may be missing. 0 accepts any.",
     )
 
 

@@ -57,7 +57,7 @@ def sessions(context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Work
         source = workspace.open_store()
         policy = repair_policy(config.repair)
         options = replace(workspace.settings().reading(key), repair=policy)
-        found = ingest(source, key, options, workspace.open_lake())
+        found = ingest(source, key, options, workspace.open_lake(), config.smallest_share)
         for note in dict.fromkeys(source.notes):
             context.log.warning(note)
         return dg.MaterializeResult(

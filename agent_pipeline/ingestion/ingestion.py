@@ -21,6 +21,7 @@ from agent_pipeline.errors import DataError
 from agent_pipeline.ingestion.forgotten import BlockList
 from agent_pipeline.ingestion.maker import made_by
 from agent_pipeline.ingestion.reading import Preparation, ReadingOptions
+from agent_pipeline.ingestion.volume import check_volume
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.session import Session, Tool, content_sha256, json_bytes
 from agent_pipeline.sessions.tables import (
@@ -77,11 +78,11 @@ class Ingested(NamedTuple):
     forgotten: int
 
 
-def ingest(source: TraceSource, key: PartitionKey, options: ReadingOptions, lake: Lake) -> Ingested:
-    """Read a partition and write its table.
+def ingest(source: TraceSource, key: PartitionKey, options: ReadingOptions, lake: Lake, smallest_share: float = 0.0) -> Ingested:
+    """Read a partition and write its table, unless the store has less than `smallest_share` of the last table's sessions or verdicts.
 
     What the next run needs is kept at once: it names the table that it belongs to, and counts for nothing beside another.
-    Raises what `TraceSource.sessions`, `Preparation` and `Lake.stage` raise.
+    Raises what `TraceSource.sessions`, `Preparation`, `Lake.stage` and `check_volume` raise.
     """
     maker = made_by(options, source)
     last = _last(lake, key, maker)
@@ -92,6 +93,7 @@ def ingest(source: TraceSource, key: PartitionKey, options: ReadingOptions, lake
     if run.tools is not None and tools != run.tools:  # the last sessions taught what the first ones did not know
         counts = {name: Counter() for name in _COUNTED}
         table = lake.stage("sessions", key, _with_tools(table, tools, counts), SESSIONS)
+    check_volume(lake, key, table, smallest_share, source.notes)
     source.notes.extend(run.preparation.notes(key))
     metadata = {_MADE_BY: maker.encode(), TABLE_SHA256: table.sha256.encode(), _TOOLS: json_bytes(tools)}
     schema = _SEEN_SCHEMA.with_metadata(metadata)

@@ -14,6 +14,7 @@ from agent_pipeline.ingestion import ingestion, maker
 from agent_pipeline.ingestion.ingestion import Ingested, ingest
 from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
 from agent_pipeline.ingestion.scan import scan_new_sessions
+from agent_pipeline.ingestion.volume import VolumeError
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.redaction import RedactionOptions
 from agent_pipeline.sessions.session import Session
@@ -158,6 +159,28 @@ def test_a_run_whose_table_was_never_put_in_its_place_is_no_last_run(home, tmp_p
     lost.table.file.unlink()
     again = made(home, tmp_path / "lake")
     assert (again.copied, again.table.sha256) == (0, lost.table.sha256)
+
+
+@pytest.mark.parametrize(
+    ("sessions", "verdicts", "refused"),
+    [(12, 12, None), (6, 6, None), (5, 5, ("sessions", 12, 5)), (12, 5, ("verdicts", 12, 5)), (12, 0, ("verdicts", 12, 0))],
+)
+def test_a_store_that_lost_most_of_its_sessions_or_verdicts_replaces_nothing(tmp_path, sessions, verdicts, refused):
+    def store(name: str, count: int, judged: int) -> Path:
+        histories = {f"s{number}": asks("{}", ask=f"q{number}") for number in range(count)}
+        return omniagents_home(tmp_path / name, histories, verdicts=[(f"s{number}", "acceptable") for number in range(judged)])
+
+    lake = Lake(str(tmp_path / "lake"))
+    made(store("before", 12, 12), tmp_path / "lake")
+    source = open_source(store("after", sessions, verdicts))
+    if refused is None:
+        ingest(source, KEY, RAW, lake, 0.5)
+        return
+    with pytest.raises(VolumeError) as error:
+        ingest(source, KEY, RAW, lake, 0.5)
+    assert (error.value.what, error.value.before, error.value.now) == refused
+    assert not list(Path(lake.table("sessions", KEY).parent.path).glob(".*")), "nothing is left beside the table"
+    assert ingest(source, KEY, RAW, lake, 0).table.rows == sessions
 
 
 def test_what_was_redacted_is_counted_again_from_the_copies(tmp_path):
