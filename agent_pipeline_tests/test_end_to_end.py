@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from agent_pipeline.governance.forgetting import scan
+from agent_pipeline.governance.scanning import scan
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.storage.lake import Lake, sha256_file
 from agent_pipeline_tests.tiny import CACHE, make_tiny_base

@@ -7,7 +7,8 @@ import dagster as dg
 import pytest
 
 from agent_pipeline.cli.runs import materialize
-from agent_pipeline.compute.tasks import build, rows_made_from
+from agent_pipeline.compute.building import build, rows_made_from
+from agent_pipeline.compute.tasks import TASKS
 from agent_pipeline.config.assets import ASSETS, AdapterConfig
 from agent_pipeline.config.resolution import fingerprint, resolve
 from agent_pipeline.config.saving import save
@@ -40,11 +41,10 @@ def trained(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any
         def train(folder: Path) -> dict[str, Any]:
             made.append(params)
             (folder / "adapter_model.safetensors").write_bytes(b"weights")
-            return {"log_history": [], "row_ids": []}
+            return {"log_history": [], "row_ids": [], "rows": {}}
 
-        given = {"partition": context.partition_key, **params}
-        artifact, reused = build(bench.lake, given, "sft_adapter", {**params, **rows_made_from(rows)}, train)
-        return {"identity": artifact.identity, "reused": reused, "report": artifact.manifest["report"]}
+        given = {"partition": context.partition_key, "lake": str(bench.lake.root), "cache": str(bench.store.parent), **params}
+        return build(TASKS[task], given, "sft_adapter", {**params, **rows_made_from(list(rows))}, train)
 
     monkeypatch.setattr(models, "run_worker", worker)
     return made

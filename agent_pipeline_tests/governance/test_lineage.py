@@ -45,7 +45,7 @@ from agent_pipeline.sessions.tables import CURATED, JUDGED, row_session, session
 from agent_pipeline.sources.base import TraceSource
 from agent_pipeline.storage.lake import MANIFEST, Artifact, Lake
 from agent_pipeline_tests.defs.conftest import DATA_ASSETS, SAMPLE, Bench
-from agent_pipeline_tests.judging.endpoint import endpoint, verdict
+from agent_pipeline_tests.judging.endpoint import endpoint, says, verdict
 
 KEY, OTHER = PartitionKey("shop", "support"), PartitionKey("shop", "billing")
 OPTIONS = ReadingOptions(redaction=RedactionOptions(enabled=False))
@@ -471,8 +471,9 @@ def test_what_the_language_model_said_of_it_leaves_the_judges_cache(lake: Lake, 
 def test_the_judge_notes_of_each_answer_whom_it_is_about(lake: Lake, tmp_path: Path) -> None:
     path = tmp_path / "judge.sqlite"
     gone, plain = (EvaluationContext.of(conversation(name, f"said {name}")) for name in ("gone", "plain"))
+    better = says('{"reason": "shorter", "better": "first"}')
     with (
-        endpoint(lambda request, number: verdict()) as server,
+        endpoint(lambda request, number: better if "a tie" in str(request) else verdict()) as server,
         LlmJudge(LlmClient(Endpoint(url=server.url, model="m"), Limits(), path)) as judge,
     ):
         judge.opinion(gone).result()
