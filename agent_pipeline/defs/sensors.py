@@ -49,5 +49,5 @@ def discover_agents(context: dg.SensorEvaluationContext, workspace: dg.ResourceP
         asset_events=[
             dg.AssetObservation("session_store", partition=name, tags={DATA_VERSION_TAG: each.version}) for name, each in changed.items()
         ],
-        cursor=str(versions.look),
+        cursor=str(max([recorded, *(each.changed_in for each in changed.values())])),
     )

@@ -66,10 +66,8 @@ class StoreVersions:
         self._file = lake.root / "versions" / f"{name}.json"
         self._blocked = BlockList.read(lake)
         self._deadline = None if seconds is None else time.monotonic() + seconds
-        try:
-            self._memory = msgspec.json.decode(self._file.read_bytes(), type=_Memory)
-        except (OSError, msgspec.MsgspecError):
-            self._memory = _Memory()
+        self._memory = self._stored()
+        self._new: dict[str, StoreVersion] = {}
         self._memory.look = max(self._memory.look, after) + 1
         self._block_signature = sha256_of(sorted((each, str(key)) for each, key in self._blocked.entries))[:16]
         self._label_signatures: dict[Path, str] = {}
@@ -114,7 +112,7 @@ class StoreVersions:
         version = labels.version_with(version, ids)
         changed_in = before.changed_in if before is not None and before.version == version else self.look
         after = StoreVersion(version=version, sessions=sessions, signature=signature, changed_in=changed_in)
-        self._memory.partitions[str(key)] = after
+        self._memory.partitions[str(key)] = self._new[str(key)] = after
         return after
 
     def changed_since(self, look: int) -> dict[str, StoreVersion]:
@@ -126,11 +124,27 @@ class StoreVersions:
         return self._memory.unchanged == store_signature
 
     def save(self, store_signature: str = "") -> None:
-        """Keep what was computed. `store_signature` stands for the whole store and says that no version is missing."""
-        self._memory.unchanged = store_signature or self._memory.unchanged
-        with self._lake.fs.staging(self._file) as file:
+        """Keep what was computed. `store_signature` stands for the whole store and says that no version is missing.
+
+        Where another look was saved since this one began (the schedule's beside the sensor's), this one gets the number after it: what it
+        found is news to whoever has recorded the other.
+        """
+        with self._lake.fs.lock(self._lake.root / ".locks" / f"versions-{self._file.stem}.lock"), self._lake.fs.staging(self._file) as file:
+            stored, look = self._stored(), self.look
+            self._memory.unchanged = store_signature or stored.unchanged
+            if stored.look >= look:
+                self._memory.look, self._memory.unchanged = stored.look + 1, ""
+                for each in self._new.values():
+                    each.changed_in = self.look if each.changed_in == look else each.changed_in
+            self._memory.partitions = stored.partitions | self._new
             file.write_bytes(msgspec.json.encode(self._memory))
             put_file(file, self._file)
+
+    def _stored(self) -> _Memory:
+        try:
+            return msgspec.json.decode(self._file.read_bytes(), type=_Memory)
+        except (OSError, msgspec.MsgspecError):
+            return _Memory()
 
     def _signature(self, key: PartitionKey) -> str:
         path = self._labels(key)

@@ -13,6 +13,7 @@ from agent_pipeline.defs import schedules, sensors
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.schedules import nightly
 from agent_pipeline.defs.sensors import discover_agents
+from agent_pipeline.keys import parse_key
 from agent_pipeline.sources.agents.omniagents import OmniagentsSource
 from agent_pipeline_tests.defs.conftest import SAMPLE
 
@@ -112,6 +113,32 @@ def test_a_tick_out_of_time_leaves_the_rest_to_the_next(store: Path, monkeypatch
         tick = Ticks(instance)
         seen = [tick(), tick(), tick(), tick()]
     assert [name for names in seen for name in names] == AGENTS and max(map(len, seen)) < len(AGENTS)
+
+
+def test_what_the_schedule_saw_while_the_sensor_looked_is_reported(store: Path) -> None:
+    workspace, key = Workspace(), parse_key(AGENTS[3])
+    with dg.DagsterInstance.ephemeral() as instance:
+        tick = Ticks(instance)
+        tick()
+        beside = workspace.versions(workspace.open_store())
+        archive_a_session(store, AGENTS[1])
+        assert tick() == [AGENTS[1]]
+        archive_a_session(store, AGENTS[3])
+        beside.of(key)
+        beside.save()
+        assert [tick(), tick()] == [[AGENTS[3]], []]
+
+
+def test_what_the_schedule_saw_after_the_sensor_looked_is_reported(store: Path) -> None:
+    workspace, key = Workspace(), parse_key(AGENTS[3])
+    with dg.DagsterInstance.ephemeral() as instance:
+        tick = Ticks(instance)
+        assert tick(recorded=False) == tick() == AGENTS
+        archive_a_session(store, AGENTS[3])
+        after = workspace.versions(workspace.open_store())
+        after.of(key)
+        after.save()
+        assert [tick(), tick()] == [[AGENTS[3]], []]
 
 
 def test_events_that_were_not_recorded_are_reported_again(store: Path) -> None:
