@@ -1,15 +1,25 @@
-"""A lake of the version before pointers had a history: it is read as it is."""
+"""A lake of an earlier version: its models are read as they are, its tables are to be made again."""
 
 import hashlib
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from agent_pipeline.datasets.build import build_kto, build_sft
+from agent_pipeline.datasets.splits import SplitSizes
+from agent_pipeline.errors import DataError
 from agent_pipeline.export.serving import promote, served
 from agent_pipeline.governance.lineage import model_lineage, session_lineage
+from agent_pipeline.judging.curation import Bounds
+from agent_pipeline.judging.explain import explain
+from agent_pipeline.judging.tables import curate_sessions
 from agent_pipeline.keys import PartitionKey
+from agent_pipeline.selection.tables import CORESET, read_coreset
+from agent_pipeline.sessions.tables import CURATED, JUDGED, SESSIONS
 from agent_pipeline.storage.lake import Lake
 
 KEY = PartitionKey("shop", "support")
@@ -58,3 +68,23 @@ def test_lineage_follows_its_manifests(lake):
     assert [each.identity for each in model_lineage(lake, EXPORT).made_from] == [ADAPTER]
     assert {use.asset for use in session_lineage(lake, "s1").models} == {"sft_adapter", "evaluation", "gguf_export", "ollama_model"}
     assert [use.asset for use in session_lineage(lake, "s2").models] == ["evaluation"]
+
+
+@pytest.mark.parametrize(
+    ("asset", "schema", "added", "use"),
+    [
+        ("sessions", SESSIONS, "ends_on_tool", lambda lake: explain(lake, "s1", KEY)),
+        ("judged_sessions", JUDGED, "verdict_score", lambda lake: curate_sessions(lake, KEY, [], Bounds(), [])),
+        ("curated_sessions", CURATED, "use", lambda lake: build_sft(lake, KEY, SplitSizes())),
+        ("curated_sessions", CURATED, "verdict_score", lambda lake: build_kto(lake, KEY, SplitSizes(), all_sessions=True)),
+        ("sft_coreset", CORESET, "duplicate_of", lambda lake: read_coreset(lake, KEY)),
+    ],
+)
+def test_a_table_without_a_later_column_is_to_be_made_again(
+    tmp_path: Path, asset: str, schema: pa.Schema, added: str, use: Callable[[Lake], Any]
+) -> None:
+    lake = Lake(str(tmp_path))
+    older = schema.remove(schema.get_field_index(added))
+    lake.stage(asset, KEY, [pa.RecordBatch.from_pylist([], older)], older).commit()
+    with pytest.raises(DataError, match=f"{asset} of {KEY} has no column {added}"):
+        use(lake)

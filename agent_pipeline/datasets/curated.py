@@ -68,7 +68,7 @@ class Curated:
         """Read the partition's tasks and record them in the ledger.
 
         Raises:
-            DataError: there is no such table, or it or the ledger is damaged.
+            DataError: there is no such table, it is an older version's, or it or the ledger is damaged.
         """
         table = _short_columns(lake, key, ["session_id", "parent_session_id", "task_key"])
         ids, parents = table["session_id"], table["parent_session_id"]
@@ -139,7 +139,7 @@ def _stored_session(store: "RowStore", number: int) -> Session:
 
 def _short_columns(lake: Lake, key: PartitionKey, columns: list[str]) -> pa.Table:
     """Some short columns of all sessions."""
-    return pa.Table.from_batches(stored_batches(lake.open(ASSET, key), columns), pa.schema(map(CURATED.field, columns)))
+    return pa.Table.from_batches(stored_batches(lake.open(ASSET, key, CURATED), columns), pa.schema(map(CURATED.field, columns)))
 
 
 def _with_roots(table: Any, roots: dict[str, str]) -> Any:

@@ -3,12 +3,16 @@
 from collections.abc import Iterator
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from agent_pipeline.errors import DataError
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.sessions.tables import to_rows
+from agent_pipeline.sessions.tables import CURATED, JUDGED, SESSIONS, to_rows
 from agent_pipeline.storage.lake import Lake
+
+_STAGES = {"sessions": SESSIONS, "judged_sessions": JUDGED, "curated_sessions": CURATED}
+"""The tables that every session goes through."""
 
 _DATASETS = {
     "sft_dataset": ("session_id",),
@@ -26,7 +30,7 @@ def explain(lake: Lake, session_id: str, key: PartitionKey | None = None) -> lis
     the lake is searched.
 
     Raises:
-        DataError: no partition has the session, or a table is damaged.
+        DataError: no partition has the session, or a table is damaged or an older version's.
     """
     keys = [key] if key else sorted({file.key for file in lake.files() if file.asset == "sessions" and file.key})
     lines = [line for each in keys for line in _in_partition(lake, each, session_id)]
@@ -36,7 +40,7 @@ def explain(lake: Lake, session_id: str, key: PartitionKey | None = None) -> lis
 
 
 def _in_partition(lake: Lake, key: PartitionKey, session_id: str) -> Iterator[str]:
-    rows = {asset: row for asset in ("sessions", "judged_sessions", "curated_sessions") if (row := _row(lake, asset, key, session_id))}
+    rows = {asset: row for asset, schema in _STAGES.items() if (row := _row(lake, asset, key, session_id, schema))}
     if "sessions" not in rows:
         return
     session = rows["sessions"]
@@ -58,11 +62,11 @@ def _in_partition(lake: Lake, key: PartitionKey, session_id: str) -> Iterator[st
     yield f"rows       {_counts({asset: _rows_naming(lake, asset, key, session_id) for asset in _DATASETS})}"
 
 
-def _row(lake: Lake, asset: str, key: PartitionKey, session_id: str) -> dict[str, Any] | None:
+def _row(lake: Lake, asset: str, key: PartitionKey, session_id: str, schema: pa.Schema) -> dict[str, Any] | None:
     """The session's row in a table; `None` where there is no table, or no such row."""
     if not lake.has(asset, key):
         return None
-    file = lake.open(asset, key)
+    file = lake.open(asset, key, schema)
     for group in range(file.num_row_groups):
         ids = file.read_row_group(group, columns=["session_id"])["session_id"]
         if pc.index(ids, session_id).as_py() >= 0:

@@ -41,10 +41,10 @@ def curate_sessions(lake: Lake, key: PartitionKey, required_measures: list[str],
     """Decide what every session of the table `judged_sessions` may be used for, and write the decisions.
 
     Raises:
-        DataError: there is no such table, or it is damaged.
+        DataError: there is no such table, or it is damaged or an older version's.
         SettingsError: a required measure or a pattern cannot be read.
     """
     required = [each.name for each in parse_measures(required_measures)]  # as the table spells them
-    judged = lake.open("judged_sessions", key)  # held open: both readings are of the same file, whatever takes its place
+    judged = lake.open("judged_sessions", key, JUDGED)  # held open: both readings are of the same file, whatever takes its place
     curation, rows = curate_rows(lambda: to_rows(stored_batches(judged)), required, bounds, verdict_leaks)
     return CuratedTable(lake.stage("curated_sessions", key, to_batches(rows, CURATED), CURATED), curation)

@@ -50,10 +50,7 @@ def read_coreset(lake: Lake, key: PartitionKey) -> pa.Table:
     Raises:
         DataError: it was never made, is damaged, or was made before it had the columns that it has now.
     """
-    file = lake.open(CORESET_TABLE, key)
-    if missing := sorted(set(CORESET.names) - set(file.schema_arrow.names)):
-        raise DataError(f"The sft_coreset of {key} has no column {', '.join(missing)}: an older version made it; materialize it again.")
-    return file.read()
+    return lake.open(CORESET_TABLE, key, CORESET).read()
 
 
 def chosen_rows(lake: Lake, key: PartitionKey) -> Iterator[Row]:

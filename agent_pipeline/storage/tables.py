@@ -71,19 +71,24 @@ class Tables(Paths):
         """Whether a partition was ever materialized."""
         return self.table(asset, key).exists()
 
-    def open(self, asset: str, key: PartitionKey | None) -> pq.ParquetFile:
+    def open(self, asset: str, key: PartitionKey | None, schema: pa.Schema | None = None) -> pq.ParquetFile:
         """The Parquet file of a partition; the caller closes it.
 
         Raises:
-            DataError: it was never materialized, or its file is damaged.
+            DataError: it was never materialized, its file is damaged, or it lacks a column of `schema`, because an older version made it.
         """
         path = self.table(asset, key)
         if not path.exists():
             raise DataError(f"There is no {asset} of {key} at {path}: materialize {asset} first.")
         try:
-            return pq.ParquetFile(self.fs.source(path))
+            file = pq.ParquetFile(self.fs.source(path))
         except pa.ArrowInvalid as error:
             raise DataError(f"The {asset} of {key} at {path} is damaged ({error}): materialize {asset} again.") from error
+        if schema is not None and (missing := sorted(set(schema.names) - set(file.schema_arrow.names))):
+            raise DataError(
+                f"The {asset} of {key} has no column {', '.join(missing)}: an older version made it; materialize {asset} again."
+            )
+        return file
 
     def write_jsonl(self, asset: str, key: PartitionKey | None, name: str, rows: Iterable[dict[str, Any] | bytes]) -> int:
         """Write one JSON object a line, UTF-8 (bytes are a line already); returns the number of rows. Without rows there is no file."""
