@@ -6,6 +6,7 @@ and `datasets.Dataset` load whole. A fan-in over many partitions is always one o
 
 import sys
 from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import Any
 
 import dagster as dg
@@ -53,12 +54,17 @@ class ParquetIOManager(HoldingIOManager):
         """The upstream partitions as one object of the annotated type."""
         with user_errors():
             lake, name = load_settings().open_lake(), _name(context)
-            files = [lake.open(name, key) for key in _keys(context)]
-        schema = files[0].schema_arrow if files else pa.schema([])
-        reader = pa.RecordBatchReader.from_batches(schema, (batch for file in files for batch in _batches(file, schema)))
-        wanted = context.dagster_type.typing_type
-        full_name = f"{getattr(wanted, '__module__', '')}.{getattr(wanted, '__qualname__', '')}"
-        return _LOADERS.get(full_name, _as_table)(reader)
+            files = (lake.open(name, key) for key in _keys(context))  # one at a time: a process may open about a thousand
+            first = next(files, None)
+            if first is None:
+                reader = pa.RecordBatchReader.from_batches(pa.schema([]), ())
+            else:
+                schema = first.schema_arrow
+                batches = (batch for file in chain([first], files) for batch in _batches(file, schema))
+                reader = pa.RecordBatchReader.from_batches(schema, batches)
+            wanted = context.dagster_type.typing_type
+            full_name = f"{getattr(wanted, '__module__', '')}.{getattr(wanted, '__qualname__', '')}"
+            return _LOADERS.get(full_name, _as_table)(reader)
 
 
 def _keys(context: dg.OutputContext | dg.InputContext) -> list[PartitionKey | None]:
@@ -72,8 +78,12 @@ def _name(context: dg.OutputContext | dg.InputContext) -> str:
 
 
 def _batches(file: Any, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    for batch in stored_batches(file):
-        yield batch if batch.schema.equals(schema) else batch.cast(schema)
+    """A file's batches in the schema of the first file; the file is closed after them."""
+    try:
+        for batch in stored_batches(file):
+            yield batch if batch.schema.equals(schema) else batch.cast(schema)
+    finally:
+        file.close(force=True)
 
 
 def _reader(obj: Any) -> pa.RecordBatchReader:

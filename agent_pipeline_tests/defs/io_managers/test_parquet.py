@@ -17,6 +17,7 @@ from agent_pipeline.config.settings import load_settings
 from agent_pipeline.defs.io_managers.parquet import ParquetIOManager
 from agent_pipeline.keys import parse_key
 from agent_pipeline.sessions.tables import to_batches, to_table
+from agent_pipeline.storage.lake import Lake
 
 SCHEMA = pa.schema([pa.field("session_id", pa.string(), nullable=False), pa.field("messages", pa.json_(), nullable=False)])
 CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
@@ -87,7 +88,7 @@ def test_an_agents_table_is_loaded_as_the_type_that_is_asked_for(resources, kind
 
 @pytest.mark.parametrize("kind", TYPES)
 @pytest.mark.parametrize("keys", [["tau/airline"], ["shop/support", "tau/airline", "tau/retail"]])
-def test_many_agents_tables_are_one_object_of_the_type(resources, kind, keys):
+def test_many_agents_tables_are_one_object_of_the_type_and_one_file_is_open_at_a_time(resources, kind, keys, monkeypatch):
     some = dg.StaticPartitionsDefinition(keys)
 
     @dg.asset(name="up", partitions_def=some)
@@ -96,7 +97,16 @@ def test_many_agents_tables_are_one_object_of_the_type(resources, kind, keys):
 
     for key in keys:
         run(resources, each, partition=key)
+    opened, open_table = [], Lake.open
+
+    def open_next(lake: Lake, *asked: Any) -> Any:
+        assert all(file.closed for file in opened)
+        opened.append(open_table(lake, *asked))
+        return opened[-1]
+
+    monkeypatch.setattr(Lake, "open", open_next)
     assert received(resources, each, kind, rows_of) == [{"session_id": key, "messages": CHAT} for key in keys]
+    assert len(opened) == len(keys) and all(file.closed for file in opened)
 
 
 @pytest.mark.parametrize("kind", TYPES)
