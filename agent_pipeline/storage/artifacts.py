@@ -92,6 +92,7 @@ class Artifacts(Paths):
         final = building.with_name(identity[:16])
         if final.exists():
             replaced = building.with_name(f".building-{identity[:16]}-replaced")
+            shutil.rmtree(replaced, ignore_errors=True)  # what a kill between the next lines left
             final.replace(replaced)
             building.replace(final)
             shutil.rmtree(replaced)

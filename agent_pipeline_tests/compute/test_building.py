@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,15 @@ def test_the_same_is_reused_and_a_fresh_run_makes_it_anew(params):
     artifact = Lake(params["lake"]).find("model", KEY, results[0]["identity"])
     assert artifact is not None and (artifact.path / "weights").read_text(encoding="utf-8") == "2"
     assert {result["identity"] for result in results} == {artifact.identity}
+
+
+def test_what_a_kill_left_of_a_replaced_artifact_is_in_nobodys_way(params):
+    make = Maker()
+    result = build(TASK, params, "model", MADE_FROM, make)
+    artifact = Lake(params["lake"]).find("model", KEY, result["identity"])
+    shutil.copytree(artifact.path, artifact.path.with_name(f".building-{artifact.path.name}-replaced"))
+    build(TASK, params | {"fresh": True}, "model", MADE_FROM, make)
+    assert make.calls == 2
 
 
 def test_a_raised_version_makes_it_again_and_so_does_another_library(params, monkeypatch):

@@ -11,11 +11,14 @@ import dagster as dg
 import pyarrow as pa
 import pyarrow.parquet as pq
 from dagster._core.errors import DagsterPipesExecutionError
+from filelock import FileLock, Timeout
 
 from agent_pipeline.errors import WorkerError
 
 COMMAND = [sys.executable, "-m", "agent_pipeline.compute.worker"]
 _ROWS = "agent-pipeline-rows-"
+_IN_USE = "in-use.lock"
+"""Held by the run whose rows a folder holds: a worker reads them only when it is its turn."""
 _STALE_SECONDS = 24 * 3600
 
 
@@ -28,7 +31,7 @@ def launch(
         WorkerError: the task ended with a sentence for the user, or its process died.
     """
     _sweep(Path(tempfile.gettempdir()))
-    with tempfile.TemporaryDirectory(prefix=_ROWS) as folder:
+    with tempfile.TemporaryDirectory(prefix=_ROWS) as folder, FileLock(Path(folder) / _IN_USE):
         staged = Path(folder) / "rows.parquet"
         pq.write_table(rows, staged)
         context.log.info(f"starting a process to {task} with {rows.num_rows:,} rows")
@@ -47,10 +50,11 @@ def launch(
 
 
 def _sweep(folder: Path) -> None:
-    """Remove the rows that killed runs left in the temporary folder: they hold conversations."""
+    """Remove the rows that killed runs left in the temporary folder: they hold conversations. Those of a run that goes on for days stay."""
     for left in folder.glob(f"{_ROWS}*"):
         try:
             if time.time() - left.stat().st_mtime > _STALE_SECONDS:
-                shutil.rmtree(left)
-        except OSError:  # another user's, or gone already
+                with FileLock(left / _IN_USE, timeout=0):
+                    shutil.rmtree(left)
+        except (OSError, Timeout):  # another user's, gone already, or in use
             continue
