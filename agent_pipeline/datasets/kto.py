@@ -10,8 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from agent_pipeline.datasets.pair_messages import has_untrained_turn, to_last_answer
 from agent_pipeline.datasets.preferences import unfit_to_compare
-from agent_pipeline.datasets.sft import to_last_assistant
 from agent_pipeline.datasets.splits import TaskSplit
 from agent_pipeline.sessions.session import Message, Session
 
@@ -47,8 +47,9 @@ def labelled_rows(
 ) -> Iterator[dict[str, Any]]:
     """Rows of `KTO`, one at a time, without the sessions `paired`, which are in a pair already.
 
-    `counts` gets `desirable`, `undesirable`, `in_a_pair`, `no_answer_to_a_user`, and the sessions that are neither good nor bad:
-    `left_out_as_infrastructure_error`, `left_out_as_attack_succeeded`.
+    `counts` gets `desirable`, `undesirable`, `in_a_pair`, `no_answer_to_a_user`, `a_turn_is_not_to_be_trained` (a completion
+    with a turn of weight 0), and the sessions that are neither good nor bad: `left_out_as_infrastructure_error`,
+    `left_out_as_attack_succeeded`.
     """
     counts = Counter() if counts is None else counts
     for session, label in labelled:
@@ -58,6 +59,8 @@ def labelled_rows(
             counts["in_a_pair"] += 1
         elif (parts := prompt_and_completion(session.messages)) is None:
             counts["no_answer_to_a_user"] += 1
+        elif has_untrained_turn(parts[1]):
+            counts["a_turn_is_not_to_be_trained"] += 1
         else:
             counts["desirable" if label else "undesirable"] += 1
             yield {
@@ -75,7 +78,7 @@ def labelled_rows(
 
 def prompt_and_completion(messages: list[Message]) -> tuple[list[Message], list[Message]] | None:
     """A conversation cut before the agent's first message after a user's, and after its last; `None` where there is no such message."""
-    messages = to_last_assistant(messages)
+    messages = to_last_answer(messages)
     asked = next((at for at, message in enumerate(messages) if message["role"] == "user"), len(messages))
     first = next((at for at in range(asked, len(messages)) if messages[at]["role"] == "assistant"), None)
     return None if first is None else (messages[:first], messages[first:])

@@ -3,8 +3,7 @@
 import json
 from hashlib import sha256
 
-from agent_pipeline.datasets.sft import to_last_assistant
-from agent_pipeline.sessions.session import Message, canonical_json, json_bytes
+from agent_pipeline.sessions.session import Message, canonical_json, is_learnt, json_bytes
 from agent_pipeline.sessions.text import characters
 
 Parts = tuple[list[Message], list[Message], list[Message]]
@@ -12,13 +11,23 @@ Parts = tuple[list[Message], list[Message], list[Message]]
 
 def split_pair(chosen: list[Message], rejected: list[Message]) -> Parts | str:
     """`(prompt, chosen rest, rejected rest)` with comparable call ids, or the name of the reason why the two make no pair."""
-    better, worse = (to_last_assistant(comparable(messages)) for messages in (chosen, rejected))
+    better, worse = (to_last_answer(comparable(messages)) for messages in (chosen, rejected))
     return no_difference(answers(better), answers(worse)) or parted(better, worse)
+
+
+def to_last_answer(messages: list[Message]) -> list[Message]:
+    """The messages up to and with the agent's last one, trained or not: a verdict is about all of them."""
+    return messages[: max((at for at, message in enumerate(messages) if message["role"] == "assistant"), default=-1) + 1]
+
+
+def has_untrained_turn(messages: list[Message]) -> bool:
+    """Whether one of the agent's messages is marked not to be trained on (`weight: 0`): trainers of pairs and of KTO know no such mark."""
+    return not all(map(is_learnt, _of_assistant(messages)))
 
 
 def answers(messages: list[Message]) -> bytes:
     """A hash of each of the agent's messages: users and tools may say something else in two trials whose agents did the same."""
-    return b"".join(sha256(json_bytes(message)).digest()[:16] for message in _of_assistant(messages))
+    return b"".join(sha256(json_bytes(_without_weight(message))).digest()[:16] for message in _of_assistant(messages))
 
 
 def no_difference(chosen: bytes, rejected: bytes) -> str | None:
@@ -29,12 +38,19 @@ def no_difference(chosen: bytes, rejected: bytes) -> str | None:
 
 def parted(chosen: list[Message], rejected: list[Message]) -> Parts | str:
     """The two conversations cut at the first message that differs, which must be the agent's in both."""
-    common = next(at for at, (better, worse) in enumerate(zip(chosen, rejected, strict=False)) if better != worse)
+    pairs = zip(chosen, rejected, strict=False)
+    common = next(at for at, (better, worse) in enumerate(pairs) if _without_weight(better) != _without_weight(worse))
     if not chosen[common]["role"] == rejected[common]["role"] == "assistant":
         return "a_user_or_tool_differs_first"
     if not any(message["role"] == "user" for message in chosen[:common]):
         return "no_common_request"
+    if has_untrained_turn(chosen[common:]) or has_untrained_turn(rejected[common:]):
+        return "a_turn_is_not_to_be_trained"
     return chosen[:common], chosen[common:], rejected[common:]
+
+
+def _without_weight(message: Message) -> Message:
+    return {name: value for name, value in message.items() if name != "weight"}
 
 
 def _of_assistant(messages: list[Message]) -> list[Message]:

@@ -16,8 +16,7 @@ from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 
-from agent_pipeline.datasets.pair_messages import Parts, answer_length, answers, comparable, no_difference, parted
-from agent_pipeline.datasets.sft import to_last_assistant
+from agent_pipeline.datasets.pair_messages import Parts, answer_length, answers, comparable, no_difference, parted, to_last_answer
 from agent_pipeline.datasets.splits import TaskSplit
 from agent_pipeline.sessions.session import Message, Session, json_bytes, sha256_of
 
@@ -135,9 +134,10 @@ def rows_of_cases(
     `margin` is the difference of the two scores, `None` where one of them has none and the verdicts alone say which is better.
 
     `counts` gets `pairs`; the pairings that made none, by reason (`equal_answers`, `one_is_a_beginning_of_the_other`,
-    `a_user_or_tool_differs_first`, `no_common_request`, `not_better_by_the_margin`); `pairings_over_the_limit`, which were not tried; the
-    sessions `left_out_as_infrastructure_error` or `_attack_succeeded`; and `sessions_without_a_partner`, which are for the unpaired (KTO)
-    set, of these `no_negative_of_the_task`, `no_positive_of_the_task` and `no_partner_with_the_same_prompt`.
+    `a_user_or_tool_differs_first`, `no_common_request`, `a_turn_is_not_to_be_trained`, `not_better_by_the_margin`);
+    `pairings_over_the_limit`, which were not tried; the sessions `left_out_as_infrastructure_error` or `_attack_succeeded`; and
+    `sessions_without_a_partner`, which are for the unpaired (KTO) set, of these `no_negative_of_the_task`, `no_positive_of_the_task` and
+    `no_partner_with_the_same_prompt`.
     """
     counts = Counter() if counts is None else counts
     for case in cases:
@@ -169,7 +169,7 @@ def rows_of_cases(
 def _opened(trial: Trial) -> Opened:
     """A session, and its messages as they are compared."""
     session = trial()
-    return session, to_last_assistant(comparable(session.messages))
+    return session, to_last_answer(comparable(session.messages))
 
 
 def unfit_to_compare(session: Session) -> str | None:
@@ -249,6 +249,7 @@ _NO_PAIR = {
     "one_is_a_beginning_of_the_other": "pairings have an answer that is the beginning of the other",
     "a_user_or_tool_differs_first": "pairings differ first in what a user or a tool answered",
     "no_common_request": "pairings have no request in common",
+    "a_turn_is_not_to_be_trained": "pairings have an answer with a turn of weight 0",
 }
 
 

@@ -43,6 +43,12 @@ def test_labels_are_the_verdicts_and_everyone_else_is_counted():
     }
 
 
+def test_a_bad_session_is_never_a_beginning_of_it_that_nobody_found_bad():
+    counts: Counter[str] = Counter()
+    bad = session("a", [user("x"), says("fine"), user("y"), says("rude") | {"weight": 0}])
+    assert list(kto_rows([], [bad], SplitSizes(), counts=counts)) == [] and counts == {"a_turn_is_not_to_be_trained": 1}
+
+
 @given(st.lists(chats(), max_size=5), st.lists(chats(), max_size=5))
 def test_every_judged_session_is_in_a_pair_a_label_or_counted(good, bad):
     good = [session(f"g{number}", messages) for number, messages in enumerate(good)]

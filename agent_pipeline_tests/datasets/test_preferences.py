@@ -8,9 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent_pipeline.datasets.kto import kto_rows
-from agent_pipeline.datasets.pair_messages import comparable, split_pair
+from agent_pipeline.datasets.pair_messages import comparable, split_pair, to_last_answer
 from agent_pipeline.datasets.preferences import PREFERENCES, Pairing, length_ratios, preference_rows, why_no_pairs
-from agent_pipeline.datasets.sft import to_last_assistant
 from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
 from agent_pipeline.judging import judge
@@ -83,6 +82,19 @@ def test_an_agent_that_speaks_first_makes_no_pair_without_a_prompt():
     assert split_pair([says("a"), user("x"), says("b")], [says("c"), user("x"), says("d")]) == "no_common_request"
 
 
+@pytest.mark.parametrize(
+    ("good", "bad", "made"),
+    [
+        ([says("a") | {"weight": 0}], [says("a")], "equal_answers"),
+        ([says("a"), user("y"), says("b")], [says("a"), user("y"), says("c") | {"weight": 0}], "a_turn_is_not_to_be_trained"),
+        ([says("a") | {"weight": 0}, user("y"), says("b")], [says("a"), user("y"), says("c")], [says("b")]),
+    ],
+)
+def test_a_turn_that_is_not_to_be_trained_is_in_no_answer_and_makes_no_difference(good, bad, made):
+    parts = split_pair([user("x"), *good], [user("x"), *bad])
+    assert (parts if isinstance(made, str) else parts[1]) == made
+
+
 def test_pairs_need_one_task_one_start_and_the_same_tools():
     def trial(name, answer, **fields):
         return session(name, [user(fields.pop("asks", "x")), says(answer)], **fields)
@@ -113,7 +125,7 @@ def test_every_pair_is_two_real_sessions_that_part_at_what_the_agent_did(good, b
     by_id = {each.session_id: each.messages for each in good + bad}
     for row in rows:
         for side, owner in (("chosen", "session_id"), ("rejected", "rejected_session_id")):
-            assert row["prompt"] + row[side] == to_last_assistant(comparable(by_id[row[owner]]))
+            assert row["prompt"] + row[side] == to_last_answer(comparable(by_id[row[owner]]))
             assert row[side][0]["role"] == row[side][-1]["role"] == "assistant"
         chosen, rejected = of_agent(row["chosen"]), of_agent(row["rejected"])
         assert chosen[: len(rejected)] != rejected and rejected[: len(chosen)] != chosen
