@@ -62,7 +62,7 @@ def episodes(
         }
         made = run_worker(context, pipes, workspace, "episodes", rows, params)
         artifact, report = artifact_made(context, workspace, "episodes", made), made["report"]
-        workspace.open_lake().set_latest(artifact)
+        workspace.open_lake().set_latest(artifact, who=f"run {context.run_id}")
         return dg.MaterializeResult(
             data_version=version(made["identity"]),
             metadata={

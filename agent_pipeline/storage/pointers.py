@@ -115,7 +115,7 @@ class Pointers(Artifacts):
                 generation=max([before.generation, *numbers]) + 1,
                 moved=moved,
                 against=against,
-                who=who or getpass.getuser(),
+                who=who or _user(),
                 when=datetime.now(UTC).isoformat(timespec="seconds"),
                 why=why,
                 **{moved: identity},
@@ -147,6 +147,13 @@ def _read(path: UPath) -> Entry | None:
         return msgspec.json.decode(path.read_bytes(), type=Entry)
     except (FileNotFoundError, msgspec.DecodeError):
         return None
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user need not have a name
+        return "unknown"
 
 
 def _refuse_failed(artifact: Artifact) -> None:

@@ -53,6 +53,14 @@ def test_the_history_says_who_moved_what_when_why_and_against_what(lake):
     assert lake.pointers("model", KEY) == entries[-1]
 
 
+def test_a_containers_user_without_a_name_may_move_a_pointer(lake, monkeypatch):
+    def nameless() -> str:
+        raise KeyError("getpwuid(): uid not found: 1234")
+
+    monkeypatch.setattr("getpass.getuser", nameless)
+    assert lake.set_champion(build(lake, OLD)).who == "unknown"
+
+
 def test_moving_a_pointer_to_where_it_is_writes_no_history(lake):
     made = build(lake, OLD)
     assert lake.set_latest(made) == lake.set_latest(made)
