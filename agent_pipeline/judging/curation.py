@@ -64,6 +64,7 @@ class Candidate(NamedTuple):
     messages: int = 1
     error: str | None = None
     verdict: str | None = None
+    by_person: bool = False
     failed: Sequence[str] = ()
     passed: Sequence[str] = ()
     broken: str | None = None
@@ -114,8 +115,8 @@ NO_BOUNDS = Bounds()
 def curate(candidates: Iterable[Candidate], required_measures: Sequence[str] = (), bounds: Bounds = NO_BOUNDS) -> list[Decision]:
     """Decide on every session; the result is in the order of the input and as long.
 
-    Of several sessions with the same content the better judged is kept, then the earlier. A session that another one of the same use (or
-    a positive one) begins with and goes on from is dropped: it would be trained on twice.
+    Of several sessions with the same content the one that a person judged is kept, then the better judged, then the earlier. A session
+    that another one of the same use (or a positive one) begins with and goes on from is dropped: it would be trained on twice.
     """
     everyone = list(candidates)
     decisions = {each.session_id: _decide_alone(each, required_measures, bounds.max_characters) for each in everyone}
@@ -207,6 +208,7 @@ def candidate_of(row: dict[str, Any], leak: str | None = None) -> Candidate:
         messages=sum(message["role"] != "system" for message in row["messages"]),
         error=row["error"],
         verdict=row["verdict"],
+        by_person=row["verdict_by"] == "label",
         failed=[name for name, result in row["measures"].items() if result["passed"] is False],
         passed=[name for name, result in row["measures"].items() if result["passed"] is True],
         broken=row["broken"],
@@ -262,7 +264,11 @@ def _decide_alone(session: Candidate, required: Sequence[str], max_characters: i
 def _drop_duplicates(everyone: list[Candidate], decisions: dict[str, Decision]) -> None:
     original: dict[str, str] = {}
     usable = [each for each in everyone if decisions[each.session_id].use is not Use.NEITHER]
-    for each in sorted(usable, key=lambda each: (decisions[each.session_id].use is Use.NEGATIVE, _time(each), each.session_id)):
+
+    def standing(session: Candidate) -> tuple[bool, bool, float, str]:
+        return (not session.by_person, decisions[session.session_id].use is Use.NEGATIVE, _time(session), session.session_id)
+
+    for each in sorted(usable, key=standing):
         first = original.setdefault(each.content_sha256, each.session_id)
         if first != each.session_id:
             decisions[each.session_id] = decisions[each.session_id]._replace(reason=Reason.DUPLICATE, detail=None, duplicate_of=first)

@@ -136,6 +136,13 @@ def test_a_session_that_another_one_goes_on_from_is_trained_on_once(short, long,
     assert other.use == "positive"
 
 
+def test_of_equal_sessions_the_one_that_a_person_judged_stands_even_against_a_better_verdict():
+    good = candidate("good", content_sha256="same")
+    bad = candidate("bad", content_sha256="same", verdict="unacceptable", by_person=True)
+    assert reasons([good, bad]) == {"good": "duplicate", "bad": "unacceptable"}
+    assert reasons([good, bad._replace(by_person=False)]) == {"good": None, "bad": "duplicate"}
+
+
 def test_a_session_that_goes_on_without_training_what_came_before_leaves_that_to_the_shorter_one():
     answered: list[Message] = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello", "weight": 0}]
     rows = [
