@@ -99,5 +99,6 @@ def _player(model: str, key: PartitionKey, temperature: float, max_new_tokens: i
     if temperature:
         raise SettingsError("A model in memory answers greedily: play gguf, or an endpoint, with a temperature.")
     adapter = lake.latest("sft_adapter", key)
-    base = resolve_base_model(adapter.manifest["made_from"]["base_model"], settings.cache_path, settings.trust_remote_code)
+    made_from = adapter.manifest["made_from"]
+    base = resolve_base_model(made_from["base_model"], settings.cache_path, settings.trust_remote_code, made_from["base_revision"])
     return memory_player(base, adapter.path, adapter.path if model == "adapter" else None, max_new_tokens, 2048)
