@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -20,9 +20,6 @@ from agent_pipeline.selection.pool import LOSS_RATIO, Candidate, Pool, Reason, c
 from agent_pipeline.selection.strategies import strategy as named
 from agent_pipeline.selection.tables import CORESET
 from agent_pipeline.sessions.tables import to_table
-
-if TYPE_CHECKING:
-    pass
 
 Losses = tuple[Mapping[str, float | None], Mapping[str, int]]
 """By row id: the mean loss over the trained tokens (nats), and how many those are."""
