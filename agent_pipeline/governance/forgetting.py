@@ -120,24 +120,17 @@ def forget(lake: Lake, session_id: str, key: PartitionKey | None = None, judge_c
     with ExitStack() as held:
         for each in removal.partitions():
             held.enter_context(lake.run_of(each))
-        return _removed(removal, judge_cache)
-
-
-def _removed(removal: "_Removal", judge_cache: Path | None) -> Forgotten:
-    lake, session_id, report = removal.lake, removal.id, removal.report
-    with lake.fs.lock(lake.table(FORGOTTEN, None).parent / ".lock"):  # another session may be forgotten at the same time
-        blocked = BlockList.read(lake).with_session(session_id, removal.key)
-        blocked.write(lake)
-    report.partitions = blocked.where(session_id)
-    if judge_cache is not None and judge_cache.exists():
-        answers = AnswerCache(judge_cache)
-        report.judge_answers, report.unclear_answers = answers.forget(alias(session_id))
-        answers.close()
-    removal.run()
-    report.models = models_of(lake, session_id)
-    if left := [str(file.path) for file in removal.tables() if removal.has_own_rows(file)]:
-        raise DataError(f"{session_id!r} was written again while it was being forgotten, to {left[0]}: let that run end, and repeat.")
-    return report
+        report = removal.report
+        report.partitions = BlockList.add(lake, session_id, key).where(session_id)
+        if judge_cache is not None and judge_cache.exists():
+            answers = AnswerCache(judge_cache)
+            report.judge_answers, report.unclear_answers = answers.forget(alias(session_id))
+            answers.close()
+        removal.run()
+        report.models = models_of(lake, session_id)
+        if left := [str(file.path) for file in removal.tables() if removal.has_own_rows(file)]:
+            raise DataError(f"{session_id!r} was written again while it was being forgotten, to {left[0]}: let that run end, and repeat.")
+        return report
 
 
 class _Removal:

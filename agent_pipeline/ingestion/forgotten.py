@@ -42,6 +42,14 @@ class BlockList(NamedTuple):
         rows = to_rows(lake.open(FORGOTTEN, None).read())
         return cls(frozenset((ALIAS + row["id_hash"], _key(row["project"], row["agent"])) for row in rows))
 
+    @classmethod
+    def add(cls, lake: Lake, session_id: str, key: PartitionKey | None) -> "BlockList":
+        """Put a session on the lake's list. Of two that are forgotten at the same time, neither is lost. Raises DataError."""
+        with lake.fs.lock(lake.table(FORGOTTEN, None).parent / ".lock"):
+            blocked = cls.read(lake).with_session(session_id, key)
+            blocked.write(lake)
+        return blocked
+
     def with_session(self, session_id: str, key: PartitionKey | None) -> "BlockList":
         """The list with one session more."""
         return BlockList(self.entries | {(alias(session_id), key)})
