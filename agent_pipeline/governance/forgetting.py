@@ -37,6 +37,7 @@ from agent_pipeline.governance.lineage import (
     TASK_COLUMNS,
     TRAINED,
     ModelUse,
+    UnknownSessionError,
     filtered,
     groups_naming,
     is_own,
@@ -57,17 +58,6 @@ _CACHES = (SPACE, VECTORS, SEEN)
 """Tables that the next run makes again."""
 
 _COPIES = ("jsonl", "huggingface")
-
-
-class UnknownSessionError(DataError):
-    """The lake has no such session; `nearest` are the ids of it that are most like the one that was given."""
-
-    def __init__(self, session_id: str, where: str, nearest: list[str]) -> None:
-        self.nearest = nearest
-        meant = (
-            f": did you mean {', '.join(map(repr, nearest))}?" if nearest else ": 'agent-pipeline lineage session ID' shows where one is."
-        )
-        super().__init__(f"No table and no model of {where} has a session {session_id!r}, and nothing was changed{meant}")
 
 
 class Change(msgspec.Struct, kw_only=True):
@@ -311,7 +301,7 @@ class _Removal:
             self.report.changes.append(Change(path=str(folder), deleted=True))
 
     def _model(self, place: LakeFile, manifest: dict[str, Any]) -> None:
-        """The JSON files of an artifact. The manifest comes first: it has the sizes of the others, and would call those of now damaged."""
+        """The JSON files of an artifact, and its transcripts, which are deleted first. The manifest comes before the rest."""
         if not any({self.id, self.alias} & set(ids) for ids in sessions_in(manifest).values()):
             return
         folder, new = place.path.parent, self._scrubbed(manifest)
@@ -323,6 +313,11 @@ class _Removal:
             if (after := self._scrubbed(before)) != before:
                 files[name] = (json.dumps(after, indent=1, ensure_ascii=False) + "\n").encode("utf-8")
                 new["files"][name] = {"sha256": hashlib.sha256(files[name]).hexdigest(), "bytes": len(files[name])}
+        transcripts = [name for name in manifest["files"] if name.endswith((".jsonl", ".md"))]
+        for name in transcripts:
+            del new["files"][name]
+            if (folder / name).exists():
+                self._delete(folder / name)
         if new == manifest and not files:
             return
         text = json.dumps(new, indent=2, sort_keys=True, ensure_ascii=False).encode("utf-8")

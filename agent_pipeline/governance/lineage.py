@@ -47,6 +47,17 @@ Masks = dict[str, pa.BooleanArray]
 """By column, which rows name a session: booleans (n,)."""
 
 
+class UnknownSessionError(DataError):
+    """The lake has no such session; `nearest` are the ids of it that are most like the one that was given."""
+
+    def __init__(self, session_id: str, where: str, nearest: list[str]) -> None:
+        self.nearest = nearest
+        meant = (
+            f": did you mean {', '.join(map(repr, nearest))}?" if nearest else ": 'agent-pipeline lineage session ID' shows where one is."
+        )
+        super().__init__(f"No table and no model of {where} has a session {session_id!r}, and nothing was changed{meant}")
+
+
 class TableRow(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A row that names a session.
 

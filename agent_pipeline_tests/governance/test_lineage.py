@@ -27,8 +27,8 @@ from agent_pipeline.definitions import build_defs
 from agent_pipeline.defs.io_managers.artifacts import ArtifactIOManager
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.errors import DataError
-from agent_pipeline.governance.forgetting import UnknownSessionError, forget
-from agent_pipeline.governance.lineage import model_lineage, models_of, naming, session_lineage
+from agent_pipeline.governance.forgetting import forget
+from agent_pipeline.governance.lineage import UnknownSessionError, model_lineage, models_of, naming, session_lineage
 from agent_pipeline.governance.scanning import scan
 from agent_pipeline.ingestion.discovery import discover
 from agent_pipeline.ingestion.forgotten import FORGOTTEN, BlockList, alias
@@ -134,6 +134,9 @@ def add_models(lake: Lake, key: PartitionKey, rows: list[dict]) -> None:
     origin = {"adapter": adapter, "adapter_made_from": trained, "config": {}, "compared": rows_made_from(measured)}
     export = build(lake, key, "gguf_export", origin, {"model-f16.gguf": "GGUF"})
     build(lake, key, "ollama_model", {"gguf_export": export, "name": "shop"}, {"Modelfile": "FROM it"})
+    transcripts = "".join(json.dumps({"messages": row["messages"]}) + "\n" for row in measured)
+    played = {"adapter": adapter, "gguf_export": export, "world": "shop", **rows_made_from(measured)}
+    build(lake, key, "episodes", played, {"episodes.jsonl": transcripts, "episodes.md": transcripts}, {"players": {}})
 
 
 def build(lake: Lake, key: PartitionKey, asset: str, made_from: dict, files: dict[str, Any], report: dict | None = None) -> str:
@@ -206,6 +209,7 @@ def test_a_session_is_followed_through_every_table_to_the_model_that_ollama_serv
         "evaluation": ["made from"],
         "gguf_export": ["trained on"],
         "ollama_model": ["made from"],
+        "episodes": ["made from"],
     }
     assert all(use.current for use in found.models)
     assert {use.asset: use.roles for use in models_of(lake, measured)} == {"evaluation": ["measured on"], "gguf_export": ["compared on"]}
@@ -324,7 +328,7 @@ def rows_of(lake: Lake, asset: str, key: PartitionKey | None = KEY) -> list[dict
 def test_the_models_that_learnt_from_it_are_named_before_and_after_and_know_it_by_its_alias_alone(lake: Lake) -> None:
     learnt, measured = learnt_and_measured(lake)
     told = forget(lake, learnt)
-    assert {use.asset for use in told.to_retrain} == {"sft_adapter", "evaluation", "gguf_export", "ollama_model"}
+    assert {use.asset for use in told.to_retrain} == {"sft_adapter", "evaluation", "gguf_export", "ollama_model", "episodes"}
     assert forget(lake, measured).to_retrain == []
     assert {use.asset for use in session_lineage(lake, learnt).models} == {use.asset for use in told.to_retrain}
     found = model_lineage(lake, lake.latest("sft_adapter", KEY).identity)
@@ -333,6 +337,15 @@ def test_the_models_that_learnt_from_it_are_named_before_and_after_and_know_it_b
     assert all(entry["session_id"] != measured for entry in json.loads((report.path / "samples.json").read_text()))
     assert len(report.manifest["report"]["examples"]) == len(json.loads((report.path / "samples.json").read_text()))
     assert alias(measured) in report.manifest["made_from"]["sessions"]
+
+
+def test_the_transcripts_of_episodes_are_deleted_and_their_figures_stay(lake: Lake) -> None:
+    _, measured = learnt_and_measured(lake)
+    before = lake.latest("episodes", KEY)
+    forget(lake, measured)
+    after = lake.latest("episodes", KEY)
+    assert set(before.manifest["files"]) == {"episodes.jsonl", "episodes.md"} and after.manifest["files"] == {}
+    assert after.manifest["report"] == {"players": {}} and not list(after.path.glob("episodes*"))
 
 
 def test_reading_the_store_again_does_not_bring_it_back(lake: Lake) -> None:
