@@ -212,7 +212,11 @@ def test_a_session_is_followed_through_every_table_to_the_model_that_ollama_serv
         "episodes": ["made from"],
     }
     assert all(use.current for use in found.models)
-    assert {use.asset: use.roles for use in models_of(lake, measured)} == {"evaluation": ["measured on"], "gguf_export": ["compared on"]}
+    assert {use.asset: use.roles for use in models_of(lake, measured)} == {
+        "evaluation": ["measured on"],
+        "gguf_export": ["compared on"],
+        "episodes": ["measured on"],
+    }
 
 
 def test_a_dropped_session_says_why_and_a_rejected_one_that_it_was(lake: Lake) -> None:
