@@ -92,7 +92,7 @@ class RedactionSettings(Section):
 
 
 class SplitSettings(Section):
-    """Shares of the tasks that are held out, for ever: change them before the first night, not after."""
+    """Shares of the tasks that are held out permanently: change them before the first night, not after."""
 
     test: float = 0.2
     select: float = 0.1

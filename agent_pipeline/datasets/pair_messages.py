@@ -3,7 +3,7 @@
 import json
 from hashlib import sha256
 
-from agent_pipeline.sessions.session import Message, canonical_json, is_learnt, json_bytes
+from agent_pipeline.sessions.session import Message, canonical_json, is_trained, json_bytes
 from agent_pipeline.sessions.text import characters
 
 Parts = tuple[list[Message], list[Message], list[Message]]
@@ -22,7 +22,7 @@ def to_last_answer(messages: list[Message]) -> list[Message]:
 
 def has_untrained_turn(messages: list[Message]) -> bool:
     """Whether one of the agent's messages is marked not to be trained on (`weight: 0`): trainers of pairs and of KTO know no such mark."""
-    return not all(map(is_learnt, _of_assistant(messages)))
+    return not all(map(is_trained, _of_assistant(messages)))
 
 
 def answers(messages: list[Message]) -> bytes:

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from agent_pipeline.datasets.splits import TaskSplit
 from agent_pipeline.judging import ConfiguredMeasure, EvaluationContext
-from agent_pipeline.sessions.session import Message, Session, is_learnt
+from agent_pipeline.sessions.session import Message, Session, is_trained
 from agent_pipeline.sessions.tables import row_session
 
 SFT = pa.schema(
@@ -118,5 +118,5 @@ def untrained_turns(session: Session, measures: Sequence[ConfiguredMeasure], cou
 
 def to_last_assistant(messages: list[Message]) -> list[Message]:
     """The messages up to and with the last trained one of the assistant; empty where there is none."""
-    trained = (index for index, message in enumerate(messages) if message["role"] == "assistant" and is_learnt(message))
+    trained = (index for index, message in enumerate(messages) if message["role"] == "assistant" and is_trained(message))
     return messages[: max(trained, default=-1) + 1]

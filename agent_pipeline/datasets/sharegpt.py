@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from agent_pipeline.sessions.session import Message, Tool, is_learnt
+from agent_pipeline.sessions.session import Message, Tool, is_trained
 
 SHAREGPT = pa.schema(
     [
@@ -132,7 +132,7 @@ def alternates(turns: list[Turn]) -> bool:
 
 
 def _agent_turn(message: Message) -> Turn:
-    untrained = {} if is_learnt(message) else {"train": False}
+    untrained = {} if is_trained(message) else {"train": False}
     calls = message.get("tool_calls") or ()
     if not calls:
         return {"from": "gpt", "value": message["content"]} | untrained

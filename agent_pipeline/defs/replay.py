@@ -18,7 +18,7 @@ from agent_pipeline.sessions.tables import to_batches
 
 @dg.asset(**asset_options("coresets", {"parquet"}, options=ReplayConfig), deps=["curated_sessions", "sft_dataset", "sft_coreset"])
 def replay_buffer(context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace]) -> dg.MaterializeResult:
-    """A uniform choice of all rows that were ever trained on, tonight's included: those whose sessions have the lowest hashes.
+    """A uniform choice of all rows that were ever trained on, this run's included: those whose sessions have the lowest hashes.
 
     It is updated before the training that reads it: training leaves out what is among its own rows, so that what it replays is of earlier
     nights. Made again from the same tables it has the same bytes, and the adapter the same identity; a training that read the buffer of the
@@ -26,7 +26,7 @@ def replay_buffer(context: dg.AssetExecutionContext, workspace: dg.ResourceParam
 
     It holds rows, not row ids as a coreset does, because it must give back sessions that the store no longer has: their text is nowhere
     else. They stay in the lake until a later row has a lower hash, they are forgotten, or `buffer_size` says so, and they are redacted anew
-    by tonight's settings. A session that the store still has is remembered as it is tonight, and let go where it is no training row
+    by this run's settings. A session that the store still has is remembered as it is now, and let go where it is no training row
     tonight. No row of a task that is held out stays, by the split's ledger.
     """
     with user_errors():

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agent_pipeline.sessions.session import Message, Tool, is_learnt, sha256_of
+from agent_pipeline.sessions.session import Message, Tool, is_trained, sha256_of
 from agent_pipeline.training.families import Call
 from agent_pipeline.training.rendering import decoded
 
@@ -51,7 +51,7 @@ def turn_samples(
         if row["split"] != split:
             continue
         for index, message in enumerate(row["messages"]):
-            if message["role"] != "assistant" or not is_learnt(message):  # what should not be trained is no reference either
+            if message["role"] != "assistant" or not is_trained(message):  # what should not be trained is no reference either
                 continue
             turns += 1
             sample = TurnSample(

@@ -22,7 +22,7 @@ from agent_pipeline.sessions.chat import chat_to_messages
 from agent_pipeline.sessions.damage import DEFAULT_POLICY
 from agent_pipeline.sessions.items import Chat
 from agent_pipeline.sessions.repair import repair_session
-from agent_pipeline.sessions.session import Message, Session, is_learnt
+from agent_pipeline.sessions.session import Message, Session, is_trained
 from agent_pipeline.sources.formats.fields import elements, function_tools, number, when
 from agent_pipeline.sources.formats.json_values import parsed
 from agent_pipeline.sources.formats.plain import ShareGPTSource
@@ -141,7 +141,7 @@ def _row(record: Any, place: int, split: str) -> Row | str:
             if not weight:
                 message["weight"] = 0
     messages = to_last_assistant(session.messages)
-    if not any(is_learnt(message) for message in messages if message["role"] == "assistant"):
+    if not any(is_trained(message) for message in messages if message["role"] == "assistant"):
         return "nothing_to_learn"
     name = _text(record, "row_id") or _text(record, "session_id") or f"record-{place}"
     return {

@@ -16,7 +16,7 @@ import msgspec
 
 from agent_pipeline.errors import DataError
 from agent_pipeline.selection.embeddings import conversation_text
-from agent_pipeline.sessions.session import Message, is_learnt, json_bytes, tool_calls
+from agent_pipeline.sessions.session import Message, is_trained, json_bytes, tool_calls
 
 if TYPE_CHECKING:
     import numpy as np
@@ -52,7 +52,7 @@ def candidate(row: Mapping[str, Any]) -> Candidate:
     calls = Counter(name for name, _ in tool_calls(messages))
     agent = [str(row[name]) for name in ("project", "agent") if row.get(name)]
     tool = min(calls, key=lambda name: (-calls[name], name)) if calls else "no tool"
-    trained = [message for message in messages if message["role"] == "assistant" and is_learnt(message)]
+    trained = [message for message in messages if message["role"] == "assistant" and is_trained(message)]
     return Candidate(
         row_id=row["row_id"],
         text=conversation_text(messages),
@@ -76,7 +76,7 @@ def identity(messages: Sequence[Message]) -> bytes:
                     message["role"],
                     message.get("content") or "",
                     [[call["function"]["name"], call["function"]["arguments"]] for call in message.get("tool_calls") or ()],
-                    is_learnt(message),
+                    is_trained(message),
                 ]
                 for message in messages
                 if message["role"] != "system"

@@ -89,7 +89,7 @@ def content_sha256(messages: bytes, tools: bytes) -> str:
     return found.hexdigest()
 
 
-def is_learnt(message: Mapping[str, Any]) -> bool:
+def is_trained(message: Mapping[str, Any]) -> bool:
     """Whether an assistant's message is trained on: OpenAI's `weight: 0` says that it is not."""
     return bool(message.get("weight", 1))
 

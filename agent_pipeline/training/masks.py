@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from agent_pipeline.errors import DataError
-from agent_pipeline.sessions.session import Message, Tool, is_learnt
+from agent_pipeline.sessions.session import Message, Tool, is_trained
 from agent_pipeline.training.rendering import argument_texts, decoded, render
 from agent_pipeline.training.templates import special_tokens, stop_token
 
@@ -70,7 +70,7 @@ def encode(tokenizer: "PreTrainedTokenizerBase", messages: list[Message], tools:
     encoding = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
     trained, turns, position = [False] * len(encoding.input_ids), [], 0
     offsets = encoding.offset_mapping
-    weights = [is_learnt(message) for message in messages if message["role"] == "assistant"]
+    weights = [is_trained(message) for message in messages if message["role"] == "assistant"]
     for (start, end), trains in zip(spans, weights, strict=True):
         # A token belongs to the turn it begins in: of one that straddles the border, the model has already seen a part.
         while position < len(offsets) and offsets[position][0] < start:
@@ -124,7 +124,7 @@ def check(encoded: Encoded, tokenizer: "PreTrainedTokenizerBase", messages: list
         if message["role"] != "assistant":
             continue
         start, end = next(turns, (0, 0))
-        if any(trained != is_learnt(message) for trained in encoded.trained[start:end]) or any(encoded.trained[gap:start]):
+        if any(trained != is_trained(message) for trained in encoded.trained[start:end]) or any(encoded.trained[gap:start]):
             raise broken(f"the mask does not match the turn of message {index}")
         said, between = text(start, end), _bare(text(gap, start))
         if not (stop_token(tokenizer, said) and tokenizer.convert_ids_to_tokens(encoded.input_ids[end - 1]) in specials):
