@@ -111,7 +111,7 @@ def test_a_training_that_is_killed_leaves_the_last_good_adapter_and_goes_on_from
         (["materialize", "shop/nobody"], "has no partition shop/nobody"),
         (["materialize", "../../etc"], "is not a partition"),
         (["materialize", "shop/intern", "--set", "lora_rank=4"], "did you mean lora_r?"),
-        (["materialize", "shop/intern", "--set", "lora_r=many"], "wrong value"),
+        (["materialize", "shop/intern", "--set", "lora_r=many"], "lora_r"),
         (["materialize", "shop/intern", "--select", "sft_adaptor"], "cannot be resolved"),
         (["materialize", "shop/intern", "--select", "sft_adapter", "--set", "base_model=nobody/nothing"], "nobody/nothing"),
         (["discover", "/nowhere"], "does not exist"),
