@@ -1,6 +1,6 @@
 """`python -m benchmarks.nights [agents]`: what the sensor and the schedule cost for many agents, of which at most one changed.
 
-Each agent has the 70 or so sessions of the sample's `shop/support`. Printed are the seconds of each tick, the observations that it reports
+Each agent has the sessions of the sample's `shop/support`. Printed are the seconds of each tick, the observations that it reports
 and the runs that it requests. Events are counted because each is a row in Dagster's event log.
 """
 
