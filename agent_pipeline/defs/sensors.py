@@ -44,7 +44,9 @@ def discover_agents(context: dg.SensorEvaluationContext, workspace: dg.ResourceP
     if not changed and not new:
         return dg.SkipReason("; ".join(notes) or "No agent's sessions or labels have changed.")
     return dg.SensorResult(
-        skip_reason="; ".join(notes) or None,
+        skip_reason="; ".join(
+            [f"{len(changed)} agents have changed, {len(new)} are new", *notes]
+        ),  # else the UI says that nothing came of it
         dynamic_partitions_requests=[AGENTS.build_add_request(new)] if new else [],
         asset_events=[
             dg.AssetObservation("session_store", partition=name, tags={DATA_VERSION_TAG: each.version}) for name, each in changed.items()
