@@ -26,22 +26,14 @@ takes a fifth of the speed (125 → 99 tokens/s at batch 1 × 300 tokens), and g
 """
 
 
-class AdapterTraining(Options):
-    """How an adapter is trained. An optimizer step sees `batch_size` × `gradient_accumulation` rows.
-
-    On a CPU one row at a time is the fastest way to see four (125 tokens/s against 111 for a batch of 4, and 2.3 GB against 5.1):
-    nothing is padding.
-    """
+class Training(Options):
+    """What every trainer needs to know. An optimizer step sees `step_rows` rows."""
 
     other_names = {
         # TRL and transformers
         "num_train_epochs": "epochs",
         "per_device_train_batch_size": "batch_size",
-        "gradient_accumulation_steps": "gradient_accumulation",
         "lr_scheduler_type": "lr_scheduler",
-        # PEFT
-        "r": "lora_r",
-        "loraplus_lr_ratio": "lora_plus_lr_ratio",
         # SAGE and omniagents
         "num_epochs": "epochs",
         "max_seq_length": "max_length",
@@ -55,6 +47,44 @@ class AdapterTraining(Options):
     warmup_ratio: float = Field(default=0.1, ge=0, lt=1, description="Share of the steps over which the learning rate rises.")
     max_grad_norm: float = Field(default=1.0, gt=0, description="Gradients are clipped to this norm.")
     batch_size: int = Field(default=1, ge=1, description="Rows in a forward pass.")
+    gradient_checkpointing: Literal["auto", "on", "off"] = Field(
+        default="auto",
+        description="Recompute activations to save memory; auto does so for long rows. It does not change what is trained.",
+    )
+    max_length: int = Field(
+        default=2048, ge=16, description="Tokens of a row; longer rows lose their oldest exchanges, never part of an answer."
+    )
+    seed: int = Field(default=42, ge=0, description="Seed of the order of rows and of the adapter's initial values.")
+
+    def identity(self) -> dict[str, Any]:
+        """The options that change what is trained: how memory is saved does not."""
+        return self.model_dump(exclude={"gradient_checkpointing"})
+
+    @property
+    def step_rows(self) -> int:
+        """Rows of an optimizer step."""
+        return self.batch_size
+
+    def checkpoints_gradients(self, tokens: int) -> bool:
+        """Whether to recompute activations on the way back; `tokens` are those of a forward pass."""
+        return tokens > STORED_TOKENS if self.gradient_checkpointing == "auto" else self.gradient_checkpointing == "on"
+
+
+class AdapterTraining(Training):
+    """How an adapter is trained. An optimizer step sees `batch_size` × `gradient_accumulation` rows.
+
+    On a CPU one row at a time is the fastest way to see four (125 tokens/s against 111 for a batch of 4, and 2.3 GB against 5.1):
+    nothing is padding.
+    """
+
+    other_names = {
+        **Training.other_names,
+        "gradient_accumulation_steps": "gradient_accumulation",
+        # PEFT
+        "r": "lora_r",
+        "loraplus_lr_ratio": "lora_plus_lr_ratio",
+    }
+
     gradient_accumulation: int = Field(default=2, ge=1, description="Forward passes in an optimizer step.")
     lora_r: int = Field(default=16, ge=1, description="Rank of the adapter's matrices.")
     lora_alpha: int = Field(default=32, ge=1, description="Scale of the adapter: alpha / r multiplies its output.")
@@ -67,14 +97,11 @@ class AdapterTraining(Options):
         default=False, description="Train the adapter's second matrices faster than the first ones (LoRA+, Hayou et al. 2024)."
     )
     lora_plus_lr_ratio: float = Field(default=16.0, ge=1, description="LoRA+: how many times as fast.")
-    gradient_checkpointing: Literal["auto", "on", "off"] = Field(
-        default="auto",
-        description="Recompute activations to save memory; auto does so for long rows. It does not change what is trained.",
-    )
-    max_length: int = Field(
-        default=2048, ge=16, description="Tokens of a row; longer rows lose their oldest exchanges, never part of an answer."
-    )
-    seed: int = Field(default=42, ge=0, description="Seed of the order of rows and of the adapter's initial values.")
+
+    @property
+    def step_rows(self) -> int:
+        """Rows of an optimizer step."""
+        return self.batch_size * self.gradient_accumulation
 
 
 class TrainingConfig(AdapterTraining):
@@ -105,11 +132,35 @@ class TrainingConfig(AdapterTraining):
         names = [name.strip() for name in self.target_modules.split(",") if name.strip()]
         return names[0] if names == ["all-linear"] else names
 
-    def checkpoints_gradients(self, longest: int) -> bool:
-        """Whether to recompute activations on the way back; `longest` is the longest row in tokens."""
-        if self.gradient_checkpointing == "auto":
-            return self.batch_size * longest > STORED_TOKENS
-        return self.gradient_checkpointing == "on"
+
+class PreferenceTraining(Training):
+    """How an adapter that imitates is trained on from preferences. It keeps its rank and modules, and is the reference itself."""
+
+    other_names = {**Training.other_names, "kl_coef": "beta"}
+
+    learning_rate: float = Field(default=1e-4, gt=0, description="Peak learning rate; preferences need a tenth of what imitation does.")
+    batch_size: int = Field(default=4, ge=1, description="Rows of an optimizer step.")
+    beta: float = Field(default=0.1, gt=0, description="How strongly the adapter is held near the one that it starts from.")
+    min_rows: int = Field(default=8, ge=1, description="Train nothing from fewer rows.")
+    stop_steps: int = Field(
+        default=5, ge=1, description="Measure the kinds of decision on the split select, and write a checkpoint, every so many steps."
+    )
+    stop_fall: float = Field(
+        default=0.05, ge=0, le=1, description="Stop where the mean probability of the right decision falls so much for one kind."
+    )
+    stop_turns: int = Field(default=16, ge=0, description="Turns of each kind that are measured; 0 never stops.")
+
+
+class DpoTraining(PreferenceTraining):
+    """How an adapter is trained from pairs (DPO, Rafailov et al. 2023), a turn a side."""
+
+    sft_weight: float = Field(
+        default=0.2, ge=0, description="Weight of the chosen turns' own loss, which anchors their probability (RPO, Pang et al. 2024)."
+    )
+
+
+class KtoTraining(PreferenceTraining):
+    """How an adapter is trained from sessions that are each good or bad (KTO, Ethayarajh et al. 2024)."""
 
 
 @dataclass(frozen=True)

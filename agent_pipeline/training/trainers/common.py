@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 from agent_pipeline.errors import ModelError, SettingsError
 from agent_pipeline.options import did_you_mean
 from agent_pipeline.progress import Progress
-from agent_pipeline.training.config import Device, TrainingConfig
+from agent_pipeline.training.config import Device, Training, TrainingConfig
 
 if TYPE_CHECKING:
     from peft import LoraConfig
     from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 
-def shared_arguments(config: TrainingConfig, device: Device, work_dir: Path, rows: int, longest: int) -> dict[str, Any]:
-    """The arguments of any trainer of TRL over `rows` rows of at most `longest` tokens; checkpoints go to `work_dir`."""
+def shared_arguments(config: Training, device: Device, work_dir: Path, rows: int, tokens: int) -> dict[str, Any]:
+    """The arguments of any trainer over `rows` rows, with at most `tokens` in a forward pass; checkpoints go to `work_dir`."""
     return {
         "output_dir": str(work_dir),
         "num_train_epochs": config.epochs,
@@ -25,16 +25,14 @@ def shared_arguments(config: TrainingConfig, device: Device, work_dir: Path, row
         "lr_scheduler_type": config.lr_scheduler,
         "warmup_steps": config.warmup_ratio,  # below 1 it is a share of all steps
         "max_grad_norm": config.max_grad_norm,
-        "gradient_checkpointing": config.checkpoints_gradients(longest),
+        "gradient_checkpointing": config.checkpoints_gradients(tokens),
         "bf16": device.bf16,
         "use_cpu": device.name == "cpu",
         "seed": config.seed,
         "data_seed": config.seed,
-        "train_sampling_strategy": "sequential" if config.in_order else "random",
         "logging_steps": 1,
         "logging_nan_inf_filter": False,  # a training that diverges must be seen to
         "save_strategy": "steps",
-        "save_steps": config.checkpoint_steps,
         "save_total_limit": 2,  # the last may be half written when the process dies
         "dataloader_pin_memory": device.name != "cpu",
         "report_to": "none",
@@ -42,10 +40,9 @@ def shared_arguments(config: TrainingConfig, device: Device, work_dir: Path, row
     }
 
 
-def _max_steps(rows: int, config: TrainingConfig) -> int:
+def _max_steps(rows: int, config: Training) -> int:
     """TRL's `max_steps`: −1 where `epochs` decides, so that `max_steps` can only make a training shorter."""
-    batches = math.ceil(rows / config.batch_size)
-    by_epochs = math.ceil(math.ceil(batches / config.gradient_accumulation) * config.epochs)
+    by_epochs = math.ceil(math.ceil(rows / config.step_rows) * config.epochs)
     return config.max_steps if 0 < config.max_steps < by_epochs else -1
 
 

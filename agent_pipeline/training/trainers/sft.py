@@ -37,13 +37,14 @@ def build_trainer(
     """
     from trl import SFTConfig
 
-    step_rows = config.batch_size * config.gradient_accumulation
-    as_trees = trains_as_trees(model, rows, step_rows)
+    as_trees = trains_as_trees(model, rows, config.step_rows)
     longest = max(len(row.input_ids) for row in rows)
     arguments = SFTConfig(
-        **shared_arguments(config, device, work_dir, len(rows), longest),
+        **shared_arguments(config, device, work_dir, len(rows), config.batch_size * longest),
+        train_sampling_strategy="sequential" if config.in_order else "random",
+        save_steps=config.checkpoint_steps,
         max_length=None,  # rows fit already; TRL's own truncation would cut answers in the middle
-        per_device_train_batch_size=step_rows if as_trees else config.batch_size,
+        per_device_train_batch_size=config.step_rows if as_trees else config.batch_size,
         gradient_accumulation_steps=1 if as_trees else config.gradient_accumulation,
     )
     trainer = trainer_over(model, tokenizer, rows, arguments, progress, lora_of(config, model), as_trees)

@@ -35,16 +35,25 @@ HEAD_ROWS = 512
 def trees_of_step(rows: Sequence[Encoded], max_nodes: int = MAX_NODES) -> list[tuple[PrefixTree, list[int]]]:
     """Lay out the rows of one optimizer step as trees of at most `max_nodes` nodes each; a longer row is a tree of its own.
 
-    Returns each tree with the indices of its rows. Rows are sorted first, so that those with the longest common prefix share a tree.
+    Returns each tree with the indices of its rows.
     """
-    order = sorted(range(len(rows)), key=lambda index: rows[index].input_ids)
+    groups = grouped([[row] for row in rows], max_nodes)
+    return [(prefix_tree([rows[index] for index in group]), group) for group in groups]
+
+
+def grouped(units: Sequence[Sequence[Encoded]], max_nodes: int = MAX_NODES) -> list[list[int]]:
+    """Indices of units (rows that must share a tree) in groups, whose trees have at most `max_nodes` nodes; a larger unit is one by itself.
+
+    Units are sorted first, so that those with the longest common prefix share a group.
+    """
+    order = sorted(range(len(units)), key=lambda index: units[index][0].input_ids)
     groups: list[list[int]] = []
     for index in order:
-        if groups and len(prefix_tree([rows[each] for each in [*groups[-1], index]]).tokens) <= max_nodes:
+        if groups and len(prefix_tree([row for each in [*groups[-1], index] for row in units[each]]).tokens) <= max_nodes:
             groups[-1].append(index)
         else:
             groups.append([index])
-    return [(prefix_tree([rows[index] for index in group]), group) for group in groups]
+    return groups
 
 
 def shared_fraction(rows: Sequence[Encoded], step_rows: int) -> float:
@@ -67,7 +76,8 @@ def tree_tensors(tree: PrefixTree, dtype: "torch.dtype") -> dict[str, Any]:
     """The model's inputs for a tree, and what the loss needs.
 
     `input_ids` and `position_ids` are (1, nodes), `attention_mask` is (1, 1, nodes, nodes) and additive. `predictors` (n,) are the nodes
-    whose state predicts a trained node, `targets` (n,) its token, `weights` (n,) the number of rows that train it.
+    whose state predicts a trained node, `targets` (n,) its token, `weights` (n,) the number of rows that train it. `row_of` and `place_of`
+    (m,) name, for each trained token of each row, the row and the place in `targets`.
     """
     import numpy as np
     import torch
@@ -75,7 +85,8 @@ def tree_tensors(tree: PrefixTree, dtype: "torch.dtype") -> dict[str, Any]:
     nodes = np.arange(len(tree.tokens))
     visible = torch.from_numpy((nodes[None, :] <= nodes[:, None]) & (nodes[:, None] < tree.ends[None, :]))
     mask = torch.zeros(visible.shape, dtype=dtype).masked_fill_(~visible, torch.finfo(dtype).min)
-    trained, weights = np.unique(np.concatenate([row for _, row in tree.trained]), return_counts=True)
+    nodes_of_rows = np.concatenate([row for _, row in tree.trained])
+    trained, places, weights = np.unique(nodes_of_rows, return_inverse=True, return_counts=True)
     return {
         "input_ids": torch.from_numpy(tree.tokens)[None],
         "position_ids": torch.from_numpy(tree.depths)[None],
@@ -83,11 +94,24 @@ def tree_tensors(tree: PrefixTree, dtype: "torch.dtype") -> dict[str, Any]:
         "predictors": torch.from_numpy(tree.parents[trained]),
         "targets": torch.from_numpy(tree.tokens[trained]),
         "weights": torch.from_numpy(weights).to(torch.float32),
+        "row_of": torch.from_numpy(np.repeat([index for index, _ in tree.trained], [len(row) for _, row in tree.trained])),
+        "place_of": torch.from_numpy(places),
     }
 
 
 def tree_loss(causal: "PreTrainedModel", inputs: dict[str, "torch.Tensor"]) -> "torch.Tensor":
     """The summed negative log-likelihood, in nats, of every trained token of every row in a tree."""
+    return (token_losses(causal, inputs) * inputs["weights"]).sum()
+
+
+def row_log_probs(causal: "PreTrainedModel", inputs: dict[str, "torch.Tensor"], rows: int) -> "torch.Tensor":
+    """(rows,): the log-probability, in nats, of each row's trained tokens."""
+    log_probs = -token_losses(causal, inputs)[inputs["place_of"]]
+    return log_probs.new_zeros(rows).index_add(0, inputs["row_of"], log_probs)
+
+
+def token_losses(causal: "PreTrainedModel", inputs: dict[str, "torch.Tensor"]) -> "torch.Tensor":
+    """(n,): the negative log-likelihood, in nats, of each trained node of a tree."""
     import torch
     from torch.nn.functional import cross_entropy
     from torch.utils.checkpoint import checkpoint
@@ -96,12 +120,12 @@ def tree_loss(causal: "PreTrainedModel", inputs: dict[str, "torch.Tensor"]) -> "
     names = ("input_ids", "position_ids", "attention_mask")
     hidden = body(**{name: inputs[name] for name in names}, use_cache=False).last_hidden_state[0]
 
-    def part(states: "torch.Tensor", targets: "torch.Tensor", weights: "torch.Tensor") -> "torch.Tensor":
-        return (cross_entropy(head(states).float(), targets, reduction="none") * weights).sum()
+    def part(states: "torch.Tensor", targets: "torch.Tensor") -> "torch.Tensor":
+        return cross_entropy(head(states).float(), targets, reduction="none")
 
-    columns = (hidden[inputs["predictors"]], inputs["targets"], inputs["weights"])
+    columns = (hidden[inputs["predictors"]], inputs["targets"])
     parts = zip(*(column.split(HEAD_ROWS) for column in columns), strict=True)
-    return torch.stack([checkpoint(part, *each, use_reentrant=False) for each in parts]).sum()
+    return torch.cat([checkpoint(part, *each, use_reentrant=False) for each in parts])
 
 
 def tree_trainer(*args: Any, **kwargs: Any) -> "SFTTrainer":
