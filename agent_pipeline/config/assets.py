@@ -46,6 +46,11 @@ class JudgingConfig(Options):
         description="Measures to take of every session, as at_most_steps(12), tool_success_rate >= 0.8 or my_package.measures.polite; "
         f"registered: {', '.join(sorted(MEASURES))}.",
     )
+    turn_measures: list[str] = Field(
+        default=[],
+        description="Measures to take of each of the agent's turns on its own (its words, its calls, their results), written as measures; "
+        "the column turns names those that a turn fails, and sft_dataset.untrained_turns leaves such turns out of training.",
+    )
     decided_by: list[str] = Field(
         default=list(Policy().decided_by),
         description=f"Who decides, the first with an opinion first: {', '.join(JUDGES)}; measures+llm is both together.",
@@ -92,10 +97,11 @@ class CurationConfig(Options):
 class SftConfig(ConversationFileOptions):
     """The supervised rows."""
 
-    learn_turns_that: list[str] = Field(
-        default=[],
-        description="Measures to take of each of the agent's turns (its words, calls and their results): only turns that pass them all are "
-        "trained, the others stay as context. Written as for judged_sessions: no_tool_errors, arguments_match_schema.",
+    untrained_turns: list[str] = Field(
+        default=["failed_measures"],
+        description="Facts of the column turns of judged_sessions: a turn with one of them is context and is not trained. tool_error: "
+        "a tool returned an error; refused: the environment did not carry the call out; breaks_schema: the arguments break the tool's "
+        "schema; repeated_call: the call repeats an earlier one; failed_measures: the turn fails one of judged_sessions.turn_measures.",
     )
 
 

@@ -22,6 +22,7 @@ from agent_pipeline.export.converter import check_outtypes
 from agent_pipeline.ingestion.reading import task_expression
 from agent_pipeline.judging import Policy, parse_measures
 from agent_pipeline.judging.leaks import leak_patterns
+from agent_pipeline.judging.turns import check_facts
 from agent_pipeline.keys import PartitionKey, parse_key
 from agent_pipeline.options import Options, did_you_mean
 from agent_pipeline.redaction import Redactor
@@ -92,7 +93,7 @@ def unknown_agents(settings: Settings, partitions: Iterable[PartitionKey]) -> li
 
 
 def _judging(config: JudgingConfig) -> None:
-    parse_measures(config.measures)
+    parse_measures([*config.measures, *config.turn_measures])
     Policy(config.decided_by, config.when_unjudged, config.score_acceptable, config.score_unacceptable, config.metrics)
 
 
@@ -105,7 +106,7 @@ CHECKS: dict[type[Options], Callable[[Any], object]] = {
     SessionsConfig: lambda config: repair_policy(config.repair),
     JudgingConfig: _judging,
     CurationConfig: _curation,
-    SftConfig: lambda config: parse_measures(config.learn_turns_that),
+    SftConfig: lambda config: check_facts(config.untrained_turns),
     CoresetConfig: lambda config: check_embeddings(config.embeddings),
     GgufConfig: lambda config: check_outtypes(config.outtypes),
 }

@@ -6,7 +6,7 @@ Nothing is replaced before the rows are proved to be in one split each, and noth
 import hashlib
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,7 +25,7 @@ from agent_pipeline.datasets.sft import SFT, sft_rows
 from agent_pipeline.datasets.sharegpt import SHAREGPT, sharegpt_rows
 from agent_pipeline.datasets.splits import SplitSizes, overlaps
 from agent_pipeline.errors import DataError
-from agent_pipeline.judging import ConfiguredMeasure
+from agent_pipeline.judging.turns import check_facts
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.tables import stored_batches, to_batches, to_rows
 from agent_pipeline.storage.lake import Lake, StagedTable
@@ -75,25 +75,27 @@ class Built:
 
 
 def build_sft(
-    lake: Lake, key: PartitionKey, sizes: SplitSizes, measures: list[ConfiguredMeasure] | None = None, files: FileOptions = DEFAULT_FILES
+    lake: Lake, key: PartitionKey, sizes: SplitSizes, untrained_facts: Sequence[str] = (), files: FileOptions = DEFAULT_FILES
 ) -> Built:
-    """Build `sft_dataset`: conversations to imitate. Turns that fail one of the measures are not trained.
+    """Build `sft_dataset`: conversations to imitate. Turns with one of the facts (`judging.turns.TurnFacts`) are not trained.
 
     Raises:
         DataError: there are no curated sessions, or they or the ledger are damaged.
+        SettingsError: one is no fact about a turn.
         SplitError: something is in two splits.
         ExportError: the hub refuses.
     """
+    check_facts(untrained_facts)
     counts: Counter[str] = Counter()
     curated = Curated.open(lake, key, sizes)
-    rows = sft_rows(curated.kept(), curated.ledger, counts, measures or [])
+    rows = sft_rows(curated.kept(), curated.ledger, counts, untrained_facts)
     publication = Publication(
         asset="sft_dataset",
         partition=str(key),
         agents=[str(key)],
         description="Conversations of an agent, to imitate.",
         task="text-generation",
-        filters=[f"only turns that pass {each.name} are trained; the others have weight 0" for each in measures or ()],
+        filters=[f"turns with the fact {each} have weight 0: they are not trained" for each in untrained_facts],
     )
     built = build(lake, key, SFT, "messages", rows, counts, publication, files)
     built.tasks_in_an_older_split = curated.ledger.older_than_the_sizes

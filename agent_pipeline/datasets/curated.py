@@ -46,6 +46,7 @@ _READ = [
     "verdict_score",
     "attack_succeeded",
     "error",
+    "turns",
 ]
 
 

@@ -12,9 +12,8 @@ import msgspec
 import pyarrow as pa
 
 from agent_pipeline.datasets.splits import TaskSplit
-from agent_pipeline.judging import ConfiguredMeasure, EvaluationContext
-from agent_pipeline.sessions.session import Message, Session, is_trained
-from agent_pipeline.sessions.tables import row_session
+from agent_pipeline.judging.turns import untrained_turns
+from agent_pipeline.sessions.session import Message, is_trained
 
 SFT = pa.schema(
     [
@@ -44,26 +43,29 @@ _HEADS = msgspec.json.Decoder(list[_Head])
 
 
 def sft_rows(
-    rows: Iterable[Mapping[str, Any]], split: TaskSplit, counts: Counter[str] | None = None, measures: Sequence[ConfiguredMeasure] = ()
+    rows: Iterable[Mapping[str, Any]], split: TaskSplit, counts: Counter[str] | None = None, untrained_facts: Sequence[str] = ()
 ) -> Iterator[dict[str, Any]]:
     """Rows of `SFT` from rows of sessions (`session_row`, or the table `curated_sessions`), one at a time, in their order.
 
-    JSON columns may be `msgspec.Raw`; they are decoded only where a conversation changes. With `measures`, only the turns that pass all of
-    them are trained; see `untrained_turns`. What follows the last trained message (a closing user message, a last tool result) is cut; a
-    session without one makes no row. `row_id` is the session id, followed by `#` and the positions of the turns that a measure took out:
-    another choice of turns is another row. `counts` gets `sessions`, `rows`, `trailing_messages_cut`, `no_assistant_message`,
-    `no_turn_to_train`, `turns`, `turns_not_trained`, `turns_not_measured`.
+    JSON columns may be `msgspec.Raw`; they are decoded only where a conversation changes. A turn with one of `untrained_facts` (names of
+    `judging.turns.TurnFacts`, read in the column `turns`) is not trained. What follows the last trained message (a closing user message, a
+    last tool result) is cut; a session without one makes no row. `row_id` is the session id, followed by `#` and the positions of the turns
+    that a fact took out: another choice of turns is another row. `counts` gets `sessions`, `rows`, `trailing_messages_cut`,
+    `no_assistant_message`, `no_turn_to_train`, `turns`, `turns_not_trained`.
     """
     counts = Counter() if counts is None else counts
     for row in rows:
         counts["sessions"] += 1
         messages = row["messages"]
         heads = _HEADS.decode(messages) if isinstance(messages, msgspec.Raw) else msgspec.convert(messages, list[_Head])
-        untrained = untrained_turns(row_session(dict(row)), measures, counts) if measures else []
-        trained = [at for at, each in enumerate(heads) if each.role == "assistant" and each.weight and at not in untrained]
+        turns = [at for at, each in enumerate(heads) if each.role == "assistant"]
+        untrained = [turns[at] for at in untrained_turns(row.get("turns") or (), untrained_facts)]
+        trained = [at for at in turns if heads[at].weight and at not in untrained]
+        counts["turns"] += len(turns)
+        if len(trained) < len(turns):
+            counts["turns_not_trained"] += len(turns) - len(trained)
         if not trained:
-            agent_spoke = any(each.role == "assistant" for each in heads)
-            counts["no_turn_to_train" if agent_spoke else "no_assistant_message"] += 1
+            counts["no_turn_to_train" if turns else "no_assistant_message"] += 1
             continue
         counts["rows"] += 1
         counts["trailing_messages_cut"] += len(heads) - trained[-1] - 1
@@ -92,28 +94,6 @@ def known_score(session: Mapping[str, Any]) -> float | None:
         return session["verdict_score"]
     of_judgment = {"acceptable": 1.0, "unacceptable": 0.0}.get(session["judgment"] or "")
     return of_judgment if session["score"] is None else session["score"]
-
-
-def untrained_turns(session: Session, measures: Sequence[ConfiguredMeasure], counts: Counter[str]) -> list[int]:
-    """The positions of the assistant's messages that fail a measure, taken of the turn alone: its words, its calls and their results.
-
-    A turn whose measure raises is not trained, since nobody found it good; a measure that does not apply to a turn says nothing.
-    """
-    untrained = []
-    for at, message in enumerate(session.messages):
-        if message["role"] != "assistant":
-            continue
-        end = at + 1
-        while end < len(session.messages) and session.messages[end]["role"] == "tool":
-            end += 1
-        results = [each.take(EvaluationContext(session.messages[at:end], session.tools)) for each in measures]
-        raised = any(result.raised for result in results)
-        counts["turns"] += 1
-        counts["turns_not_measured"] += raised
-        if raised or any(result.passed is False for result in results):
-            untrained.append(at)
-    counts["turns_not_trained"] += len(untrained)
-    return untrained
 
 
 def to_last_assistant(messages: list[Message]) -> list[Message]:

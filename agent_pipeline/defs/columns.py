@@ -48,6 +48,7 @@ _DECIDING = (
 )
 _DECIDED = _of("judged_sessions", *_DECIDING)
 _TEXT = _of("curated_sessions", "messages", "tools")
+_TURNS = _of("curated_sessions", "turns")
 _HASH = _of("curated_sessions", "content_sha256")
 _TASK = _of("curated_sessions", "task_key", "session_id", "parent_session_id")
 _ID = _of("curated_sessions", "session_id")
@@ -68,7 +69,7 @@ TABLES: dict[str, Columns] = {
     "sft_dataset": Columns(
         SFT,
         _same("curated_sessions", ["session_id", "content_sha256", "tools", "created_at"])
-        | {"row_id": [*_ID, *_TEXT], "task_key": _TASK, "split": _TASK, "messages": _TEXT}
+        | {"row_id": [*_ID, *_TEXT, *_TURNS], "task_key": _TASK, "split": _TASK, "messages": [*_TEXT, *_TURNS]}
         | {"score": _of("curated_sessions", "verdict_score")},
     ),
     "preference_dataset": Columns(

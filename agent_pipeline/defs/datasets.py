@@ -16,7 +16,6 @@ from agent_pipeline.defs.partitions import AGENTS, agent_key
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.run_config import in_force
 from agent_pipeline.defs.specs import asset_options, version
-from agent_pipeline.judging import parse_measures
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.selection.duplicates import NearAcrossSplit, near_across_splits
 from agent_pipeline.sessions.tables import stored_batches, to_rows
@@ -42,8 +41,8 @@ def sft_dataset(context: dg.AssetExecutionContext, workspace: dg.ResourceParam[W
     """Conversations to imitate (`messages`, `tools`), one a kept session, each in the permanent split of its task."""
     with user_errors():
         config = in_force(context, workspace, SftConfig)
-        measures = parse_measures(config.learn_turns_that)
-        return result(build_sft(workspace.open_lake(), agent_key(context), split_sizes(workspace), measures, config), "messages")
+        built = build_sft(workspace.open_lake(), agent_key(context), split_sizes(workspace), config.untrained_turns, config)
+        return result(built, "messages")
 
 
 @dg.asset(

@@ -9,7 +9,7 @@ from agent_pipeline.defs.run_config import config_fields
 from agent_pipeline.options import Options
 
 OWNER = "team:agent-pipeline"
-CODE_VERSION = "4"
+CODE_VERSION = "5"
 """Raise it when the meaning of a stored table or artifact changes: assets of an older version then show as stale."""
 
 TABLES, ARTIFACTS = "tables", "artifacts"

@@ -117,6 +117,7 @@ def judged_sessions(context: dg.AssetExecutionContext, workspace: dg.ResourcePar
         key = agent_key(context)
         policy = Policy(config.decided_by, config.when_unjudged, config.score_acceptable, config.score_unacceptable, config.metrics)
         panel = Panel(parse_measures(config.measures), policy, workspace.labels(key), ask_llm=config.ask_llm)
+        panel.turn_measures = parse_measures(config.turn_measures)
         panel.labels.redact(Redactor(workspace.settings().redaction_options))
         limits = Limits(config.llm_max_requests, config.llm_max_tokens, config.llm_max_usd)
         with workspace.open_judge(limits) if policy.has("llm") else nullcontext() as panel.llm:
@@ -133,6 +134,7 @@ def judged_sessions(context: dg.AssetExecutionContext, workspace: dg.ResourcePar
                 PENDING: panel.pending,
                 "measures_failed": counts_table(panel.failed, "measure"),
                 "measures_not_taken": counts_table(panel.not_taken, "measure and why"),
+                "turns": counts_table(panel.turns, "fact about a turn"),
                 "metrics_without_a_direction": counts_table(panel.undeclared, "metric"),
                 "agreement_with_people": _agreement_table(panel.agreement),
                 "labels": "\n".join(panel.labels.notes) or f"{len(panel.labels.by_id)} read",

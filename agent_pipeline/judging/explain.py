@@ -1,5 +1,6 @@
 """A session's way from its source to its rows, in about ten lines for a person."""
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -7,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from agent_pipeline.errors import DataError
+from agent_pipeline.judging.turns import true_facts
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.tables import CURATED, JUDGED, SESSIONS, to_rows
 from agent_pipeline.storage.lake import Lake
@@ -54,6 +56,8 @@ def _in_partition(lake: Lake, key: PartitionKey, session_id: str) -> Iterator[st
         yield f"verdict    {judged['verdict'] or 'none'}" + (f" by {by}: {judged['verdict_reasons']}" if by else "")
         opinions = {name: opinion["verdict"] or opinion["reason"] for name, opinion in judged["opinions"].items()}
         yield f"opinions   {', '.join(f'{name}: {opinion}' for name, opinion in opinions.items()) or 'none'}"
+        facts = Counter(fact for turn in judged["turns"] for fact in true_facts(turn))
+        yield f"turns      {len(judged['turns'])}: {_counts(facts)}"
     if curated := rows.get("curated_sessions"):
         why = " ".join(filter(None, (curated["drop_reason"], curated["drop_detail"] and f"({curated['drop_detail']})")))
         other = curated["duplicate_of"] or curated["continued_by"]

@@ -1,14 +1,12 @@
 """The measures that come with the pipeline. Each says in its reason what it saw, never with the conversation's own words."""
 
-import json
 import re
-from functools import lru_cache
-from typing import Any
 
 from agent_pipeline.judging.context import EvaluationContext
 from agent_pipeline.judging.measures import MeasureResult, measure
+from agent_pipeline.judging.schemas import call_fault
 from agent_pipeline.sessions.session import canonical_json
-from agent_pipeline.sessions.text import Call, is_tool_error
+from agent_pipeline.sessions.text import is_tool_error
 
 # How a model declines, at the beginning of its answer. An apology alone ("I'm sorry, your order is late") is none.
 _REFUSAL = re.compile(
@@ -67,14 +65,11 @@ def arguments_match_schema(context: EvaluationContext) -> MeasureResult:
     """Every call is of a tool that there is, with arguments that its JSON schema allows."""
     if not context.calls:
         return MeasureResult(True)
-    schemas = {function["name"]: function.get("parameters") for tool in context.tools if (function := _function(tool))}
-    if not schemas:
+    if not context.tools:
         return MeasureResult(None, "the session has no tools to check with")
     for number, call in enumerate(context.calls, 1):
-        if call.name not in schemas:
-            return MeasureResult(False, f"call {number} is of {call.name}, which is no tool of the session")
-        if wrong := _mismatch(call, schemas[call.name]):
-            return MeasureResult(False, f"call {number} ({call.name}): {wrong}")
+        if fault := call_fault(call, context.tools):
+            return MeasureResult(False, f"call {number} ({call.name}): {fault}")
     return MeasureResult(True)
 
 
@@ -140,37 +135,3 @@ def _ended_on_tool(context: EvaluationContext) -> bool:
     """Whether the source says that the run ended with its last tool call, and it does."""
     spoken = [message for message in context.messages if message["role"] in ("assistant", "tool")]
     return bool(context.metadata.get("ends_on_tool") and spoken and (spoken[-1]["role"] == "tool" or spoken[-1].get("tool_calls")))
-
-
-def _function(tool: dict[str, Any]) -> dict[str, Any] | None:
-    function = tool.get("function")
-    return function if isinstance(function, dict) and isinstance(function.get("name"), str) else None
-
-
-def _mismatch(call: Call, schema: Any) -> str:
-    """What is wrong with a call's arguments; empty if nothing is. A broken schema raises: it can pass and fail nothing."""
-    import jsonschema
-
-    if call.arguments is None:
-        return "its arguments are not a JSON object"
-    if not isinstance(schema, dict):
-        return ""
-    error = jsonschema.exceptions.best_match(_validator(canonical_json(schema)).iter_errors(call.arguments))
-    if error is None:
-        return ""
-    where = ".".join(str(part) for part in error.absolute_path) or "the arguments"
-    # The message of jsonschema quotes the value, which may be private.
-    return f"{where} breaks the schema's {error.validator!r}"
-
-
-@lru_cache(maxsize=1024)
-def _validator(schema: str) -> Any:
-    """The validator of a JSON schema (its text, since sessions share their tools' schemas, not the objects)."""
-    import jsonschema
-    import referencing
-
-    parsed = json.loads(schema)
-    kind = jsonschema.validators.validator_for(parsed, default=jsonschema.Draft202012Validator)
-    kind.check_schema(parsed)
-    # A registry of its own: a schema that names another by URL must not make us fetch it.
-    return kind(parsed, registry=referencing.Registry())

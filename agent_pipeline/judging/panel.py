@@ -1,7 +1,7 @@
 """All judges on a stream of sessions: everything that costs nothing first, the language model only where it still matters."""
 
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
@@ -12,6 +12,7 @@ from agent_pipeline.judging.labels import Labels
 from agent_pipeline.judging.llm import LlmJudge
 from agent_pipeline.judging.measures import ConfiguredMeasure, MeasureResult
 from agent_pipeline.judging.policy import Judged, Opinion, Policy, decide, opinions_of
+from agent_pipeline.judging.turns import TurnFacts, true_facts, turn_facts
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.session import Session
 
@@ -24,6 +25,7 @@ class _Heard(NamedTuple):
     results: dict[str, MeasureResult]
     opinions: dict[str, Opinion]
     llm: "Future[Opinion] | None"
+    turns: list[TurnFacts]
 
 
 @dataclass
@@ -40,11 +42,13 @@ class Panel:
     labels: Labels
     llm: LlmJudge | None = None
     ask_llm: AskLlm = "undecided"
+    turn_measures: Sequence[ConfiguredMeasure] = ()
     verdicts: Counter[str] = field(default_factory=Counter)
     pending: int = 0
     failed: Counter[str] = field(default_factory=Counter)
     not_taken: Counter[str] = field(default_factory=Counter)
     undeclared: Counter[str] = field(default_factory=Counter)
+    turns: Counter[str] = field(default_factory=Counter)
     agreement: Agreement = field(default_factory=Agreement)
 
     def judge(self, sessions: Iterable[tuple[Any, Session]]) -> Iterator[tuple[Any, Judged]]:
@@ -84,7 +88,7 @@ class Panel:
         results = {each.name: each.take(context) for each in self.measures}
         opinions = opinions_of(session, results, self.policy, self.labels.by_id.get(session.session_id))
         asked = self.llm.opinion(context) if self.llm and self._matters(session, opinions) else None
-        return _Heard(key, session, results, opinions, asked)
+        return _Heard(key, session, results, opinions, asked, turn_facts(context, self.turn_measures))
 
     def _matters(self, session: Session, opinions: dict[str, Opinion]) -> bool:
         if session.archived or session.error is not None or session.attack_succeeded:
@@ -95,7 +99,8 @@ class Panel:
 
     def _decided(self, heard: _Heard) -> tuple[Any, Judged]:
         opinions = heard.opinions | ({"llm": heard.llm.result()} if heard.llm else {})
-        judged = decide(heard.session, self.policy, heard.results, opinions)
+        judged = decide(heard.session, self.policy, heard.results, opinions)._replace(turns=heard.turns)
+        self.turns.update(name for turn in heard.turns for name in ("turns", *true_facts(turn._asdict())))
         self.pending += any(each.pending for each in opinions.values()) and self.policy.asks_for("llm", heard.opinions)
         self.verdicts[f"{judged.verdict} by {judged.verdict_by}" if judged.verdict else "none"] += 1
         for name, result in judged.measures.items():

@@ -15,6 +15,7 @@ from agent_pipeline.errors import SettingsError
 from agent_pipeline.judging.context import EvaluationContext
 from agent_pipeline.judging.labels import VERDICTS, Label, Verdict
 from agent_pipeline.judging.measures import ConfiguredMeasure, MeasureResult, parse_measures
+from agent_pipeline.judging.turns import TurnFacts, turn_facts
 from agent_pipeline.options import did_you_mean
 from agent_pipeline.sessions.session import Session
 
@@ -56,6 +57,7 @@ class Judged(NamedTuple):
     verdict_score: float | None
     measures: dict[str, MeasureResult]
     opinions: dict[str, Opinion]
+    turns: Sequence[TurnFacts] = ()
 
 
 class Metric(NamedTuple):
@@ -157,7 +159,8 @@ def judge(
     context = EvaluationContext.of(session)
     results = {each.name: each.take(context) for each in configured}
     opinions = opinions_of(session, results, policy, label)
-    return decide(session, policy, results, opinions | ({"llm": llm} if llm else {}))
+    judged = decide(session, policy, results, opinions | ({"llm": llm} if llm else {}))
+    return judged._replace(turns=turn_facts(context))
 
 
 def opinions_of(session: Session, results: Mapping[str, MeasureResult], policy: Policy, label: Label | None) -> dict[str, Opinion]:

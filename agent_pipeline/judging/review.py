@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from agent_pipeline.errors import DataError, SettingsError
+from agent_pipeline.judging.turns import readable_facts
+from agent_pipeline.sessions.session import is_trained
 from agent_pipeline.sessions.text import readable
 
 FIRST = ("unjudged", "disagreement")
@@ -45,7 +47,7 @@ def sample(rows: Iterable[dict[str, Any]], count: int, seed: int = 0, first: str
 
     def candidates() -> Iterable[tuple[int, str, dict[str, Any]]]:
         for row in rows:
-            if "opinions" not in row:
+            if "turns" not in row:
                 raise DataError("These judged_sessions are an older version's: materialize judged_sessions again.")
             why = _why(row)
             counts[why] += 1
@@ -91,8 +93,20 @@ def _review_row(row: dict[str, Any], why: str) -> dict[str, Any]:
         f"{name}: {opinion['verdict'] or 'no opinion'}" + (f" ({opinion['reason']})" if opinion["reason"] else "")
         for name, opinion in row["opinions"].items()
     )
-    made = {"judgment": "", "reason": "", "why": why, "opinions": opinions, "conversation": readable(row["messages"])}
+    made = {"judgment": "", "reason": "", "why": why, "opinions": opinions, "conversation": _conversation(row)}
     return {name: made.get(name, row.get(name)) for name in COLUMNS}
+
+
+def _conversation(row: dict[str, Any]) -> str:
+    """The conversation for a reader, with a line `FACTS: …` after each turn of which there are any."""
+    turns, parts = iter(row["turns"]), []
+    for message in row["messages"]:
+        parts.append(readable([message]))
+        facts = readable_facts(next(turns)) if message["role"] == "assistant" else []
+        facts += [] if is_trained(message) else ["not trained, by its source"]
+        if facts:
+            parts.append(f"FACTS: {', '.join(facts)}")
+    return "\n\n".join(parts)
 
 
 def _csv(rows: list[dict[str, Any]]) -> str:

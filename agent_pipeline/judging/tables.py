@@ -27,6 +27,7 @@ def verdict_columns(judged: Judged) -> dict[str, Any]:
     return judged._asdict() | {
         "measures": {name: result._asdict() for name, result in judged.measures.items()},
         "opinions": {name: opinion._asdict() for name, opinion in judged.opinions.items()},
+        "turns": [turn._asdict() for turn in judged.turns],
     }
 
 

@@ -60,6 +60,18 @@ SESSIONS = pa.schema(
     ]
 )
 
+TURN = pa.struct(
+    [
+        pa.field("tool_error", pa.bool_()),
+        pa.field("refused", pa.bool_()),
+        pa.field("breaks_schema", pa.bool_()),
+        pa.field("repeated_call", pa.bool_()),
+        pa.field("corrected_later", pa.bool_()),
+        pa.field("failed_measures", pa.list_(pa.string())),
+    ]
+)
+"""The facts about one turn: `judging.turns.TurnFacts`."""
+
 JUDGED = pa.schema(
     [
         *SESSIONS,
@@ -70,6 +82,7 @@ JUDGED = pa.schema(
         pa.field("verdict_score", pa.float64()),  # how good the session is, 0 to 1, by whoever decided
         pa.field("measures", pa.json_()),
         pa.field("opinions", pa.json_()),
+        pa.field("turns", pa.list_(TURN)),  # one for each of the agent's messages, in their order
     ]
 )
 
@@ -196,6 +209,14 @@ def column(values: list[Any], field: pa.Field) -> pa.Array:
     """
     if is_json(field.type):
         return pa.ExtensionArray.from_storage(field.type, _buffers(values, pa.string()))
+    if pa.types.is_list(field.type):
+        lists = [value or () for value in values]
+        ends = pa.py_buffer(np.cumsum([0, *map(len, lists)], dtype=np.int32))
+        flat = column([each for value in lists for each in value], field.type.value_field)
+        return pa.ListArray.from_buffers(field.type, len(lists), [_validity(values), ends], children=[flat])
+    if pa.types.is_struct(field.type):
+        parts = [column([value[each.name] for value in values], each) for each in field.type]
+        return pa.StructArray.from_arrays(parts, fields=list(field.type))
     known = pa.types.is_string(field.type) or pa.types.is_binary(field.type) or pa.types.is_boolean(field.type)
     if known or field.type in (pa.float64(), pa.int64(), _UTC):
         return _buffers(values, field.type)
@@ -203,8 +224,7 @@ def column(values: list[Any], field: pa.Field) -> pa.Array:
 
 
 def _buffers(values: list[Any], kind: pa.DataType) -> pa.Array:
-    missing = values.count(None)
-    validity = pa.py_buffer(_bits([value is not None for value in values])) if missing else None
+    missing, validity = values.count(None), _validity(values)
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
         texts = [value if type(value) is bytes else b"" if value is None else value.encode("utf-8") for value in values]
         ends = np.cumsum([0, *map(len, texts)], dtype=np.int64)
@@ -222,6 +242,10 @@ def _buffers(values: list[Any], kind: pa.DataType) -> pa.Array:
     else:
         data = np.array([0 if value is None else value for value in values], dtype=np.float64 if kind == pa.float64() else np.int64)
     return pa.Array.from_buffers(kind, len(values), [validity, pa.py_buffer(data)], missing)
+
+
+def _validity(values: list[Any]) -> pa.Buffer | None:
+    return pa.py_buffer(_bits([value is not None for value in values])) if None in values else None
 
 
 def _bits(flags: list[bool]) -> Any:

@@ -1,6 +1,7 @@
 """What a conversation says: its calls paired with their results, its texts, and the whole of it as a person reads it."""
 
 import json
+import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -84,10 +85,14 @@ def readable(messages: Iterable[Message]) -> str:
     return "\n\n".join(parts)
 
 
+_EXCEPTION = re.compile(r"error|<tool_use_error>|[\w.]{1,80}(?:Error|Exception): |traceback \(most recent call last\)", re.IGNORECASE)
+
+
 def is_tool_error(text: str) -> bool:
-    """Whether a tool result reads as an error: a JSON object with a true `error` or `is_error`, or a text that begins with "Error"."""
+    """Whether a tool result reads as an error: a JSON object with a true `error` or `is_error`, or a text that begins with "Error", with an
+    exception's name (`ValueError: `), or with a traceback."""
     text = text.strip()
-    if text[:5].lower() == "error":
+    if _EXCEPTION.match(text):
         return True
     if not text.startswith("{") or ('"error"' not in text and '"is_error"' not in text):  # most results need no decoding
         return False

@@ -5,6 +5,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from agent_pipeline.judging import EvaluationContext, parse_measures
+from agent_pipeline.judging.turns import turn_facts
 from agent_pipeline.sessions.items import to_messages
 from agent_pipeline.sessions.repair import repaired
 from agent_pipeline.sessions.session import Message, Session
@@ -61,3 +63,9 @@ def chats(draw: st.DrawFn) -> list[Message]:
 def rows_of(*sessions):
     """Sessions as rows of the lake's first table."""
     return [session_row(each) for each in sessions]
+
+
+def with_turns(*sessions, measures=()):
+    """Sessions as rows with the column `turns`."""
+    facts = [turn_facts(EvaluationContext.of(each), parse_measures(measures)) for each in sessions]
+    return [row | {"turns": [turn._asdict() for turn in turns]} for row, turns in zip(rows_of(*sessions), facts, strict=True)]

@@ -16,7 +16,6 @@ from agent_pipeline.datasets.kto import kto_rows, labelled_rows
 from agent_pipeline.datasets.preferences import TRIALS_IN_MEMORY, Case, preference_rows, rows_of_cases
 from agent_pipeline.datasets.sft import SFT, sft_rows
 from agent_pipeline.datasets.splits import SplitSizes
-from agent_pipeline.judging import parse_measures
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.session import Session
 from agent_pipeline.sessions.tables import CURATED, session_row, stored_batches, to_batches, to_rows, to_table
@@ -88,8 +87,8 @@ def test_rows_are_those_of_sessions_in_memory_whatever_the_order_of_the_table(tm
     )
 
 
-@pytest.mark.parametrize("measures", [(), ("no_tool_errors",)])
-def test_rows_of_a_table_and_of_memory_are_the_same_whatever_the_text(tmp_path, measures):
+@pytest.mark.parametrize("facts", [(), ("repeated_call",)])
+def test_rows_of_a_table_and_of_memory_are_the_same_whatever_the_text(tmp_path, facts):
     traps = [
         says("x"),
         says('"role":"assistant"}]'),
@@ -99,10 +98,10 @@ def test_rows_of_a_table_and_of_memory_are_the_same_whatever_the_text(tmp_path, 
         {"role": "assistant", "content": "", "weight": 0},
     ]
     sessions = [session(f"s{number}", [user("x"), says("y"), last], score=0.5, created_at=NOON) for number, last in enumerate(traps)]
-    found, taken = stored(Lake(str(tmp_path)), [(each, None) for each in sessions]), parse_measures(measures)
+    found = stored(Lake(str(tmp_path)), [(each, None) for each in sessions])
     counts: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
-    table = to_table(sft_rows(found.kept(), SplitSizes(), counts[0], taken), SFT)
-    assert table.equals(to_table(sft_rows(rows_of(*sessions), SplitSizes(), counts[1], taken), SFT))
+    table = to_table(sft_rows(found.kept(), SplitSizes(), counts[0], facts), SFT)
+    assert table.equals(to_table(sft_rows(rows_of(*sessions), SplitSizes(), counts[1], facts), SFT))
     assert counts[0] == counts[1] and counts[0]["trailing_messages_cut"] == 2
     rows = list(to_rows(table))
     assert {(row["score"], row["created_at"]) for row in rows} == {(0.5, NOON)}

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from agent_pipeline.datasets.formats import FORMATS, REFUSED_NAME, form, in_form
 from agent_pipeline.datasets.sft import sft_rows
 from agent_pipeline.datasets.splits import SplitSizes
-from agent_pipeline.judging import parse_measures
 from agent_pipeline.sessions.tables import to_rows, to_table
 from agent_pipeline.sessions.text import readable
-from agent_pipeline_tests.datasets.chats import answers, calls, chats, rows_of, says, session, user
+from agent_pipeline_tests.datasets.chats import answers, calls, chats, rows_of, says, session, user, with_turns
 from agent_pipeline_tests.datasets.schemas import OPENAI
 
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
@@ -57,7 +56,7 @@ def test_a_form_that_there_is_not_is_refused_with_the_names_of_those_there_are()
 @given(st.lists(chats(), max_size=4))
 def test_every_line_is_what_openai_documents_and_every_form_survives_the_lake(everyone):
     sessions = [session(str(number), chat, tools=[TOOL] * (number % 2)) for number, chat in enumerate(everyone)]
-    rows = list(sft_rows(rows_of(*sessions), SplitSizes(), measures=parse_measures(["no_tool_errors", "answer_mentions('a')"])))
+    rows = list(sft_rows(with_turns(*sessions, measures=["answer_mentions('a')"]), SplitSizes(), None, ["failed_measures"]))
     for line in in_form(rows, "openai"):
         jsonschema.validate(json.loads(json.dumps(line)), OPENAI)
         assert any(message["role"] == "assistant" and message.get("weight", 1) for message in line["messages"])

@@ -8,11 +8,10 @@ from hypothesis import strategies as st
 
 from agent_pipeline.datasets.sft import SFT, sft_rows, to_last_assistant
 from agent_pipeline.datasets.splits import SplitSizes, split_of
-from agent_pipeline.judging import parse_measures
 from agent_pipeline.selection.duplicates import duplicates
 from agent_pipeline.selection.pool import candidate
 from agent_pipeline.sessions.tables import to_rows, to_table
-from agent_pipeline_tests.datasets.chats import answers, calls, chats, rows_of, says, session, user
+from agent_pipeline_tests.datasets.chats import answers, calls, chats, rows_of, says, session, user, with_turns
 
 
 def test_a_row_ends_with_the_agents_last_message_and_what_is_cut_is_counted():
@@ -23,10 +22,10 @@ def test_a_row_ends_with_the_agents_last_message_and_what_is_cut_is_counted():
         ("a", "assistant", 2),
         ("b", "assistant", 2),
     ]
-    assert counts == {"sessions": 4, "rows": 2, "trailing_messages_cut": 2, "no_assistant_message": 2}
+    assert counts == {"sessions": 4, "rows": 2, "trailing_messages_cut": 2, "no_assistant_message": 2, "turns": 2}
 
 
-def test_only_turns_that_a_measure_found_good_are_trained_and_the_others_stay_as_context():
+def test_turns_with_a_fact_that_is_not_to_be_trained_stay_as_context():
     chat = [
         user("x"),
         calls(("1", "f", {})),
@@ -39,32 +38,17 @@ def test_only_turns_that_a_measure_found_good_are_trained_and_the_others_stay_as
         answers("3", "Error: no such order"),
     ]
     counts: Counter[str] = Counter()
-    [row] = sft_rows(rows_of(session("a", chat)), SplitSizes(), counts, parse_measures(["no_tool_errors"]))
+    [row] = sft_rows(with_turns(session("a", chat)), SplitSizes(), counts, ["tool_error"])
     assert row["messages"] == [chat[0], chat[1] | {"weight": 0}, *chat[2:6]], "what follows the last trained turn is cut"
     assert row["row_id"] == "a#1,7" and row["content_sha256"] == session("a", chat).content_sha256()
     assert (counts["turns"], counts["turns_not_trained"], counts["rows"]) == (4, 2, 1)
 
 
-def test_a_session_of_bad_turns_alone_is_no_row_and_a_measure_that_raises_found_nothing_good():
-    for name, not_measured in (("answer_mentions('z')", 0), ("agent_pipeline_tests.datasets.test_sft.raises", 1)):
-        counts: Counter[str] = Counter()
-        assert list(sft_rows(rows_of(session("a", [user("x"), says("y")])), SplitSizes(), counts, parse_measures([name]))) == []
-        assert counts["no_turn_to_train"] == 1 and counts["turns_not_measured"] == not_measured
-
-
-def raises(context):
-    raise ZeroDivisionError
-
-
-def says_nothing_of_a_voice(context):
-    return None, "raised its voice, which is neither good nor bad"
-
-
-def test_what_a_measure_says_in_its_reason_is_never_taken_for_a_failure_of_the_measure():
+def test_a_session_of_such_turns_alone_is_no_row():
     counts: Counter[str] = Counter()
-    measures = parse_measures([f"{__name__}.{says_nothing_of_a_voice.__name__}"])
-    assert len(list(sft_rows(rows_of(session("a", [user("x"), says("y")])), SplitSizes(), counts, measures))) == 1
-    assert counts["turns_not_measured"] == 0
+    rows = with_turns(session("a", [user("x"), says("y")]), measures=["answer_mentions('z')"])
+    assert list(sft_rows(rows, SplitSizes(), counts, ["failed_measures"])) == [] and counts["no_turn_to_train"] == 1
+    assert len(list(sft_rows(rows, SplitSizes(), None, ["tool_error"]))) == 1
 
 
 def test_of_rows_alike_the_better_judged_stands_and_then_the_earlier():

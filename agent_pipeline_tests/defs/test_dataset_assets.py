@@ -149,14 +149,17 @@ def test_a_near_duplicate_across_the_split_is_reported_by_id_without_its_words(s
 def test_turns_that_fail_a_measure_are_marked_and_change_the_rows_identity(shop: Bench) -> None:
     assert shop.run("shop/support", "sft_dataset").success
     before = {row["row_id"] for row in rows(shop, "sft_dataset")}
-    result = shop.run("shop/support", "sft_dataset", config={"sft_dataset": {"learn_turns_that": ["ended_with_answer"]}})
+    config = {"judged_sessions": {"turn_measures": ["ended_with_answer"]}}
+    result = shop.run("shop/support", "judged_sessions", "curated_sessions", "sft_dataset", config=config)
     marked = [row for row in rows(shop, "sft_dataset") if "#" in row["row_id"]]
     assert result.success and len(marked) > 50 and not {row["row_id"] for row in marked} & before
     for row in marked:  # the measure is taken of a turn alone: one that calls a tool does not end with an answer
         weights = [message.get("weight", 1) for message in row["messages"] if message["role"] == "assistant"]
         assert weights == [0 if message.get("tool_calls") else 1 for message in row["messages"] if message["role"] == "assistant"]
-    wrong = shop.run("shop/support", "sft_dataset", config={"sft_dataset": {"learn_turns_that": ["no_such_measure"]}})
+    wrong = shop.run("shop/support", "judged_sessions", config={"judged_sessions": {"turn_measures": ["no_such_measure"]}})
     assert not wrong.success and "no_such_measure" in shop.sentence(wrong)
+    wrong = shop.run("shop/support", "sft_dataset", config={"sft_dataset": {"untrained_turns": ["tool_eror"]}})
+    assert not wrong.success and "did you mean tool_error" in shop.sentence(wrong)
 
 
 def test_on_request_there_is_a_folder_with_a_card_that_load_dataset_reads(shop: Bench, tmp_path: Path) -> None:

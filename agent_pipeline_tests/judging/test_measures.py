@@ -249,6 +249,7 @@ def test_a_measure_result_says_why():
 @pytest.mark.parametrize(
     ("text", "error"),
     [("Error: no such order", True), ("error", True), ('{"error": "x"}', True), ('{"is_error": true}', True), ('{"error": null}', False),
+     ("ValueError: File with ID '26' not found.", True), ("Traceback (most recent call last):", True), ("The ValueError: x", False),
      ('{"result": "Error"}', False), ("[" * 100_000, False), ('{"a":' * 100_000, False), ("fine", False), ("", False)],
 )  # fmt: skip
 def test_a_tool_result_reads_as_an_error(text, error):
@@ -299,7 +300,7 @@ SCHEMA = {"type": "object", "properties": {"id": {"type": "integer", "maximum": 
         (("f", {}), [tool("f", **SCHEMA)], False, "call 1 (f): the arguments breaks the schema's 'required'"),
         (("f", {"id": 3, "x": 1}), [tool("f", **SCHEMA)], False, "call 1 (f): the arguments breaks the schema's 'additionalProperties'"),
         (("f", "[1"), [tool("f", **SCHEMA)], False, "call 1 (f): its arguments are not a JSON object"),
-        (("g", {}), [tool("f", **SCHEMA)], False, "call 1 is of g, which is no tool of the session"),
+        (("g", {}), [tool("f", **SCHEMA)], False, "call 1 (g): no tool of the session"),
         (("f", {"x": 1}), [tool("f")], True, ""),
         (("f", {}), [], None, "the session has no tools to check with"),
     ],

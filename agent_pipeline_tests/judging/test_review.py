@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from agent_pipeline.errors import DataError, SettingsError
-from agent_pipeline.judging import Label, read_labels
+from agent_pipeline.judging import EvaluationContext, Label, read_labels
 from agent_pipeline.judging.review import COLUMNS, sample, write_review
+from agent_pipeline.judging.turns import turn_facts
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.text import readable
 from agent_pipeline_tests.judging.sessions import ANSWERED, calls, result
@@ -23,7 +24,8 @@ GOOD, BAD = {"verdict": "acceptable", "reason": "fine"}, {"verdict": "unacceptab
 def row(session_id: str, verdict: str | None = None, messages: Any = ANSWERED, **fields: Any) -> dict[str, Any]:
     opinions = fields.pop("opinions", {})
     state = {"archived": False, "error": None, "project": "shop", "agent": "support"}
-    return state | {"session_id": session_id, "verdict": verdict, "messages": messages, "opinions": opinions} | fields
+    turns = [turn._asdict() for turn in turn_facts(EvaluationContext(messages))]
+    return state | {"turns": turns, "session_id": session_id, "verdict": verdict, "messages": messages, "opinions": opinions} | fields
 
 
 ROWS = [
@@ -60,12 +62,21 @@ def test_a_seed_chooses_and_the_order_of_the_rows_does_not():
 
 def test_a_table_of_an_older_version_is_one_sentence():
     with pytest.raises(DataError, match="materialize judged_sessions again"):
-        sample([{name: value for name, value in ROWS[0].items() if name != "opinions"}], 1)
+        sample([{name: value for name, value in ROWS[0].items() if name != "turns"}], 1)
 
 
 def test_a_conversation_reads_as_one():
     messages = [{"role": "user", "content": "where?"}, calls(("find", {"id": 1}), content="Let me see."), result("here"), ANSWERED[1]]
     assert readable(messages) == 'USER: where?\n\nASSISTANT: Let me see.\n\nCALL: find {"id": 1}\n\nTOOL: here\n\nASSISTANT: b'
+
+
+def test_the_facts_about_a_turn_stand_below_it():
+    messages = [calls(("find", {})), result("Error: no order"), calls(("find", {"id": 1})), result("here"), ANSWERED[1] | {"weight": 0}]
+    parts = sample([row("s", messages=messages)], 1)[0][0]["conversation"].split("\n\n")
+    assert [(at, part) for at, part in enumerate(parts) if part.startswith("FACTS")] == [
+        (1, "FACTS: tool error, corrected later"),
+        (6, "FACTS: not trained, by its source"),
+    ]
 
 
 @pytest.mark.parametrize("ending", [".csv", ".jsonl"])

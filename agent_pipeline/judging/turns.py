@@ -1,0 +1,119 @@
+"""Facts about each of the agent's turns: what its calls came to. They are never a verdict, nor made from one.
+
+A turn is one message of the agent with its calls and their results. The facts are the column `turns` of `judged_sessions`, in the order of
+the agent's messages. Training takes its turn weights from them, and a review shows them.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from agent_pipeline.errors import SettingsError
+from agent_pipeline.judging.context import EvaluationContext
+from agent_pipeline.judging.measures import ConfiguredMeasure
+from agent_pipeline.judging.schemas import call_fault
+from agent_pipeline.options import did_you_mean
+from agent_pipeline.sessions.session import canonical_json
+from agent_pipeline.sessions.text import Call, is_tool_error
+
+
+class TurnFacts(NamedTuple):
+    """`tool_error`: a result is an error. `refused`: the environment did not carry a call out (no such tool, no permission, rejected).
+
+    `breaks_schema`: a call is of no tool of the session, or its arguments break the tool's schema; `None` where the source and the settings
+    give no schema. `repeated_call`: a call repeats an earlier one, with the same result. `corrected_later`: one of the first three is true,
+    and a later call of the same tool went well. `failed_measures` are the measures of turns that failed, or raised.
+    """
+
+    tool_error: bool
+    refused: bool
+    breaks_schema: bool | None
+    repeated_call: bool
+    corrected_later: bool
+    failed_measures: list[str]
+
+
+FACTS = TurnFacts._fields
+
+# Read at the beginning of a result only: what a tool has found may say anything.
+_REFUSED = re.compile(
+    r"\W*(?:\w*(?:error|exception)\b\W*)*(?:the |your |this )?(?:"
+    r"(?:unknown|unrecognized|unsupported|invalid|no such) (?:tool|function|action)\b"
+    r"|(?:requested )?(?:tool|function|action)(?: use| call)?:? ?[\w.:/`'\"-]{0,80} ?(?:is |was )?not (?:available|found|allowed|permitted)"
+    r"|(?:tool|function|action) [\w.:/`'\"-]{1,80} does(?: not|n't) exist"
+    r"|(?:tool|function|action)(?: use| call)? (?:was |has been |is )?(?:rejected|denied|blocked|declined)"
+    r"|(?:permission|access) (?:was |is )?denied|permission to use"
+    r"|user (?:rejected|declined|denied|does(?: not|n't) want to proceed)"
+    r")",
+    re.IGNORECASE,
+)
+
+
+def check_facts(names: Sequence[str]) -> None:
+    """Raise SettingsError where one is no fact about a turn."""
+    for name in names:
+        if name not in FACTS:
+            raise SettingsError(f"untrained_turns names {name!r}, which is no fact about a turn{did_you_mean(name, FACTS)}")
+
+
+def turn_facts(context: EvaluationContext, measures: Sequence[ConfiguredMeasure] = ()) -> list[TurnFacts]:
+    """The facts of every turn; each of the measures is taken of the turn on its own."""
+    calls, seen = iter(context.calls), set[tuple[str, str, str | None]]()
+    schemas_known = bool(context.tools) and context.metadata.get("tools_origin") not in ("inferred", "none")
+    facts: list[TurnFacts] = []
+    called: list[list[Call]] = []
+    for at, message in enumerate(context.messages):
+        made = [next(calls) for _ in message.get("tool_calls") or ()]
+        if message["role"] != "assistant":
+            continue
+        identities = [(call.name, call.raw if call.arguments is None else canonical_json(call.arguments), call.result) for call in made]
+        repeated = any(each in seen for each in identities) or len(set(identities)) < len(identities)
+        seen.update(identities)
+        results = [call.result for call in made if call.result is not None]
+        breaks_schema = _breaks_schema(made, context) if schemas_known else None if made else False
+        failed = _failed_measures(context, at, measures)
+        facts.append(TurnFacts(any(map(is_tool_error, results)), any(map(_REFUSED.match, results)), breaks_schema, repeated, False, failed))
+        called.append(made)
+    later: set[str] = set()
+    for at in reversed(range(len(facts))):
+        names = {call.name for call in called[at]}
+        if facts[at].tool_error or facts[at].refused or facts[at].breaks_schema:
+            facts[at] = facts[at]._replace(corrected_later=bool(names & later))
+        else:
+            later |= names
+    return facts
+
+
+def true_facts(turn: Mapping[str, Any]) -> list[str]:
+    """The names of the facts that hold of a turn (an entry of the column `turns`)."""
+    return [name for name in FACTS if turn[name]]
+
+
+def readable_facts(turn: Mapping[str, Any]) -> list[str]:
+    """The facts that hold of a turn, for a person: measures by their names."""
+    facts = [name.replace("_", " ") for name in true_facts(turn) if name != "failed_measures"]
+    return facts + [f"failed {name}" for name in turn["failed_measures"]]
+
+
+def untrained_turns(turns: Sequence[Mapping[str, Any]], facts: Sequence[str]) -> list[int]:
+    """Which turns have one of the facts, by their place among the agent's messages."""
+    return [at for at, turn in enumerate(turns) if any(turn[name] for name in facts)]
+
+
+def _breaks_schema(calls: Sequence[Call], context: EvaluationContext) -> bool | None:
+    try:
+        return any(call_fault(call, context.tools) for call in calls)
+    except Exception:  # a schema that is broken itself, or lies elsewhere, allows and forbids nothing
+        return None
+
+
+def _failed_measures(context: EvaluationContext, at: int, measures: Sequence[ConfiguredMeasure]) -> list[str]:
+    """The measures that the turn fails; one that raises counts, since it found nothing good, and one that does not apply says nothing."""
+    if not measures:
+        return []
+    end = at + 1
+    while end < len(context.messages) and context.messages[end]["role"] == "tool":
+        end += 1
+    turn = EvaluationContext(context.messages[at:end], context.tools)
+    results = {each.name: each.take(turn) for each in measures}
+    return [name for name, result in results.items() if result.raised or result.passed is False]
