@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 from agent_pipeline.evaluation.worlds import World, run_tool, tool_schemas
 from agent_pipeline.progress import Progress, silent
+from agent_pipeline.sessions.json_text import decoded_arguments
 from agent_pipeline.sessions.session import Message, Tool
-from agent_pipeline.training.rendering import decoded
 
 End = Literal["answered", "silent", "too many turns", "too long"]
 
@@ -124,7 +124,7 @@ class _Running:
         calls = reply.message.get("tool_calls") or []
         for call in calls:
             function = call["function"]
-            result = run_tool(self._world, function["name"], decoded(function["arguments"]))
+            result = run_tool(self._world, function["name"], decoded_arguments(function["arguments"]))
             self._messages.append({"role": "tool", "tool_call_id": call.get("id", ""), "name": function["name"], "content": result})
         self._counts["calls"] += len(calls)
         if not calls:

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agent_pipeline.sessions.session import Message, Tool, is_trained, sha256_of
+from agent_pipeline.sessions.json_text import decoded_arguments
+from agent_pipeline.sessions.session import Message, Tool, is_trained, sha256_of, tool_calls
 from agent_pipeline.training.families import Call
-from agent_pipeline.training.rendering import decoded
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class TurnSample:
 
 def expected_calls(message: Message) -> tuple[Call, ...]:
     """The calls of a canonical message."""
-    return tuple(Call(call["function"]["name"], decoded(call["function"]["arguments"])) for call in message.get("tool_calls") or ())
+    return tuple(Call(name, decoded_arguments(raw)) for name, raw in tool_calls([message]))
 
 
 def turn_samples(

@@ -14,9 +14,9 @@ import xxhash
 
 from agent_pipeline.errors import DataError
 from agent_pipeline.judging.leaks import leak_patterns, without_leaks
-from agent_pipeline.sessions.session import Message, canonical_json, is_trained
+from agent_pipeline.sessions.session import Message, canonical_json, is_trained, tool_calls
 from agent_pipeline.sessions.tables import row_session
-from agent_pipeline.sessions.text import call_texts, characters
+from agent_pipeline.sessions.text import characters
 
 
 class Use(StrEnum):
@@ -298,7 +298,7 @@ def _beginnings(messages: Sequence[Message]) -> list[int]:
         return []
     state, hashes = xxhash.xxh3_64(), []
     for message in messages:
-        state.update(canonical_json([message["role"], message["content"], list(call_texts(message)), is_trained(message)]).encode())
+        state.update(canonical_json([message["role"], message["content"], tool_calls([message]), is_trained(message)]).encode())
         hashes.append(state.intdigest())
     return hashes
 

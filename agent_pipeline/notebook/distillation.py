@@ -11,8 +11,7 @@ from agent_pipeline.datasets.splits import TaskSplit, with_splits
 from agent_pipeline.errors import DataError
 from agent_pipeline.notebook.intake import Intake
 from agent_pipeline.redaction import RedactionOptions
-from agent_pipeline.sessions.chat import responses_items
-from agent_pipeline.sessions.items import to_messages
+from agent_pipeline.sessions.chat import to_messages
 from agent_pipeline.sessions.session import Message, Session, canonical_json, sha256_of
 from agent_pipeline.sessions.tables import to_table
 from agent_pipeline.sources.formats.fields import elements, function_tools
@@ -116,7 +115,7 @@ def _passed_over(result: Any, filter_passed: bool, filter_fn: Callable[[Any], bo
 def _session(result: Any, include_system: bool, include_tool_calls: bool, teacher: str | None) -> Session:
     """A result as a session, before any repair."""
     history = _get(result, "history")
-    chat = to_messages(responses_items(history))
+    chat = to_messages(history)
     tools, strange = function_tools(_get(result, "tools"))
     chat.damage["invalid_tools"] += strange
     messages = chat.messages if include_tool_calls else said_only(chat.messages)

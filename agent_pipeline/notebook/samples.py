@@ -18,7 +18,7 @@ from agent_pipeline.datasets.splits import SPLITS
 from agent_pipeline.errors import DataError
 from agent_pipeline.ingestion.reading import task_key
 from agent_pipeline.notebook.trajectories import AgentTrajectory, session_of
-from agent_pipeline.sessions.chat import chat_to_messages
+from agent_pipeline.sessions.chat import to_messages
 from agent_pipeline.sessions.damage import DEFAULT_POLICY
 from agent_pipeline.sessions.items import Chat
 from agent_pipeline.sessions.repair import repair_session
@@ -216,13 +216,13 @@ def _turns(record: Record) -> tuple[Chat, list[int]]:
 def _weighted(messages: Any) -> tuple[Chat, list[int]]:
     """A chat in any spelling, and the weights that its messages had."""
     if not isinstance(messages, list):
-        return chat_to_messages(messages), [1]
+        return to_messages(messages), [1]
     plain = [dict(message) if isinstance(message, dict) else message for message in messages]
     weights = [int(bool(each.pop("weight", 1))) for each in plain if isinstance(each, dict) and each.get("role") == "assistant"]
     for each in plain:
         if isinstance(each, dict):
             each.pop("weight", None)
-    return chat_to_messages(plain), weights
+    return to_messages(plain), weights
 
 
 def _without_nulls(value: Any) -> Any:

@@ -23,8 +23,7 @@ from agent_pipeline.judging.leaks import LEAKS, leak_patterns, without_leaks
 from agent_pipeline.keys import PartitionKey, make_key
 from agent_pipeline.notebook.distillation import said_only
 from agent_pipeline.sessions.damage import repair_policy
-from agent_pipeline.sessions.items import Item
-from agent_pipeline.sessions.session import Session
+from agent_pipeline.sessions.session import RecordedItem, Session
 from agent_pipeline.sessions.tables import session_row, to_table
 from agent_pipeline.sources import Location, TraceSource, open_sources, parse_location, readers
 
@@ -60,7 +59,7 @@ def list_sessions(project_slug: str, agent_slug: str, *, store: Store | None = N
     return found
 
 
-def load_history(session_id: str, project_slug: str, agent_slug: str, *, store: Store | None = None) -> list[Item]:
+def load_history(session_id: str, project_slug: str, agent_slug: str, *, store: Store | None = None) -> list[RecordedItem]:
     """A session's items, in order, with whatever is private in them.
 
     Raises DataError where there is no such session, and what `list_sessions` raises.
@@ -79,7 +78,7 @@ def export_traces_for_sft(
     judgment: str | None = None,
     measure: Measure | None = None,
     measure_passed: bool = True,
-    filter_fn: Callable[[list[Item]], bool] | None = None,
+    filter_fn: Callable[[list[RecordedItem]], bool] | None = None,
     format: str = "conversational",
     include_system: bool = True,
     max_sessions: int | None = None,
@@ -155,7 +154,7 @@ class _Asked:
     judgment: str | None
     measure: ConfiguredMeasure | None
     measure_passed: bool
-    filter_fn: Callable[[list[Item]], bool] | None
+    filter_fn: Callable[[list[RecordedItem]], bool] | None
     include_system: bool
     include_tool_calls: bool
 
@@ -164,7 +163,7 @@ class _Asked:
             raise ArgumentError(f"There is no judgment {self.judgment!r}: ask for 'acceptable' or 'unacceptable'.")
         self._leaks = leak_patterns(LEAKS)
 
-    def reason_as_stored(self, session: Session, items: list[Item]) -> str | None:
+    def reason_as_stored(self, session: Session, items: list[RecordedItem]) -> str | None:
         """Why a session is left out, from what its store says."""
         if session.archived:
             return "archived"

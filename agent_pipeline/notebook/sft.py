@@ -20,7 +20,7 @@ from agent_pipeline.export.ollama import create
 from agent_pipeline.notebook.samples import Row, read_samples
 from agent_pipeline.notebook.sessions import Measure, Store, export_traces_for_sft
 from agent_pipeline.progress import Progress, silent
-from agent_pipeline.sessions.items import Item
+from agent_pipeline.sessions.session import RecordedItem
 from agent_pipeline.training.base_model import BaseModel, resolve_base_model
 from agent_pipeline.training.config import probe_device
 from agent_pipeline.training.encoding import DropReason, EncodedRow, encode_rows
@@ -214,7 +214,7 @@ class SFTTrainer:
         judgment: str | None = None,
         measure: Measure | None = None,
         measure_passed: bool = True,
-        filter_fn: Callable[[list[Item]], bool] | None = None,
+        filter_fn: Callable[[list[RecordedItem]], bool] | None = None,
         format: str = "conversational",
         include_system: bool = True,
         max_sessions: int | None = None,

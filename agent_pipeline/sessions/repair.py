@@ -11,9 +11,8 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from agent_pipeline.sessions.arguments import arguments_json, is_shallow_object
 from agent_pipeline.sessions.damage import DEFAULT_POLICY, Action, Policy, broken_by
-from agent_pipeline.sessions.items import mended_unicode, storable
+from agent_pipeline.sessions.json_text import arguments_json, is_shallow_object, is_storable, storable
 from agent_pipeline.sessions.repeats import first_repeat
 from agent_pipeline.sessions.session import Message, Session
 
@@ -153,7 +152,7 @@ class _Pass:
     def _repair_unicode(self) -> None:
         for line in self.lines:
             counted: Counter[str] = Counter()
-            message, thoughts = mended_unicode(line.message, counted), mended_unicode(line.thoughts, counted)
+            message, thoughts = storable(line.message, counted), storable(line.thoughts, counted)
             if counted:
                 line.message, line.thoughts = message, thoughts
                 self._count("invalid_unicode", line, counted["invalid_unicode"])
@@ -319,7 +318,7 @@ def _is_sound(messages: list[Message]) -> bool:
     starts: dict[str, str] = {}
     for message in messages:
         content, role = message["content"], message["role"]
-        if not (content.isascii() or storable(content)):
+        if not (is_storable(content)):
             return False
         if role == "tool":
             if not expected or expected.popleft() != message["tool_call_id"]:
@@ -330,7 +329,7 @@ def _is_sound(messages: list[Message]) -> bool:
         if calls := message.get("tool_calls"):
             for call in calls:
                 call_id, name, arguments = call["id"], call["function"]["name"], call["function"]["arguments"]
-                if not call_id or call_id in ids or not storable(call_id + name) or not is_shallow_object(arguments):
+                if not call_id or call_id in ids or not is_storable(call_id + name) or not is_shallow_object(arguments):
                     return False
                 ids.add(call_id)
                 expected.append(call_id)

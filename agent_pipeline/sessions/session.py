@@ -16,6 +16,9 @@ import msgspec
 Message = dict[str, Any]
 """`{"role": "system"|"user"|"assistant"|"tool", "content": str, ["tool_calls": [...]], ["tool_call_id": str]}`."""
 
+RecordedItem = dict[str, Any]
+"""A Responses item as a store holds it."""
+
 Tool = dict[str, Any]
 """`{"type": "function", "function": {"name", "description", "parameters": <JSON schema>}}`."""
 

@@ -3,10 +3,11 @@
 import json
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from agent_pipeline.sessions.session import Message
+from agent_pipeline.sessions.json_text import decoded_arguments
+from agent_pipeline.sessions.session import Message, tool_calls
 
 
 class Call(NamedTuple):
@@ -37,7 +38,8 @@ def paired_calls(messages: Sequence[Message]) -> list[Call]:
         for call, answer in zip(calls, answers, strict=True):
             result = answer if answer is not None else left.popleft()["content"] if left else None
             name, raw = call["function"]["name"], call["function"]["arguments"]
-            pairs.append(Call(name, decoded_arguments(raw), raw, result))
+            arguments = decoded_arguments(raw)
+            pairs.append(Call(name, arguments if isinstance(arguments, dict) else None, raw, result))
     return pairs
 
 
@@ -49,24 +51,9 @@ def _take_result(results: list[Message], call_id: str | None) -> str | None:
     return None
 
 
-def decoded_arguments(raw: str) -> dict[str, Any] | None:
-    """A call's arguments; `None` where they are not the JSON text of an object."""
-    try:
-        value = json.loads(raw)
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
-
-
-def call_texts(message: Message) -> Iterator[tuple[str, str]]:
-    """The (name, arguments as JSON text) of a message's calls."""
-    for call in message.get("tool_calls") or ():
-        yield call["function"]["name"], call["function"]["arguments"]
-
-
 def message_texts(message: Message, names: bool = False) -> list[str]:
     """A message's content and its calls' arguments; with `names` each call's name before its arguments."""
-    calls = list(call_texts(message))
+    calls = tool_calls([message])
     return [message.get("content") or "", *(text for name, raw in calls for text in ((name, raw) if names else (raw,)))]
 
 
@@ -81,7 +68,7 @@ def readable(messages: Iterable[Message]) -> str:
     for message in messages:
         if message["content"] or not message.get("tool_calls"):
             parts.append(f"{message['role'].upper()}: {message['content']}")
-        parts += [f"CALL: {name} {raw}" for name, raw in call_texts(message)]
+        parts += [f"CALL: {name} {raw}" for name, raw in tool_calls([message])]
     return "\n\n".join(parts)
 
 

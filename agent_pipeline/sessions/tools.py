@@ -7,11 +7,9 @@ call had.
 
 import re
 from collections.abc import Iterable
-from functools import lru_cache
 from typing import Any
 
-import msgspec
-
+from agent_pipeline.sessions.json_text import decoded_arguments
 from agent_pipeline.sessions.session import Message, Tool
 from agent_pipeline.sessions.text import is_tool_error
 
@@ -19,7 +17,6 @@ CallShape = tuple[str, tuple[tuple[str, str], ...]]
 """A tool's name and, by argument name, the JSON types of one call."""
 
 _NAME = re.compile(r"[\w.:/-]+")
-_ARGUMENTS = msgspec.json.Decoder(dict[str, Any])
 _JSON_TYPES: dict[type, str] = {
     bool: "boolean",
     int: "integer",
@@ -38,28 +35,14 @@ def call_shapes(messages: Iterable[Message]) -> frozenset[CallShape]:
     could be given (`<empty-function-name>`) teach nothing.
     """
     shapes: set[CallShape] = set()
-    open_calls: dict[str, tuple[str, str]] = {}
+    open_calls: dict[str, dict[str, Any]] = {}
     for message in messages:
-        for call in message.get("tool_calls") or ():
-            open_calls[call["id"]] = (call["function"]["name"], call["function"]["arguments"])
+        open_calls |= {call["id"]: call["function"] for call in message.get("tool_calls") or ()}
         called = open_calls.pop(message["tool_call_id"], None) if message["role"] == "tool" else None
-        if called and _NAME.fullmatch(called[0]) and not is_tool_error(message["content"]) and (shape := call_shape(*called)):
-            shapes.add(shape)
+        arguments = decoded_arguments(called["arguments"]) if called else None
+        if called and isinstance(arguments, dict) and _NAME.fullmatch(called["name"]) and not is_tool_error(message["content"]):
+            shapes.add((called["name"], tuple(sorted((name, _JSON_TYPES[type(value)]) for name, value in arguments.items()))))
     return frozenset(shapes)
-
-
-def call_shape(tool: str, arguments: str) -> CallShape | None:
-    """One call's shape; `None` where its arguments are no JSON object."""
-    try:
-        values = _ARGUMENTS.decode(arguments)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return None
-    return _shape(tool, tuple(values), tuple(map(type, values.values())))
-
-
-@lru_cache(maxsize=4096)
-def _shape(tool: str, names: tuple[str, ...], types: tuple[type, ...]) -> CallShape:
-    return tool, tuple(sorted((name, _JSON_TYPES[each]) for name, each in zip(names, types, strict=True)))
 
 
 class ToolSchemas:

@@ -10,8 +10,7 @@ import xxhash
 
 from agent_pipeline.errors import StoreError
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.sessions.items import Item
-from agent_pipeline.sessions.session import Session, json_bytes
+from agent_pipeline.sessions.session import RecordedItem, Session, json_bytes
 
 SEPARATOR = b"\n\xff\n"
 """Stands between texts that are hashed together: no UTF-8 text holds it."""
@@ -79,7 +78,7 @@ class TraceSource(ABC):
         for session in self.sessions(key):
             yield as_stored(session)
 
-    def histories(self, key: PartitionKey) -> Iterator[tuple[Session, list[Item]]]:
+    def histories(self, key: PartitionKey) -> Iterator[tuple[Session, list[RecordedItem]]]:
         """Every session with its history as Responses items. A store that keeps items gives them as recorded; other stores' items are made
         of the messages. Raises what `sessions` raises."""
         for session in self.sessions(key):
@@ -108,12 +107,12 @@ def as_stored(session: Session) -> Stored:
     return Stored(session.session_id, digest(json_bytes(session)), lambda: session)
 
 
-def items_of(session: Session) -> list[Item]:
-    """A session's messages and reasoning as Responses items; `items.to_messages` is the way back."""
+def items_of(session: Session) -> list[RecordedItem]:
+    """A session's messages and reasoning as Responses items; `chat.to_messages` is the way back."""
     thoughts: dict[int, list[str]] = {}
     for each in session.reasoning:
         thoughts.setdefault(each["message"], []).append(each["text"])
-    items: list[Item] = []
+    items: list[RecordedItem] = []
     for at, message in enumerate(session.messages):
         items += [{"type": "reasoning", "summary": [{"type": "summary_text", "text": text}]} for text in thoughts.get(at, ())]
         if message["role"] == "tool":

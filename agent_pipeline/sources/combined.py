@@ -11,8 +11,7 @@ from typing import ClassVar
 
 from agent_pipeline.errors import PartitionError, StoreError
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.sessions.items import Item
-from agent_pipeline.sessions.session import Session
+from agent_pipeline.sessions.session import RecordedItem, Session
 from agent_pipeline.sources.base import Stored, TraceSource, add_note, items_of
 
 
@@ -50,7 +49,7 @@ class CombinedSource(TraceSource):
     def sessions(self, key: PartitionKey) -> Iterator[Session]:
         return self._merged(key, self._holding(key))
 
-    def histories(self, key: PartitionKey) -> Iterator[tuple[Session, list[Item]]]:
+    def histories(self, key: PartitionKey) -> Iterator[tuple[Session, list[RecordedItem]]]:
         """The histories of the one store that has the partition; where several have it, items are made of the messages."""
         names = self._holding(key)
         if len(names) == 1:

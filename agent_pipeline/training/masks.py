@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from agent_pipeline.errors import DataError
-from agent_pipeline.sessions.session import Message, Tool, is_trained
-from agent_pipeline.training.rendering import argument_texts, decoded, render
+from agent_pipeline.sessions.json_text import decoded_arguments
+from agent_pipeline.sessions.session import Message, Tool, is_trained, tool_calls
+from agent_pipeline.training.rendering import argument_texts, render
 from agent_pipeline.training.templates import special_tokens, stop_token
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ def check(encoded: Encoded, tokenizer: "PreTrainedTokenizerBase", messages: list
         for where, result in results:
             if not _holds(between, result):
                 raise broken(f"the tool result of message {where} is not outside the trained tokens")
-        values = [v for call in message.get("tool_calls") or () for v in argument_texts(decoded(call["function"]["arguments"]))]
+        values = [v for _, raw in tool_calls([message]) for v in argument_texts(decoded_arguments(raw))]
         if not all(_holds(_bare(said), part) for part in (*_words_and_names(message), *values)):
             raise broken(f"the trained tokens of message {index} do not decode to what the assistant said")
         gap, results = end, []

@@ -8,23 +8,13 @@ it is saved in `tokenizer_config.json` beside the template it belongs to.
 import json
 from typing import TYPE_CHECKING, Any, Literal
 
+from agent_pipeline.sessions.json_text import decoded_arguments
 from agent_pipeline.sessions.session import Message, Tool
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 ArgumentsAs = Literal["dict", "str"]
-
-
-def decoded(arguments: Any) -> Any:
-    """A call's arguments as an object where they are one; anything else (invalid JSON, a bare list) stays as it is."""
-    if not isinstance(arguments, str):
-        return arguments
-    try:
-        value = json.loads(arguments)
-    except ValueError:
-        return arguments
-    return value if isinstance(value, dict) else arguments
 
 
 def argument_texts(arguments: Any) -> list[str]:
@@ -46,7 +36,7 @@ def as_template_wants(messages: list[Message], arguments_as: ArgumentsAs) -> lis
         {
             **message,
             "tool_calls": [
-                {**call, "function": {**call["function"], "arguments": decoded(call["function"]["arguments"])}}
+                {**call, "function": {**call["function"], "arguments": decoded_arguments(call["function"]["arguments"])}}
                 for call in message["tool_calls"]
             ],
         }

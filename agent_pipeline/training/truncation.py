@@ -2,9 +2,10 @@
 
 from collections.abc import Callable
 
-from agent_pipeline.sessions.session import Message
+from agent_pipeline.sessions.json_text import decoded_arguments
+from agent_pipeline.sessions.session import Message, tool_calls
 from agent_pipeline.sessions.text import message_texts
-from agent_pipeline.training.rendering import argument_texts, decoded
+from agent_pipeline.training.rendering import argument_texts
 
 SHORTEST_SOURCE = 3
 """Characters; a shorter value (a count, "no") is in many texts by chance."""
@@ -48,7 +49,7 @@ def untrain_calls_without_source(whole: list[Message], shorter: list[Message]) -
     cut = _text([message for message in whole if message not in shorter])
     messages: list[Message] = []
     for message in shorter:
-        values = [text for call in message.get("tool_calls") or () for text in argument_texts(decoded(call["function"]["arguments"]))]
+        values = [text for _, raw in tool_calls([message]) for text in argument_texts(decoded_arguments(raw))]
         before = _text(messages)
         lost = any(len(value) >= SHORTEST_SOURCE and value in cut and value not in before for value in values)
         messages.append({**message, "weight": 0} if lost else message)

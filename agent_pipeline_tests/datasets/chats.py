@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from agent_pipeline.judging import EvaluationContext, parse_measures
 from agent_pipeline.judging.turns import turn_facts
-from agent_pipeline.sessions.items import to_messages
+from agent_pipeline.sessions.chat import to_messages
 from agent_pipeline.sessions.repair import repaired
 from agent_pipeline.sessions.session import Message, Session
 from agent_pipeline.sessions.tables import session_row

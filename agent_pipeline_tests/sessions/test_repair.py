@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.sessions import repair
-from agent_pipeline.sessions.arguments import arguments_json
-from agent_pipeline.sessions.chat import chat_to_messages
+from agent_pipeline.sessions.chat import to_messages
 from agent_pipeline.sessions.damage import DEFAULT_POLICY, KINDS, broken_by, repair_policy
-from agent_pipeline.sessions.items import MAX_DEPTH, Chat, to_messages
+from agent_pipeline.sessions.items import Chat
+from agent_pipeline.sessions.json_text import MAX_DEPTH, arguments_json
 from agent_pipeline.sessions.repair import repaired
 from agent_pipeline.sessions.session import Message, canonical_json
 from agent_pipeline_tests.stores import call, result, says, user
@@ -434,7 +434,7 @@ def test_no_call_of_the_agentdojo_runs_is_mispaired(real_traces: Path):
         for line in path.open(encoding="utf-8"):
             run = json.loads(line)
             runs += 1
-            chat = chat_to_messages(run["messages"])
+            chat = to_messages(run["messages"])
             messages = repaired(chat.messages, chat.reasoning, DEFAULT_POLICY | {"duplicated_history": "keep"}).messages
             truth = [
                 (made["function"], made["args"], message["error"] or _texts(message["content"]))

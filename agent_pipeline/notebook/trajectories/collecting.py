@@ -29,9 +29,9 @@ from agent_pipeline.notebook.trajectories.model import (
     trajectory_of,
 )
 from agent_pipeline.redaction import RedactionOptions, Redactor
-from agent_pipeline.sessions.chat import chat_to_messages
+from agent_pipeline.sessions.chat import to_messages
 from agent_pipeline.sessions.damage import DEFAULT_POLICY, KINDS
-from agent_pipeline.sessions.items import mended_unicode
+from agent_pipeline.sessions.json_text import storable
 from agent_pipeline.sessions.repair import repair_session
 from agent_pipeline.sessions.session import Session, sha256_of
 from agent_pipeline.sources.formats.fields import number, verdict
@@ -211,7 +211,7 @@ class TrajectoryCollector:
 
     def _redacted(self, run: AgentTrajectory) -> AgentTrajectory:
         """A session carries the trajectory through the redactor, which walks all its texts."""
-        carrier = Session(session_id="", project="", agent="", source="", context=mended_unicode(msgspec.to_builtins(run), Counter()))
+        carrier = Session(session_id="", project="", agent="", source="", context=storable(msgspec.to_builtins(run), Counter()))
         self._redactor.redact(carrier)
         redacted = msgspec.convert(carrier.context, AgentTrajectory)
         redacted.task_id = run.task_id  # ids are names and stay
@@ -273,7 +273,7 @@ def _completed(run: AgentTrajectory, answer: Any) -> AgentTrajectory:
             "trajectory, its last words, or an object with steps or messages, success and reward."
         )
     if answer.get("messages"):
-        chat = chat_to_messages(answer["messages"])
+        chat = to_messages(answer["messages"])
         session = Session(session_id="", project="", agent="", source="", messages=chat.messages, damage=dict(chat.damage))
         repair_session(session, DEFAULT_POLICY)  # a trajectory has no place for a result without its call
         run = _completed(run, trajectory_of(session))
@@ -295,7 +295,7 @@ def _step(step: Any) -> TrajectoryStep:
     """
     try:
         # Through what JSON has: whoever makes a step in a program may put anything into it.
-        stored = msgspec.convert(mended_unicode(msgspec.to_builtins(step), Counter()), TrajectoryStep)
+        stored = msgspec.convert(storable(msgspec.to_builtins(step), Counter()), TrajectoryStep)
     except (msgspec.ValidationError, TypeError) as error:
         raise DataError(
             f"The agent gave a step that is none ({error}): give thought, action, action_input, observation, reward."

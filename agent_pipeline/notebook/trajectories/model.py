@@ -15,7 +15,7 @@ import msgspec
 
 from agent_pipeline.datasets.jsonl import write_jsonl
 from agent_pipeline.errors import DataError, StoreError
-from agent_pipeline.sessions.arguments import arguments_json
+from agent_pipeline.sessions.json_text import arguments_json
 from agent_pipeline.sessions.session import Message, Session, Tool, sha256_of
 from agent_pipeline.sources.formats.fields import number
 

@@ -4,14 +4,12 @@ The lines of one API message (`message.id`) are joined. Lines form a tree by `pa
 taken. Side chains (a sub-agent's work) are sessions of their own that name their parent. Lines of other types are counted and passed over.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.sessions.chat import chat_to_messages
-from agent_pipeline.sessions.items import text_of
+from agent_pipeline.sessions.chat import text_of, to_messages
 from agent_pipeline.sessions.session import Session
 from agent_pipeline.sources.agents.codex import folder_name
 from agent_pipeline.sources.base import add_note
@@ -76,7 +74,7 @@ class ClaudeCodeSource(FileSource):
         taken, others = _branch(lines)
         self._left += others
         spoken = [line for line in taken if not _synthetic(line)]
-        chat = chat_to_messages(_merged(spoken))
+        chat = to_messages(_merged(spoken))
         chat.skipped.update(f"line:{text(line.get('type')) or 'unknown'}" for line in lines if line.get("type") not in _SPOKEN)
         chat.skipped["other_branch"] += others
         chat.skipped["synthetic_message"] += len(taken) - len(spoken)
@@ -181,4 +179,4 @@ def _synthetic(line: Record) -> bool:
 
 
 def _text_in(line: Record) -> str | None:
-    return text(text_of(section(line, "message").get("content"), Counter()))
+    return text(text_of(section(line, "message").get("content"))[0])

@@ -4,15 +4,13 @@
 that Codex puts before the first words of the user, as user messages, joins the system message.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import takewhile
 from pathlib import PurePath, PureWindowsPath
 from typing import Any, ClassVar
 
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.sessions.chat import responses_items
-from agent_pipeline.sessions.items import text_of, to_messages
+from agent_pipeline.sessions.chat import text_of, to_messages
 from agent_pipeline.sessions.session import Session
 from agent_pipeline.sources.formats.fields import Record, chosen, section, text
 from agent_pipeline.sources.formats.file_source import Fields, FileSource, Ident
@@ -67,7 +65,7 @@ class CodexSource(FileSource):
             self.name,
             key,
             session_id,
-            to_messages(_with_system(meta, items)),
+            to_messages([*_with_system(meta, items)]),
             tools=meta.get("dynamic_tools"),
             context=chosen(meta, _CONTEXT),
             usage=next(([each] for each in reversed(used) if each), ()),
@@ -93,12 +91,12 @@ def _with_system(meta: Record, items: list[Any]) -> Iterator[Any]:
     system += [each for each in before if each]
     if system:
         yield {"type": "message", "role": "system", "content": "\n\n".join(system)}
-    yield from responses_items(items[len(before) :])
+    yield from items[len(before) :]
 
 
 def _injected(item: Any) -> str | None:
     """The text of a message that Codex itself put in; `None` for any other item."""
     if not isinstance(item, dict) or item.get("type") != "message" or item.get("role") not in ("user", "developer", "system"):
         return None
-    content = text_of(item.get("content"), Counter())
+    content = text_of(item.get("content"))[0]
     return content if item["role"] != "user" or content.lstrip().startswith(_INJECTED) else None

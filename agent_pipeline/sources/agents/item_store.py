@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 
 from agent_pipeline.errors import PartitionError, StoreError
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.sessions.items import Item, mended_unicode, texts_to_messages
-from agent_pipeline.sessions.session import Session, Tool
+from agent_pipeline.sessions.chat import to_messages
+from agent_pipeline.sessions.json_text import storable
+from agent_pipeline.sessions.session import RecordedItem, Session, Tool
 from agent_pipeline.sources.base import SEPARATOR, Stored, TraceSource, digest
 from agent_pipeline.sources.formats.fields import clean_text, when
 from agent_pipeline.sources.formats.json_values import parsed_object
@@ -47,12 +48,12 @@ class ItemStore(TraceSource):
         for row, texts in self.read(key):
             yield Stored(_name(row), _digest(row, texts), partial(self._session, key, row, texts))
 
-    def histories(self, key: PartitionKey) -> Iterator[tuple[Session, list[Item]]]:
+    def histories(self, key: PartitionKey) -> Iterator[tuple[Session, list[RecordedItem]]]:
         for row, texts in self.read(key):
             yield self._session(key, row, texts), [item for text in texts if (item := parsed_object(text)) is not None]
 
     def _session(self, key: PartitionKey, row: SessionRow, texts: list[Any]) -> Session:
-        chat = texts_to_messages(texts, parsed_object)
+        chat = to_messages(list(map(parsed_object, texts)))
         context, tools = _context_and_tools(as_text(row.context), chat.damage)
         task = {field: clean_text(context.get(name)) for field, name in _OF_CONTEXT.items()}
         return Session(
@@ -123,7 +124,7 @@ def _context_and_tools(raw: Any, damage: Counter[str]) -> tuple[dict[str, Any], 
     if raw is None or raw in ("", "null"):
         return {}, []
     try:
-        context: dict[str, Any] | None = mended_unicode(parsed_object(raw), damage)
+        context: dict[str, Any] | None = storable(parsed_object(raw), damage)
     except ValueError:
         context = None
     if context is None:

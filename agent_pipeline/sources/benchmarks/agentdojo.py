@@ -7,7 +7,7 @@ of the infrastructure. `security` says that an attack succeeded, and means nothi
 from pathlib import PurePosixPath
 from typing import ClassVar
 
-from agent_pipeline.sessions.chat import chat_to_messages
+from agent_pipeline.sessions.chat import to_messages
 from agent_pipeline.sources.formats.fields import Record, chosen, text, verdict
 from agent_pipeline.sources.formats.file_source import Fields, Ident, RecordSource
 from agent_pipeline.sources.formats.json_values import holds_list
@@ -37,7 +37,7 @@ class AgentDojoSource(RecordSource):
         score, judgment = verdict(record.get("utility"))
         obeyed = record.get("security") if _attack(record) else None
         return {
-            "chat": chat_to_messages(record.get("messages")),
+            "chat": to_messages(record.get("messages")),
             "context": chosen(record, _CONTEXT),
             "score": score,
             "scores": {"utility": score},

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from agent_pipeline.errors import StoreError
-from agent_pipeline.sessions.chat import chat_to_messages
-from agent_pipeline.sessions.items import MAX_DEPTH
+from agent_pipeline.sessions.chat import to_messages
+from agent_pipeline.sessions.json_text import MAX_DEPTH
 from agent_pipeline.sources.base import add_note
 from agent_pipeline.sources.formats.fields import Record, elements, mean, objects, section, text, verdict
 from agent_pipeline.sources.formats.file_source import Fields, Ident, RecordSource
@@ -60,7 +60,7 @@ class InspectSource(RecordSource):
         grade = mean({name: scores[name] for name, value in values.items() if isinstance(value, str | bool)})
         tools = next((event["tools"] for event in events if event.get("event") == "model" and event.get("tools")), None)
         return {
-            "chat": chat_to_messages(_restored(record.get("messages"), attachments)),
+            "chat": to_messages(_restored(record.get("messages"), attachments)),
             "tools": _restored(tools, attachments),
             "context": {name: _restored(record[name], attachments) for name in _CONTEXT if record.get(name) is not None},
             "usage": section(record, "model_usage").values(),

@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
-from agent_pipeline.sessions.chat import responses_items
-from agent_pipeline.sessions.items import to_messages
+from agent_pipeline.sessions.chat import to_messages
 from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.sources.formats.fields import Record, chosen, elements, first_text, mean, objects, scalar, section, text, verdict
 from agent_pipeline.sources.formats.file_source import Fields, Ident, RecordSource
@@ -52,7 +51,7 @@ class OmniagentsEvalSource(RecordSource):
         trial = next((named for name in _TRIALS if (named := scalar(record.get(name))) is not None), str(record["run_of"]))
         scores = dict(_measured(next((record[name] for name in _MEASURES if record.get(name)), None)))
         return {
-            "chat": to_messages(responses_items(record.get("history"))),
+            "chat": to_messages(record.get("history")),
             "tools": record.get("tools"),
             "context": {name: value for name, value in record.items() if name not in _TAKEN},
             "usage": [record.get("usage")],

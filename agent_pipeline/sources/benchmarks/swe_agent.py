@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import ClassVar
 
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.sessions.chat import chat_to_messages
+from agent_pipeline.sessions.chat import to_messages
 from agent_pipeline.sessions.session import Session
 from agent_pipeline.sources.formats.fields import Record, clean_text, objects, section, text
 from agent_pipeline.sources.formats.file_source import Fields, FileSource, Ident
@@ -50,7 +50,7 @@ class SWEAgentSource(FileSource):
         for number, agent in enumerate(agents or [None]):
             mine = [each for each in messages if (text(each.get("agent")) == agent if isinstance(each, dict) else number == 0)]
             shown = [each for each in mine if not (isinstance(each, dict) and each.get("is_demo"))]
-            chat = chat_to_messages(shown)
+            chat = to_messages(shown)
             chat.skipped["demonstration"] += len(mine) - len(shown)
             main = number == 0
             yield new_session(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from agent_pipeline.errors import StoreError
-from agent_pipeline.sessions.chat import chat_to_messages
+from agent_pipeline.sessions.chat import to_messages
 from agent_pipeline.sources.base import add_note, files_of
 from agent_pipeline.sources.formats.fields import Record, elements, mean, number, objects, section, text, verdict
 from agent_pipeline.sources.formats.file_source import Fields, Ident, RecordSource
@@ -54,7 +54,7 @@ class SwinkSource(RecordSource):
         turns = [section(turn) for turn in elements(invocation.get("turns"))]
         spoken = [section(turn, "assistant_message") for turn in turns]
         case = self._case(record, place)
-        chat = chat_to_messages([*_prompts(case), *(message for turn in turns for message in _turn(turn))])
+        chat = to_messages([*_prompts(case), *(message for turn in turns for message in _turn(turn))])
         metrics = [section(metric) for metric in elements(record.get("metric_results"))]
         values = {text(metric.get("evaluator_name")) or "": number(section(metric, "score").get("value")) for metric in metrics}
         scores = {name: value for name, value in values.items() if value is not None}

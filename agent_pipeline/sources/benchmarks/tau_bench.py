@@ -6,7 +6,7 @@ when the user says so, or with the tool that hands the user over to a person.
 
 from typing import ClassVar
 
-from agent_pipeline.sessions.chat import chat_to_messages
+from agent_pipeline.sessions.chat import to_messages
 from agent_pipeline.sources.formats.fields import Record, objects, scalar, section, verdict
 from agent_pipeline.sources.formats.file_source import Fields, Ident, RecordSource
 from agent_pipeline.sources.formats.json_values import holds_list
@@ -35,7 +35,7 @@ class TauBenchSource(RecordSource):
         reward, judgment = verdict(record.get("reward"))
         last = next(iter(objects(record.get("traj"))[-1:]), {})
         return {
-            "chat": chat_to_messages(record.get("traj")),
+            "chat": to_messages(record.get("traj")),
             "context": {"info": info},
             "score": reward,
             "scores": {"reward": reward},

@@ -6,7 +6,7 @@ chains are left out. An answer without a finished chain has its query only. A ru
 
 from typing import Any, ClassVar
 
-from agent_pipeline.sessions.chat import chat_to_messages
+from agent_pipeline.sessions.chat import to_messages
 from agent_pipeline.sources.base import add_note
 from agent_pipeline.sources.formats.fields import Record, chosen, elements, section, verdict
 from agent_pipeline.sources.formats.file_source import Fields, Ident, RecordSource
@@ -38,7 +38,7 @@ class ToolBenchSource(RecordSource):
             add_note(self.notes, f"{place.path} has no finished chain of messages: only its query was read.")
         score, judgment = verdict(record.get("win"))
         query, _, method = place.path.stem.partition("_")
-        chat = chat_to_messages(messages)
+        chat = to_messages(messages)
         called = (chat.messages[-1].get("tool_calls") or [None])[-1] if chat.messages else None
         return {
             "chat": chat,

@@ -4,21 +4,20 @@ What else a record says is taken by its usual name: `session_id`, `project`, `ag
 (`judgment`, `passed`, `reward`, `score`, ...), `scores`, `usage`, `error`, a time. The rest of it becomes the session's context.
 """
 
-import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, ClassVar
 
 import msgspec
 
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.sessions.chat import ROLES, chat_items, chat_to_messages, responses_items, result_item
-from agent_pipeline.sessions.items import Chat, plain_chat, to_messages
+from agent_pipeline.sessions.chat import ROLES, to_messages
+from agent_pipeline.sessions.items import Chat
 from agent_pipeline.sessions.session import Session, json_bytes
 from agent_pipeline.sources.base import Stored, digest
 from agent_pipeline.sources.formats.fields import Record, first_of, first_text, objects, plain_verdict
 from agent_pipeline.sources.formats.file_source import Fields, Ident, RecordSource
-from agent_pipeline.sources.formats.json_values import LazyObject, holds_list, lazy_object, parsed
+from agent_pipeline.sources.formats.json_values import decoded, holds_list, lazy_object
 from agent_pipeline.sources.formats.record_files import Place
 from agent_pipeline.sources.formats.session_fields import new_session
 
@@ -28,8 +27,6 @@ _FIELDS = {"project", "agent", "agent_name", "tools", "functions", "task_id", "t
 _MORE_FIELDS = {"judgment", "score", "usage", "cost_usd", "ended_at", "parent_session_id", "attack_succeeded", "ends_on_tool"}
 _OF_OUR_TABLES = {"task_key", "content_sha256", "source", "tools_origin", "damage", "skipped", "measures", "reasoning", "broken"}
 _NOT_CONTEXT = {*_IDS, *_TIMES, *_FIELDS, *_MORE_FIELDS, *_OF_OUR_TABLES, "context"}
-
-_SPEAKERS = {"system", "developer", "user", "assistant", "tool", *ROLES}
 
 
 class PlainSource(RecordSource):
@@ -41,7 +38,7 @@ class PlainSource(RecordSource):
     @classmethod
     def chat(cls, record: Mapping[str, Any]) -> Chat:
         """The conversation in a record."""
-        raise NotImplementedError
+        return to_messages(first_of(record, *cls.content))
 
     @classmethod
     def reads(cls, record: Fields) -> bool:
@@ -107,12 +104,6 @@ class OpenAIChatSource(PlainSource):
     def accepts(cls, record: Fields) -> bool:
         return any(isinstance(each.get("role"), str) for each in objects(record.get("messages")))
 
-    @classmethod
-    def chat(cls, record: Mapping[str, Any]) -> Chat:
-        messages = record.raw("messages") if isinstance(record, LazyObject) else record.get("messages")
-        plain = plain_chat(messages) if isinstance(messages, msgspec.Raw) else None
-        return plain if plain is not None else chat_to_messages(parsed(messages))
-
 
 class ResponsesSource(PlainSource):
     """One history of Responses items a line: `{"session_id", "history": [...], ...}`."""
@@ -125,11 +116,7 @@ class ResponsesSource(PlainSource):
     def accepts(cls, record: Fields) -> bool:
         history = objects(first_of(record, *cls.content))
         typed = any(isinstance(each.get("type"), str) for each in history)
-        return typed or any(isinstance(each.get("role"), str) and each["role"] in _SPEAKERS for each in history)
-
-    @classmethod
-    def chat(cls, record: Mapping[str, Any]) -> Chat:
-        return to_messages(responses_items(first_of(record, *cls.content)))
+        return typed or any(isinstance(each.get("role"), str) and each["role"] in ROLES for each in history)
 
 
 class ShareGPTSource(PlainSource):
@@ -147,18 +134,15 @@ class ShareGPTSource(PlainSource):
     def chat(cls, record: Mapping[str, Any]) -> Chat:
         turns = record.get("conversations")
         system = [{"role": "system", "content": record["system"]}] if isinstance(record.get("system"), str) else []
-        return to_messages(item for turn in [*system, *(turns if isinstance(turns, list) else [None])] for item in _turn_items(turn))
+        return to_messages([*system, *(map(_message, turns) if isinstance(turns, list) else [None])])
 
 
-def _turn_items(turn: Any) -> Iterable[Any]:
-    """A ShareGPT turn as items; a function call's value is JSON with one call or a list of them."""
-    role, value = (turn.get("from", turn.get("role")), turn.get("value", turn.get("content"))) if isinstance(turn, dict) else (None, None)
+def _message(turn: Any) -> Any:
+    """A ShareGPT turn as a message; a function call's value is JSON with one call or a list of them."""
+    if not isinstance(turn, dict):
+        return None
+    role, value = turn.get("from", turn.get("role")), turn.get("value", turn.get("content"))
     if role == "function_call":
-        try:
-            calls = json.loads(value) if isinstance(value, str) else value
-        except (ValueError, RecursionError):
-            calls = [None]
-        return chat_items([{"role": "assistant", "content": None, "tool_calls": calls if isinstance(calls, list) else [calls]}])
-    if role in ("observation", "tool", "function_response"):
-        return [result_item(None, value)]
-    return chat_items([{"role": role, "content": value}])
+        calls = decoded(value)
+        return {"role": "assistant", "tool_calls": calls if isinstance(calls, list) else [calls]}
+    return {"role": "tool" if role == "function_response" else role, "content": value}

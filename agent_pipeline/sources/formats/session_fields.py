@@ -4,7 +4,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.sessions.items import Chat, mended_unicode
+from agent_pipeline.sessions.items import Chat
+from agent_pipeline.sessions.json_text import storable
 from agent_pipeline.sessions.session import Session
 from agent_pipeline.sources.formats.fields import Record, clean_text, counts, error_text, function_tools, number, scalar, when
 
@@ -36,7 +37,7 @@ def new_session(
     fields = {name: value for name, value in fields.items() if value is not None}
     if "error" in fields:
         fields["error"] = error_text(fields["error"])
-    fields |= {name: clean_text(mended_unicode(scalar(fields[name]), chat.damage)) for name in _TEXTS if name in fields}
+    fields |= {name: clean_text(storable(scalar(fields[name]), chat.damage)) for name in _TEXTS if name in fields}
     fields |= {name: when(fields[name]) for name in _TIMES if name in fields}
     fields |= {name: number(fields[name]) for name in _NUMBERS if name in fields}
     if fields.get("error"):
@@ -62,7 +63,7 @@ def new_session(
 def _storable(value: Any, chat: Chat) -> Any:
     """A value without half emoji; one nested too deeply is left out and counted."""
     try:
-        return mended_unicode(value, chat.damage)
+        return storable(value, chat.damage)
     except ValueError:
         chat.damage["invalid_context"] += 1
         return None

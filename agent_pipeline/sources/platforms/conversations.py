@@ -1,6 +1,6 @@
 """Model calls of a session → its conversations: each call's input repeats what was said so far, and only what is new is added.
 
-Messages are compared as items (`chat.py`), by what they say: without ids, reasoning, and the system prompt at the head. A call continues a
+Messages are compared as plain items, by what they say: without ids, reasoning, and the system prompt at the head. A call continues a
 conversation if its input begins with messages of it, in order and up to its last one: all of them, or what a window or a summary of
 earlier runs left. The same input once more is a repeated record or a retry, of which the last answer counts. What continues nothing (a
 sub-agent, a guard, a fork) is a conversation of its own.
@@ -14,15 +14,16 @@ from datetime import UTC, datetime
 from itertools import takewhile
 from typing import Any, Literal
 
-from agent_pipeline.sessions.chat import chat_items, result_item
-from agent_pipeline.sessions.items import Item, text_of
+import msgspec
+
+from agent_pipeline.sessions.chat import call_item, plain_items, result_item
+from agent_pipeline.sessions.items import Item
 
 Kind = Literal["model", "tool", "agent", "other"]
 
-Items = list[Item | None]
+Items = list[Item]
 
 _NO_TIME = datetime.max.replace(tzinfo=UTC)
-_OWN_TYPES = ("function_call", "function_call_output", "reasoning")
 
 
 @dataclass
@@ -64,9 +65,6 @@ class Conversation:
     answer_at: int = 0
     """How many keys there were before the last call's answer."""
 
-    def chat(self) -> Items:
-        return [*self.system, *self.items]
-
     @property
     def seconds(self) -> float:
         """From its first call to the end of its last."""
@@ -78,8 +76,8 @@ def conversations_of(calls: Iterable[Span]) -> list[Conversation]:
     """The conversations of a session's model calls, in the order in which they began."""
     conversations: list[Conversation] = []
     for call in in_order(calls):
-        system, given = _split_head(items_of(call.given))
-        _place(conversations, call, system, given, items_of(call.answered))
+        system, given = _split_head(list(plain_items(call.given)))
+        _place(conversations, call, system, given, list(plain_items(call.answered)))
     return conversations
 
 
@@ -88,81 +86,62 @@ def main_conversation(conversations: Sequence[Conversation]) -> Conversation:
     return max(conversations, key=lambda each: (each.seconds, len(each.keys)))
 
 
-def items_of(messages: Any) -> Items:
-    """Chat messages and Responses items, mixed, as items."""
-    items: Items = []
-    for message in messages if isinstance(messages, list) else [messages]:
-        own = isinstance(message, dict) and str(message.get("type")) in _OWN_TYPES and "role" not in message
-        items.extend([message] if own else chat_items([message]))
-    return items
-
-
-def key_of(item: Item | None) -> Any:
+def key_of(item: Item) -> Any:
     """What an item is compared by; `None` for what is not compared (reasoning and other kinds without words)."""
-    if not isinstance(item, dict):
-        return ("none",)
-    kind = item.get("type") or "message"
-    if kind == "message":
-        return item.get("role"), text_of(item.get("content"), Counter()).strip()
-    if kind == "function_call":
-        return "call", item.get("name") if isinstance(item.get("name"), str) else None, canonical(item.get("arguments"))
-    if kind == "function_call_output":
-        output = item.get("output")
-        text = text_of(output, Counter()) if isinstance(output, str | list) or output is None else canonical(output)
-        return "output", text.strip() or canonical(output)
-    return None
+    if item.kind == "message":
+        return item.role, item.text.strip()
+    if item.kind == "function_call":
+        return "call", item.name, _canonical(item.text)
+    if item.kind == "function_call_output":
+        return "output", item.text.strip()
+    return None if item.kind else ("none",)
 
 
-def canonical(value: Any) -> str:
-    """One text of a value or of the JSON text of it; what has none is told apart by its printed form."""
+def _canonical(arguments: str) -> str:
+    """One text for arguments that mean the same; what is no JSON stays as it is."""
     try:
-        if isinstance(value, str):
-            value = json.loads(value) if value.strip()[:1] in ("{", "[", '"') else value
-        return json.dumps(value if value not in (None, "") else {}, sort_keys=True, ensure_ascii=False, default=str)
-    except (ValueError, RecursionError, TypeError):
-        return value if isinstance(value, str) else type(value).__name__
+        return json.dumps(json.loads(arguments or "{}"), sort_keys=True)
+    except (ValueError, RecursionError):
+        return arguments
 
 
-def open_calls(items: Sequence[Item | None]) -> list[Item]:
+def open_calls(items: Sequence[Item]) -> list[Item]:
     """The calls at the end of a conversation that no result has answered."""
     waiting: list[Item] = []
     for item in reversed(items):
-        kind = item.get("type") if isinstance(item, dict) else None
-        if item is not None and kind == "function_call":
+        if item.kind == "function_call":
             waiting.append(item)
-        elif kind == "function_call_output" or waiting:
+        elif item.kind == "function_call_output" or waiting:
             break
     return waiting[::-1]
 
 
 def add_results(conversation: Conversation, tools: Iterable[Span]) -> list[Span]:
     """Give the last calls of a conversation the results that tool spans saw; returns the spans whose calls no message has."""
-    left = list(tools)
-    ends = open_calls(conversation.items)
-    open_keys = {id(call): key_of(call) for call in ends}
-    seen = Counter(key_of(item) for item in conversation.items if isinstance(item, dict) and item.get("type") == "function_call")
-    for call in ends:
-        answers = [span for span in left if span.call_id and span.call_id == call.get("call_id")]
-        answers = answers or [span for span in reversed(left) if _call_key(span) == open_keys[id(call)]]
+    left = [(span, *tool_items(span)) for span in tools]
+    seen = Counter(key_of(item) for item in conversation.items if item.kind == "function_call")
+    for call in open_calls(conversation.items):
+        answers = [each for each in left if each[1].call_id and each[1].call_id == call.call_id]
+        answers = answers or [each for each in reversed(left) if key_of(each[1]) == key_of(call)]
         if answers:
-            add(conversation, [result_item(call.get("call_id"), answers[0].output)])
+            _, _, result = answers[0]
+            add(conversation, [msgspec.structs.replace(result, call_id=call.call_id)])
             left.remove(answers[0])
-            seen[open_keys[id(call)]] -= 1
+            seen[key_of(call)] -= 1
     unplaced = []
-    for span in left:
-        key = _call_key(span)
-        seen[key] -= 1
-        unplaced += [span] if seen[key] < 0 else []
+    for span, call, _ in left:
+        seen[key_of(call)] -= 1
+        unplaced += [span] if seen[key_of(call)] < 0 else []
     return unplaced
 
 
-def tool_items(span: Span) -> Items:
+def tool_items(span: Span) -> tuple[Item, Item]:
     """A tool span as a call and its result."""
-    call = {"type": "function_call", "name": span.name, "arguments": span.arguments, "call_id": span.call_id}
-    return [call, result_item(span.call_id, span.output)]
+    call = call_item({"name": span.name, "arguments": span.arguments, "call_id": span.call_id})
+    return call, result_item(call.call_id, span.output)
 
 
-def add(conversation: Conversation, items: Iterable[Item | None]) -> None:
+def add(conversation: Conversation, items: Iterable[Item]) -> None:
     for item in items:
         conversation.items.append(item)
         if (key := key_of(item)) is not None:
@@ -208,7 +187,7 @@ def _go_on(conversation: Conversation, call: Span, system: Items, new: Items, an
 
 def _next_part(conversations: list[Conversation], alike: list[Conversation], call: Span, given: Items) -> Conversation | None:
     """The conversation that a call goes on with though its input repeats nothing: the service keeps it, and is sent what is new."""
-    if given and (given[0] or {}).get("type") == "function_call_output":
+    if given and given[0].kind == "function_call_output":
         return next((each for each in reversed(conversations) if open_calls(each.items)), None)
     return next((each for each in alike if each.calls[-1].trace != call.trace), None)
 
@@ -245,17 +224,13 @@ def _cut(conversation: Conversation, count: int) -> None:
 
 def _split_head(items: Items) -> tuple[Items, Items]:
     at = 0
-    while at < len(items) and (items[at] or {}).get("role") in ("system", "developer"):
+    while at < len(items) and items[at].role == "system":
         at += 1
     return items[:at], items[at:]
 
 
 def _same_system(left: Items, right: Items) -> bool:
     return not left or not right or list(map(key_of, left)) == list(map(key_of, right))
-
-
-def _call_key(span: Span) -> Any:
-    return "call", span.name, canonical(span.arguments)
 
 
 def in_order(spans: Iterable[Span]) -> list[Span]:

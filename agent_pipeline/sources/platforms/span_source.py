@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar
 
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.sessions.items import to_messages
+from agent_pipeline.sessions.items import assembled
 from agent_pipeline.sessions.session import Session
 from agent_pipeline.sources.formats.fields import Record, number, text, verdict
 from agent_pipeline.sources.formats.file_source import FileSource, Index
@@ -93,7 +93,7 @@ class SpanSource(FileSource):
             yield self._session(key, name, conversation, conversation.calls, {"parent_session_id": session_id})
 
     def _session(self, key: PartitionKey, session_id: str, conversation: Conversation, spans: list[Span], fields: Record) -> Session:
-        chat = to_messages(conversation.chat())
+        chat = assembled([*conversation.system, *conversation.items])
         chat.skipped.update(conversation.skipped)
         calls = conversation.calls or [span for span in spans if span.kind == "model" and span.usage] or spans
         times = [time for span in spans for time in (span.started, span.ended) if time]
@@ -161,7 +161,7 @@ def _without_model_text(spans: list[Span], tools: list[Span]) -> Conversation:
             if any(tool is each for each in tools):
                 add(conversation, tool_items(tool))
         add(conversation, answer)
-    if tools and not any(isinstance(item, dict) and "role" in item for item in conversation.items):
+    if tools and not any(item.kind == "message" for item in conversation.items):
         conversation.skipped["model_call_without_text"] = sum(span.kind == "model" for span in spans) or 1
     return conversation
 

@@ -22,7 +22,7 @@ def model_call(step: int, told: list[dict[str, Any]], answer: str | None, trace:
 
 
 def words(items: list[Any]) -> list[str]:
-    return [item["content"] for item in items]
+    return [item.text for item in items]
 
 
 @given(st.lists(st.tuples(st.sampled_from(["yes", "no", "go on", "ok"]), st.sampled_from(["yes", "done", "ok"])), min_size=1, max_size=8))
@@ -33,7 +33,7 @@ def test_a_conversation_that_grows_is_itself_however_often_words_come_again(turn
         calls.append(model_call(step, [*told, said("user", asked)], answer))
         told += [said("user", asked), said("assistant", answer)]
     (conversation,) = conversations_of(calls)
-    assert words(conversation.items) == words(told)
+    assert words(conversation.items) == [each["content"] for each in told]
     assert len(conversation.calls) == len(turns) and not conversation.skipped
 
 
@@ -46,7 +46,7 @@ def test_a_window_of_the_last_messages_goes_on_with_the_whole(count, data):
         calls.append(model_call(step, [*told[-window:], said("user", f"question {step}")], f"answer {step}"))
         told += [said("user", f"question {step}"), said("assistant", f"answer {step}")]
     (conversation,) = conversations_of(calls)
-    assert words(conversation.items) == words(told)
+    assert words(conversation.items) == [each["content"] for each in told]
 
 
 @given(st.permutations(range(6)))
@@ -57,7 +57,7 @@ def test_the_order_in_which_calls_were_recorded_does_not_matter(order):
         calls.append(model_call(step, [*told, said("user", f"{step}?")], f"{step}!"))
         told += [said("user", f"{step}?"), said("assistant", f"{step}!")]
     (conversation,) = conversations_of(calls[index] for index in order)
-    assert words(conversation.items) == words(told)
+    assert words(conversation.items) == [each["content"] for each in told]
 
 
 @given(st.lists(st.lists(st.sampled_from("abc"), min_size=1, max_size=4), min_size=1, max_size=6))
@@ -79,7 +79,7 @@ def test_reasoning_that_the_next_input_leaves_out_stays_in_its_place():
     first = Span("t", "1", "model", started=START, given=[said("user", "a")], answered=[thought, said("assistant", "b")])
     second = model_call(5, [said("user", "a"), said("assistant", "b"), said("user", "c")], "d")
     (conversation,) = conversations_of([first, second])
-    assert [item.get("type", "message") for item in conversation.items] == ["message", "reasoning", "message", "message", "message"]
+    assert [item.kind for item in conversation.items] == ["message", "reasoning", "message", "message", "message"]
 
 
 def test_a_changed_system_prompt_is_counted_and_the_first_is_kept():
@@ -114,4 +114,4 @@ def test_results_of_tool_spans_answer_the_open_calls_by_id_then_by_arguments():
         Span("t", "c", "tool", name="unseen", arguments={}, output="three"),
     ]
     assert [span.name for span in add_results(conversation, tools)] == ["unseen"]
-    assert [(item["call_id"], item["output"]) for item in conversation.items[-2:] if item] == [("1", "one"), ("2", "two")]
+    assert [(item.call_id, item.text) for item in conversation.items[-2:]] == [("1", "one"), ("2", "two")]

@@ -7,7 +7,7 @@ from contextlib import closing
 from hypothesis import given, settings
 
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.sessions.items import to_messages
+from agent_pipeline.sessions.chat import to_messages
 from agent_pipeline.sources import Location, open_source, open_sources, parse_location
 from agent_pipeline.sources.base import items_of
 from agent_pipeline_tests.datasets.chats import chats, session

@@ -1,0 +1,94 @@
+"""Values as JSON that can be stored, and a call's arguments: the JSON text of one object, whatever form the record has."""
+
+import json
+import re
+from collections import Counter
+from typing import Any
+
+import msgspec
+
+MAX_DEPTH = 100
+"""How deep a value may be nested."""
+
+_OBJECT = msgspec.json.Decoder(dict[str, Any]).decode
+_SURROGATES = re.compile("[\ud800-\udfff]")
+
+
+def is_storable(text: str) -> bool:
+    """Whether a text can be written as UTF-8."""
+    return text.isascii() or not _SURROGATES.search(text)
+
+
+def without_surrogates(text: str) -> str:
+    """A text with U+FFFD for each lone surrogate (half an emoji, cut off), which no UTF-8 can hold."""
+    return text if text.isascii() else _SURROGATES.sub("\ufffd", text)
+
+
+def storable(value: Any, damage: Counter[str], depth: int = MAX_DEPTH) -> Any:
+    """A JSON value whose texts can all be written as UTF-8; each that could not is counted as `invalid_unicode`.
+
+    Raises:
+        ValueError: the value is nested deeper than `depth`: whoever walks it after us would end in a RecursionError.
+    """
+    if depth < 0:
+        raise ValueError("nested too deeply")
+    if isinstance(value, str) and not is_storable(value):
+        damage["invalid_unicode"] += 1
+        return without_surrogates(value)
+    if isinstance(value, dict):
+        return {storable(key, damage): storable(each, damage, depth - 1) for key, each in value.items()}
+    if isinstance(value, list):
+        return [storable(each, damage, depth - 1) for each in value]
+    return value
+
+
+def json_text(value: Any) -> str | None:
+    """A value as JSON text (NaN as it is: whoever needs strict JSON decides); `None` where it is nested too deeply."""
+    try:
+        storable(value, Counter())  # for its depth
+        return json.dumps(value, ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return None
+
+
+def decoded_arguments(arguments: Any) -> Any:
+    """A call's arguments as an object where they are the JSON text of one; anything else (invalid JSON, a bare list) stays as it is."""
+    try:
+        value = json.loads(arguments) if isinstance(arguments, str) else arguments
+    except (ValueError, RecursionError):
+        return arguments
+    return value if isinstance(value, dict) else arguments
+
+
+def arguments_json(raw: str, damage: Counter[str]) -> str:
+    """A call's arguments as the JSON text of one object; other forms are repaired where that is certain, else counted.
+
+    NaN and infinity are no JSON; half an emoji may hide behind an escape that only decoding brings to light.
+    """
+    if not raw.strip():
+        return "{}"
+    value: Any = raw
+    decoded = 0
+    try:
+        while isinstance(value, str) and decoded < 3:
+            value, decoded = json.loads(value), decoded + 1
+        if isinstance(value, dict):
+            clean = storable(value, damage)
+            text = json.dumps(clean, ensure_ascii=False, allow_nan=False)
+            damage["double_encoded_arguments"] += decoded > 1
+            return raw if decoded == 1 and clean == value else text
+    except (ValueError, RecursionError):
+        pass
+    damage["invalid_arguments"] += 1
+    return raw
+
+
+def is_shallow_object(arguments: str) -> bool:
+    """Whether arguments are the JSON text of an object that is nested no deeper than `MAX_DEPTH`, for certain."""
+    if len(arguments) >= 2 * MAX_DEPTH and arguments.count("[") + arguments.count("{") >= MAX_DEPTH:
+        return False
+    try:
+        _OBJECT(arguments)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return False
+    return True
