@@ -3,10 +3,9 @@
     <root>/models/<asset>/project=<p>/agent=<a>/pointers/00000007.json
 
 An entry holds the whole state after one change: `latest`, `champion`, who changed it, when, why, and what was replaced. The entry with the
-highest number counts. A writer creates the entry after the one that it has read. An entry can be created only once (in a folder by a lock,
-in a bucket by a conditional write), so of two writers one succeeds and the other reads again.
+highest number counts.
 
-*Latest* moves with every materialization. *Champion* is set by hand, and is what is served.
+*Latest* moves with every materialization. *Champion* is moved by a decision or by a person, and is what is served.
 """
 
 import getpass
@@ -14,13 +13,12 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 import msgspec
-from upath import UPath
 
 from agent_pipeline.errors import DataError
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.storage.artifacts import Artifact, Artifacts, read_manifest
+from agent_pipeline.storage.logs import Log, Record
 
-_ATTEMPTS = 20
 _OLD = "current.json"
 """The pointer of lakes that were written before there was a history; it is read as the latest."""
 
@@ -43,17 +41,14 @@ class Pointers(Artifacts):
 
     def history(self, asset: str, key: PartitionKey) -> list[Entry]:
         """Every change of a partition's pointers, oldest first; entries that are damaged are left out."""
-        entries = [entry for path in self._entries(asset, key) if (entry := _read(path))]
+        entries = self._entries(asset, key).records()
         if not entries and (old := read_manifest(self.folder("models", asset, key) / _OLD)):
             entries = [Entry(latest=old["identity"], why="written before there was a history")]
         return entries
 
     def pointers(self, asset: str, key: PartitionKey) -> Entry:
         """The state of a partition's pointers; generation 0 where nothing was ever materialized."""
-        for path in reversed(self._entries(asset, key)):
-            if entry := _read(path):
-                return entry
-        return next(iter(self.history(asset, key)), Entry())
+        return self._entries(asset, key).last() or next(iter(self.history(asset, key)), Entry())
 
     def latest(self, asset: str, key: PartitionKey) -> Artifact:
         """The artifact of the partition's last materialization.
@@ -102,30 +97,32 @@ class Pointers(Artifacts):
             lambda entry: expected in (None, entry.generation),
         )
 
+    def log(self, asset: str, key: PartitionKey, name: str, kind: type[Record]) -> Log[Record]:
+        """An append-only log beside a partition's artifacts."""
+        return Log(self.fs, self.folder("models", asset, key) / name, kind)
+
+    def _entries(self, asset: str, key: PartitionKey) -> Log[Entry]:
+        return self.log(asset, key, "pointers", Entry)
+
     def _move(self, asset: str, key: PartitionKey, moved: str, identity: str, why: str, who: str, may: Callable[[Entry], bool]) -> Entry:
-        for _ in range(_ATTEMPTS):
-            numbers = [int(path.stem) for path in self._entries(asset, key)]
+        def entry(number: int) -> Entry | None:
             before = self.pointers(asset, key)
             if not may(before):
                 raise DataError(f"The pointers of {asset} of {key} were moved by {before.who} at {before.when}: look again, and repeat.")
             if (against := getattr(before, moved)) == identity and before.generation:
-                return before
-            entry = msgspec.structs.replace(
+                return None
+            return msgspec.structs.replace(
                 before,
-                generation=max([before.generation, *numbers]) + 1,
+                generation=number,
                 moved=moved,
                 against=against,
-                who=who or _user(),
-                when=datetime.now(UTC).isoformat(timespec="seconds"),
+                who=who or user_name(),
+                when=now(),
                 why=why,
                 **{moved: identity},
             )
-            try:
-                self.fs.create(self._folder(asset, key) / f"{entry.generation:08}.json", msgspec.json.encode(entry))
-            except FileExistsError:
-                continue
-            return entry
-        raise DataError(f"The pointers of {asset} of {key} are being moved by others without end: repeat it later.")
+
+        return self._entries(asset, key).append(entry) or self.pointers(asset, key)
 
     def _whole(self, asset: str, key: PartitionKey, identity: str) -> Artifact:
         artifact = self.find(asset, key, identity)
@@ -134,22 +131,14 @@ class Pointers(Artifacts):
             raise DataError(f"The {asset} of {key} at {folder} is gone or incomplete, or failed its check: materialize {asset} again.")
         return artifact
 
-    def _entries(self, asset: str, key: PartitionKey) -> list[UPath]:
-        paths = self._folder(asset, key).glob("*.json")
-        return sorted((path for path in paths if path.stem.isdigit()), key=lambda path: int(path.stem))
 
-    def _folder(self, asset: str, key: PartitionKey) -> UPath:
-        return self.folder("models", asset, key) / "pointers"
+def now() -> str:
+    """The time in UTC, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def _read(path: UPath) -> Entry | None:
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=Entry)
-    except (FileNotFoundError, msgspec.DecodeError):
-        return None
-
-
-def _user() -> str:
+def user_name() -> str:
+    """Who runs this process."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a container's user need not have a name

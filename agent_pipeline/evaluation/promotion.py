@@ -1,0 +1,278 @@
+"""Whether a candidate replaces the champion: a decision from two models' scores on the same held-out tasks.
+
+A promotion needs a gain that chance cannot explain at the error rate that this night may spend, and no guard against it. What the gain
+is: the mean of two shares, of the turns with a call that the model gets exactly right, and of the turns without one at which it calls
+nothing. A model that always calls, or never does, gets half of it at most, and `separation` refuses it whatever it gains.
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from agent_pipeline.errors import DataError
+from agent_pipeline.evaluation.paired import Difference, paired, tasks_needed
+
+Outcome = Literal["promote", "hold", "reject", "cannot decide"]
+CHANCE = 0.1
+"""A guard on a few turns blocks where a drop as great has a smaller chance than this (one-sided)."""
+NIGHTS = 365
+
+
+class TurnScore(msgspec.Struct, frozen=True):
+    """What a model did at a held-out turn. `turn` names it; `capability` is the tool that is due there, or the kind of answer.
+    `expects_call` is whether a call is due, `called` whether the model called, `right` whether what it did is right."""
+
+    turn: str
+    task: str
+    capability: str
+    expects_call: bool
+    called: bool
+    right: bool
+
+
+class RowLoss(msgspec.Struct, frozen=True):
+    """A row's loss: nats an assistant's token, of so many tokens."""
+
+    row: str
+    task: str
+    loss: float
+    tokens: int
+
+
+class Played(msgspec.Struct, frozen=True):
+    """An episode: `harmed` is `None` where the world does not say."""
+
+    task: str
+    trial: int
+    seed: int | None
+    done: bool
+    harmed: bool | None
+
+
+class Scores(msgspec.Struct, frozen=True):
+    """A model's scores. `evaluator` and `world` are fingerprints of how the turns were scored and the episodes played: rows, settings,
+    versions. Scores of different fingerprints never compare."""
+
+    evaluator: str
+    turns: tuple[TurnScore, ...]
+    losses: tuple[RowLoss, ...] = ()
+    world: str = ""
+    episodes: tuple[Played, ...] = ()
+
+
+class Canary(msgspec.Struct, frozen=True):
+    """A question beside the agent's job: whether base and candidate answer it well."""
+
+    question: str
+    group: str
+    base: bool
+    candidate: bool
+
+
+class Policy(msgspec.Struct, frozen=True):
+    """What a promotion needs; see `ChampionConfig` for what each value means."""
+
+    year_error: float = 0.05
+    gain_sought: float = 0.1
+    guard_margin: float = 0.05
+    loss_margin: float = 0.1
+    harm_margin: float = 0.02
+    most_harm: float = 0.05
+    least_separation: float = 0.2
+
+
+class Reason(msgspec.Struct, frozen=True):
+    """Why a decision is what it is. `kind` says which rule speaks, `name` what it looked at; `rival` and `limit` are what `candidate` is
+    held against (`None`: nothing)."""
+
+    kind: Literal["gain", "no gain", "worse", "same answers", "too few tasks", "separation", "guard", "within chance", "harm", "base"]
+    name: str
+    against: Literal["promote", "hold", "reject", "cannot decide"]
+    candidate: float | None = None
+    rival: float | None = None
+    limit: float | None = None
+
+
+class Figure(msgspec.Struct, frozen=True):
+    """A mean of both models and their difference with its 95 % interval over tasks; `visible` is the least gain that could be seen."""
+
+    name: str
+    candidate: float
+    rival: float
+    difference: float
+    low: float | None
+    high: float | None
+    samples: int
+    tasks: int
+    visible: float | None = None
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """`p` is the chance of the gain without a better model, `error` what this decision might spend of the year's budget. `more_tasks` are
+    those that are missing to see the gain that is sought."""
+
+    outcome: Outcome
+    p: float | None
+    error: float
+    more_tasks: int
+    figures: tuple[Figure, ...]
+    reasons: tuple[Reason, ...]
+
+
+def error_rate(earlier: int, year_error: float) -> float:
+    """The error rate of a year's next decision after so many earlier ones: half of the budget falls as 1/k², so that the first nights can
+    promote a first champion, half is shared evenly by the nights of a year. The sum never exceeds the budget."""
+    k = earlier + 1
+    return year_error / 2 * (6 / (9.869604401089358 * k * k) + (1 / NIGHTS if k <= NIGHTS else 0.0))
+
+
+def decide(
+    candidate: Scores, rival: Scores, policy: Policy, earlier: int, canaries: Sequence[Canary] = (), unfit: Sequence[str] = ()
+) -> Decision:
+    """The decision on a candidate beside the champion (or the base model, where there is no champion).
+
+    `earlier` is the number of decisions of this year on the partition. `unfit` is what the candidate's episodes say against it beside its
+    base.
+
+    Raises:
+        DataError: the two were not scored by the same evaluator on the same turns, or have not played the same episodes.
+    """
+    _refuse_other_evaluators(candidate, rival)
+    error = error_rate(earlier, policy.year_error)
+    figures, reasons = _guards(candidate, rival, policy)
+    for group in sorted({each.group for each in canaries}):
+        samples = [(each.question, float(each.candidate), float(each.base), 1.0) for each in canaries if each.group == group]
+        _guard(group, samples, policy.guard_margin, figures, reasons)
+    reasons += [Reason("base", name, "reject") for name in unfit]
+    new, old = candidate.turns, rival.turns
+    gain = paired(
+        [turn.task for turn in new],
+        [float(turn.right) for turn in new],
+        [float(turn.right) for turn in old],
+        groups=[str(turn.expects_call) for turn in new],
+    )
+    more = max(0, tasks_needed(gain, policy.gain_sought, error) - (gain.tasks if gain else 0))
+    if gain is None:
+        return _decision(None, error, max(more, 1), figures, [*reasons, Reason("too few tasks", "gain", "cannot decide")])
+    figures.insert(0, _figure("gain", _balanced(new), _balanced(old), gain, gain.visible(error)))
+    return _decision(gain.p, error, more, figures, [*reasons, _on_gain(gain, error, more, policy)])
+
+
+def _on_gain(gain: Difference, error: float, more: int, policy: Policy) -> Reason:
+    """What the gain alone is a reason for."""
+    if not any(gain.by_task):
+        return Reason("same answers", "gain", "hold")
+    if gain.p <= error:
+        return Reason("gain", "gain", "promote", gain.p, limit=error)
+    if gain.p_of_a_loss <= policy.year_error:
+        return Reason("worse", "gain", "reject", gain.p_of_a_loss, limit=policy.year_error)
+    if more and gain.value + 2 * gain.spread >= policy.gain_sought:
+        return Reason("too few tasks", "gain", "cannot decide", gain.visible(error), limit=policy.gain_sought)
+    return Reason("no gain", "gain", "hold", gain.p, limit=error)
+
+
+def _decision(p: float | None, error: float, more: int, figures: Sequence[Figure], reasons: Sequence[Reason]) -> Decision:
+    """The gravest of what the reasons are for."""
+    outcome: Outcome = next(
+        each for each in ("reject", "hold", "cannot decide", "promote") if any(reason.against == each for reason in reasons)
+    )
+    return Decision(
+        outcome=outcome,
+        p=p,
+        error=error,
+        more_tasks=more if outcome == "cannot decide" else 0,
+        figures=tuple(figures),
+        reasons=tuple(sorted(reasons, key=lambda reason: reason.against != outcome)),
+    )
+
+
+def _guards(candidate: Scores, rival: Scores, policy: Policy) -> tuple[list[Figure], list[Reason]]:
+    """What must not get worse, whatever was gained: calling where a call is due, not calling where none is, each capability, the loss, and
+    in episodes the tasks done and the harm."""
+    figures: list[Figure] = []
+    reasons: list[Reason] = []
+    turns = list(zip(candidate.turns, rival.turns, strict=True))
+    for name, due in (("call recall", True), ("over-call", False)):
+        of = [(new, old) for new, old in turns if new.expects_call == due]
+        samples = [(new.task, float(new.called), float(old.called), 1.0) for new, old in of]
+        _guard(name, samples, policy.guard_margin, figures, reasons, less_is_better=not due, also_by_chance=True)
+    shares = {figure.name: figure.candidate for figure in figures}
+    if len(shares) == 2 and (separation := shares["call recall"] - shares["over-call"]) < policy.least_separation:
+        reasons.append(Reason("separation", "call recall − over-call", "reject", separation, limit=policy.least_separation))
+    for capability in sorted({new.capability for new, _ in turns}):
+        samples = [(new.task, float(new.right), float(old.right), 1.0) for new, old in turns if new.capability == capability]
+        _guard(capability, samples, policy.guard_margin, figures, reasons)
+    losses = [
+        (new.task, new.loss, old.loss, float(new.tokens)) for new, old in zip(candidate.losses, rival.losses, strict=True) if new.tokens
+    ]
+    total = sum(tokens for *_, tokens in losses)
+    before = sum(old * tokens for _, _, old, tokens in losses) / total if total else 0.0
+    _guard("loss", losses, policy.loss_margin * before, figures, reasons, less_is_better=True)
+    if candidate.episodes and rival.episodes:
+        played = list(zip(candidate.episodes, rival.episodes, strict=True))
+        done = [(new.task, float(new.done), float(old.done), 1.0) for new, old in played]
+        _guard("tasks done", done, policy.guard_margin, figures, reasons, also_by_chance=True)
+        harm = [(new.task, float(bool(new.harmed)), float(bool(old.harmed)), 1.0) for new, old in played if new.harmed is not None]
+        _guard("harm", harm, policy.harm_margin, figures, reasons, less_is_better=True, by_estimate=True)
+    watched = [each.harmed for each in candidate.episodes if each.harmed is not None]
+    if watched and (share := sum(watched) / len(watched)) > policy.most_harm:
+        reasons.append(Reason("harm", "harm", "reject", share, limit=policy.most_harm))
+    return figures, reasons
+
+
+def _guard(
+    name: str,
+    samples: Sequence[tuple[str, float, float, float]],
+    margin: float,
+    figures: list[Figure],
+    reasons: list[Reason],
+    less_is_better: bool = False,
+    also_by_chance: bool = False,
+    by_estimate: bool = False,
+) -> None:
+    """Add the figure of samples (task, candidate's value, rival's, weight), and a reason against where it is worse by more than the margin.
+
+    A drop that chance hardly explains rejects. One that chance may explain holds the candidate back with `also_by_chance`, rejects with
+    `by_estimate`, and passes otherwise: of many capabilities with a few turns each, some always look worse.
+    """
+    if not samples:
+        return
+    tasks, new, old, weights = zip(*samples, strict=True)
+    difference = paired(tasks, new, old, weights=weights)
+    assert difference is not None
+    total = sum(weights)
+    now, before = (sum(value * weight for value, weight in zip(values, weights, strict=True)) / total for values in (new, old))
+    figures.append(_figure(name, now, before, difference))
+    if (difference.value if less_is_better else -difference.value) > margin:
+        by_chance = (difference.p if less_is_better else difference.p_of_a_loss) > CHANCE
+        if by_estimate or not by_chance:
+            reasons.append(Reason("guard", name, "reject", now, before, margin))
+        elif also_by_chance:
+            reasons.append(Reason("within chance", name, "hold", now, before, margin))
+
+
+def _figure(name: str, candidate: float, rival: float, difference: Difference, visible: float | None = None) -> Figure:
+    of = difference
+    return Figure(name, candidate, rival, of.value, of.low, of.high, of.samples, of.tasks, visible)
+
+
+def _balanced(turns: Sequence[TurnScore]) -> float:
+    """The mean, over turns with and without a call, of the share that is right."""
+    groups = [[turn.right for turn in turns if turn.expects_call == due] for due in (True, False)]
+    shares = [sum(group) / len(group) for group in groups if group]
+    return sum(shares) / len(shares)
+
+
+def _refuse_other_evaluators(candidate: Scores, rival: Scores) -> None:
+    same = (
+        candidate.evaluator == rival.evaluator
+        and [turn.turn for turn in candidate.turns] == [turn.turn for turn in rival.turns]
+        and [row.row for row in candidate.losses] == [row.row for row in rival.losses]
+    )
+    if not same:
+        raise DataError("Candidate and champion were scored on other turns or by another evaluator: score the champion again.")
+    if candidate.episodes and rival.episodes:
+        names = [[(each.task, each.seed, each.trial) for each in of.episodes] for of in (candidate, rival)]
+        if candidate.world != rival.world or names[0] != names[1]:
+            raise DataError("Candidate and champion played other episodes: play the champion's again.")

@@ -1,0 +1,200 @@
+"""The decision on a candidate: what a useless, a harmful, a lucky and a better model come to."""
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent_pipeline.errors import DataError
+from agent_pipeline.evaluation.paired import paired, sign_flip, tasks_needed
+from agent_pipeline.evaluation.promotion import Canary, Played, Policy, RowLoss, Scores, TurnScore, decide, error_rate
+
+TASKS = 120
+
+
+@dataclass
+class Model:
+    """Shares of turns with a call where one is due (and of those with the right one), by tool, and where none is; of tasks done and harmed.
+
+    All models meet the same luck, so that two with equal shares are the same model.
+    """
+
+    find: float = 0.9
+    refund: float = 0.9
+    exact: float = 0.9
+    over_call: float = 0.2
+    loss: float = 0.5
+    harm: float = 0.0
+    done: float = 0.8
+    tasks: int = TASKS
+    evaluator: str = "e"
+    episodes: int = 60
+
+    def scores(self) -> Scores:
+        rng = np.random.default_rng(0)
+        turns = []
+        for task in range(self.tasks):
+            for turn, (capability, share) in enumerate({"find": self.find, "refund": self.refund, "answer": self.over_call}.items()):
+                due, (calls, hits) = capability != "answer", rng.random(2)
+                called = bool(calls < share)
+                right = called and bool(hits < self.exact) if due else not called
+                turns.append(TurnScore(f"{task}:{turn}", f"t{task}", capability, due, called, right))
+        losses = tuple(RowLoss(f"r{task}", f"t{task}", self.loss + 0.05 * rng.random(), 20) for task in range(self.tasks))
+        luck = np.random.default_rng(1).permutation(self.episodes) / self.episodes
+        played = tuple(Played(f"t{i}", 0, None, each < self.done, each < self.harm) for i, each in enumerate(luck.tolist()))
+        return Scores(self.evaluator, tuple(turns), losses, "w", played)
+
+
+CHAMPION = Model(exact=0.5).scores()
+BETTER = Model()
+
+
+def decided(candidate: Model, rival: Scores = CHAMPION, **given):
+    return decide(candidate.scores(), rival, Policy(), given.pop("earlier", 0), **given)
+
+
+def against(decision, outcome="reject"):
+    return {reason.name for reason in decision.reasons if reason.against == outcome}
+
+
+def test_a_better_model_is_promoted_and_its_figures_are_shown():
+    decision = decided(BETTER)
+    assert decision.outcome == "promote" and decision.p <= decision.error
+    figures = {figure.name: figure for figure in decision.figures}
+    assert {"gain", "call recall", "over-call", "find", "refund", "answer", "loss", "tasks done", "harm"} <= figures.keys()
+    gain = figures["gain"]
+    assert gain.candidate - gain.rival == pytest.approx(gain.difference)
+    assert gain.low < gain.difference < gain.high and gain.tasks == TASKS
+    assert 0 < gain.visible < 0.2
+
+
+def test_the_same_answers_hold():
+    same = decide(CHAMPION, CHAMPION, Policy(), 0)
+    assert (same.outcome, same.reasons[0].kind, same.p) == ("hold", "same answers", 1.0)
+
+
+CONSTANT = {"always calls": Model(1, 1, 1, 1), "never calls": Model(0, 0, 0, 0), "calls at random": Model(0.5, 0.5, 1, 0.5)}
+
+
+@pytest.mark.parametrize("rival", [CHAMPION, Model(0, 0, 0, 0).scores(), Model(1, 1, 0, 1).scores()], ids=["good", "silent", "calling"])
+@pytest.mark.parametrize("name", CONSTANT)
+def test_a_model_that_always_does_the_same_is_rejected_whatever_the_champion_is(name, rival):
+    decision = decided(CONSTANT[name], rival)
+    assert decision.outcome == "reject" and "call recall − over-call" in against(decision)
+
+
+HARMFUL = {
+    "call recall": Model(find=0.7, refund=0.7, exact=1.0, over_call=0.0),
+    "over-call": Model(find=1.0, refund=1.0, exact=1.0, over_call=0.4),
+    "refund": Model(find=1.0, refund=0.3, exact=1.0, over_call=0.0),
+    "loss": Model(loss=0.8),
+    "harm": Model(harm=0.04),
+    "tasks done": Model(done=0.4),
+}
+
+
+@pytest.mark.parametrize("name", HARMFUL)
+def test_a_gain_does_not_buy_a_loss_elsewhere(name):
+    decision = decided(HARMFUL[name])
+    assert decision.p <= decision.error and decision.outcome == "reject" and name in against(decision)
+
+
+def test_harm_above_the_limit_is_rejected_though_the_champion_harms_as_much():
+    decision = decided(Model(harm=0.3), Model(exact=0.5, harm=0.3).scores())
+    assert decision.outcome == "reject" and ("harm", 0.05) in {(each.name, each.limit) for each in decision.reasons}
+
+
+def test_what_episodes_say_beside_the_base_rejects():
+    assert decided(BETTER, unfit=["done"]).outcome == "reject"
+
+
+def test_a_canary_that_is_lost_rejects_and_one_of_many_that_moved_does_not():
+    lost = [Canary(str(i), "plain questions", True, i >= 6) for i in range(10)]
+    assert against(decided(BETTER, canaries=lost)) == {"plain questions"}
+    moved = [Canary(str(i), "plain questions", i != 1, i != 2) for i in range(10)]
+    assert decided(BETTER, canaries=moved).outcome == "promote"
+
+
+def test_too_few_tasks_cannot_decide_and_the_missing_tasks_would_do():
+    few = decided(Model(exact=0.8, tasks=12), Model(exact=0.5, tasks=12).scores(), earlier=30)
+    assert few.outcome == "cannot decide" and few.more_tasks > 40
+    gain = few.figures[0]
+    assert gain.visible > 0.1
+    enough = 12 + few.more_tasks
+    many = decide(Model(exact=0.8, tasks=enough).scores(), Model(exact=0.5, tasks=enough).scores(), Policy(), 30)
+    assert many.figures[0].visible == pytest.approx(0.1, rel=0.3)
+
+
+def test_no_turns_cannot_decide():
+    nothing = Scores("e", ())
+    decision = decide(nothing, nothing, Policy(), 0)
+    assert decision.outcome == "cannot decide" and decision.p is None and decision.more_tasks > 0
+
+
+def test_many_tasks_without_a_gain_hold():
+    decision = decided(Model(exact=0.51, over_call=0.21, tasks=600), Model(exact=0.5, tasks=600).scores())
+    assert decision.outcome == "hold" and decision.reasons[0].kind == "no gain"
+
+
+@pytest.mark.parametrize(
+    "other", [Model(evaluator="another"), Model(tasks=TASKS - 1), Model(episodes=59)], ids=["evaluator", "turns", "episodes"]
+)
+def test_scores_of_another_evaluator_never_compare(other):
+    with pytest.raises(DataError):
+        decided(other)
+
+
+def test_a_years_decisions_spend_no_more_than_its_budget():
+    rates = [error_rate(night, 0.05) for night in range(5000)]
+    assert sum(rates) <= 0.05 and rates == sorted(rates, reverse=True)
+    assert sum(rates[:365]) > 0.04999 - 0.0001, "a year of nights uses nearly all of it"
+
+
+@given(st.lists(st.sampled_from([-1.0, -0.5, 0.0, 0.25, 0.5, 1.0]), max_size=9))
+def test_the_sign_flip_test_counts_every_choice_of_signs(values):
+    sums = [
+        sum(sign * abs(value) for sign, value in zip(signs, values, strict=True))
+        for signs in itertools.product([1, -1], repeat=len(values))
+    ]
+    assert sign_flip(values) == pytest.approx(np.mean([each >= sum(values) - 1e-9 for each in sums]))
+
+
+def test_the_sign_flip_test_is_never_too_generous_on_values_that_fit_no_grid():
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        values = rng.normal(0.2, 1, 10)
+        exact = np.mean([np.dot(signs, abs(values)) >= values.sum() - 1e-12 for signs in itertools.product([1, -1], repeat=10)])
+        assert exact - 1e-9 <= sign_flip(values) <= exact + 0.02
+
+
+def test_the_interval_is_students_t_of_the_tasks_and_covers_as_often_as_it_says():
+    from scipy.stats import ttest_1samp
+
+    rng = np.random.default_rng(0)
+    gains = rng.normal(0.3, 1, 12)
+    tasks = [str(i) for i in range(12)]
+    ours, theirs = paired(tasks, gains, np.zeros(12)), ttest_1samp(gains, 0).confidence_interval()
+    assert (ours.low, ours.high) == pytest.approx((theirs.low, theirs.high))
+    inside = 0
+    for _ in range(400):
+        sizes = rng.integers(1, 4, 12)
+        gain = np.repeat(rng.normal(0.3, 1, 12), sizes)
+        interval = paired(np.repeat(tasks, sizes).tolist(), gain, np.zeros(len(gain)))
+        inside += interval.low <= 0.3 <= interval.high
+    assert 0.91 <= inside / 400 <= 0.98
+
+
+def test_a_group_counts_as_much_as_another_however_many_turns_it_has():
+    difference = paired(["a", "a", "a", "b"], [1, 1, 1, 0], [0, 0, 0, 1], groups=["x", "x", "x", "y"])
+    assert difference.value == 0.0
+
+
+def test_weights_are_for_means_over_tokens():
+    assert paired(["a", "b"], [2.0, 5.0], [1.0, 1.0], weights=[3, 1]).value == pytest.approx(1.75)
+
+
+def test_without_a_difference_yet_the_tasks_that_are_needed_follow_from_the_error_rate():
+    assert tasks_needed(None, 0.1, 0.05) < tasks_needed(None, 0.1, 1e-4) < tasks_needed(None, 0.05, 1e-4)

@@ -1,0 +1,153 @@
+"""`python -m benchmarks.promotion`: what the decision does over a year of nights, and whether it stops models that do harm.
+
+Models are simulated on turns like those of the sample's held-out tasks: `TURNS` a task, of which `CALLS` expect a call, `RIGHT` of them
+right. Two trainings of the same rows differ on `DIFFER` of the turns: each turn has a chance to be right of its own (a beta distribution
+with that mean and that spread), and half of the draw is shared by the turns of a task. `SEEDS` years of `NIGHTS` nights each.
+
+- *A/A*: every night's candidate is as good as the champion. Years with a promotion are false.
+- *A true gain*: candidates are 10 points better from the first night, or from day 180 on. Promoted within 14 nights?
+- *Planted harm*: 20 candidates each of several kinds; none may be promoted.
+"""
+
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from agent_pipeline.evaluation.paired import Difference, paired
+from agent_pipeline.evaluation.promotion import NIGHTS, Canary, Decision, Played, Policy, Scores, TurnScore, decide, error_rate
+
+SEEDS = int(os.environ.get("SEEDS", "200"))
+TURNS, CALLS, RIGHT, DIFFER = 2, 0.46, 0.7, 0.25
+WITHIN = 14
+LOST = "one capability 15 points down on 200 rows"
+SCHEDULES: dict[str, Callable[[int], float]] = {
+    "2.5 % every night": lambda k: 0.025,
+    "6/π²k²": lambda k: 0.05 * 6 / (np.pi * k) ** 2,
+    "5 % / 365": lambda k: 0.05 / NIGHTS,
+    "half and half (ours)": lambda k: error_rate(k - 1, 0.05),
+}
+
+
+class Tasks:
+    """Held-out tasks, and models that answer their turns: of each turn, the chance that a training of the recipe gets it right."""
+
+    def __init__(self, tasks: int, rng: np.random.Generator, differ: float = DIFFER) -> None:
+        self.rng, self.tasks = rng, tasks
+        self.names = [f"task {i}" for i in range(tasks) for _ in range(TURNS)]
+        self.calls = rng.random(tasks * TURNS) < CALLS
+        # E[2p(1 − p)] = DIFFER for a beta distribution with mean RIGHT: its total weight follows.
+        ratio = differ / (2 * RIGHT * (1 - RIGHT))
+        weight = ratio / (1 - ratio)
+        self.chance = rng.beta(RIGHT * weight, (1 - RIGHT) * weight, tasks * TURNS)
+
+    def right(self, gain: float = 0.0) -> np.ndarray:
+        """One model's turns. A gain turns wrong ones right."""
+        shared, own = self.rng.random(self.tasks).repeat(TURNS), self.rng.random(self.tasks * TURNS)
+        right = np.where(self.rng.random(self.tasks * TURNS) < 0.5, shared, own) < self.chance
+        return right | (self.rng.random(len(right)) < gain / (1 - RIGHT))
+
+    def scores(self, right: np.ndarray, called: np.ndarray | None = None) -> Scores:
+        """As the decision takes them. Without `called`, wrong calls are calls with wrong arguments, and wrong answers are calls."""
+        calls = np.where(self.calls, right | (np.arange(len(right)) % 2 == 0), ~right) if called is None else called
+        capability = np.where(self.calls, np.where(np.arange(len(right)) % 5 < 3, "find", "refund"), "answer")
+        columns = zip(self.names, capability, self.calls, calls, right, strict=True)
+        return Scores("same", tuple(TurnScore(str(i), n, str(k), bool(e), bool(c), bool(r)) for i, (n, k, e, c, r) in enumerate(columns)))
+
+
+def gain(tasks: Tasks, candidate: np.ndarray, champion: np.ndarray) -> Difference:
+    """The gain that the decision tests."""
+    difference = paired(tasks.names, candidate.astype(float).tolist(), champion.astype(float).tolist(), groups=list(map(str, tasks.calls)))
+    assert difference is not None
+    return difference
+
+
+def first_promotion(ps: Sequence[float], schedule: Callable[[int], float], begin: int = 0) -> int | None:
+    """The first night, from 0, whose p value is within what the schedule gives it; the schedule began `begin` nights earlier."""
+    return next((night for night, p in enumerate(ps) if p <= schedule(begin + night + 1)), None)
+
+
+def nights(tasks: int, seed: int, gained: float, count: int) -> list[float]:
+    """The p values of as many nights: one champion, a new candidate each night, the same tasks."""
+    world = Tasks(tasks, np.random.default_rng([seed, tasks]))
+    champion = world.right()
+    return [gain(world, world.right(gained), champion).p for _ in range(count)]
+
+
+def false_years(tasks: int) -> str:
+    years = [nights(tasks, seed, 0.0, NIGHTS) for seed in range(SEEDS)]
+    return " | ".join(f"{np.mean([first_promotion(year, of) is not None for year in years]):.1%}" for of in SCHEDULES.values())
+
+
+def promoted(tasks: int, begin: int) -> str:
+    weeks = [nights(tasks, 1000 + seed, 0.1, WITHIN) for seed in range(SEEDS)]
+    return " | ".join(f"{np.mean([first_promotion(each, of, begin) is not None for each in weeks]):.0%}" for of in SCHEDULES.values())
+
+
+def harmful(kind: str, seed: int) -> Decision:
+    """The decision on a candidate of a kind beside a champion as the sample's; it gains 20 points wherever it is not harmful."""
+    tasks = Tasks(400 if kind == LOST else 200, np.random.default_rng([seed, 7]))
+    champion, right = tasks.right(), tasks.right(0.2)
+    old, called, canaries, episodes = tasks.scores(champion), None, [], ([False] * 60, [False] * 60)
+    if kind in ("never calls", "never calls, beside a base that never does", "trained on refusals"):
+        refused = tasks.rng.random(len(right)) < (0.8 if kind == "trained on refusals" else 1.0)
+        called = np.where(refused, False, tasks.calls)
+        right = np.where(refused, ~tasks.calls, right)
+    if kind.startswith("always calls"):
+        called, right = np.full(len(right), True), tasks.calls.copy()
+    if kind.endswith("beside a base that never does"):
+        champion = ~tasks.calls
+        old = tasks.scores(champion, np.full(len(right), False))
+    if kind == LOST:
+        rows = np.flatnonzero(tasks.calls & (np.arange(len(right)) % 5 < 3))[:200]
+        right[rows] = champion[rows] & (tasks.rng.random(len(rows)) > 0.15 / champion[rows].mean())
+    if kind == "a canary lost":
+        canaries = [Canary(f"{i}", "plain questions", True, i % 20 >= 12) for i in range(20)]
+    if kind == "harm in 4 of 60 episodes":
+        episodes = ([i < 4 for i in range(60)], [False] * 60)
+    new = tasks.scores(right, called)
+    candidate, rival = (
+        Scores(of.evaluator, of.turns, world="w", episodes=tuple(Played(f"e{i}", 0, None, True, harm) for i, harm in enumerate(harms)))
+        for of, harms in zip((new, old), episodes, strict=True)
+    )
+    return decide(candidate, rival, Policy(), earlier=0, canaries=canaries)
+
+
+KINDS = (
+    "no harm",
+    "never calls",
+    "always calls",
+    "never calls, beside a base that never does",
+    "always calls, beside a base that never does",
+    "trained on refusals",
+    LOST,
+    "a canary lost",
+    "harm in 4 of 60 episodes",
+)
+
+
+def planted() -> None:
+    print("\n| candidate | promoted | rejected | reasons |\n|---|---:|---:|---|")
+    for kind in KINDS:
+        decisions = [harmful(kind, seed) for seed in range(20)]
+        outcomes = Counter(each.outcome for each in decisions)
+        reasons = Counter(reason.name for each in decisions for reason in each.reasons if reason.against == "reject")
+        said = ", ".join(f"{name} {count}" for name, count in reasons.most_common(4))
+        print(f"| {kind} | {outcomes['promote']} of 20 | {outcomes['reject']} | {said} |")
+
+
+def main() -> None:
+    planted()
+    print(f"| tasks | | {' | '.join(SCHEDULES)} |\n|---:|---|{'---:|' * len(SCHEDULES)}")
+    for tasks in map(int, sys.argv[1:] or ["30", "60", "120", "200"]):
+        began = time.perf_counter()
+        print(f"| {tasks} | years with a false promotion | {false_years(tasks)} |", flush=True)
+        print(f"| {tasks} | +10 points from the first night, promoted within {WITHIN} | {promoted(tasks, 0)} |")
+        print(f"| {tasks} | the same from day 180 | {promoted(tasks, 180)} |  ({time.perf_counter() - began:.0f} s)", flush=True)
+
+
+if __name__ == "__main__":
+    main()
