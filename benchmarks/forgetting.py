@@ -61,9 +61,9 @@ def make_lake(folder: Path) -> float:
 
 def add_manifest(folder: Path) -> None:
     """An artifact that names its sessions as an adapter does, without weights."""
-    from agent_pipeline.compute.building import rows_made_from
     from agent_pipeline.keys import PartitionKey
     from agent_pipeline.storage.lake import Lake
+    from agent_pipeline.training.identity import rows_made_from
 
     lake, key = Lake(str(folder / "lake")), PartitionKey("shop", "support")
     rows = lake.open("sft_dataset", key).read(["session_id", "row_id", "content_sha256", "split"]).to_pylist()

@@ -32,6 +32,7 @@ def play(
     from agent_pipeline.compute.playing import play_all, tasks_to_play
     from agent_pipeline.config.settings import load_settings
     from agent_pipeline.evaluation.episode_report import table, write
+    from agent_pipeline.evaluation.heldout import heldout_rows
 
     key, settings = parse_key(partition), load_settings()
     agent = settings.agents.get(str(key))
@@ -39,7 +40,7 @@ def play(
         raise SettingsError(f'{key} has no world to play in: set world in [agents."{key}"] of pipeline.toml (docs/episodes.md).')
     if trials > 1 and not temperature:
         raise SettingsError(f"{trials} greedy trials of a task are the same trial: set --temperature, or one trial.")
-    rows = [] if seed else _heldout(key)
+    rows = [] if seed else heldout_rows(settings.open_lake(), key)
     chosen = tasks_to_play(agent.world, rows, tasks, tasks if seed else 0, seed, like=f"{key.agent}-")
     with ExitStack() as stack:
         player = _player(model, key, temperature, max_new_tokens, stack)
@@ -69,22 +70,15 @@ def _session(key: PartitionKey, model: str, number: int, episode: "Episode") -> 
     }
 
 
-def _heldout(key: PartitionKey) -> list[dict[str, Any]]:
-    from agent_pipeline.defs.models import heldout
-    from agent_pipeline.defs.resources import Workspace
-
-    return heldout(Workspace().open_lake().open("sft_dataset", key).read(), str(key))
-
-
 def _player(model: str, key: PartitionKey, temperature: float, max_new_tokens: int, stack: ExitStack) -> "Player":
     from agent_pipeline.compute.playing import gguf_player, memory_player
     from agent_pipeline.config.settings import load_settings
-    from agent_pipeline.defs.resources import Workspace
     from agent_pipeline.evaluation.players import endpoint_player
     from agent_pipeline.judging.client import Endpoint
     from agent_pipeline.training.base_model import resolve_base_model
 
-    settings, lake = load_settings(), Workspace().open_lake()
+    settings = load_settings()
+    lake = settings.open_lake()
     if model.startswith(("http://", "https://")):
         url, _, name = model.partition("#")
         parameters = {"temperature": temperature, "max_tokens": max_new_tokens}

@@ -19,19 +19,12 @@ if TYPE_CHECKING:
 MODEL_ASSETS = ("sft_adapter", "evaluation", "gguf_export", "ollama_model", "episodes")
 
 
-def reasons(lake: Lake, key: PartitionKey) -> Counter[str]:
-    """How many sessions were kept, and dropped by reason; empty where nothing was curated yet."""
-    if not lake.has("curated_sessions", key):
+def count_values(lake: Lake, asset: str, column: str, key: PartitionKey) -> Counter[str]:
+    """How often each value of a table's column occurs (null, which is no drop reason, as `kept`); empty for a table never made."""
+    if not lake.has(asset, key):
         return Counter()
-    column = lake.open("curated_sessions", key).read(["drop_reason"])["drop_reason"].to_pylist()
-    return Counter("kept" if reason is None else reason for reason in column)
-
-
-def rows_by_split(lake: Lake, key: PartitionKey) -> Counter[str]:
-    """SFT rows on each side of the split."""
-    if not lake.has("sft_dataset", key):
-        return Counter()
-    return Counter(lake.open("sft_dataset", key).read(["split"])["split"].to_pylist())
+    with lake.open(asset, key) as table:
+        return Counter("kept" if value is None else value for value in table.read([column])[column].to_pylist())
 
 
 def latest(lake: Lake, asset: str, key: PartitionKey) -> Artifact | None:
@@ -48,7 +41,7 @@ def status_table(lake: Lake, keys: list[PartitionKey]) -> Table:
     for column in ("partition", "sessions", "kept", "train", "select", "test", "pairs", "models"):
         table.add_column(column, justify="left" if column in ("partition", "models") else "right", no_wrap=column == "partition")
     for key in keys:
-        counts, splits = reasons(lake, key), rows_by_split(lake, key)
+        counts, splits = count_values(lake, "curated_sessions", "drop_reason", key), count_values(lake, "sft_dataset", "split", key)
         pairs = lake.open("preference_dataset", key).metadata.num_rows if lake.has("preference_dataset", key) else 0
         models = ", ".join(asset for asset in MODEL_ASSETS if latest(lake, asset, key)) or "none"
         numbers = [counts.total(), counts["kept"], *(splits[name] for name in ("train", "select", "test")), pairs]
@@ -59,7 +52,7 @@ def status_table(lake: Lake, keys: list[PartitionKey]) -> Table:
 def print_report(console: Console, lake: Lake, keys: list[PartitionKey]) -> None:
     """Tasks done and harm; sessions in, kept, dropped and why; rows; loss and tool-call accuracy; where the files are."""
     for key in keys:
-        counts, splits = reasons(lake, key), rows_by_split(lake, key)
+        counts, splits = count_values(lake, "curated_sessions", "drop_reason", key), count_values(lake, "sft_dataset", "split", key)
         dropped = ", ".join(f"{name} {count}" for name, count in counts.most_common() if name != "kept")
         console.print(f"\n[bold]{key}[/bold]")
         if played := latest(lake, "episodes", key):
@@ -67,15 +60,14 @@ def print_report(console: Console, lake: Lake, keys: list[PartitionKey]) -> None
                 console.print(f"  {line}")
         console.print(f"  sessions   {counts.total()} in = {counts['kept']} kept + {counts.total() - counts['kept']} dropped ({dropped})")
         console.print(f"  SFT rows   {splits.total()}: " + ", ".join(f"{splits[name]} {name}" for name in ("train", "select", "test")))
-        if adapter := latest(lake, "sft_adapter", key):
-            report = adapter.manifest["report"]
-            console.print(f"  training   {_training(report)}")
-        if evaluated := latest(lake, "evaluation", key):
+        models = {asset: artifact for asset in MODEL_ASSETS if (artifact := latest(lake, asset, key))}
+        if adapter := models.get("sft_adapter"):
+            console.print(f"  training   {_training(adapter.manifest['report'])}")
+        if evaluated := models.get("evaluation"):
             for line in _comparison(evaluated.manifest["report"]):
                 console.print(f"  {line}")
-        for asset in MODEL_ASSETS:
-            if artifact := latest(lake, asset, key):
-                console.print(f"  {asset:<12} [dim]{artifact.path}[/dim]", soft_wrap=True, highlight=False)
+        for asset, artifact in models.items():
+            console.print(f"  {asset:<12} [dim]{artifact.path}[/dim]", soft_wrap=True, highlight=False)
 
 
 def _episodes(report: dict[str, Any]) -> list[str]:
@@ -92,13 +84,12 @@ def _episodes(report: dict[str, Any]) -> list[str]:
 
 
 def _training(report: dict[str, Any]) -> str:
-    return f"loss {report['loss_first']:.3f} → {report['loss_last']:.3f} over {report['steps']} steps, {_rows(report['rows'])}"
-
-
-def _rows(rows: dict[str, int]) -> str:
-    """How many rows were trained, and what was done to the others."""
+    """The loss, how many rows were trained, and what became of the others."""
+    rows = report["rows"]
     others = [f"{count} {name.replace('_', ' ')}" for name, count in rows.items() if name not in ("in", "trained") and count]
-    return f"{rows['trained']} of {rows['in']} rows" + (f" ({', '.join(others)})" if others else "")
+    dropped = f" ({', '.join(others)})" if others else ""
+    loss = f"loss {report['loss_first']:.3f} → {report['loss_last']:.3f} over {report['steps']} steps"
+    return f"{loss}, {rows['trained']} of {rows['in']} rows{dropped}"
 
 
 def _comparison(report: dict[str, Any]) -> list[str]:

@@ -68,10 +68,10 @@ def demo(
     trained = keys if every else [DEMO_AGENT]
     for number, key in enumerate(keys, 1):
         console.rule(f"{number}/{len(keys)}  {key}: sessions to datasets", align="left")
-        _materialize(key, DATA_ASSETS, DEMO_SETTINGS[:1])
+        _materialize(key, DATA_ASSETS, DEMO_SETTINGS)
     for key in trained:
         console.rule(f"{key}: training, evaluation, export (the long part: about ten minutes on two cores)", align="left")
-        _materialize(key, "group:models or group:exports", DEMO_SETTINGS[1:])
+        _materialize(key, "group:models or group:exports", [])
     console.rule("report", align="left")
     print_report(console, workspace.open_lake(), keys)
     console.print(f"\nDone in {duration(time.monotonic() - began)}. The UI, with the same runs and assets: [bold]make dev[/bold]")

@@ -1,4 +1,4 @@
-"""From rows in a file to a complete artifact in the lake: found by its identity, or built under a lock."""
+"""A complete artifact in the lake: found by its identity, or built under a lock."""
 
 import json
 import shutil
@@ -6,32 +6,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 from filelock import FileLock, Timeout
 
 from agent_pipeline.compute.registry import Params, Result, Task
 from agent_pipeline.errors import DataError
-from agent_pipeline.keys import parse_key
+from agent_pipeline.keys import PartitionKey, parse_key
 from agent_pipeline.sessions.session import sha256_of
-from agent_pipeline.sessions.tables import stored_batches, to_rows
 from agent_pipeline.storage.lake import MANIFEST, Artifact, Lake
 
 
-def open_lake(params: Params) -> Lake:
-    """The lake of the process that asked for the task."""
-    return Lake(params["lake"], Path(params["cache"]), params.get("lake_options"))
-
-
-def read_rows(path: str) -> list[dict[str, Any]]:
-    """The rows that the parent process staged for this one."""
-    with pq.ParquetFile(path) as file:
-        return list(to_rows(stored_batches(file)))
-
-
-def rows_made_from(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """What a manifest says about rows: their number, a hash, and every session's id."""
-    names = sorted((row["row_id"], row["content_sha256"]) for row in rows)
-    return {"rows": len(rows), "rows_sha256": sha256_of(names), "sessions": sorted({row["session_id"] for row in rows})}
+def asked_lake(params: Params) -> tuple[Lake, PartitionKey]:
+    """The lake of the process that asked for the task, and the partition that it asked for."""
+    return Lake(params["lake"], Path(params["cache"]), params.get("lake_options")), parse_key(params["partition"])
 
 
 def find_artifact(params: Params, reference: dict[str, str]) -> Artifact:
@@ -40,7 +26,8 @@ def find_artifact(params: Params, reference: dict[str, str]) -> Artifact:
     Raises:
         DataError: it is gone.
     """
-    artifact = open_lake(params).find(reference["asset"], parse_key(params["partition"]), reference["identity"])
+    lake, key = asked_lake(params)
+    artifact = lake.find(reference["asset"], key, reference["identity"])
     if artifact is None:
         raise DataError(f"The {reference['asset']} {reference['identity'][:16]} of {params['partition']} is gone: materialize it again.")
     return artifact
@@ -62,7 +49,7 @@ def build(
     Raises:
         DataError: another process is building the same artifact now.
     """
-    lake, key = open_lake(params), parse_key(params["partition"])
+    lake, key = asked_lake(params)
     made_from = made_from | {"by": task.origin()}
     identity = sha256_of(made_from)
     if not params.get("fresh") and (artifact := lake.find(asset, key, identity)):

@@ -143,6 +143,7 @@ class CoresetConfig(CoresetOptions):
         default=EMBEDDED_BASE_MODEL,
         description="Model whose losses are computed, for strategies that look at them; and of embeddings=hidden_states.",
     )
+    base_revision: str = Field(default="", description="Commit, tag or branch of that model on the hub; empty: its main branch.")
     embeddings: str = Field(
         default=TFIDF,
         description="What places conversations in space: tfidf (no model, no download), hidden_states (of the base model; slow on a CPU), "

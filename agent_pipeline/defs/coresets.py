@@ -30,15 +30,15 @@ def sft_coreset(
     with user_errors():
         config = in_force(context, workspace, CoresetConfig)
         lake, key = workspace.open_lake(), agent_key(context)
+        model = {"base_model": config.base_model, "base_revision": config.base_revision}
         check_embeddings(config.embeddings)
 
         def losses() -> Losses:
-            made = run_worker(context, pipes, workspace, "losses", dataset_rows(lake, key), {"base_model": config.base_model})
-            return made["losses"], made["tokens"]
+            result = run_worker(context, pipes, workspace, "losses", model)
+            return result["losses"], result["tokens"]
 
         def embed() -> dict[str, Any]:
-            params = {"embeddings": config.embeddings, "base_model": config.base_model}
-            return run_worker(context, pipes, workspace, "embed", dataset_rows(lake, key), params)
+            return run_worker(context, pipes, workspace, "embed", model | {"embeddings": config.embeddings})
 
         vectors = KeptEmbeddings(lake, key, config.seed) if config.embeddings == TFIDF else WorkersEmbeddings(lake, key, embed)
         coreset = choose_coreset(dataset_rows(lake, key), config, losses, vectors)

@@ -15,7 +15,7 @@ from agent_pipeline.defs.metadata import counts_table, histogram, preview
 from agent_pipeline.defs.partitions import AGENTS, agent_key
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.run_config import in_force
-from agent_pipeline.defs.specs import asset_options, version
+from agent_pipeline.defs.specs import asset_options, own_check, version
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.selection.duplicates import NearAcrossSplit, near_across_splits
 from agent_pipeline.sessions.tables import stored_batches, to_rows
@@ -24,18 +24,15 @@ SPLIT_CHECK = "nothing_is_in_two_splits"
 
 
 def split_check(asset: str, partitions: dg.PartitionsDefinition | None = AGENTS) -> dg.AssetCheckSpec:
-    """The blocking check that the asset itself makes, before it replaces the table of the last run. Without the asset's partitions, one
-    agent's failure would block all agents."""
+    """The check that the asset itself makes, before it replaces the table of the last run."""
     what = "No session, no task and no exact text is in more than one of train, select and test."
-    return dg.AssetCheckSpec(SPLIT_CHECK, asset=asset, partitions_def=partitions, blocking=True, description=what)
+    return own_check(asset, SPLIT_CHECK, what, blocking=True, partitions=partitions)
 
 
 # The assets read the columns and rows that they need themselves, in the order in which they need them.
 @dg.asset(
-    **asset_options("datasets", {"parquet", "dataset"}, options=SftConfig),
+    **asset_options("datasets", {"parquet", "dataset"}, options=SftConfig, checks=[split_check("sft_dataset")]),
     deps=["curated_sessions"],
-    dagster_type=dg.Any,
-    check_specs=[split_check("sft_dataset")],
 )
 def sft_dataset(context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace]) -> dg.MaterializeResult:
     """Conversations to imitate (`messages`, `tools`), one a kept session, each in the permanent split of its task."""
@@ -46,10 +43,8 @@ def sft_dataset(context: dg.AssetExecutionContext, workspace: dg.ResourceParam[W
 
 
 @dg.asset(
-    **asset_options("datasets", {"parquet", "dataset"}, options=PreferenceConfig),
+    **asset_options("datasets", {"parquet", "dataset"}, options=PreferenceConfig, checks=[split_check("preference_dataset")]),
     deps=["curated_sessions"],
-    dagster_type=dg.Any,
-    check_specs=[split_check("preference_dataset")],
 )
 def preference_dataset(context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace]) -> dg.MaterializeResult:
     """Pairs of a good and a bad trial of one task from one prompt (`prompt`, `chosen`, `rejected`, `tools`), for DPO."""
@@ -65,10 +60,8 @@ def preference_dataset(context: dg.AssetExecutionContext, workspace: dg.Resource
 
 
 @dg.asset(
-    **asset_options("datasets", {"parquet", "dataset"}, options=KtoConfig),
+    **asset_options("datasets", {"parquet", "dataset"}, options=KtoConfig, checks=[split_check("kto_dataset")]),
     deps=["curated_sessions", preference_dataset],
-    dagster_type=dg.Any,
-    check_specs=[split_check("kto_dataset")],
 )
 def kto_dataset(context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace]) -> dg.MaterializeResult:
     """Judged sessions as `prompt`, `completion` and `label`, for KTO: those that are in no preference pair, or all of them."""
@@ -79,10 +72,8 @@ def kto_dataset(context: dg.AssetExecutionContext, workspace: dg.ResourceParam[W
 
 
 @dg.asset(
-    **asset_options("datasets", {"parquet", "dataset"}, options=ShareGptConfig),
+    **asset_options("datasets", {"parquet", "dataset"}, options=ShareGptConfig, checks=[split_check("sharegpt_dataset")]),
     deps=[sft_dataset],
-    dagster_type=dg.Any,
-    check_specs=[split_check("sharegpt_dataset")],
 )
 def sharegpt_dataset(context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace]) -> dg.MaterializeResult:
     """The SFT rows as ShareGPT conversations, calls as `function_call` and results as `observation`."""

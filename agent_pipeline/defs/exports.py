@@ -4,41 +4,34 @@ from collections.abc import Iterator
 from typing import Any
 
 import dagster as dg
-import pyarrow as pa
 
 from agent_pipeline.config.assets import OWN_NAME, GgufConfig, OllamaConfig
 from agent_pipeline.defs.failures import user_errors
-from agent_pipeline.defs.models import artifact_made, heldout
-from agent_pipeline.defs.partitions import AGENTS, agent_key
+from agent_pipeline.defs.partitions import agent_key
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.run_config import in_force
-from agent_pipeline.defs.specs import ARTIFACTS, CANDIDATE, asset_options, version
-from agent_pipeline.defs.worker_client import run_worker
-from agent_pipeline.errors import DataError
-from agent_pipeline.export.ollama import OllamaResult, create, model_name
-from agent_pipeline.export.serving import served
-from agent_pipeline.keys import PartitionKey
-from agent_pipeline.sessions.session import sha256_of
-from agent_pipeline.storage.lake import Artifact, Lake
+from agent_pipeline.defs.specs import ARTIFACTS, CANDIDATE, asset_options, own_check, version
+from agent_pipeline.defs.worker_client import built, run_worker
+from agent_pipeline.export.ollama import model_name
+from agent_pipeline.export.serving import register
+from agent_pipeline.storage.lake import Artifact
+
+CHECK = "exported_model_is_the_trained_model"
 
 
 @dg.asset(
-    **asset_options("exports", {"llama", "file"}, ARTIFACTS, options=GgufConfig),
+    **asset_options(
+        "exports",
+        {"llama", "file"},
+        ARTIFACTS,
+        GgufConfig,
+        checks=[own_check("gguf_export", CHECK, "Tokens and answers.", blocking=True)],
+    ),
     ins={"adapter": dg.AssetIn(CANDIDATE)},
-    dagster_type=dg.Any,  # else Dagster takes an asset with a check for one that gives nothing
-    check_specs=[
-        dg.AssetCheckSpec(
-            "exported_model_is_the_trained_model",
-            asset="gguf_export",
-            partitions_def=AGENTS,
-            blocking=True,
-            description="Tokens and answers.",
-        )
-    ],
+    deps=["sft_dataset"],
 )
 def gguf_export(
     context: dg.AssetExecutionContext,
-    sft_dataset: pa.Table,
     adapter: Artifact,
     evaluation: Artifact,
     workspace: dg.ResourceParam[Workspace],
@@ -48,13 +41,11 @@ def gguf_export(
     held-out conversations are those of the merged model. An export that fails this check is not used: the asset fails."""
     with user_errors():
         config = in_force(context, workspace, GgufConfig)
-        rows = heldout(sft_dataset, context.partition_key)
         params = {"adapter": adapter.reference, "evaluation": evaluation.reference, "config": config.model_dump()}
-        made = run_worker(context, pipes, workspace, "export", rows, params)
-        report = made["report"]
-        parity = parity_table(report)
+        result = run_worker(context, pipes, workspace, "export", params)
+        report, parity = result["report"], parity_table(result["report"])
         exact = {kind: f"{each['exact']} of {each['prompts']} greedy answers exact" for kind, each in report["answers"].items()}
-        check = dg.AssetCheckResult(check_name="exported_model_is_the_trained_model", passed=report["ok"], metadata=exact)
+        check = dg.AssetCheckResult(check_name=CHECK, passed=report["ok"], metadata=exact)
         if not report["ok"]:
             yield check
             raise dg.Failure(
@@ -63,17 +54,9 @@ def gguf_export(
                 metadata={"parity": parity},
                 allow_retries=False,
             )
-        yield dg.MaterializeResult(
-            value=artifact_made(context, workspace, "gguf_export", made),
-            data_version=version(made["identity"]),
-            metadata={
-                "reused": made["reused"],
-                "parity": parity,
-                "tokens_compared": sum(each["tokens"] for each in report["template"].values()),
-                "report": dg.MetadataValue.json(report),
-            },
-            check_results=[check],
-        )
+        tokens = sum(each["tokens"] for each in report["template"].values())
+        metadata = {"parity": parity, "tokens_compared": tokens, "report": dg.MetadataValue.json(report)}
+        yield built(context, workspace, result, metadata, [check])
 
 
 def parity_table(report: dict[str, Any]) -> dg.MetadataValue:
@@ -94,48 +77,25 @@ def ollama_model(context: dg.AssetExecutionContext, gguf_export: Artifact, works
     replaces it only by being promoted. A model whose episodes speak against it is not registered."""
     with user_errors():
         config = in_force(context, workspace, OllamaConfig)
-        lake, key = workspace.open_lake(), agent_key(context)
+        key = agent_key(context)
         name = model_name(*key) if config.name == OWN_NAME else config.name
-        choice = served(lake, key, gguf_export)
-        export = choice.export
+        registration = register(workspace.open_lake(), key, gguf_export, name)
+        export, against, text = registration.served.export, registration.against, registration.ollama.text
         if export.identity != gguf_export.identity:
             context.log.info(
-                f"{name} stays {export.identity[:16]} ({choice.because}); the latest export is {gguf_export.identity[:16]}: "
+                f"{name} stays {export.identity[:16]} ({registration.served.because}); the latest export is {gguf_export.identity[:16]}: "
                 f"`agent-pipeline promote {key}` serves it"
             )
-        made_from = {"gguf_export": export.identity, "name": name}
-        identity = sha256_of(made_from)
-        building = lake.building("ollama_model", key, identity)
-        text = (export.path / "Modelfile").read_text(encoding="utf-8")
-        # The export's own Modelfile names the GGUF beside it; this one works from anywhere on this machine.
-        (building / "Modelfile").write_text(text.replace("FROM ./", f"FROM {export.path.resolve()}/", 1), encoding="utf-8")
-        against = unfit(lake, key, export)
-        report = {"name": name, "against": against}
-        artifact = lake.finish("ollama_model", key, identity, building, made_from, report, parents=[export.identity])
-        if against:
-            result = OllamaResult(name, False, f"{name} was not registered, since it is not fit to act: {'; '.join(against)}.")
-            context.log.error(result.text)
-        else:
-            result = create(name, artifact.path / "Modelfile")
-            context.log.info(result.text)
+        (context.log.error if against else context.log.info)(text)
         return dg.MaterializeResult(
-            value=artifact,
-            data_version=version(identity),
+            value=registration.artifact,
+            data_version=version(registration.artifact.identity),
             metadata={
                 "name": name,
                 "serves": export.identity,
-                "because": choice.because,
-                "registered": result.created,
-                "ollama": result.text,
-                "modelfile": dg.MetadataValue.md(f"```\n{text}\n```"),
+                "because": registration.served.because,
+                "registered": registration.ollama.created,
+                "ollama": text,
+                "modelfile": dg.MetadataValue.md(f"```\n{(export.path / 'Modelfile').read_text(encoding='utf-8')}\n```"),
             },
         )
-
-
-def unfit(lake: Lake, key: PartitionKey, exported: Artifact) -> list[str]:
-    """What the episodes that this very export played speak against it; nothing where it played none."""
-    try:
-        played = lake.latest("episodes", key)
-    except DataError:
-        return []
-    return list(played.manifest["report"]["against"]) if played.manifest["made_from"]["gguf_export"] == exported.identity else []

@@ -19,10 +19,10 @@ _FROM_ALL = dg.AssetDep(SOURCE, partition_mapping=dg.AllPartitionMapping())
 
 
 @dg.asset(
-    **asset_options("datasets", {"parquet", "dataset"}, options=MultiTaskConfig) | {"partitions_def": None},
+    **asset_options(
+        "datasets", {"parquet", "dataset"}, options=MultiTaskConfig, partitions=None, checks=[split_check(ASSET, partitions=None)]
+    ),
     deps=[_FROM_ALL],
-    dagster_type=dg.Any,
-    check_specs=[split_check(ASSET, partitions=None)],
 )
 def multi_task_dataset(context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace]) -> dg.MaterializeResult:
     """Conversations of several agents to train one model on, in the proportions of the settings (`[mixing]`); each names its agent.

@@ -1,5 +1,6 @@
-"""What all assets say of themselves in the same way: group, owner, kinds, tags, code version, partitions, storage."""
+"""What all assets say of themselves in the same way: group, owner, kinds, tags, code version, partitions, storage, checks."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import dagster as dg
@@ -18,10 +19,17 @@ CANDIDATE = "sft_adapter"
 """The asset whose adapter is evaluated and exported: the last one of the training chain."""
 
 
-def asset_options(stage: str, kinds: set[str], io_manager: str = TABLES, options: type[Options] | None = None) -> dict[str, Any]:
-    """The options of a partitioned asset of a stage."""
+def asset_options(
+    stage: str,
+    kinds: set[str],
+    io_manager: str = TABLES,
+    options: type[Options] | None = None,
+    partitions: dg.PartitionsDefinition | None = AGENTS,
+    checks: Sequence[dg.AssetCheckSpec] = (),
+) -> dict[str, Any]:
+    """The options of an asset of a stage; `checks` are those that it makes itself."""
     return {
-        "partitions_def": AGENTS,
+        "partitions_def": partitions,
         "group_name": stage,
         "owners": [OWNER],
         "kinds": kinds,
@@ -29,7 +37,16 @@ def asset_options(stage: str, kinds: set[str], io_manager: str = TABLES, options
         "code_version": CODE_VERSION,
         "io_manager_key": io_manager,
         "config_schema": config_fields(options) if options else None,
+        # Dagster takes an asset with a check, and without a type, for one that gives nothing.
+        **({"check_specs": checks, "dagster_type": dg.Any} if checks else {}),
     }
+
+
+def own_check(
+    asset: str, name: str, description: str, blocking: bool = False, partitions: dg.PartitionsDefinition | None = AGENTS
+) -> dg.AssetCheckSpec:
+    """A check that an asset makes itself. Without the asset's partitions, one agent's failure would block all agents."""
+    return dg.AssetCheckSpec(name, asset=asset, partitions_def=partitions, blocking=blocking, description=description)
 
 
 def version(sha256: str) -> dg.DataVersion:

@@ -1,15 +1,15 @@
-"""What an asset hands to the worker process: its rows, the settings in force, the versions of its tables."""
+"""What an asset asks of the worker process, and what it says of the artifact that comes back."""
 
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import dagster as dg
 
 from agent_pipeline.compute.launchers.subprocess import launch
-from agent_pipeline.datasets.sft import SFT
 from agent_pipeline.defs.partitions import agent_key
 from agent_pipeline.defs.resources import Workspace
-from agent_pipeline.sessions.tables import to_table
+from agent_pipeline.defs.specs import version
+from agent_pipeline.errors import DataError
 from agent_pipeline.storage.filesystem import sha256_file
 
 FRESH_TAG = "agent_pipeline/fresh"
@@ -17,14 +17,9 @@ FRESH_TAG = "agent_pipeline/fresh"
 
 
 def run_worker(
-    context: dg.AssetExecutionContext,
-    pipes: dg.PipesSubprocessClient,
-    workspace: Workspace,
-    task: str,
-    rows: Iterable[dict[str, Any]],
-    params: dict[str, Any],
+    context: dg.AssetExecutionContext, pipes: dg.PipesSubprocessClient, workspace: Workspace, task: str, params: dict[str, Any]
 ) -> dict[str, Any]:
-    """The result of a task of `agent_pipeline.compute.tasks` on SFT rows.
+    """The result of a task of `agent_pipeline.compute.tasks` on the run's partition.
 
     Raises:
         WorkerError: the task ended with a sentence for the user, or its process died.
@@ -37,14 +32,41 @@ def run_worker(
         "cache": str(settings.cache_path),
         "trust_remote_code": settings.trust_remote_code,
         "llama_cpp": settings.llama_cpp_path,
+        "split": settings.split.model_dump(),
         "fresh": context.run.tags.get(FRESH_TAG) == "true",
         "tables": _versions(context, workspace),
     }
-    return launch(context, pipes, task, to_table(rows, SFT), given | params)
+    return launch(context, pipes, task, given | params)
+
+
+def built(
+    context: dg.AssetExecutionContext,
+    workspace: Workspace,
+    result: dict[str, Any],
+    metadata: dict[str, Any],
+    checks: Sequence[dg.AssetCheckResult],
+    pages: Mapping[str, str] | None = None,
+) -> dg.MaterializeResult:
+    """The materialization of an artifact that the worker process built; `pages` are files in it to look at, by what they show.
+
+    Raises:
+        DataError: it is gone.
+    """
+    asset = context.asset_key.path[-1]
+    artifact = workspace.open_lake().find(asset, agent_key(context), result["identity"])
+    if artifact is None:
+        raise DataError(f"The {asset} of {context.partition_key} vanished after it was made: materialize it again.")
+    shown = {what: dg.MetadataValue.path(str(artifact.path / file)) for what, file in (pages or {}).items()}
+    return dg.MaterializeResult(
+        value=artifact,
+        data_version=version(result["identity"]),
+        metadata={"reused": result["reused"], **shown, **metadata},
+        check_results=list(checks),
+    )
 
 
 def _versions(context: dg.AssetExecutionContext, workspace: Workspace) -> dict[str, str]:
-    """The data versions (sha256) of the tables that an asset is made from; the run holds the partition, so they are those it loaded."""
+    """The data versions (sha256) of the tables that an asset is made from; the run holds the partition, so they are those it loads."""
     lake, key = workspace.open_lake(), agent_key(context)
     names = sorted(each.path[-1] for each in context.assets_def.asset_deps[context.asset_key])
     return {name: sha256_file(lake.table(name, key)) for name in names if lake.has(name, key)}

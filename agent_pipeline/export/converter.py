@@ -16,16 +16,7 @@ SCRIPT = "convert_hf_to_gguf.py"
 OUTTYPES = ("f32", "f16", "bf16", "q8_0")
 """The precisions that the converter itself writes; k-quants and i-quants need a quantizer afterwards."""
 
-USUAL_PLACES = (
-    "~/llama.cpp",
-    "~/src/llama.cpp",
-    "~/git/llama.cpp",
-    "./llama.cpp",
-    "/opt/llama.cpp",
-    "/usr/local/llama.cpp",
-    "/usr/local/src/llama.cpp",
-    "/usr/src/llama.cpp",
-)
+USUAL_PLACES = ("~/llama.cpp", "~/src/llama.cpp", "~/git/llama.cpp", "./llama.cpp", "/opt/llama.cpp", "/usr/local/llama.cpp")
 
 
 def installed_folder() -> Path:
@@ -39,7 +30,8 @@ def find_converter(explicit: str | os.PathLike | None = None) -> Path:
     A path may be the script or the llama.cpp folder that holds it. One that was *named* and does not lead to a script is an error,
     never silently passed over.
 
-    Raises `ExportError`.
+    Raises:
+        ExportError: there is none.
     """
     for origin, value in (("llama_cpp_path", explicit), ("the environment variable LLAMA_CPP_PATH", os.environ.get("LLAMA_CPP_PATH"))):
         if value:
@@ -63,11 +55,6 @@ def check_outtypes(outtypes: Sequence[str]) -> None:
         raise ExportError(f"The GGUF types to export are {list(outtypes)}: give one or more of {', '.join(OUTTYPES)}.")
 
 
-def command(script: Path, model_dir: Path, out_file: Path, outtype: str) -> list[str]:
-    """The converter's command line."""
-    return [sys.executable, str(script), str(model_dir), "--outfile", str(out_file), "--outtype", outtype]
-
-
 def environment(script: Path) -> dict[str, str]:
     """The subprocess's environment: the script's own `gguf` wins over any in site-packages; nothing is fetched from the network."""
     folder = script.parent
@@ -84,10 +71,13 @@ def environment(script: Path) -> dict[str, str]:
     }
 
 
-def convert(model_dir: Path, out_file: Path, outtype: str = "f16", llama_cpp_path: str | os.PathLike | None = None) -> Path:
+def convert(model_dir: Path, out_file: Path, outtype: str = "f16", llama_cpp_path: str | os.PathLike | None = None, name: str = "") -> Path:
     """Converts `model_dir` (config, safetensors, tokenizer) to the GGUF `out_file`, which appears complete or not at all.
 
-    Raises `ExportError`: unknown outtype, no converter, or the converter failed (with its last line).
+    `name` is the model's name inside the file (`general.name`); without one the converter takes the folder's.
+
+    Raises:
+        ExportError: unknown outtype, no converter, or the converter failed (with its last line).
     """
     check_outtypes([outtype])
     script = find_converter(llama_cpp_path)
@@ -96,9 +86,10 @@ def convert(model_dir: Path, out_file: Path, outtype: str = "f16", llama_cpp_pat
     out_file.parent.mkdir(parents=True, exist_ok=True)
     # The suffix stays .gguf: the converter puts a name of its own choosing beside any other.
     unfinished = out_file.with_name(f".{out_file.stem}.unfinished.gguf")
+    command = [sys.executable, str(script), str(model_dir), "--outfile", str(unfinished), "--outtype", outtype]
     try:
         done = subprocess.run(
-            command(script, model_dir, unfinished, outtype),
+            [*command, *(["--model-name", name] if name else [])],
             env=environment(script),
             capture_output=True,
             text=True,

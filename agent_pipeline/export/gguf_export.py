@@ -3,7 +3,6 @@
 model-f16.gguf, model-q8_0.gguf   the model
 parity.json                       the report, below
 Modelfile                         for `ollama create`
-merged/                           the Hugging Face directory, only where asked for: it is the largest of them
 """
 
 import json
@@ -45,40 +44,28 @@ def export(
     progress: Progress = silent,
     *,
     longest_row: int = 0,
-    threshold: float = parity.GREEDY_THRESHOLD,
-    keep_merged: bool = False,
+    name: str = "",
     llama_cpp_path: str | None = None,
 ) -> dict[str, Any]:
     """Exports an adapter and proves that what was exported is what was trained; `out_dir` is complete when this returns.
 
-    `conversations`: held-out `{"messages", "tools"}`; `longest_row`: tokens of the longest training row, for `num_ctx`.
+    `conversations`: held-out `{"messages", "tools"}`; `longest_row`: tokens of the longest training row, for `num_ctx`; `name`: the
+    model's name inside the GGUF.
 
-    Returns the report (`parity.json`): `ok` is False where an f16 or f32 file gives fewer than `threshold` of the merged model's greedy
-    answers (exactly, or up to a near-tie); the caller decides what that means.
+    Returns the report (`parity.json`): `ok` is False where an f16 or f32 file gives fewer than `parity.GREEDY_THRESHOLD` of the merged
+    model's greedy answers (exactly, or up to a near-tie); the caller decides what that means.
 
     Raises:
         ExportError, ModelError, DataError: a step fails, logits disagree, or template or tokens differ.
     """
     _check(outtypes, llama_cpp_path)
-    conversations = list(conversations)
-    merged_dir = out_dir / "merged"
     asked = parity.prompts(read_tokenizer(adapter_dir, base.trust_remote_code), conversations)
     progress(0, 2 + 2 * len(outtypes), "export: merging the adapter")
-    logits = merge_adapter(base, adapter_dir, merged_dir, [prompt.ids for prompt in asked[:LOGIT_PROMPTS]])
-    report = export_whole(
-        BaseModel(base.name, merged_dir, base.revision, base.trust_remote_code),
-        out_dir,
-        conversations,
-        outtypes,
-        max_new_tokens,
-        progress,
-        longest_row=longest_row,
-        threshold=threshold,
-        llama_cpp_path=llama_cpp_path,
-        logits=msgspec.to_builtins(logits),
-    )
-    if not keep_merged:
-        shutil.rmtree(merged_dir)
+    merged = BaseModel(base.name, out_dir / "merged", base.revision, base.trust_remote_code)
+    logits = merge_adapter(base, adapter_dir, merged.path, [prompt.ids for prompt in asked[:LOGIT_PROMPTS]])
+    more = {"longest_row": longest_row, "name": name, "llama_cpp_path": llama_cpp_path, "logits": msgspec.to_builtins(logits)}
+    report = export_whole(merged, out_dir, conversations, outtypes, max_new_tokens, progress, **more)
+    shutil.rmtree(merged.path)
     return report
 
 
@@ -91,7 +78,7 @@ def export_whole(
     progress: Progress = silent,
     *,
     longest_row: int = 0,
-    threshold: float = parity.GREEDY_THRESHOLD,
+    name: str = "",
     llama_cpp_path: str | None = None,
     logits: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
@@ -103,7 +90,6 @@ def export_whole(
     Raises as `export`.
     """
     _check(outtypes, llama_cpp_path)
-    conversations = list(conversations)
     steps = 2 + 2 * len(outtypes)
     tokenizer = read_tokenizer(whole.path, whole.trust_remote_code)
     has_template = bool(tokenizer.chat_template)
@@ -111,7 +97,7 @@ def export_whole(
     files = {}
     for number, kind in enumerate(outtypes, 1):
         progress(number, steps, f"export: writing {kind}")
-        files[kind] = convert(whole.path, out_dir / f"model-{kind}.gguf", kind, llama_cpp_path)
+        files[kind] = convert(whole.path, out_dir / f"model-{kind}.gguf", kind, llama_cpp_path, name)
 
     progress(1 + len(outtypes), steps, "export: answers of the merged model")
     model = load_model(whole, EXACT)
@@ -133,8 +119,8 @@ def export_whole(
     served = "q8_0" if "q8_0" in files else outtypes[0]
     (out_dir / "Modelfile").write_text(modelfile(files[served].name, stops, num_ctx, fallback), encoding="utf-8")
     report = {
-        "ok": all(answers[kind]["agreement"] >= threshold for kind in answers if kind in EXACT_TYPES),
-        "threshold": threshold,
+        "ok": all(answers[kind]["agreement"] >= parity.GREEDY_THRESHOLD for kind in answers if kind in EXACT_TYPES),
+        "threshold": parity.GREEDY_THRESHOLD,
         "max_new_tokens": max_new_tokens,
         "logits": logits,
         "template": template,

@@ -12,6 +12,7 @@ import msgspec
 
 from agent_pipeline.errors import ExportError
 from agent_pipeline.export.converter import last_line
+from agent_pipeline.export.modelfile import quote
 
 LONGEST_NAME = 80
 """Characters that Ollama takes for a model's name."""
@@ -71,14 +72,20 @@ def create(name: str, modelfile_path: Path) -> OllamaResult:
 
 
 def library_template(name: str) -> str | None:
-    """The Go template of the model `name` of Ollama's library; None where no ollama is on PATH, or it does not have that model."""
+    """The Go template of the model `name` of Ollama's library; None where no ollama is on PATH, it does not have that model, or a Modelfile
+    cannot hold the template."""
     ollama = shutil.which("ollama")
     if not ollama:
         return None
     done = subprocess.run(
         [ollama, "show", "--template", name], capture_output=True, text=True, encoding="utf-8", stdin=subprocess.DEVNULL, check=False
     )
-    return done.stdout.strip() or None if done.returncode == 0 else None
+    template = done.stdout.strip() if done.returncode == 0 else ""
+    try:
+        quote(template)
+    except ExportError:
+        return None
+    return template or None
 
 
 def plain(line: str) -> str:

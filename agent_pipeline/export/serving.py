@@ -6,7 +6,9 @@ from typing import Literal
 import msgspec
 
 from agent_pipeline.errors import DataError
+from agent_pipeline.export.ollama import OllamaResult, create
 from agent_pipeline.keys import PartitionKey, parse_key
+from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.storage.artifacts import Artifact
 from agent_pipeline.storage.lake import Lake
 from agent_pipeline.storage.pointers import Entry
@@ -31,6 +33,50 @@ def served(lake: Lake, key: PartitionKey, latest: Artifact) -> Served:
         if before and fit and (export := lake.find(EXPORT, key, before.manifest["made_from"][EXPORT])):
             return Served(export, "served already")
     return Served(latest, "first")
+
+
+class Registration(msgspec.Struct, frozen=True):
+    """The artifact of `ollama_model`, the export that it serves, what Ollama said, and what the export's episodes speak against it."""
+
+    artifact: Artifact
+    served: Served
+    ollama: OllamaResult
+    against: list[str]
+
+
+def register(lake: Lake, key: PartitionKey, latest: Artifact, name: str) -> Registration:
+    """Write the Modelfile of the export to serve, and create the model `name` in Ollama, where there is one.
+
+    A model whose episodes speak against it is not registered.
+
+    Raises:
+        ExportError: Ollama refused it.
+        DataError: the champion's files are gone.
+    """
+    choice = served(lake, key, latest)
+    export, against = choice.export, unfit(lake, key, choice.export)
+    made_from = {EXPORT: export.identity, "name": name}
+    identity = sha256_of(made_from)
+    building = lake.building(REGISTERED, key, identity)
+    text = (export.path / "Modelfile").read_text(encoding="utf-8")
+    # The export's own Modelfile names the GGUF beside it; this one works from anywhere on this machine.
+    (building / "Modelfile").write_text(text.replace("FROM ./", f"FROM {export.path.resolve()}/", 1), encoding="utf-8")
+    report = {"name": name, "against": against}
+    artifact = lake.finish(REGISTERED, key, identity, building, made_from, report, parents=[export.identity])
+    if against:
+        result = OllamaResult(name, False, f"{name} was not registered, since it is not fit to act: {'; '.join(against)}.")
+    else:
+        result = create(name, artifact.path / "Modelfile")
+    return Registration(artifact, choice, result, against)
+
+
+def unfit(lake: Lake, key: PartitionKey, export: Artifact) -> list[str]:
+    """What the episodes that this very export played speak against it; nothing where it played none."""
+    try:
+        played = lake.latest("episodes", key)
+    except DataError:
+        return []
+    return list(played.manifest["report"]["against"]) if played.manifest["made_from"][EXPORT] == export.identity else []
 
 
 def promote(lake: Lake, key: PartitionKey, identity: str = "", why: str = "") -> Entry:

@@ -5,8 +5,9 @@ names its identity: an export leads to its adapter, to its rows, to the sessions
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import reduce
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -19,7 +20,7 @@ from agent_pipeline.errors import DataError
 from agent_pipeline.ingestion.forgotten import ALIAS, BlockList, alias
 from agent_pipeline.keys import PartitionKey, parse_key
 from agent_pipeline.sessions.session import sha256_of
-from agent_pipeline.storage.lake import MANIFEST, Lake, LakeFile, read_manifest
+from agent_pipeline.storage.lake import MANIFEST, Lake, LakeFile, read_manifest, sha256_file
 
 TABLE = "part-0.parquet"
 OWN, CHOSEN, REJECTED = "session", "chosen", "rejected"
@@ -216,9 +217,6 @@ def filtered(rows: pa.Table, mask: Any) -> pa.Table:
     return rows.cast(plain).filter(mask).cast(rows.schema)
 
 
-# Models
-
-
 def models_of(lake: Lake, session_id: str) -> list[ModelUse]:
     """The artifacts that a session (or its alias) reached, and those that were made from them."""
     both = {session_id, alias(session_id)}
@@ -256,10 +254,8 @@ def sessions_in(manifest: Mapping[str, Any]) -> dict[str, list[str]]:
 
 def parents(manifest: Mapping[str, Any]) -> list[str]:
     """The identities of the artifacts that one was made from."""
-    if "parents" in manifest:
-        return list(manifest["parents"])
-    of_older_versions = (manifest["made_from"].get(name) for name in ("adapter", "gguf_export"))
-    return [identity for identity in of_older_versions if identity]
+    made_from = manifest["made_from"]
+    return list(manifest.get("parents", filter(None, (made_from.get("adapter"), made_from.get("gguf_export")))))  # older ones name none
 
 
 def made_of(manifest: Mapping[str, Any]) -> dict[str, Any]:
@@ -279,10 +275,10 @@ def made_of(manifest: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def model_lineage(lake: Lake, model: str) -> ModelLineage:
-    """What a model was made of: `model` is its folder, a file in it, or its identity (eight or more of its first digits).
+    """What a model was made of: `model` is its folder, a file in it or a copy of one, or the first eight or more digits of its identity.
 
     Raises:
-        DataError: there is no such model, or it has no manifest; or more than one has an identity that begins so.
+        DataError: the lake has no such model, or more than one with an identity that begins so.
     """
     place = UPath(model)
     known = {manifest["identity"]: (file.path.parent, manifest) for file, manifest in lake.manifests()}
@@ -290,9 +286,7 @@ def model_lineage(lake: Lake, model: str) -> ModelLineage:
         folder = next((each for each in (place, *place.parents) if (each / MANIFEST).exists()), None)
         manifest = read_manifest(folder / MANIFEST) if folder else None
         if folder is None or manifest is None:
-            raise DataError(
-                f"{model} has no {MANIFEST} beside it, so nothing says what it was made of: name a model of {lake.root}/models."
-            )
+            folder, manifest = _with_weights(lake, place, known.values())
         return _model(lake, folder, manifest, known)
     begin = [identity for identity in known if len(model) >= 8 and identity.startswith(model)]
     if len(begin) != 1:
@@ -302,6 +296,15 @@ def model_lineage(lake: Lake, model: str) -> ModelLineage:
             "model's folder, a file in it, or eight or more digits of its identity."
         )
     return _model(lake, *known[begin[0]], known)
+
+
+def _with_weights(lake: Lake, copy: UPath, known: Iterable[tuple[UPath, dict[str, Any]]]) -> tuple[UPath, dict[str, Any]]:
+    """The model whose weights a file is a copy of. (Other files, such as a tokenizer, are the same in several models.)"""
+    sha256 = sha256_file(Path(copy.path)) if copy.suffix in (".gguf", ".safetensors") else ""
+    found = next((each for each in known if any(file["sha256"] == sha256 for file in each[1]["files"].values())), None)
+    if found is None:
+        raise DataError(f"{copy} has no {MANIFEST}, and is no copy of the weights of a model of {lake.root}: give a model's identity.")
+    return found
 
 
 def _model(lake: Lake, folder: UPath, manifest: Mapping[str, Any], known: Mapping[str, tuple[UPath, Mapping[str, Any]]]) -> ModelLineage:

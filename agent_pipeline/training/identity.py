@@ -1,4 +1,4 @@
-"""When two trainings would give the same adapter: everything that has an effect on it."""
+"""When two trainings would give the same adapter: everything that has an effect on it. And how a manifest names rows."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -31,3 +31,19 @@ def trained_from(
 
 def _content(rows: Iterable[dict[str, Any]]) -> str:
     return sha256_of([{"messages": row["messages"], "tools": row.get("tools") or []} for row in rows])
+
+
+def adapter_origin(
+    rows: Sequence[dict[str, Any]], base: BaseModel, jinja: str, config: TrainingConfig, replayed: Sequence[dict[str, Any]], ratio: float
+) -> dict[str, Any]:
+    """What the manifest of an adapter in the lake says it is made from: `trained_from`, and which rows those are."""
+    origin = trained_from(rows, base, jinja, config, replayed, ratio) | rows_made_from([*rows, *replayed])
+    if replayed:
+        origin["replay"] |= rows_made_from(replayed)
+    return origin
+
+
+def rows_made_from(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """What a manifest says about rows: their number, a hash, and every session's id."""
+    names = sorted((row["row_id"], row["content_sha256"]) for row in rows)
+    return {"rows": len(rows), "rows_sha256": sha256_of(names), "sessions": sorted({row["session_id"] for row in rows})}

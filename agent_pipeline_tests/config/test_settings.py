@@ -1,13 +1,12 @@
 """Settings: from the file and the environment, and never a misspelt one in silence."""
 
-import json
 import re
 from pathlib import Path
 
 import pytest
 
 from agent_pipeline.cli.instance import dagster_home
-from agent_pipeline.config.settings import config_file, load_settings
+from agent_pipeline.config.settings import load_settings
 from agent_pipeline.errors import SettingsError, disk_sentence
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.progress import duration, throttled
@@ -35,14 +34,6 @@ def refused() -> str:
         load_settings()
     assert "\n" not in str(error.value)
     return str(error.value)
-
-
-def test_without_a_file_the_defaults_hold_and_paths_start_here():
-    settings = load_settings()
-    assert config_file() is None
-    assert settings.lake_url == str(Path.cwd() / "lake")
-    assert settings.stores == [Location(str(Path("~/.omniagents").expanduser()))]
-    assert not settings.trust_remote_code
 
 
 def test_the_file_is_found_above_and_its_paths_are_relative_to_it(toml, tmp_path):
@@ -96,12 +87,6 @@ def test_who_sets_no_store_has_the_one_of_omniagents_own_variables(monkeypatch):
     for name, value, expected in variables:
         monkeypatch.setenv(name, value)
         assert [each.where for each in load_settings().stores] == [expected]
-
-
-def test_an_empty_variable_is_none(toml, monkeypatch):
-    toml('lake = "file"\n')
-    monkeypatch.setenv("AGENT_PIPELINE_LAKE", "")
-    assert load_settings().lake == "file"
 
 
 def test_a_named_file_is_taken_and_must_be_there(tmp_path, monkeypatch):
@@ -205,8 +190,3 @@ def test_progress_tells_the_first_and_the_last_and_few_between():
     progress(1, 5, "evaluating")
     assert lines[-1] == "evaluating: 1/5"
     assert [duration(seconds) for seconds in (-1, 59.6, 75)] == ["0s", "1m00s", "1m15s"]
-
-
-def test_json_settings_of_agents_can_come_from_a_variable(monkeypatch):
-    monkeypatch.setenv("AGENT_PIPELINE_AGENTS", json.dumps({"tau/airline": {"task_field": "case"}}))
-    assert load_settings().reading(AIRLINE).task_field == "case"

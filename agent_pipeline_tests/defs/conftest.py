@@ -1,20 +1,19 @@
 """A workspace of a test's own: a copy of the sample store, an empty lake, an ephemeral instance."""
 
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
-import pyarrow.parquet as pq
 import pytest
 
 from agent_pipeline.compute.tasks import TASKS
-from agent_pipeline.datasets.sft import SFT
 from agent_pipeline.definitions import build_defs
+from agent_pipeline.defs import worker_client
 from agent_pipeline.defs.partitions import AGENTS
-from agent_pipeline.sessions.tables import to_table
+from agent_pipeline.progress import silent
 from agent_pipeline.storage.lake import Lake
 
 SAMPLE = Path(__file__).parents[2] / "data" / "sample"
@@ -57,19 +56,16 @@ class Bench:
         return data.user_failure_data.description or ""
 
 
-def worker_here(bench: Bench, given: list[tuple[list[dict], dict]]) -> Callable[..., dict[str, Any]]:
-    """In place of `run_worker`: the same task in this process; `given` gets its rows and parameters."""
-    folder = bench.store.parent / "worker"
-    folder.mkdir()
+def worker_here(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Have tasks run in this process instead of the worker's; the list gets the parameters of each."""
+    given: list[dict[str, Any]] = []
 
-    def run_here(context: Any, pipes: Any, workspace: Any, task: str, rows: Iterable[dict], params: dict) -> dict[str, Any]:
-        rows = list(rows)
-        given.append((rows, params))
-        pq.write_table(to_table(rows, SFT), folder / "rows.parquet")
-        settings = {"lake": str(bench.lake.root), "cache": str(folder), "partition": context.partition_key, "trust_remote_code": False}
-        return TASKS[task].run(settings | {"rows": str(folder / "rows.parquet")} | params, lambda *event: None)
+    def launch(context: Any, pipes: Any, task: str, params: dict[str, Any]) -> dict[str, Any]:
+        given.append(params)
+        return TASKS[task].run(params, silent)
 
-    return run_here
+    monkeypatch.setattr(worker_client, "launch", launch)
+    return given
 
 
 @pytest.fixture

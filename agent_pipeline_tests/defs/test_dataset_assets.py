@@ -3,7 +3,6 @@
 import json
 import random
 import shutil
-import sqlite3
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -12,11 +11,9 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from agent_pipeline.datasets.cards import push
 from agent_pipeline.datasets.formats import in_form
 from agent_pipeline.datasets.ledger import LEDGER
 from agent_pipeline.definitions import build_defs
-from agent_pipeline.errors import ExportError
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.tables import CURATED, row_session, to_batches, to_rows
 from agent_pipeline.storage.lake import Lake
@@ -87,48 +84,6 @@ def test_every_judged_session_is_in_a_pair_a_label_or_counted(shop: Bench) -> No
     assert {row["label"] for row in labels} == {True, False}
     everyone = shop.run("shop/support", "kto_dataset", config={"kto_dataset": {"all_sessions": True}})
     assert everyone.success and {row["session_id"] for row in rows(shop, "kto_dataset")} == judged
-
-
-@pytest.mark.slow
-def test_a_task_keeps_its_side_when_the_settings_change_and_in_every_data_set(shop: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert shop.run("shop/support", *DATASETS).success
-    before = {row["task_key"]: row["split"] for asset in DATASETS for row in rows(shop, asset)}
-    monkeypatch.setenv("AGENT_PIPELINE_SPLIT__TEST", "0.6")
-    result = shop.run("shop/support", *DATASETS)
-    assert result.success
-    assert {row["task_key"]: row["split"] for asset in DATASETS for row in rows(shop, asset)} == before
-    assert metadata(result, "sft_dataset")["tasks_in_another_split_than_the_settings_would_give"] > 10
-    assert {row["task_key"] for row in rows(shop, LEDGER)} == {row["task_key"] for row in rows(shop, "curated_sessions")}
-
-
-def test_too_few_tasks_are_said_with_how_many_are_needed_and_no_row_changes_sides(bench: Bench) -> None:
-    with sqlite3.connect(bench.store / "sessions/shop/intern/sessions.db") as connection:
-        for table in ("history", "sessions"):
-            connection.execute(f"DELETE FROM {table}")
-        for number in range(2):
-            context = json.dumps({"task_id": f"train-{number}"})
-            connection.execute("INSERT INTO sessions (session_id, context_json) VALUES (?, ?)", (f"s{number}", context))
-            for role in ("user", "assistant"):
-                item = json.dumps({"role": role, "content": f"hello {number}"})
-                connection.execute("INSERT INTO history (session_id, msg_json) VALUES (?, ?)", (f"s{number}", item))
-    result = bench.run("shop/intern", *TRACES, *DATASETS, config={"judged_sessions": {"when_unjudged": "measures"}})
-    assert result.success
-    check = checks(result)["every_split_has_rows"]
-    splits = {row["split"] for row in rows(bench, "sft_dataset", PartitionKey("shop", "intern"))}
-    assert not check.passed and check.severity == dg.AssetCheckSeverity.WARN
-    assert all(f"{split} has no rows" not in check.metadata["empty_splits"].value for split in splits)
-    assert "none of the 2 tasks; with 14 it gets one" in check.metadata["empty_splits"].value
-
-
-def test_a_side_chain_is_a_trial_of_its_parents_task(shop: Bench) -> None:
-    curated = rows(shop, "curated_sessions")
-    kept = [row for row in curated if row["kept"]]
-    parent, child = kept[0], next(row for row in kept if row["task_key"] != kept[0]["task_key"])
-    child["parent_session_id"] = parent["session_id"]
-    shop.lake.stage("curated_sessions", SHOP, to_batches(curated, CURATED), CURATED).commit()
-    assert shop.run("shop/support", "sft_dataset").success
-    tasks = {row["session_id"]: row["task_key"] for row in rows(shop, "sft_dataset")}
-    assert tasks[child["session_id"]] == parent["task_key"]
 
 
 def test_a_near_duplicate_across_the_split_is_reported_by_id_without_its_words(shop: Bench) -> None:
@@ -226,19 +181,3 @@ def test_nothing_is_pushed_unless_asked_and_a_hub_that_refuses_is_one_sentence(s
     result = shop.run("shop/support", "sft_dataset", config={"sft_dataset": {"push_to": "me/mine"}})
     assert not result.success and "POST /api/repos/create" in hub and not any("commit" in each or "upload" in each for each in hub)
     assert "cannot be pushed to me/mine" in shop.sentence(result) and "401" in shop.sentence(result)
-
-
-def test_a_hub_out_of_reach_and_a_name_that_is_none_are_one_sentence_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
-    for repository in ("me/mine", "a/b/c"):
-        with pytest.raises(ExportError, match=f"cannot be pushed to {repository} \\(") as error:
-            push(tmp_path, repository)
-        assert "\n" not in str(error.value)
-
-
-def test_jsonl_can_be_left_out(shop: Bench) -> None:
-    folder = Path(shop.lake.jsonl("sft_dataset", SHOP).path)
-    assert shop.run("shop/support", "sft_dataset").success and (folder / "train.jsonl").exists()
-    assert shop.run("shop/support", "sft_dataset", config={"sft_dataset": {"jsonl": False}}).success
-    assert not list(folder.glob("*.jsonl"))

@@ -2,9 +2,10 @@
 
 import pyarrow as pa
 
-from agent_pipeline.defs.episodes import recorded_sessions
-from agent_pipeline.defs.exports import unfit
+from agent_pipeline.evaluation.heldout import recorded_sessions
+from agent_pipeline.export.serving import unfit
 from agent_pipeline.keys import PartitionKey
+from agent_pipeline.sessions.tables import JUDGED, to_table
 from agent_pipeline.storage.lake import Lake
 
 KEY = PartitionKey("shop", "support")
@@ -26,14 +27,13 @@ def test_a_model_is_kept_from_registration_by_its_own_episodes_only(tmp_path):
     assert unfit(lake, KEY, other) == []
 
 
-def test_the_recorded_agent_plays_the_first_whole_session_of_each_held_out_task():
+def test_the_recorded_agent_plays_the_first_whole_session_of_each_held_out_task(tmp_path):
     rows = [
-        {"session_id": "s3", "task_key": "a", "trial": "1", "broken": None, "messages": '[{"role":"user","content":"3"}]'},
-        {"session_id": "s1", "task_key": "a", "trial": "0", "broken": "cut", "messages": "[]"},
-        {"session_id": "s2", "task_key": "a", "trial": "0", "broken": None, "messages": '[{"role":"user","content":"2"}]'},
-        {"session_id": "s4", "task_key": "b", "trial": "0", "broken": None, "messages": "[]"},
+        {"session_id": "s3", "task_key": "a", "trial": "1", "broken": None, "messages": [{"role": "user", "content": "3"}]},
+        {"session_id": "s1", "task_key": "a", "trial": "0", "broken": "cut", "messages": []},
+        {"session_id": "s2", "task_key": "a", "trial": "0", "broken": None, "messages": [{"role": "user", "content": "2"}]},
+        {"session_id": "s4", "task_key": "b", "trial": "0", "broken": None, "messages": []},
     ]
-    names = ("session_id", "task_key", "trial", "broken")
-    columns = {name: pa.array([row[name] for row in rows], pa.string()) for name in names}
-    table = pa.table({**columns, "messages": pa.array([row["messages"] for row in rows], pa.json_())})
-    assert recorded_sessions(table, {"a"}) == {"a": [{"role": "user", "content": "2"}]}
+    lake, table = Lake(str(tmp_path)), to_table(rows, pa.schema([JUDGED.field(name) for name in rows[0]]))
+    lake.stage("judged_sessions", KEY, table.to_batches(), table.schema).commit()
+    assert recorded_sessions(lake, KEY, {"a"}) == {"a": [{"role": "user", "content": "2"}]}

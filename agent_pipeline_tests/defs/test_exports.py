@@ -3,14 +3,13 @@
 from typing import Any
 
 import dagster as dg
-import pyarrow.parquet as pq
 import pytest
 
 from agent_pipeline.compute import tasks
 from agent_pipeline.compute.building import build, find_artifact
 from agent_pipeline.compute.registry import TASKS, Task
 from agent_pipeline.datasets.sft import SFT
-from agent_pipeline.defs import exports
+from agent_pipeline.defs import worker_client
 from agent_pipeline.errors import DataError
 from agent_pipeline.keys import parse_key
 from agent_pipeline.sessions.session import sha256_of
@@ -28,7 +27,7 @@ class Exports:
     def __init__(self, bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         self.bench, self.lake, self.parity = bench, bench.lake, True
         self.lake.stage("sft_dataset", KEY, to_table([row(1, "test")], SFT).to_batches(), SFT).commit()
-        monkeypatch.setattr(exports, "run_worker", self._worker)
+        monkeypatch.setattr(worker_client, "launch", self._worker)
 
     def artifact(self, asset: str, made_from: dict[str, Any]) -> Artifact:
         identity = sha256_of(made_from)
@@ -47,15 +46,13 @@ class Exports:
     def served(self) -> str:
         return self.lake.latest("ollama_model", KEY).manifest["made_from"]["gguf_export"]
 
-    def _worker(self, context: Any, pipes: Any, workspace: Any, name: str, rows: list[dict], params: dict) -> dict[str, Any]:
-        given = {"lake": str(self.lake.root), "cache": str(self.bench.store), "partition": str(KEY)} | params
-
+    def _worker(self, context: Any, pipes: Any, name: str, params: dict[str, Any]) -> dict[str, Any]:
         def make(folder: Any) -> dict[str, Any]:
             (folder / "Modelfile").write_text("FROM ./model-f16.gguf\n", encoding="utf-8")
             return FAILS | {"ok": self.parity}
 
-        adapter = find_artifact(given, params["adapter"])
-        return build(Task("export", 1, (), TASKS["export"].run), given, "gguf_export", {"adapter": adapter.identity}, make, [adapter])
+        adapter = find_artifact(params, params["adapter"])
+        return build(Task("export", 1, (), TASKS["export"].run), params, "gguf_export", {"adapter": adapter.identity}, make, [adapter])
 
 
 @pytest.fixture
@@ -98,13 +95,10 @@ def test_an_evaluation_of_another_adapter_is_refused(made: Exports, tmp_path: An
     evaluated, other = made.adapter("evaluated"), made.artifact("sft_adapter", {"name": "other"})
     evaluation = made.lake.latest("evaluation", KEY)
     assert evaluation.manifest["made_from"]["adapter"] == evaluated.identity
-    rows = tmp_path / "rows.parquet"
-    pq.write_table(to_table([row(1, "test")], SFT), rows)
     params = {
         "lake": str(made.lake.root),
         "cache": str(tmp_path),
         "partition": str(KEY),
-        "rows": str(rows),
         "adapter": other.reference,
         "evaluation": evaluation.reference,
         "config": {},

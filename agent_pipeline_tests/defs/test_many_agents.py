@@ -79,18 +79,6 @@ def test_one_changed_agent_is_one_reading_and_one_event(store: Path, read: list[
         assert tick() == read == []
 
 
-def test_one_new_verdict_is_news_of_one_agent_only(store: Path, read: list[str]) -> None:
-    with sqlite3.connect(store / "sessions" / AGENTS[3] / "sessions.db") as connection:
-        connection.execute("INSERT INTO sessions (session_id, archived) VALUES ('of-this-agent', 0)")
-    with dg.DagsterInstance.ephemeral() as instance:
-        tick = Ticks(instance)
-        tick()
-        read.clear()
-        with sqlite3.connect(store / "traces/shop.db") as connection:
-            connection.execute("INSERT INTO analysis (group_id, judgment) VALUES ('of-this-agent', 'acceptable')")
-        assert tick() == read == [AGENTS[3]]
-
-
 def test_an_unreadable_agent_costs_only_itself_until_it_can_be_read(store: Path, read: list[str]) -> None:
     broken = store / "sessions" / AGENTS[1] / "sessions.db"
     whole = broken.read_bytes()
@@ -126,18 +114,6 @@ def test_what_the_schedule_saw_while_the_sensor_looked_is_reported(store: Path) 
         archive_a_session(store, AGENTS[3])
         beside.of(key)
         beside.save()
-        assert [tick(), tick()] == [[AGENTS[3]], []]
-
-
-def test_what_the_schedule_saw_after_the_sensor_looked_is_reported(store: Path) -> None:
-    workspace, key = Workspace(), parse_key(AGENTS[3])
-    with dg.DagsterInstance.ephemeral() as instance:
-        tick = Ticks(instance)
-        assert tick(recorded=False) == tick() == AGENTS
-        archive_a_session(store, AGENTS[3])
-        after = workspace.versions(workspace.open_store())
-        after.of(key)
-        after.save()
         assert [tick(), tick()] == [[AGENTS[3]], []]
 
 

@@ -10,11 +10,10 @@ import dagster as dg
 import pytest
 
 from agent_pipeline.datasets.build import in_two_splits
-from agent_pipeline.datasets.multi_task import ASSET, MULTI_TASK, crossing_requests, mixed_rows
+from agent_pipeline.datasets.multi_task import ASSET, MULTI_TASK, crossing_requests
 from agent_pipeline.datasets.sft import SFT
 from agent_pipeline.defs.datasets import SPLIT_CHECK
 from agent_pipeline.defs.partitions import AGENTS
-from agent_pipeline.errors import DataError
 from agent_pipeline.keys import PartitionKey, parse_key
 from agent_pipeline.sessions.tables import to_batches, to_rows
 from agent_pipeline_tests.defs.conftest import Bench
@@ -117,13 +116,6 @@ def test_what_an_agent_has_too_little_of_or_not_at_all_goes_to_the_others_and_is
     assert "| agents_without_an_sft_dataset | 1 |" in shown["counts"]
 
 
-def test_an_agent_without_a_weight_is_left_out_and_counted(mixing: Mixing, monkeypatch: pytest.MonkeyPatch) -> None:
-    mixing.write(A, rows_of(A, 3)), mixing.write(B, rows_of(B, 3)), mixing.write(C, rows_of(C, 3))
-    weigh(monkeypatch, weights={"p/a": 1, "q/*": 0})
-    rows, shown = mixing.made()
-    assert {made["agent"] for made in rows} == {"a"} and "| agents_without_a_weight | 2 |" in shown["counts"]
-
-
 @pytest.mark.parametrize(
     ("train", "held_out", "kind"),
     [
@@ -140,13 +132,6 @@ def test_what_another_agent_holds_out_is_not_trained_on_and_counted(mixing: Mixi
     assert f"| left_out_as_{kind}_is_held_out_more | 1 |" in shown["counts"] and of_agents(rows, "train")["a"] == 3
 
 
-def test_equal_conversations_of_two_agents_are_taken_once(mixing: Mixing) -> None:
-    mixing.write(A, [*rows_of(A, 2), row(A, "one", task="t", said="same")])
-    mixing.write(B, [*rows_of(B, 2), row(B, "other", task="t", said="same")])
-    rows, shown = mixing.made()
-    assert sum(made["task_key"] == "t" for made in rows) <= 1 and "| equal_to_another_row | 1 |" in shown["counts"]
-
-
 @pytest.mark.parametrize("what", ["task_key", "messages", "session_id", "request"])
 def test_a_table_in_which_something_is_in_two_splits_is_not_put_into_its_place(mixing: Mixing, what: str) -> None:
     mixing.write(A, rows_of(A, 4)), mixing.write(B, rows_of(B, 4))
@@ -160,12 +145,6 @@ def test_a_table_in_which_something_is_in_two_splits_is_not_put_into_its_place(m
     file = mixing.bench.lake.open(ASSET, None)
     assert any((in_two_splits(file) | crossing_requests(file)).values())
     assert mixing.bench.defs.resolve_asset_graph().get(dg.AssetCheckKey(dg.AssetKey(ASSET), SPLIT_CHECK)).blocking
-
-
-def test_a_row_that_is_replaced_while_rows_are_mixed_is_a_sentence(mixing: Mixing) -> None:
-    mixing.write(A, rows_of(A, 2))
-    with pytest.raises(DataError, match="were replaced while they were mixed"):
-        list(mixed_rows(mixing.bench.lake, [(A, "train000"), (A, "gone")]))
 
 
 def test_the_same_rows_in_another_order_give_the_same_bytes_and_another_seed_others(
@@ -218,13 +197,6 @@ def test_weights_that_mix_nothing_are_one_sentence(mixing: Mixing, monkeypatch: 
     mixing.write(A, rows_of(A, 2))
     weigh(monkeypatch, weights=weights)
     assert sentence in mixing.sentence()
-
-
-def test_nothing_to_mix_is_one_sentence(mixing: Mixing) -> None:
-    mixing.know(A)
-    assert "None of the agents p/a has an sft_dataset: materialize sft_dataset" in mixing.sentence()
-    mixing.write(A, rows_of(A, 0))
-    assert "no agent of p/a has a row to train on" in mixing.sentence()
 
 
 def test_from_the_shell_it_needs_no_partition_and_a_partition_has_none_of_it(bench: Bench) -> None:

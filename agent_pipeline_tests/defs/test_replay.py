@@ -129,17 +129,16 @@ def test_a_damaged_buffer_is_not_taken_for_an_empty_one(nights, bench):
 
 @pytest.fixture
 def here(monkeypatch, tmp_path, bench):
-    """The worker's task in this process, on the tiny world's base model; what it was given."""
-    given = []
+    """Trains in this process, on the tiny world's base model."""
+    worker_here(monkeypatch)
     base = make_base(tmp_path / "tiny")
-    monkeypatch.setattr(models, "run_worker", worker_here(bench, given))
     config = {"base_model": str(base.path), "max_steps": 1, "batch_size": 2, "lora_r": 2, "max_length": 400}
-    return given, lambda **more: bench.run(str(KEY), "sft_adapter", config={"sft_adapter": config | more})
+    return lambda **more: bench.run(str(KEY), "sft_adapter", config={"sft_adapter": config | more})
 
 
 @pytest.mark.slow
 def test_a_night_trains_on_rows_of_earlier_nights_too_and_its_manifest_names_their_sessions(nights, here, monkeypatch):
-    given, train = here
+    train = here
     nights.night(rows(*range(40)))
     first = nights.chosen
     result = train()
@@ -154,8 +153,6 @@ def test_a_night_trains_on_rows_of_earlier_nights_too_and_its_manifest_names_the
     assert len(replayed) == 2 and replayed <= first - nights.chosen and made["made_from"]["replay"]["ratio"] == 0.1
     assert set(made["made_from"]["sessions"]) == nights.chosen | replayed
     assert made["report"]["replay"]["trained"] == 2 and made["report"]["replay"]["ratio"] == 0.1
-    data, params = given[-1]
-    assert params["replayed"] == 2 and sessions(data[-2:]) == replayed and sessions(data[:-2]) == nights.chosen
     said = result.asset_materializations_for_node("sft_adapter")[0].metadata
     assert said["replayed"].value == "2 rows of earlier nights are replayed, 10.0% of all (10.0% asked; in whole rows, rounded down)"
 
@@ -169,13 +166,3 @@ def test_a_night_trains_on_rows_of_earlier_nights_too_and_its_manifest_names_the
     assert again.asset_materializations_for_node("sft_adapter")[0].metadata["reused"].value is True
     train(replay_ratio=0.0)
     assert "replay" not in nights.lake.latest("sft_adapter", KEY).manifest["made_from"]
-
-
-def test_training_reads_the_buffer_and_the_buffer_what_is_trained_on(nights):
-    graph = nights.bench.defs.resolve_asset_graph()
-    assets = ("replay_buffer", "sft_adapter")
-    parents = {name: {key.to_user_string() for key in graph.get(dg.AssetKey(name)).parent_keys} for name in assets}
-    assert parents == {
-        "replay_buffer": {"sft_dataset", "sft_coreset", "curated_sessions"},
-        "sft_adapter": {"sft_dataset", "sft_coreset", "replay_buffer"},
-    }

@@ -2,7 +2,6 @@
 
 import contextvars
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,6 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from agent_pipeline.compute.tasks import TASKS
 from agent_pipeline.config.resolution import fingerprint as fingerprint_of_settings
 from agent_pipeline.config.settings import load_settings
 from agent_pipeline.definitions import defs
@@ -50,11 +48,6 @@ def _trained(instance: dg.DagsterInstance, partition: str, status: dg.DagsterRun
     version, _ = fingerprint(source.stored(parse_key(partition)))
     tags = version_tags(version, fingerprint_of_settings(load_settings(), parse_key(partition)), source.reader_versions())
     instance.add_run(dg.DagsterRun(job_name=RETRAIN, status=status, tags={"dagster/partition": partition, **tags}))
-
-
-def test_without_a_known_agent_the_night_is_skipped_with_a_reason(instance: dg.DagsterInstance) -> None:
-    tick = _tick(instance)
-    assert not tick.run_requests and "no agent is known yet" in (tick.skip_message or "")
 
 
 def test_every_agent_with_something_new_gets_one_run_of_its_own(instance: dg.DagsterInstance) -> None:
@@ -105,24 +98,6 @@ def test_a_changed_setting_makes_an_agent_new_and_its_run_says_what_is_set(
     (tmp_path / "pipeline.toml").write_text("[assets.sft_adapter]\nlora_r = 8\n", encoding="utf-8")
     (request,) = _tick(instance).run_requests
     assert request.run_config == {"ops": {"sft_adapter": {"config": {"lora_r": 8}}}}
-
-
-def test_a_raised_version_of_a_task_makes_an_agent_new(instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> None:
-    instance.add_dynamic_partitions("agent_pipeline_project_agent", ["shop/intern"])
-    _trained(instance, "shop/intern", dg.DagsterRunStatus.SUCCESS)
-    monkeypatch.setitem(TASKS, "train", replace(TASKS["train"], version=TASKS["train"].version + 1))
-    assert [each.partition_key for each in _tick(instance).run_requests] == ["shop/intern"]
-
-
-def test_a_night_that_failed_is_tried_again(instance: dg.DagsterInstance) -> None:
-    instance.add_dynamic_partitions("agent_pipeline_project_agent", ["shop/intern"])
-    _trained(instance, "shop/intern", dg.DagsterRunStatus.FAILURE)
-    assert len(_tick(instance).run_requests) == 1
-
-
-def test_one_unreadable_agent_does_not_keep_the_others_from_their_night(instance: dg.DagsterInstance) -> None:
-    instance.add_dynamic_partitions("agent_pipeline_project_agent", ["shop/intern", "shop/gone"])
-    assert [each.partition_key for each in _tick(instance).run_requests] == ["shop/intern"]
 
 
 @pytest.mark.parametrize("pages", [0, 1, 6])

@@ -30,13 +30,6 @@ def test_a_wrong_repair_is_one_sentence_and_nothing_is_written(bench: Bench, rep
     assert not bench.lake.has("sessions", KEY)
 
 
-def test_a_kind_that_is_set_changes_what_becomes_of_it_and_the_others_keep_their_defaults(bench: Bench) -> None:
-    config = {"sessions": {"repair": {"orphan_output": "repair"}}}
-    assert bench.run("shop/support", "sessions", "judged_sessions", "curated_sessions", config=config).success
-    damage = bench.lake.open("curated_sessions", KEY).read(["drop_detail"])["drop_detail"].to_pylist()
-    assert "unanswered_call" in damage and "orphan_output" not in damage
-
-
 def test_a_review_goes_from_the_command_through_a_spreadsheet_into_the_next_run(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,17 +7,19 @@ import dagster as dg
 import pytest
 
 from agent_pipeline.cli.runs import materialize
-from agent_pipeline.compute.building import build, rows_made_from
+from agent_pipeline.compute.building import asked_lake, build
 from agent_pipeline.compute.tasks import TASKS
 from agent_pipeline.config.assets import ASSETS, AdapterConfig
 from agent_pipeline.config.resolution import fingerprint, resolve
 from agent_pipeline.config.saving import save
 from agent_pipeline.config.settings import load_settings
-from agent_pipeline.defs import models
+from agent_pipeline.defs import worker_client
 from agent_pipeline.defs.jobs import RETRAIN
 from agent_pipeline.defs.run_config import run_config
 from agent_pipeline.defs.runs import LOCATION_TAGS, SETTINGS_VERSION_TAG
 from agent_pipeline.keys import PartitionKey
+from agent_pipeline.selection.tables import chosen_rows
+from agent_pipeline.training.identity import rows_made_from
 from agent_pipeline_tests.defs.conftest import Bench
 
 KEY, OTHER = PartitionKey("shop", "intern"), PartitionKey("shop", "support")
@@ -37,16 +39,18 @@ def trained(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any
     """Every adapter that was really made: its base and configuration. Training itself is left out; identities and reuse are real."""
     made: list[dict[str, Any]] = []
 
-    def worker(context: Any, pipes: Any, workspace: Any, task: str, rows: list[dict], params: dict[str, Any]) -> dict[str, Any]:
+    def worker(context: Any, pipes: Any, task: str, params: dict[str, Any]) -> dict[str, Any]:
         def train(folder: Path) -> dict[str, Any]:
             made.append(params)
             (folder / "adapter_model.safetensors").write_bytes(b"weights")
             return {"log_history": [], "row_ids": [], "rows": {}}
 
-        given = {"partition": context.partition_key, "lake": str(bench.lake.root), "cache": str(bench.store.parent), **params}
-        return build(TASKS[task], given, "sft_adapter", {**params, **rows_made_from(list(rows))}, train)
+        rows = rows_made_from(list(chosen_rows(*asked_lake(params))))
+        decided = {name: params[name] for name in ("base_model", "base_revision", "replay_ratio", "config")}
+        result = build(TASKS[task], params, "sft_adapter", {**decided, **rows}, train)
+        return result | {"rows": rows["rows"], "replay": {}, "replayed": "nothing"}
 
-    monkeypatch.setattr(models, "run_worker", worker)
+    monkeypatch.setattr(worker_client, "launch", worker)
     return made
 
 
@@ -84,15 +88,6 @@ def test_a_night_after_a_saved_setting_makes_what_the_shell_made_and_trains_noth
     assert settings_of(at_night, "sft_adapter") == {"lora_r": (4, '[agents."shop/intern".assets.sft_adapter]')}
 
 
-def test_the_night_after_unjudged_sessions_were_judged_by_measures_keeps_its_rows(bench: Bench, tree: Path) -> None:
-    tree.write_text('[assets.judged_sessions]\nwhen_unjudged = "measures"\n', encoding="utf-8")
-    rows = UPSTREAM[:4]
-    assert materialize(bench.defs, bench.instance, KEY, "+sft_dataset").success
-    before = bench.lake.open("sft_dataset", KEY).read(["row_id"])["row_id"].to_pylist()
-    night(bench, KEY, *rows)
-    assert before and bench.lake.open("sft_dataset", KEY).read(["row_id"])["row_id"].to_pylist() == before
-
-
 def test_an_agents_own_setting_holds_for_it_alone_also_in_a_run_that_says_nothing(bench: Bench, tree: Path, trained) -> None:
     tree.write_text('[assets.sft_adapter]\nlora_r = 8\n[agents."shop/intern".assets.sft_adapter]\nlora_r = 2\n', encoding="utf-8")
     for key in (KEY, OTHER):
@@ -118,11 +113,6 @@ def test_a_value_that_a_shell_sets_beats_the_agents_own_even_where_it_is_the_def
     tree.write_text('[agents."shop/intern".assets.judged_sessions]\nwhen_unjudged = "measures"\n', encoding="utf-8")
     result = materialize(bench.defs, bench.instance, KEY, "sessions, judged_sessions", ["when_unjudged=exclude"])
     assert settings_of(result, "judged_sessions") == {"when_unjudged": ("exclude", "this run")}
-
-
-def test_a_wrong_value_of_a_run_is_one_sentence_with_its_bounds(bench: Bench, tree: Path) -> None:
-    result = bench.run(str(KEY), "sessions", "judged_sessions", config={"judged_sessions": {"llm_max_requests": -1}})
-    assert "judged_sessions.llm_max_requests" in bench.sentence(result) and "0 or more" in bench.sentence(result)
 
 
 def test_a_run_without_a_partition_ends_in_a_sentence(bench: Bench) -> None:

@@ -31,7 +31,7 @@ def exported(tiny, tmp_path_factory):
         CONVERSATIONS,
         max_new_tokens=16,
         longest_row=1600,
-        keep_merged=True,
+        name="shop/support 0123456789abcdef",
         progress=lambda done, total, text: said.append((done, total)),
     )
     return out, report, said
@@ -48,10 +48,13 @@ def test_the_exported_model_is_the_trained_model(exported):
     assert report["logits"]["merged_vs_adapter"] <= report["logits"]["tolerance"] < 0.1 < report["logits"]["merged_vs_base"]
     assert said[-1] == (6, 6) and [done for done, _ in said] == sorted(done for done, _ in said)
     assert json.loads((out / "parity.json").read_text(encoding="utf-8")) == report
-    assert sorted(path.name for path in out.iterdir()) == ["Modelfile", "merged", "model-f16.gguf", "model-q8_0.gguf", "parity.json"]
+    assert sorted(path.name for path in out.iterdir()) == ["Modelfile", "model-f16.gguf", "model-q8_0.gguf", "parity.json"]
 
 
-def test_the_training_template_is_inside_the_gguf(exported, tokenizer):
+def test_the_name_and_the_training_template_are_inside_the_gguf(exported, tokenizer):
+    from gguf import GGUFReader
+
+    assert GGUFReader(exported[0] / "model-f16.gguf").fields["general.name"].contents() == "shop/support 0123456789abcdef"
     with LlamaCpp(exported[0] / "model-f16.gguf", n_ctx=256) as llama:
         assert (llama.chat_template, llama.context_length) == (tokenizer.chat_template, 2048)
 
@@ -71,7 +74,8 @@ def test_the_modelfile_leaves_the_template_to_the_gguf_and_holds_the_longest_row
 def test_a_changed_model_is_found_out_and_explained(exported, tiny, tmp_path, tokenizer):
     """The base's GGUF checked against the merged model: the check must be able to fail."""
     gguf = convert(tiny["base"], tmp_path / "base.gguf", "f16")
-    model = load_model(model_at(exported[0] / "merged"), EXACT)
+    merge_adapter(model_at(tiny["base"]), tiny["adapter"], tmp_path / "merged", [[1, 2, 3]])
+    model = load_model(model_at(tmp_path / "merged"), EXACT)
     asked = parity.prompts(tokenizer, CONVERSATIONS)
     expected = parity.merged_answers(model, tokenizer, asked, 8)
     with LlamaCpp(gguf, n_ctx=1024) as llama:
@@ -127,11 +131,6 @@ def test_a_model_that_never_had_a_template_is_served_with_that_of_its_family_in_
     assert lines[2:4] == ['TEMPLATE """{{ .Prompt }}"""', 'PARAMETER stop """<|eot_id|>"""']
 
 
-def test_a_prompt_that_does_not_fit_is_an_error(exported):
-    with LlamaCpp(exported[0] / "model-f16.gguf", n_ctx=256) as llama, pytest.raises(ExportError, match="refused /completion"):
-        llama.greedy(list(range(100, 500)), 4)
-
-
 def test_an_adapter_that_changes_nothing_is_not_exported(tiny, tmp_path):
     with pytest.raises(ExportError, match="changes nothing"):
         export(model_at(tiny["base"]), tiny["nothing"], tmp_path, CONVERSATIONS[:1])
@@ -175,12 +174,5 @@ def test_what_a_user_got_wrong_is_said_in_one_sentence(tiny, tmp_path, change, e
 @pytest.mark.parametrize("content", [b"", b"PK\3\4 zip", b"GGUF\3\0\0\0"])
 def test_a_damaged_file_is_an_error_and_not_a_crash(tmp_path, content):
     (tmp_path / "a.gguf").write_bytes(content)
-    with pytest.raises(ExportError, match=r"can't load .*a\.gguf"):
-        LlamaCpp(tmp_path / "a.gguf")
-
-
-def test_a_file_that_was_cut_off_is_an_error_and_not_a_crash(exported, tmp_path):
-    whole = (exported[0] / "model-q8_0.gguf").read_bytes()
-    (tmp_path / "a.gguf").write_bytes(whole[: len(whole) * 9 // 10])
     with pytest.raises(ExportError, match=r"can't load .*a\.gguf"):
         LlamaCpp(tmp_path / "a.gguf")

@@ -1,7 +1,6 @@
 """Modelfile quoting, chat formats and registration, with an `ollama` that writes down what it was asked."""
 
 import os
-import re
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ from hypothesis import strategies as st
 
 from agent_pipeline.errors import ExportError
 from agent_pipeline.export import ollama
-from agent_pipeline.export.modelfile import context_size, modelfile, portable, quote
+from agent_pipeline.export.modelfile import context_size, modelfile, quote
 from agent_pipeline.training.families import family_of
 
 
@@ -42,47 +41,19 @@ def ollama_reads(text: str) -> list[tuple[str, str]]:
     return commands
 
 
-def go_renders(template: str) -> str:
-    """What Go makes of a template that has only text, string literals and comments."""
-
-    def literal(match: re.Match) -> str:
-        inner = match.group(1).strip()
-        if inner.startswith("/*"):
-            return ""
-        if inner.startswith("`"):
-            return inner[1:-1].replace("\r", "")
-        return re.sub(
-            r"\\(?:[uU]([0-9a-f]{8}|[0-9a-f]{4})|(.))",
-            lambda m: chr(int(m[1], 16)) if m[1] else {"n": "\n", "r": "\r", "t": "\t"}.get(m[2], m[2]),
-            inner[1:-1],
-        )
-
-    return re.sub(r'\{\{(/\*.*?\*/|"(?:\\.|[^"\\\n])*"|`[^`]*`)\}\}', literal, template, flags=re.DOTALL)
-
-
-AWKWARD = st.text(st.sampled_from(list('"{}`\\ \t\r\na\u00a0\u200bé\U0001f600\x07<|')), max_size=30)
-
-
-@given(AWKWARD.filter(lambda text: "{{" not in text))
+@given(st.text(st.sampled_from(list('"{}`\\ \t\r\na\u00a0\u200bé\U0001f600\x07<|')), max_size=30))
 @example('say """\nFROM evil\n"""')
-@example("{\u00a0}")
 @example('"')
-def test_any_text_of_a_template_survives_the_modelfile(text):
-    commands = ollama_reads(f"FROM ./a.gguf\nTEMPLATE {quote(portable(text))}\nPARAMETER num_ctx 9\n")
-    assert [name for name, _ in commands] == ["FROM", "TEMPLATE", "num_ctx"]
-    assert go_renders(commands[1][1]) == text
-
-
-@given(AWKWARD.filter(lambda text: "`" not in text))
-def test_any_raw_string_inside_an_action_survives_too(text):
-    template = "a{{`" + text + "`}}b"
-    ((_, read),) = ollama_reads(f"TEMPLATE {quote(portable(template))}\n")
-    assert go_renders(read) == "a" + text.replace("\r", "") + "b"
-
-
-def test_a_comment_in_a_template_cannot_close_the_quotes():
-    template = 'a {{- /* """\n */ -}} b {{/* """\n */}}c'
-    assert quote(portable(template)) == '"""a {{- /**/ -}} b {{/**/}}c"""'
+def test_a_text_survives_the_modelfile_or_is_refused(text):
+    try:
+        quoted = quote(text)
+    except ExportError:
+        return
+    assert ollama_reads(f"FROM ./a.gguf\nTEMPLATE {quoted}\nPARAMETER num_ctx 9\n") == [
+        ("FROM", "./a.gguf"),
+        ("TEMPLATE", text),
+        ("num_ctx", "9"),
+    ]
 
 
 def test_a_value_that_cannot_be_quoted_is_an_error():
@@ -124,6 +95,8 @@ def test_a_template_of_ollamas_library_is_asked_of_ollama(monkeypatch, tmp_path,
     asked = fake_ollama("echo '{{ .Prompt }}'")
     assert ollama.library_template("phi3") == "{{ .Prompt }}"
     assert asked.read_text(encoding="utf-8").split()[:3] == ["show", "--template", "phi3"]
+    (tmp_path / "bin" / "ollama").write_text("#!/bin/sh\nprintf '{{ .Prompt }}\\007'\n", encoding="utf-8")
+    assert ollama.library_template("phi3") is None, "a Modelfile cannot hold it"
     monkeypatch.setenv("PATH", str(tmp_path))
     assert ollama.library_template("phi3") is None, "there is no Ollama"
 
@@ -142,11 +115,6 @@ def test_the_context_holds_the_longest_row_and_an_answer(longest, limit, size):
 )
 def test_names_are_what_ollama_takes(project, agent, name):
     assert ollama.model_name(project, agent) == name
-
-
-def test_a_name_with_nothing_left_is_an_error():
-    with pytest.raises(ExportError, match="No Ollama model can be named"):
-        ollama.model_name("é", "?")
 
 
 @pytest.fixture
@@ -199,8 +167,3 @@ def test_no_ollama_is_a_sentence_and_no_failure(monkeypatch, tmp_path, a_modelfi
     monkeypatch.setenv("PATH", str(tmp_path))
     result = ollama.create("x", a_modelfile)
     assert not result.created and "ollama create x -f" in result.text
-
-
-def test_a_missing_modelfile_is_an_error(tmp_path):
-    with pytest.raises(ExportError, match="no Modelfile at"):
-        ollama.create("x", tmp_path / "Modelfile")

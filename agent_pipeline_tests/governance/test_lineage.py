@@ -16,7 +16,6 @@ from typer.testing import CliRunner
 
 import agent_pipeline.storage.tables
 from agent_pipeline.cli.app import app
-from agent_pipeline.compute.building import rows_made_from
 from agent_pipeline.datasets.cards import Publication
 from agent_pipeline.datasets.ledger import LEDGER, read_ledger, record_tasks
 from agent_pipeline.datasets.preferences import PREFERENCES, preference_rows
@@ -44,6 +43,7 @@ from agent_pipeline.sessions.session import Session, sha256_of
 from agent_pipeline.sessions.tables import CURATED, JUDGED, row_session, session_row, to_batches, to_rows, to_table
 from agent_pipeline.sources.base import TraceSource
 from agent_pipeline.storage.lake import MANIFEST, Artifact, Lake
+from agent_pipeline.training.identity import rows_made_from
 from agent_pipeline_tests.defs.conftest import DATA_ASSETS, SAMPLE, Bench
 from agent_pipeline_tests.judging.endpoint import endpoint, says, verdict
 
@@ -243,6 +243,16 @@ def test_an_export_leads_to_its_adapter_its_rows_and_their_sessions(lake: Lake) 
     assert adapter.rows == len(adapter.sessions) == sum(adapter.sessions_by["source"].values()) and adapter.rows_unchanged is True
     [ollama] = [use for use in models_of(lake, adapter.sessions[0]) if use.asset == "ollama_model"]
     assert model_lineage(lake, ollama.path).made_from[0].identity == export.identity
+
+
+def test_a_gguf_that_was_copied_out_of_the_lake_leads_to_its_export(lake: Lake, tmp_path: Path) -> None:
+    export = lake.latest("gguf_export", KEY)
+    copy = tmp_path / "elsewhere.gguf"
+    shutil.copyfile(export.path / "model-f16.gguf", copy)
+    assert model_lineage(lake, str(copy)).identity == export.identity
+    copy.write_text("another model", encoding="utf-8")
+    with pytest.raises(DataError, match="is no copy of the weights"):
+        model_lineage(lake, str(copy))
 
 
 @pytest.mark.parametrize(("model", "says"), [("deadbeef", "No model"), ("short", "No model"), ("/", "has no manifest.json")])

@@ -88,11 +88,6 @@ def test_a_bucket_whose_package_or_variable_is_missing_is_one_sentence(url, opti
         Lake(url, options=options)
 
 
-def test_an_unknown_protocol_is_one_sentence():
-    with pytest.raises(SettingsError):
-        Lake("nosuch://bucket/lake")
-
-
 def test_what_another_machine_made_anew_with_files_of_the_same_size_is_fetched_again(tmp_path):
     one, two = (Lake(f"memory://bucket-{tmp_path.name}", tmp_path / name) for name in ("one", "two"))
     for weights in ("old", "new"):

@@ -29,15 +29,6 @@ def build(lake: Lake, identity: str, passed: bool = True) -> Artifact:
     return lake.finish("model", KEY, identity, building, {}, {}, passed=passed)
 
 
-def test_latest_moves_with_every_artifact_and_the_champion_only_by_hand(lake):
-    old, new = build(lake, OLD), build(lake, NEW)
-    assert lake.champion("model", KEY) is None
-    lake.set_latest(old)
-    lake.set_champion(old, why="first", who="ann")
-    lake.set_latest(new)
-    assert (lake.latest("model", KEY), lake.champion("model", KEY)) == (new, old)
-
-
 def test_the_history_says_who_moved_what_when_why_and_against_what(lake):
     old, new = build(lake, OLD), build(lake, NEW)
     lake.set_latest(old, who="run 1")

@@ -13,7 +13,9 @@ from agent_pipeline.storage.lake import Artifact
 class ArtifactIOManager(HoldingIOManager):
     """Makes an `Artifact` its partition's latest, and loads the latest."""
 
-    def handle_output(self, context: dg.OutputContext, obj: Artifact) -> None:
+    def handle_output(self, context: dg.OutputContext, obj: Artifact | None) -> None:
+        if obj is None:  # an agent without a world has no episodes
+            return
         with user_errors():
             load_settings().open_lake().set_latest(obj, who=f"run {context.run_id}")
         files = obj.manifest["files"]

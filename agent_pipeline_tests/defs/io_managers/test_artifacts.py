@@ -44,24 +44,6 @@ def test_the_last_artifact_that_was_stored_is_the_one_that_is_loaded(tmp_path: P
     assert seen == identities
 
 
-def test_an_artifact_that_was_never_made_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("AGENT_PIPELINE_LAKE", str(tmp_path / "lake"))
-
-    @dg.asset(partitions_def=AGENTS)
-    def model() -> Artifact: ...
-
-    @dg.asset(partitions_def=AGENTS)
-    def report(model: Artifact) -> None: ...
-
-    with pytest.raises((dg.DagsterError, dg.Failure)) as error:
-        resources = {"io_manager": ArtifactIOManager()}
-        dg.materialize([model, report], resources=resources, partition_key="tau/airline", selection=[report])
-    chain, cause = "", error.value
-    while cause is not None:
-        chain, cause = chain + str(getattr(cause, "description", cause)), cause.__cause__
-    assert "There is no model of tau/airline" in chain and "materialize model first" in chain
-
-
 def test_a_run_waits_for_another_of_its_partition_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("AGENT_PIPELINE_LAKE", str(tmp_path / "lake"))
     lake, ran = Lake(str(tmp_path / "lake")), []

@@ -80,13 +80,6 @@ def up(context: dg.AssetExecutionContext) -> pa.Table:
 
 
 @pytest.mark.parametrize("kind", TYPES)
-def test_an_agents_table_is_loaded_as_the_type_that_is_asked_for(resources, kind):
-    run(resources, up, partition="tau/airline")
-    rows = received(resources, up, kind, rows_of, "tau/airline")
-    assert rows == [{"session_id": f"tau/airline-{number}", "messages": CHAT} for number in (1, 2)], "absent keys stay absent"
-
-
-@pytest.mark.parametrize("kind", TYPES)
 @pytest.mark.parametrize("keys", [["tau/airline"], ["shop/support", "tau/airline", "tau/retail"]])
 def test_many_agents_tables_are_one_object_of_the_type_and_one_file_is_open_at_a_time(resources, kind, keys, monkeypatch):
     some = dg.StaticPartitionsDefinition(keys)
@@ -107,47 +100,6 @@ def test_many_agents_tables_are_one_object_of_the_type_and_one_file_is_open_at_a
     monkeypatch.setattr(Lake, "open", open_next)
     assert received(resources, each, kind, rows_of) == [{"session_id": key, "messages": CHAT} for key in keys]
     assert len(opened) == len(keys) and all(file.closed for file in opened)
-
-
-@pytest.mark.parametrize("kind", TYPES)
-def test_no_agents_tables_are_one_empty_object_of_the_type(resources, kind):
-    none = dg.DynamicPartitionsDefinition(name="nobody")
-
-    @dg.asset(name="up", partitions_def=none)
-    def each() -> pa.Table:
-        return table("never")
-
-    assert received(resources, each, kind, rows_of) == []
-
-
-@pytest.mark.parametrize("kind", TYPES)
-def test_a_table_without_rows_keeps_its_columns(resources, kind):
-    @dg.asset(name="up")
-    def empty() -> pa.Table:
-        return table()
-
-    run(resources, empty)
-
-    def columns(value: Any) -> list[str]:
-        if isinstance(value, polars.LazyFrame):
-            return value.collect_schema().names()
-        return list(
-            value.schema.names if isinstance(value, pa.RecordBatchReader) else getattr(value, "column_names", None) or value.columns
-        )
-
-    assert received(resources, empty, kind, columns) == ["session_id", "messages"]
-
-
-def test_an_unannotated_input_is_an_arrow_table(resources):
-    run(resources, up, partition="tau/airline")
-    seen = []
-
-    @dg.asset(partitions_def=AGENTS)
-    def down(up) -> None:
-        seen.append(type(up))
-
-    run(resources, up, down, selection=[down], partition="tau/airline")
-    assert seen == [pa.Table]
 
 
 @pytest.mark.parametrize(
@@ -198,12 +150,6 @@ def test_of_a_dataset_only_the_rows_that_it_shows_are_stored(resources, choose):
     assert stored[0] == pa.json_()
 
 
-def test_a_dataset_sees_conversations_and_not_texts(resources):
-    run(resources, up, partition="tau/airline")
-    features = received(resources, up, datasets.Dataset, lambda value: value.features, "tau/airline")
-    assert isinstance(features["messages"], datasets.Json)
-
-
 def test_a_table_that_was_staged_is_put_in_its_place(resources):
     lake = load_settings().open_lake()
 
@@ -217,19 +163,6 @@ def test_a_table_that_was_staged_is_put_in_its_place(resources):
     assert metadata["dagster/row_count"].value == 1
     assert [column.name for column in metadata["dagster/column_schema"].value.columns] == ["session_id", "messages"]
     assert metadata["size_bytes"].value == Path(metadata["dagster/uri"].value).stat().st_size
-
-
-def test_what_is_no_table_is_refused_and_the_old_table_stays(resources):
-    what: list[Any] = [table("a"), [{"session_id": "b"}]]
-
-    @dg.asset(name="up")
-    def any_type() -> Any:
-        return what.pop(0)
-
-    run(resources, any_type)
-    with pytest.raises(TypeError, match="A list is no table"):
-        run(resources, any_type)
-    assert [row["session_id"] for row in received(resources, any_type, pa.Table, rows_of)] == ["a"]
 
 
 def sentence(error: dg.DagsterError | dg.Failure) -> str:
@@ -271,9 +204,3 @@ def test_the_lake_may_be_remote(resources, monkeypatch):
     monkeypatch.setenv("AGENT_PIPELINE_LAKE", f"memory://lake-{uuid4().hex}")
     run(resources, up, partition="tau/airline")
     assert len(received(resources, up, datasets.Dataset, rows_of, "tau/airline")) == 2
-
-
-def test_the_settings_say_where_the_lake_is(tmp_path, monkeypatch):
-    monkeypatch.setenv("AGENT_PIPELINE_LAKE", str(tmp_path / "mine"))
-    run({"io_manager": ParquetIOManager()}, up, partition="tau/airline")
-    assert (tmp_path / "mine" / "tables" / "up" / "project=tau" / "agent=airline" / "part-0.parquet").is_file()

@@ -1,0 +1,39 @@
+"""What is held out for measuring: the rows of the split `test`, and the recorded sessions of their tasks."""
+
+from collections.abc import Collection
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from agent_pipeline.errors import DataError
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.selection.tables import DATASET, dataset_rows
+from agent_pipeline.sessions.session import Message
+from agent_pipeline.sessions.tables import stored_batches, to_rows
+from agent_pipeline.storage.lake import Lake
+
+
+def heldout_rows(lake: Lake, key: PartitionKey) -> list[dict[str, Any]]:
+    """The rows of `sft_dataset` in the split `test`.
+
+    Raises:
+        DataError: there are none, or the table was never made.
+    """
+    rows = list(dataset_rows(lake, key, ("test",)))
+    if not rows:
+        tasks = pc.count_distinct(lake.open(DATASET, key).read(["task_key"])["task_key"]).as_py()
+        raise DataError(
+            f"{key} has no held-out rows: none of its {tasks} tasks is in the split test; about 10 tasks are needed for 2 to be held out "
+            "(no training row is ever used instead)."
+        )
+    return rows
+
+
+def recorded_sessions(lake: Lake, key: PartitionKey, tasks: Collection[str]) -> dict[str, list[Message]]:
+    """The messages of the first whole recorded session of each task, by the task's key."""
+    wanted = pa.array(sorted(tasks), pa.string())
+    batches = stored_batches(lake.open("judged_sessions", key), ["session_id", "task_key", "trial", "broken", "messages"])
+    whole = (batch.filter(pc.and_(pc.is_in(batch["task_key"], wanted), pc.is_null(batch["broken"]))) for batch in batches)
+    rows = sorted(to_rows(whole), key=lambda row: (row["trial"] or "", row["session_id"]))
+    return {row["task_key"]: row["messages"] for row in reversed(rows)}
