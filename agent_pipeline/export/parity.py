@@ -5,7 +5,7 @@ up to a stated tolerance: weights are rounded, so where the two likeliest tokens
 there. Such a parting is counted apart from others. Quantised answers differ more often; their rates are reported.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -42,7 +42,9 @@ def prompt_of(messages: list[Message]) -> list[Message]:
     return messages[:-1] if messages and messages[-1]["role"] == "assistant" else messages
 
 
-def prompts(tokenizer: "PreTrainedTokenizerBase", conversations: list[dict[str, Any]], render: Callable[..., str] = render) -> list[Prompt]:
+def prompts(
+    tokenizer: "PreTrainedTokenizerBase", conversations: Sequence[dict[str, Any]], render: Callable[..., str] = render
+) -> list[Prompt]:
     """Each conversation's prompt as transformers sees it. Raises `DataError` where there is none."""
     if not conversations:
         raise DataError("The export can't be checked without held-out conversations: let at least one task be held out.")
@@ -69,7 +71,7 @@ def token_ids(tokenizer: "PreTrainedTokenizerBase", text: str) -> list[int]:
 
 
 def check_template(
-    llama: LlamaCpp, tokenizer: "PreTrainedTokenizerBase", conversations: list[dict[str, Any]], render: Callable[..., str] = render
+    llama: LlamaCpp, tokenizer: "PreTrainedTokenizerBase", conversations: Sequence[dict[str, Any]], render: Callable[..., str] = render
 ) -> dict[str, int]:
     """Prompts and whole conversations must be the same text and the same tokens in llama.cpp as in transformers.
 
