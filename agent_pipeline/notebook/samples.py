@@ -24,9 +24,8 @@ from agent_pipeline.sessions.items import Chat
 from agent_pipeline.sessions.repair import repair_session
 from agent_pipeline.sessions.session import Message, Session, is_trained
 from agent_pipeline.sources.formats.fields import elements, function_tools, number, when
-from agent_pipeline.sources.formats.json_values import parsed
 from agent_pipeline.sources.formats.plain import ShareGPTSource
-from agent_pipeline.sources.formats.record_files import raw_records
+from agent_pipeline.sources.formats.record_files import records
 
 Row = dict[str, Any]
 Record = Mapping[str, Any]
@@ -100,7 +99,7 @@ def _of_path(path: Path) -> Iterable[Any]:
     if not path.is_file():
         raise DataError(f"The training data {path} is no file and no folder of a saved data set: give one of them.")
     notes: list[str] = []
-    lines = [parsed(each.raw) for each in raw_records(path, notes)]
+    lines = [record for _, record in records(path, notes)]
     if notes:
         raise DataError(f"{notes[0].rstrip('.')}: repair the file first; what is trained on should be all that was meant.")
     return chain.from_iterable(each if isinstance(each, list) else [each] for each in lines)

@@ -2,13 +2,13 @@
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 import xxhash
 
-from agent_pipeline.errors import StoreError
+from agent_pipeline.errors import PartitionError, StoreError
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.session import RecordedItem, Session, json_bytes
 
@@ -129,6 +129,11 @@ def add_note(notes: list[str], sentence: str) -> None:
     """Note a sentence, once."""
     if sentence not in notes:
         notes.append(sentence)
+
+
+def no_partition(where: object, key: PartitionKey, known: Iterable[PartitionKey]) -> PartitionError:
+    """The error for a partition that a store lacks."""
+    return PartitionError(f"The store {where} has no partition {key}: it has {', '.join(map(str, sorted(known))) or 'none'}.")
 
 
 def unreadable(path: Path, error: Exception) -> StoreError:

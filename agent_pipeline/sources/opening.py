@@ -15,8 +15,7 @@ from agent_pipeline.errors import StoreError
 from agent_pipeline.sources.agents.postgres import shown_url
 from agent_pipeline.sources.base import TraceSource, unreadable
 from agent_pipeline.sources.combined import CombinedSource
-from agent_pipeline.sources.formats.json_values import parsed
-from agent_pipeline.sources.formats.record_files import kind_of, raw_records
+from agent_pipeline.sources.formats.record_files import kind_of, records
 from agent_pipeline.sources.plugins import plugin_readers
 from agent_pipeline.sources.registry import SOURCES, Reader
 
@@ -207,11 +206,9 @@ def _unknown(path: Path, known: Sequence[Reader]) -> StoreError:
         holds = "it holds neither JSON, nor Parquet, Arrow or a zip of JSON"
     else:
         try:
-            first = next((parsed(raw.raw) for raw in raw_records(path, [], kind)), None)
+            first = next((record for _, record in records(path, [], kind)), None)
         except StoreError as error:
             return error
-        except ValueError:
-            first = None
         fields = [str(name) for name in first] if isinstance(first, dict) else []
         holds = f"it has records with the fields {', '.join(fields[:6])}" if fields else "it holds no records"
     near = sorted(((_likeness(fields, reader), reader) for reader in known), key=lambda pair: -pair[0])

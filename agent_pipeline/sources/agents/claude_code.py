@@ -14,7 +14,7 @@ from agent_pipeline.sessions.session import Session
 from agent_pipeline.sources.agents.codex import folder_name
 from agent_pipeline.sources.base import add_note
 from agent_pipeline.sources.formats.fields import Record, chosen, number, objects, section, text
-from agent_pipeline.sources.formats.file_source import Fields, FileSource, Ident
+from agent_pipeline.sources.formats.file_source import FileSource, Ident
 from agent_pipeline.sources.formats.record_files import Kind, Place
 from agent_pipeline.sources.formats.session_fields import new_session
 
@@ -35,14 +35,14 @@ class ClaudeCodeSource(FileSource):
         self._left = 0
 
     @classmethod
-    def accepts(cls, record: Fields) -> bool:
+    def accepts(cls, record: Record) -> bool:
         return record.get("type") in _SPOKEN and isinstance(record.get("message"), dict) and "sessionId" in record
 
     @classmethod
-    def reads(cls, record: Fields) -> bool:
+    def reads(cls, record: Record) -> bool:
         return isinstance(record.get("type"), str)  # summaries and the like are counted, not strange
 
-    def identify(self, record: Fields, place: Place) -> Ident | None:
+    def identify(self, record: Record, place: Place) -> Ident | None:
         session = text(record.get("sessionId"))
         return Ident(session, session, folder_name(record.get("cwd")), self.name.replace("_", "-")) if session else None
 

@@ -13,7 +13,7 @@ from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.chat import text_of, to_messages
 from agent_pipeline.sessions.session import Session
 from agent_pipeline.sources.formats.fields import Record, chosen, section, text
-from agent_pipeline.sources.formats.file_source import Fields, FileSource, Ident
+from agent_pipeline.sources.formats.file_source import FileSource, Ident
 from agent_pipeline.sources.formats.record_files import Kind, Place
 from agent_pipeline.sources.formats.session_fields import new_session
 
@@ -37,14 +37,14 @@ class CodexSource(FileSource):
     kinds: ClassVar[tuple[Kind, ...]] = ("lines",)
 
     @classmethod
-    def accepts(cls, record: Fields) -> bool:
+    def accepts(cls, record: Record) -> bool:
         return record.get("type") in ("session_meta", "response_item", "turn_context") and isinstance(record.get("payload"), dict)
 
     @classmethod
-    def reads(cls, record: Fields) -> bool:
+    def reads(cls, record: Record) -> bool:
         return isinstance(record.get("type"), str)
 
-    def identify(self, record: Fields, place: Place) -> Ident | None:
+    def identify(self, record: Record, place: Place) -> Ident | None:
         kind, inner = record.get("type"), section(record, "payload")
         if kind not in _LINES or kind == "compacted" or (kind == "event_msg" and text(inner.get("type")) not in _EVENTS):
             return None

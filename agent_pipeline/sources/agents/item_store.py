@@ -8,7 +8,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from agent_pipeline.errors import PartitionError, StoreError
+from agent_pipeline.errors import StoreError
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.chat import to_messages
 from agent_pipeline.sessions.json_text import storable
@@ -72,11 +72,6 @@ class ItemStore(TraceSource):
             context=context,
             **(task | row.fields),
         )
-
-
-def no_partition(where: object, key: PartitionKey, known: Iterable[PartitionKey]) -> PartitionError:
-    """The error for a partition that a store lacks."""
-    return PartitionError(f"The store {where} has no partition {key}: it has {', '.join(map(str, sorted(known))) or 'none'}.")
 
 
 def side_by_side(rows: Iterable[SessionRow], items: Iterable[tuple[Any, Any]], where: str) -> Iterator[tuple[SessionRow, list[Any]]]:

@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 from agent_pipeline.errors import PartitionError, StoreError
 from agent_pipeline.keys import PartitionKey, make_key
 from agent_pipeline.sessions.session import sha256_of
-from agent_pipeline.sources.agents.item_store import ItemStore, SessionRow, as_text, no_partition, side_by_side
-from agent_pipeline.sources.base import add_note, file_signature, unreadable
+from agent_pipeline.sources.agents.item_store import ItemStore, SessionRow, as_text, side_by_side
+from agent_pipeline.sources.base import add_note, file_signature, no_partition, unreadable
 from agent_pipeline.sources.formats.fields import clean_text
 from agent_pipeline.sources.formats.file_source import DEFAULT_AGENT
 from agent_pipeline.sources.formats.sqlite import columns, is_sqlite, read_only

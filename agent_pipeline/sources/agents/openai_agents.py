@@ -13,8 +13,8 @@ from typing import Any, ClassVar, NamedTuple
 
 from agent_pipeline.errors import StoreError
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.sources.agents.item_store import ItemStore, SessionRow, as_text, no_partition, side_by_side
-from agent_pipeline.sources.base import add_note
+from agent_pipeline.sources.agents.item_store import ItemStore, SessionRow, as_text, side_by_side
+from agent_pipeline.sources.base import add_note, no_partition
 from agent_pipeline.sources.formats.fields import clean_text
 from agent_pipeline.sources.formats.file_source import DEFAULT_AGENT, usable_key
 from agent_pipeline.sources.formats.labels import labels_beside, read_labels

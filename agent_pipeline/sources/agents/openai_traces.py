@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from agent_pipeline.sources.base import files_of
 from agent_pipeline.sources.formats.fields import Record, section, text, when
-from agent_pipeline.sources.formats.file_source import Fields, Ident
+from agent_pipeline.sources.formats.file_source import Ident
 from agent_pipeline.sources.formats.labels import labels_beside, read_labels
 from agent_pipeline.sources.formats.record_files import Kind, Place
 from agent_pipeline.sources.platforms.conversations import Span
@@ -29,11 +29,11 @@ class OpenAITracesSource(SpanSource):
         self._labels: tuple[str, dict[str, dict[str, Any]]] | None = None
 
     @classmethod
-    def accepts(cls, record: Fields) -> bool:
+    def accepts(cls, record: Record) -> bool:
         kind = record.get("object")
         return (kind == "trace" and "workflow_name" in record) or (kind == "trace.span" and isinstance(record.get("span_data"), dict))
 
-    def identify(self, record: Fields, place: Place) -> Ident:
+    def identify(self, record: Record, place: Place) -> Ident:
         if record.get("object") == "trace":
             return Ident(_trace(record.get("id"), place), text(record.get("group_id")), text(record.get("workflow_name")))
         data = section(record, "span_data")

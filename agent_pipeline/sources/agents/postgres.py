@@ -21,8 +21,8 @@ from urllib.parse import urlsplit
 
 from agent_pipeline.errors import StoreError
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.sources.agents.item_store import ItemStore, SessionRow, no_partition, side_by_side
-from agent_pipeline.sources.base import add_note
+from agent_pipeline.sources.agents.item_store import ItemStore, SessionRow, side_by_side
+from agent_pipeline.sources.base import add_note, no_partition
 from agent_pipeline.sources.formats.fields import clean_text
 from agent_pipeline.sources.formats.file_source import DEFAULT_AGENT, usable_key
 from agent_pipeline.sources.formats.sqlite import BUSY_SECONDS, quoted

@@ -9,8 +9,7 @@ from typing import ClassVar
 
 from agent_pipeline.sessions.chat import to_messages
 from agent_pipeline.sources.formats.fields import Record, chosen, text, verdict
-from agent_pipeline.sources.formats.file_source import Fields, Ident, RecordSource
-from agent_pipeline.sources.formats.json_values import holds_list
+from agent_pipeline.sources.formats.file_source import Ident, RecordSource
 from agent_pipeline.sources.formats.record_files import Place
 
 _CONTEXT = ("attack_type", "injections", "duration", "benchmark_version", "agentdojo_package_version", "_path")
@@ -23,10 +22,10 @@ class AgentDojoSource(RecordSource):
     looks_like: ClassVar[str] = "runs with suite_name, user_task_id and messages"
 
     @classmethod
-    def accepts(cls, record: Fields) -> bool:
-        return holds_list(record, "messages") and "suite_name" in record and "user_task_id" in record
+    def accepts(cls, record: Record) -> bool:
+        return isinstance(record.get("messages"), list) and "suite_name" in record and "user_task_id" in record
 
-    def identify(self, record: Fields, place: Place) -> Ident:
+    def identify(self, record: Record, place: Place) -> Ident:
         suite, attack = text(record.get("suite_name")) or "", _attack(record) or "none"
         session = ":".join([suite, text(record.get("user_task_id")) or "", attack, text(record.get("injection_task_id")) or "none"])
         return Ident(None, session, suite, _agent(record, suite, place))
@@ -51,13 +50,13 @@ class AgentDojoSource(RecordSource):
         }
 
 
-def _attack(record: Fields) -> str | None:
+def _attack(record: Record) -> str | None:
     """The kind of attack that was made on a run; `None` for none."""
     attack = text(record.get("attack_type"))
     return None if attack in (None, "none") else attack
 
 
-def _agent(record: Fields, suite: str, place: Place) -> str | None:
+def _agent(record: Record, suite: str, place: Place) -> str | None:
     for path in (text(record.get("_path")), place.path.as_posix()):
         parts = PurePosixPath(path or "").parts
         if suite in parts[1:]:

@@ -13,7 +13,7 @@ from agent_pipeline.sessions.chat import to_messages
 from agent_pipeline.sessions.json_text import MAX_DEPTH
 from agent_pipeline.sources.base import add_note
 from agent_pipeline.sources.formats.fields import Record, elements, mean, objects, section, text, verdict
-from agent_pipeline.sources.formats.file_source import Fields, Ident, RecordSource
+from agent_pipeline.sources.formats.file_source import Ident, RecordSource
 from agent_pipeline.sources.formats.json_values import parsed
 from agent_pipeline.sources.formats.record_files import Archive, Kind, Place, kind_of
 
@@ -27,10 +27,9 @@ class InspectSource(RecordSource):
     name: ClassVar[str] = "inspect_ai"
     looks_like: ClassVar[str] = "Inspect logs (.json or .eval) with eval and samples"
     kinds: ClassVar[tuple[Kind, ...]] = ("lines", "document", "zip")
-    nests: ClassVar[bool] = True
 
     @classmethod
-    def accepts(cls, record: Fields) -> bool:
+    def accepts(cls, record: Record) -> bool:
         """A whole log, or a sample (in a zip)."""
         log = isinstance(record.get("eval"), dict) and "status" in record and "version" in record
         return log or ("epoch" in record and "id" in record and isinstance(record.get("messages"), list))
@@ -44,7 +43,7 @@ class InspectSource(RecordSource):
     def empty(self, record: Record) -> str:
         return "is an Inspect log without samples: there is nothing in it to read."
 
-    def identify(self, record: Fields, place: Place) -> Ident:
+    def identify(self, record: Record, place: Place) -> Ident:
         run = self._run(record, place)
         name = ":".join([text(run.get("run_id")) or place.path.stem, text(record.get("id")) or "", text(record.get("epoch")) or "1"])
         return Ident(None, name, text(run.get("task")), text(run.get("model")))
@@ -75,7 +74,7 @@ class InspectSource(RecordSource):
             "error": record.get("error"),
         }
 
-    def _run(self, record: Fields, place: Place) -> Record:
+    def _run(self, record: Record, place: Place) -> Record:
         """What the log says of its evaluation."""
         if "log" in record:
             return section(record, "log", "eval")

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from agent_pipeline.sessions.chat import to_messages
 from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.sources.formats.fields import Record, chosen, elements, first_text, mean, objects, scalar, section, text, verdict
-from agent_pipeline.sources.formats.file_source import Fields, Ident, RecordSource
+from agent_pipeline.sources.formats.file_source import Ident, RecordSource
 from agent_pipeline.sources.formats.record_files import Kind, Place
 
 _TASKS = ("task_id", "prompt_id", "case_id", "name")
@@ -27,10 +27,9 @@ class OmniagentsEvalSource(RecordSource):
     name: ClassVar[str] = "omniagents_eval"
     looks_like: ClassVar[str] = "omniagents evaluation results with results of passed and history"
     kinds: ClassVar[tuple[Kind, ...]] = ("lines", "document")
-    nests: ClassVar[bool] = True
 
     @classmethod
-    def accepts(cls, record: Fields) -> bool:
+    def accepts(cls, record: Record) -> bool:
         return any("passed" in each and "history" in each for each in objects(record.get("results")))
 
     def unpack(self, record: Record) -> list[Record]:
@@ -43,7 +42,7 @@ class OmniagentsEvalSource(RecordSource):
             results.append({**of, **each, "run_of": runs[_task(each)]})
         return results
 
-    def identify(self, record: Fields, place: Place) -> Ident:
+    def identify(self, record: Record, place: Place) -> Ident:
         session = first_text(record, "session_id", "id") or f"{place.path.stem}:{place.at:06d}:{place.part:06d}"
         return Ident(None, session, text(record.get("project")), text(record.get("agent")))
 

@@ -11,7 +11,7 @@ from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.chat import to_messages
 from agent_pipeline.sessions.session import Session
 from agent_pipeline.sources.formats.fields import Record, clean_text, objects, section, text
-from agent_pipeline.sources.formats.file_source import Fields, FileSource, Ident
+from agent_pipeline.sources.formats.file_source import FileSource, Ident
 from agent_pipeline.sources.formats.json_values import decoded
 from agent_pipeline.sources.formats.record_files import Kind, Place
 from agent_pipeline.sources.formats.session_fields import new_session
@@ -28,14 +28,14 @@ class SWEAgentSource(FileSource):
     kinds: ClassVar[tuple[Kind, ...]] = ("lines", "document")
 
     @classmethod
-    def accepts(cls, record: Fields) -> bool:
+    def accepts(cls, record: Record) -> bool:
         history = record.get("history")
         if not isinstance(history, list):
             return False
         marked = any("role" in each and ("agent" in each or "message_type" in each) for each in objects(history))
         return marked or isinstance(record.get("trajectory"), list)
 
-    def identify(self, record: Fields, place: Place) -> Ident:
+    def identify(self, record: Record, place: Place) -> Ident:
         folders = self.folders_of(place.path)
         run = folders[:-1] if folders[-1:] == (place.path.stem,) else folders
         return Ident(None, ":".join([*folders, place.path.stem]), None, run[-1] if run else None)

@@ -12,7 +12,7 @@ from agent_pipeline.errors import StoreError
 from agent_pipeline.sessions.chat import to_messages
 from agent_pipeline.sources.base import add_note, files_of
 from agent_pipeline.sources.formats.fields import Record, elements, mean, number, objects, section, text, verdict
-from agent_pipeline.sources.formats.file_source import Fields, Ident, RecordSource
+from agent_pipeline.sources.formats.file_source import Ident, RecordSource
 from agent_pipeline.sources.formats.json_values import parsed
 from agent_pipeline.sources.formats.record_files import Kind, Place
 
@@ -23,10 +23,9 @@ class SwinkSource(RecordSource):
     name: ClassVar[str] = "swink_eval"
     looks_like: ClassVar[str] = "swink-agent-eval results with eval_set_id and case_results"
     kinds: ClassVar[tuple[Kind, ...]] = ("lines", "document")
-    nests: ClassVar[bool] = True
 
     @classmethod
-    def accepts(cls, record: Fields) -> bool:
+    def accepts(cls, record: Record) -> bool:
         """Results, the summary of one, or the set of cases that belongs to them."""
         if "eval_set_id" in record or "schema_version" in record:
             return isinstance(record.get("case_results" if "eval_set_id" in record else "cases"), list)
@@ -41,7 +40,7 @@ class SwinkSource(RecordSource):
             return None
         return "is a summary without conversations: give the results themselves (results/<set>/<time>.json)."
 
-    def identify(self, record: Fields, place: Place) -> Ident | None:
+    def identify(self, record: Record, place: Place) -> Ident | None:
         if not isinstance(record.get("invocation"), dict):
             add_note(self.notes, f"{place.path} has cases without an invocation: what was not recorded cannot be read.")
             return None

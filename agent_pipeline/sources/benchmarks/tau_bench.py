@@ -8,8 +8,7 @@ from typing import ClassVar
 
 from agent_pipeline.sessions.chat import to_messages
 from agent_pipeline.sources.formats.fields import Record, objects, scalar, section, verdict
-from agent_pipeline.sources.formats.file_source import Fields, Ident, RecordSource
-from agent_pipeline.sources.formats.json_values import holds_list
+from agent_pipeline.sources.formats.file_source import Ident, RecordSource
 from agent_pipeline.sources.formats.record_files import Place
 
 _ENDING_TOOLS = ("transfer_to_human_agents",)
@@ -22,10 +21,10 @@ class TauBenchSource(RecordSource):
     looks_like: ClassVar[str] = "a JSON list of results with task_id, reward and traj"
 
     @classmethod
-    def accepts(cls, record: Fields) -> bool:
-        return holds_list(record, "traj") and "task_id" in record
+    def accepts(cls, record: Record) -> bool:
+        return isinstance(record.get("traj"), list) and "task_id" in record
 
-    def identify(self, record: Fields, place: Place) -> Ident:
+    def identify(self, record: Record, place: Place) -> Ident:
         trial = scalar(record.get("trial"))
         session = f"task{scalar(record.get('task_id'))}" + (f"-trial{trial}" if trial is not None else "")
         return Ident(None, session, None, place.path.stem if place.path != self.path else None)

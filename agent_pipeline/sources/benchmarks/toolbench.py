@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from agent_pipeline.sessions.chat import to_messages
 from agent_pipeline.sources.base import add_note
 from agent_pipeline.sources.formats.fields import Record, chosen, elements, section, verdict
-from agent_pipeline.sources.formats.file_source import Fields, Ident, RecordSource
+from agent_pipeline.sources.formats.file_source import Ident, RecordSource
 from agent_pipeline.sources.formats.record_files import Place
 
 _CONTEXT = ("query", "final_answer", "finish_type", "valid_data", "query_count")
@@ -22,11 +22,11 @@ class ToolBenchSource(RecordSource):
     looks_like: ClassVar[str] = "answers with win and answer_generation"
 
     @classmethod
-    def accepts(cls, record: Fields) -> bool:
+    def accepts(cls, record: Record) -> bool:
         answer = record.get("answer_generation")
         return isinstance(answer, dict) and "query" in answer
 
-    def identify(self, record: Fields, place: Place) -> Ident:
+    def identify(self, record: Record, place: Place) -> Ident:
         _, _, method = place.path.stem.partition("_")
         return Ident(None, ":".join([*self.folders_of(place.path), place.path.stem]), None, method or None)
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from agent_pipeline.sessions.session import Tool
-from agent_pipeline.sources.formats.json_values import LazyObject, decoded
+from agent_pipeline.sources.formats.json_values import decoded
 
 Record = dict[str, Any]
 
@@ -104,7 +104,7 @@ def error_text(error: Any) -> str | None:
 def section(record: Any, *names: str) -> Record:
     """The object inside a record at a path of names; an empty one where there is none."""
     for name in names:
-        record = record.get(name) if isinstance(record, dict | LazyObject) else None
+        record = record.get(name) if isinstance(record, dict) else None
     return record if isinstance(record, dict) else {}
 
 

@@ -6,20 +6,19 @@ A reader says which records are its own (`accepts`), what session a record belon
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from agent_pipeline.errors import PartitionError, StoreError
 from agent_pipeline.keys import PartitionKey, make_key
 from agent_pipeline.sessions.session import Session
-from agent_pipeline.sources.base import TraceSource, add_note, files_of, unreadable
+from agent_pipeline.sources.base import TraceSource, add_note, files_of, no_partition, unreadable
 from agent_pipeline.sources.formats.fields import Record, clean_text
-from agent_pipeline.sources.formats.json_values import LazyObject, lazy_object, parsed
-from agent_pipeline.sources.formats.record_files import Kind, Place, RecordReader, kind_of, raw_records
+from agent_pipeline.sources.formats.record_files import Kind, Place, RecordReader, changed, kind_of, records
 from agent_pipeline.sources.formats.session_fields import new_session
 
 DEFAULT_AGENT = "default"
@@ -27,9 +26,6 @@ DEFAULT_AGENT = "default"
 
 _PROBED_RECORDS = 20
 _UNPACKED = 4
-
-Fields = Mapping[str, Any]
-"""A record of which some fields are asked for: a dictionary or a `LazyObject`."""
 
 
 class Ident(NamedTuple):
@@ -68,8 +64,6 @@ class FileSource(TraceSource):
     kinds: ClassVar[tuple[Kind, ...]] = ("lines", "document", "table")
     merges: ClassVar[bool] = False
     """Whether groups that name the same session are one session (traces, say); otherwise each gets an id of its own."""
-    nests: ClassVar[bool] = False
-    """Whether a file's record may hold several of this reader's records, which `unpack` gives."""
 
     def __init__(self, where: Path | str) -> None:
         super().__init__(where)
@@ -80,17 +74,17 @@ class FileSource(TraceSource):
         self._indexed: tuple[str, Index] | None = None
 
     @classmethod
-    def accepts(cls, record: Fields) -> bool:
+    def accepts(cls, record: Record) -> bool:
         """Whether a record shows that a file is of this kind."""
         raise NotImplementedError
 
     @classmethod
-    def reads(cls, record: Fields) -> bool:
+    def reads(cls, record: Record) -> bool:
         """Whether the index takes a record; in a file of this kind, a record may be known by less than `accepts` asks for."""
         return cls.accepts(record)
 
-    def identify(self, record: Any, place: Place) -> Ident | None:
-        """Where a record belongs; `None` for a record that belongs to no session. It is given a `LazyObject` unless the reader nests."""
+    def identify(self, record: Record, place: Place) -> Ident | None:
+        """Where a record belongs; `None` for a record that belongs to no session."""
         raise NotImplementedError
 
     def build(self, key: PartitionKey, session_id: str, records: list[tuple[Place, Record]]) -> Iterable[Session]:
@@ -113,10 +107,14 @@ class FileSource(TraceSource):
         return sorted(self._index())
 
     def sessions(self, key: PartitionKey) -> Iterator[Session]:
-        with self._places(key) as (sessions, broken):
-            for session_id, places in sessions:
-                if records := list(self._records(places, broken)):
-                    yield from self.build(key, session_id, records)
+        index = self._index()
+        if key not in index:
+            raise no_partition(self.path, key, index)
+        try:
+            for session_id, places in sorted(index[key].items()):
+                yield from self.build(key, session_id, [(place, self._record(place)) for place in places])
+        finally:
+            self._reader.close()
 
     @cached_property
     def default_project(self) -> str:
@@ -132,71 +130,20 @@ class FileSource(TraceSource):
         kind, records = sampled(path)
         return kind in cls.kinds and any(isinstance(each, dict) and cls.accepts(each) for each in records)
 
-    @contextmanager
-    def _places(self, key: PartitionKey) -> Iterator[tuple[list[tuple[str, list[Place]]], list[Place]]]:
-        """A partition's sessions by id with the places of their records, and a list for places that prove to be no JSON, to be noted."""
-        index = self._index()
-        if key not in index:
-            known = ", ".join(map(str, sorted(index))) or "none"
-            raise PartitionError(f"The store {self.path} has no partition {key}: it has {known}.")
-        broken: list[Place] = []
-        try:
-            yield sorted(index[key].items()), broken
-        finally:
-            self._reader.close()
-        if broken:
-            where = f"the first is at {broken[0].at} of {broken[0].path}"
-            add_note(self.notes, f"{self.path}: {len(broken)} records of {key} are no JSON and were left out ({where}).")
-
-    def _records(self, places: list[Place], broken: list[Place]) -> Iterator[tuple[Place, Record]]:
-        for place in places:
-            try:
-                inside = self._inside(place)
-            except ValueError:
-                broken.append(place)
-                continue
-            if place.part >= len(inside):
-                raise StoreError(f"{place.path} has changed while it was read: run again when nothing writes to it.")
-            yield place, inside[place.part]
-
-    def _inside(self, place: Place) -> list[Record]:
-        """The records in the record at a place; those of the last few records that held several stay in memory."""
+    def _record(self, place: Place) -> Record:
+        """The record at a place; what is in the last few records that hold several stays in memory."""
         whole = (place.path, place.at)
-        if whole in self._unpacked:
-            return self._unpacked[whole]
-        record = parsed(self._reader.raw(place))
-        inside = self.unpack(record) if self.nests else [record]
-        if len(inside) > 1:
-            while len(self._unpacked) >= _UNPACKED:
-                self._unpacked.pop(next(iter(self._unpacked)))
-            self._unpacked[whole] = inside
-        return inside
-
-    def _idents(self, path: Path) -> Iterator[tuple[Place, Ident | None]]:
-        """Where every record of this kind in a file is, and where it belongs."""
-        others = broken = accepted = 0
-        for raw in raw_records(path, self.notes):
-            try:
-                record = parsed(raw.raw) if self.nests else lazy_object(raw.raw)
-                if not isinstance(record, dict | LazyObject) or not self.reads(record):
-                    others += 1
-                    continue
-                inside = self.unpack(record) if isinstance(record, dict) else [record]
-                places = [Place(path, raw.at, part, raw.size) for part in range(len(inside))]
-                idents = [(place, self.identify(each, place)) for place, each in zip(places, inside, strict=True)]
-            except ValueError:
-                broken += 1
-                continue
-            accepted += 1
-            yield from idents
-            if isinstance(record, dict) and not inside and (sentence := self.empty(record)):
-                add_note(self.notes, f"{path} {sentence}")
-        if broken:
-            add_note(self.notes, f"{path}: {broken} records are no JSON and were left out.")
-        if others and accepted:
-            add_note(self.notes, f"{path}: {others} records are not what {self.name} writes ({self.looks_like}) and were left out.")
-        elif not accepted:
-            self._foreign.append(path)
+        inside = self._unpacked.get(whole)
+        if inside is None:
+            record = self._reader.record(place)
+            inside = self.unpack(record) if isinstance(record, dict) else []
+            if len(inside) > 1:
+                while len(self._unpacked) >= _UNPACKED:
+                    self._unpacked.pop(next(iter(self._unpacked)))
+                self._unpacked[whole] = inside
+        if place.part >= len(inside):
+            raise changed(place.path)
+        return inside[place.part]
 
     def _index(self) -> Index:
         signature = self.signature()
@@ -207,62 +154,65 @@ class FileSource(TraceSource):
         return self._indexed[1]
 
     def _new_index(self) -> Index:
-        index: Index = {}
-        groups: dict[str, _Group] = {}
-        repeats: Counter[tuple[PartitionKey, str]] = Counter()
-        self._foreign: list[Path] = []
-        failures: list[StoreError] = []
-        files, homeless = files_of(self.path), 0
+        groups: dict[str | Place, _Group] = {}
+        files, foreign, failures, homeless = files_of(self.path), [], [], 0
         for path in files:
+            others = accepted = 0
             try:
-                if kind_of(path) not in self.kinds:
-                    self._foreign.append(path)
-                    continue
-                for place, ident in self._idents(path):
-                    if ident is None:
-                        homeless += 1
-                    elif ident.group is None:
-                        self._put(index, _Group([place], *ident[1:]), f"{place.path.stem}:{place.at:012d}:{place.part}", repeats)
-                    else:
-                        groups.setdefault(ident.group, _Group()).add(place, ident)
+                for place, record in records(path, self.notes) if kind_of(path) in self.kinds else ():
+                    if not isinstance(record, dict) or not self.reads(record):
+                        others += 1
+                        continue
+                    accepted += 1
+                    inside = self.unpack(record)
+                    for part, each in enumerate(inside):
+                        own = place._replace(part=part)
+                        if ident := self.identify(each, own):
+                            groups.setdefault(ident.group or own, _Group()).add(own, ident)
+                        else:
+                            homeless += 1
+                    if not inside and (sentence := self.empty(record)):
+                        add_note(self.notes, f"{path} {sentence}")
             except StoreError as error:  # one broken file must not keep a folder of good ones from being read
                 failures.append(error)
                 add_note(self.notes, str(error))
-        if failures and len(failures) + len(self._foreign) == len(files):
+                continue
+            if not accepted:
+                foreign.append(path.name)
+            elif others:
+                add_note(self.notes, f"{path}: {others} records are not what {self.name} writes ({self.looks_like}) and were left out.")
+        if failures and len(failures) + len(foreign) == len(files):
             raise failures[0]
-        for name, group in groups.items():
-            self._put(index, group, name, repeats)
-        self._note(homeless, sum(repeats.values()))
-        return index
-
-    def _put(self, index: Index, group: _Group, name: str, repeats: Counter[tuple[PartitionKey, str]]) -> None:
-        key = usable_key(group.project or self.default_project, group.agent or DEFAULT_AGENT)
-        session_id = wanted = clean_text(group.session or name) or name
-        sessions = index.setdefault(key, {})
-        if not self.merges:
-            while session_id in sessions:
-                repeats[key, wanted] += 1
-                session_id = f"{wanted}~{repeats[key, wanted] + 1}"
-        sessions.setdefault(session_id, []).extend(group.places)
-
-    def _note(self, homeless: int, repeated: int) -> None:
-        if self._foreign:
-            names = ", ".join(sorted({path.name for path in self._foreign})[:5])
-            add_note(
-                self.notes,
-                f"{len(self._foreign)} files under {self.path} hold no records of {self.name} and were left out ({names}).",
-            )
+        if foreign:
+            names = ", ".join(sorted(set(foreign))[:5])
+            add_note(self.notes, f"{len(foreign)} files under {self.path} hold no records of {self.name} and were left out ({names}).")
         if homeless:
             add_note(self.notes, f"{self.path}: {homeless} records of {self.name} belong to no session and were passed over.")
-        if repeated:
-            sentence = f"{self.path}: {repeated} sessions have an id that another session has too"
+        return self._partitioned(groups)
+
+    def _partitioned(self, groups: dict[str | Place, "_Group"]) -> Index:
+        """The groups by partition and session id."""
+        index: Index = {}
+        repeats: Counter[tuple[PartitionKey, str]] = Counter()
+        for name, group in groups.items():
+            key = usable_key(group.project or self.default_project, group.agent or DEFAULT_AGENT)
+            default = name if isinstance(name, str) else f"{name.path.stem}:{name.at:012d}:{name.part}"
+            session_id = wanted = clean_text(group.session or default) or default
+            sessions = index.setdefault(key, {})
+            while session_id in sessions and not self.merges:
+                repeats[key, wanted] += 1
+                session_id = f"{wanted}~{repeats[key, wanted] + 1}"
+            sessions.setdefault(session_id, []).extend(group.places)
+        if repeats:
+            sentence = f"{self.path}: {repeats.total()} sessions have an id that another session has too"
             add_note(self.notes, f"{sentence}; they were given ids of their own (~2, ~3).")
+        return index
 
 
 class RecordSource(FileSource):
     """Base of the file readers whose records are a session each."""
 
-    def fields(self, record: Any, place: Place, session_id: str) -> Record:
+    def fields(self, record: Record, place: Place, session_id: str) -> Record:
         """What a record says: the conversation (`chat`) and the other arguments of `new_session`."""
         raise NotImplementedError
 
@@ -306,13 +256,7 @@ def sampled(path: Path) -> tuple[Kind | None, list[Any]]:
 @lru_cache(maxsize=8)
 def _sample(path: Path, size: int, changed: int) -> tuple[Kind | None, list[Any]]:
     kind = kind_of(path)
-    records: list[Any] = []
     try:
-        for raw, _ in zip(raw_records(path, [], kind) if kind else (), range(_PROBED_RECORDS), strict=False):
-            try:
-                records.append(parsed(raw.raw))
-            except ValueError:
-                continue
+        return kind, [record for _, record in islice(records(path, [], kind), _PROBED_RECORDS)] if kind else []
     except StoreError:  # whoever reads the store will say what is wrong
-        pass
-    return kind, records
+        return kind, []

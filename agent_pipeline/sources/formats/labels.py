@@ -9,8 +9,7 @@ from typing import Any
 from agent_pipeline.errors import StoreError
 from agent_pipeline.sources.base import add_note
 from agent_pipeline.sources.formats.fields import plain_verdict
-from agent_pipeline.sources.formats.json_values import parsed
-from agent_pipeline.sources.formats.record_files import raw_records
+from agent_pipeline.sources.formats.record_files import records
 
 
 def labels_beside(store: Path) -> list[Path]:
@@ -20,7 +19,7 @@ def labels_beside(store: Path) -> list[Path]:
 
 
 def read_labels(paths: list[Path], notes: list[str]) -> dict[str, dict[str, Any]]:
-    """Fields of `Session` by session id, as files of labels say them.
+    """Record of `Session` by session id, as files of labels say them.
 
     Raises:
         StoreError: a file cannot be read: a store with lost verdicts must not pass for one without.
@@ -28,18 +27,14 @@ def read_labels(paths: list[Path], notes: list[str]) -> dict[str, dict[str, Any]
     labels: dict[str, dict[str, Any]] = {}
     for path in paths:
         strange = 0
-        for raw in raw_records(path, notes):
-            try:
-                record = parsed(raw.raw)
-            except ValueError:
-                record = None
+        for _, record in records(path, notes):
             if not isinstance(record, dict) or not isinstance(record.get("session_id"), str):
                 strange += 1
                 continue
             score, judgment = plain_verdict(record)
             named = {name: str(record[name]) for name in ("task_id", "trial") if isinstance(record.get(name), str | int)}
             labels[record["session_id"]] = {"score": score, "judgment": judgment, **named}
-        if strange and not labels:
+        if not labels:
             raise StoreError(f"{path} holds no labels with a session_id: correct it, or take it from beside the store.")
         if strange:
             add_note(notes, f"{path}: {strange} labels have no session_id and were left out.")

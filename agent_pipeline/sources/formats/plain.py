@@ -4,22 +4,15 @@ What else a record says is taken by its usual name: `session_id`, `project`, `ag
 (`judgment`, `passed`, `reward`, `score`, ...), `scores`, `usage`, `error`, a time. The rest of it becomes the session's context.
 """
 
-from collections.abc import Iterator, Mapping
-from functools import partial
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
-import msgspec
-
-from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.chat import ROLES, to_messages
 from agent_pipeline.sessions.items import Chat
-from agent_pipeline.sessions.session import Session, json_bytes
-from agent_pipeline.sources.base import Stored, digest
 from agent_pipeline.sources.formats.fields import Record, first_of, first_text, objects, plain_verdict
-from agent_pipeline.sources.formats.file_source import Fields, Ident, RecordSource
-from agent_pipeline.sources.formats.json_values import decoded, holds_list, lazy_object
+from agent_pipeline.sources.formats.file_source import Ident, RecordSource
+from agent_pipeline.sources.formats.json_values import decoded
 from agent_pipeline.sources.formats.record_files import Place
-from agent_pipeline.sources.formats.session_fields import new_session
 
 _IDS = ("session_id", "conversation_id", "id", "uuid", "custom_id")
 _TIMES = ("created_at", "timestamp", "created", "time", "date")
@@ -41,33 +34,13 @@ class PlainSource(RecordSource):
         return to_messages(first_of(record, *cls.content))
 
     @classmethod
-    def reads(cls, record: Fields) -> bool:
-        return any(holds_list(record, name) for name in cls.content)
+    def reads(cls, record: Record) -> bool:
+        return any(isinstance(record.get(name), list) for name in cls.content)
 
-    def identify(self, record: Fields, place: Place) -> Ident:
+    def identify(self, record: Record, place: Place) -> Ident:
         return Ident(None, first_text(record, *_IDS), first_text(record, "project"), first_text(record, "agent", "agent_name"))
 
-    def sessions(self, key: PartitionKey) -> Iterator[Session]:
-        for stored in self.stored(key):
-            if (session := stored.build()) is not None:
-                yield session
-
-    def stored(self, key: PartitionKey) -> Iterator[Stored]:
-        with self._places(key) as (sessions, broken):
-            for session_id, (place, *_) in sessions:
-                raw = self._reader.raw(place)
-                text = bytes(raw) if isinstance(raw, bytes | msgspec.Raw) else json_bytes(raw)
-                yield Stored(session_id, digest(text), partial(self._session, key, session_id, raw, place, broken))
-
-    def _session(self, key: PartitionKey, session_id: str, raw: Any, place: Place, broken: list[Place]) -> Session | None:
-        try:
-            record = lazy_object(raw)
-            return None if record is None else new_session(self.name, key, session_id, **self.fields(record, place, session_id))
-        except ValueError:
-            broken.append(place)
-            return None
-
-    def fields(self, record: Fields, place: Place, session_id: str) -> Record:
+    def fields(self, record: Record, place: Place, session_id: str) -> Record:
         score, judgment = plain_verdict(record)
         context, attacked, scores = record.get("context"), record.get("attack_succeeded"), record.get("scores")
         rest = {name: record[name] for name in record if name not in self.content and name not in _NOT_CONTEXT}
@@ -101,7 +74,7 @@ class OpenAIChatSource(PlainSource):
     content: ClassVar[tuple[str, ...]] = ("messages",)
 
     @classmethod
-    def accepts(cls, record: Fields) -> bool:
+    def accepts(cls, record: Record) -> bool:
         return any(isinstance(each.get("role"), str) for each in objects(record.get("messages")))
 
 
@@ -113,7 +86,7 @@ class ResponsesSource(PlainSource):
     content: ClassVar[tuple[str, ...]] = ("history", "items")
 
     @classmethod
-    def accepts(cls, record: Fields) -> bool:
+    def accepts(cls, record: Record) -> bool:
         history = objects(first_of(record, *cls.content))
         typed = any(isinstance(each.get("type"), str) for each in history)
         return typed or any(isinstance(each.get("role"), str) and each["role"] in ROLES for each in history)
@@ -127,7 +100,7 @@ class ShareGPTSource(PlainSource):
     content: ClassVar[tuple[str, ...]] = ("conversations", "system")
 
     @classmethod
-    def accepts(cls, record: Fields) -> bool:
+    def accepts(cls, record: Record) -> bool:
         return any("from" in turn and "value" in turn for turn in objects(record.get("conversations")))
 
     @classmethod

@@ -1,7 +1,6 @@
 """Files of records: JSON lines, a JSON document, a Parquet or Arrow table, a zip of JSON; told apart by their first bytes.
 
-A record is passed on as its JSON text, so that whoever needs it decodes as much of it as needed. Lines stream; documents and tables are
-loaded whole. Each record can be read again by its place.
+Lines stream; documents and tables are loaded whole. Each record can be read again by its place.
 """
 
 import json
@@ -46,14 +45,6 @@ class Place(NamedTuple):
     size: int = 0
 
 
-class RawRecord(NamedTuple):
-    """A record as its file holds it: its place and size there, and its JSON text, or its value where there is no text."""
-
-    at: int
-    size: int
-    raw: Any
-
-
 def kind_of(path: Path) -> Kind | None:
     """What a file holds; `None` for what holds no records.
 
@@ -77,20 +68,25 @@ def kind_of(path: Path) -> Kind | None:
         raise unreadable(path, error) from error
 
 
-def raw_records(path: Path, notes: list[str], kind: Kind | None = None) -> Iterator[RawRecord]:
-    """Every record of a file; what is left out is noted.
+def records(path: Path, notes: list[str], kind: Kind | None = None) -> Iterator[tuple[Place, Any]]:
+    """Every record of a file with its place; what is left out is noted.
 
     Raises:
         StoreError: nothing of the file can be read.
     """
     kind = kind or kind_of(path)
-    if kind == "lines":
-        yield from _lines(path, notes)
-    elif kind is not None:
-        for at, value in enumerate(_loaded(path, kind, notes)):
-            yield RawRecord(at, 0, value)
-    else:
+    if kind is None:
         raise StoreError(f"{path} holds no JSON, JSON lines, Parquet, Arrow or zip of JSON: take it out of the store.")
+    broken = 0
+    for place, raw in _lines(path, notes) if kind == "lines" else _elements(path, kind, notes):
+        try:
+            value = parsed(raw)
+        except ValueError:
+            broken += 1
+        else:
+            yield place, value
+    if broken:
+        add_note(notes, f"{path}: {broken} records are no JSON and were left out.")
 
 
 class RecordReader:
@@ -101,8 +97,8 @@ class RecordReader:
         self._kinds: dict[Path, Kind | None] = {}
         self._open: tuple[Path, BinaryIO] | None = None
 
-    def raw(self, place: Place) -> Any:
-        """The JSON text of the record at a place, or its value where there is no text.
+    def record(self, place: Place) -> Any:
+        """The record at a place.
 
         Raises:
             StoreError: the file has changed since it was indexed.
@@ -112,13 +108,11 @@ class RecordReader:
             self._kinds[path] = kind_of(path)
         try:
             if self._kinds[path] != "lines":
-                return self._records_of(path)[place.at]
+                return parsed(self._records_of(path)[place.at])
             line = os.pread(self._lines_of(path).fileno(), place.size, place.at)
-            if len(line) != place.size:
-                raise IndexError("it is shorter than it was")
-            return line
-        except (IndexError, OSError) as error:
-            raise StoreError(f"{path} has changed while it was read ({error}): run again when nothing writes to it.") from error
+            return parsed(line if len(line) == place.size else b"")
+        except (IndexError, OSError, ValueError) as error:
+            raise changed(path) from error
 
     def close(self) -> None:
         """Close the file that is open, if any."""
@@ -141,6 +135,11 @@ class RecordReader:
         return self._loaded[path]
 
 
+def changed(path: Path) -> StoreError:
+    """The error for a file that is not what it was when it was indexed."""
+    return StoreError(f"{path} has changed while it was read: run again when nothing writes to it.")
+
+
 def _is_json(line: bytes) -> bool:
     try:
         return isinstance(parsed(line), dict | list)
@@ -148,7 +147,7 @@ def _is_json(line: bytes) -> bool:
         return False
 
 
-def _lines(path: Path, notes: list[str]) -> Iterator[RawRecord]:
+def _lines(path: Path, notes: list[str]) -> Iterator[tuple[Place, bytes]]:
     broken: list[int] = []
     at = 0
     try:
@@ -156,7 +155,7 @@ def _lines(path: Path, notes: list[str]) -> Iterator[RawRecord]:
             for number, line in enumerate(file, 1):
                 text = line.removeprefix(_BOM).strip()
                 if text[:1] in (b"{", b"["):
-                    yield RawRecord(at + line.index(text[:1]), len(text), text)
+                    yield Place(path, at + line.index(text[:1]), 0, len(text)), text
                 elif text:
                     broken.append(number)
                 at += len(line)
@@ -164,6 +163,11 @@ def _lines(path: Path, notes: list[str]) -> Iterator[RawRecord]:
         raise unreadable(path, error) from error
     if broken:
         add_note(notes, f"{path}: {len(broken)} lines hold no JSON object and were left out (the first is line {broken[0]}).")
+
+
+def _elements(path: Path, kind: Kind, notes: list[str]) -> Iterator[tuple[Place, Any]]:
+    for at, value in enumerate(_loaded(path, kind, notes)):
+        yield Place(path, at), value
 
 
 def _loaded(path: Path, kind: Kind | None, notes: list[str]) -> Sequence[Any]:

@@ -5,7 +5,7 @@ import re
 from typing import ClassVar
 
 from agent_pipeline.sources.formats.fields import Record, first_of, first_text, number, objects, section, text, when
-from agent_pipeline.sources.formats.file_source import Fields, Ident
+from agent_pipeline.sources.formats.file_source import Ident
 from agent_pipeline.sources.formats.json_values import decoded
 from agent_pipeline.sources.formats.record_files import Place
 from agent_pipeline.sources.platforms.conversations import Kind, Span
@@ -22,10 +22,9 @@ class LangfuseSource(SpanSource):
 
     name: ClassVar[str] = "langfuse"
     looks_like: ClassVar[str] = "observations with traceId and type, traces with observations, scores with traceId"
-    nests: ClassVar[bool] = True
 
     @classmethod
-    def accepts(cls, record: Fields) -> bool:
+    def accepts(cls, record: Record) -> bool:
         record = _camel(record)
         if isinstance(record.get("data"), list):  # a page of the API
             return any(cls.accepts(each) for each in objects(record["data"]))
@@ -41,7 +40,7 @@ class LangfuseSource(SpanSource):
         own = {name: value for name, value in record.items() if name not in ("observations", "scores")}
         return [own, *({"traceId": record.get("id"), **each} for each in parts)]
 
-    def identify(self, record: Fields, place: Place) -> Ident | None:
+    def identify(self, record: Record, place: Place) -> Ident | None:
         trace = first_text(record, "traceId", "id")
         if trace is None:
             return None
@@ -92,17 +91,17 @@ class LangfuseSource(SpanSource):
         return {"task_id": metadata.get("task_id"), "trial": metadata.get("trial"), "context": metadata | {"tags": record.get("tags")}}
 
 
-def _type(record: Fields) -> str:
+def _type(record: Record) -> str:
     return str(record.get("type"))
 
 
-def _is_trace(record: Fields) -> bool:
+def _is_trace(record: Record) -> bool:
     if _type(record) in _TYPES or "traceId" in record:
         return False
     return isinstance(record.get("observations"), list) or ("sessionId" in record and "timestamp" in record and "public" in record)
 
 
-def _is_score(record: Fields) -> bool:
+def _is_score(record: Record) -> bool:
     return "dataType" in record and "name" in record and ("value" in record or "stringValue" in record)
 
 
@@ -111,5 +110,5 @@ def _token_counts(usage: Record) -> Record:
     return {name: value for name, value in usage.items() if name in ("input", "output", "total") and number(value) is not None}
 
 
-def _camel(record: Fields) -> Record:
+def _camel(record: Record) -> Record:
     return {_UNDERSCORE.sub(lambda match: match[1].upper(), name): value for name, value in record.items()}

@@ -4,7 +4,7 @@ logs as rows. The calls of one session repeat the conversation so far."""
 from typing import ClassVar
 
 from agent_pipeline.sources.formats.fields import Record, chosen, first_of, first_text, number, section, text, when
-from agent_pipeline.sources.formats.file_source import Fields, Ident
+from agent_pipeline.sources.formats.file_source import Ident
 from agent_pipeline.sources.formats.json_values import decoded
 from agent_pipeline.sources.formats.record_files import Place
 from agent_pipeline.sources.platforms.conversations import Span
@@ -22,10 +22,10 @@ class LiteLLMSource(SpanSource):
     looks_like: ClassVar[str] = "rows with messages, response and session_id or trace_id"
 
     @classmethod
-    def accepts(cls, record: Fields) -> bool:
+    def accepts(cls, record: Record) -> bool:
         return "messages" in record and "response" in record and bool(record.keys() & _MARKS)
 
-    def identify(self, record: Fields, place: Place) -> Ident:
+    def identify(self, record: Record, place: Place) -> Ident:
         metadata = section(record, "metadata")
         named = first_text(record, "session_id") or first_text(metadata, "session_id")
         session = named or first_text(record, "trace_id", "litellm_trace_id", "id", "request_id")

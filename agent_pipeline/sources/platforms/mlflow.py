@@ -7,7 +7,7 @@ A span's attributes are JSON texts. Traces with one `mlflow.trace.session` are t
 from typing import Any, ClassVar
 
 from agent_pipeline.sources.formats.fields import Record, elements, first_of, first_text, number, section, text, when
-from agent_pipeline.sources.formats.file_source import Fields, Ident
+from agent_pipeline.sources.formats.file_source import Ident
 from agent_pipeline.sources.formats.json_values import decoded
 from agent_pipeline.sources.formats.record_files import Place
 from agent_pipeline.sources.platforms.conversations import Kind, Span
@@ -24,12 +24,12 @@ class MLflowSource(SpanSource):
     looks_like: ClassVar[str] = "traces with info and data.spans, or a table with trace_id, trace_metadata and spans"
 
     @classmethod
-    def accepts(cls, record: Fields) -> bool:
+    def accepts(cls, record: Record) -> bool:
         if {"trace_id", "trace_metadata", "spans"} <= record.keys():
             return True
         return "data" in record and bool(_object(record.get("info")).keys() & {"trace_id", "request_id"})
 
-    def identify(self, record: Fields, place: Place) -> Ident:
+    def identify(self, record: Record, place: Place) -> Ident:
         info = _info(record)
         trace = first_text(info, "trace_id", "request_id") or f"{place}"
         metadata = section(info, "trace_metadata") or section(info, "request_metadata")
@@ -59,7 +59,7 @@ def _object(value: Any) -> Record:
     return value if isinstance(value, dict) else {}
 
 
-def _info(record: Fields) -> Record:
+def _info(record: Record) -> Record:
     """What is said of a trace; a table's row says it in columns."""
     return _object(record.get("info")) if "info" in record else {name: decoded(record[name]) for name in record if name != "spans"}
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from agent_pipeline.sources.formats.fields import Record, elements, first_of, first_text, number, objects, section, text, when
-from agent_pipeline.sources.formats.file_source import Fields, Ident, sampled
+from agent_pipeline.sources.formats.file_source import Ident, sampled
 from agent_pipeline.sources.formats.json_values import decoded
 from agent_pipeline.sources.formats.record_files import Place
 from agent_pipeline.sources.platforms.attributes import flat, plain_value, tree
@@ -48,11 +48,10 @@ class OpenTelemetrySource(SpanSource):
 
     name: ClassVar[str] = "opentelemetry"
     looks_like: ClassVar[str] = "OTLP JSON (resourceSpans), or spans with trace_id and gen_ai attributes"
-    nests: ClassVar[bool] = True
     is_openinference: ClassVar[bool] = False
 
     @classmethod
-    def accepts(cls, record: Fields) -> bool:
+    def accepts(cls, record: Record) -> bool:
         if isinstance(record.get("data"), list):  # a page of Phoenix's API
             return any(map(_is_span, objects(record["data"])))
         return any(isinstance(record.get(name), list) for name in _ENVELOPES) or _is_span(record)
@@ -68,7 +67,7 @@ class OpenTelemetrySource(SpanSource):
     def unpack(self, record: Record) -> list[Record]:
         return list(_spans_in(record))
 
-    def identify(self, record: Fields, place: Place) -> Ident | None:
+    def identify(self, record: Record, place: Place) -> Ident | None:
         attributes, trace = record["attributes"], text(record.get("trace"))
         of_model = _has(attributes, _OF_MODELS) or any(str(each.get("name")).startswith(_OF_GENAI) for each in record["events"])
         if trace is None or not of_model:
@@ -121,7 +120,7 @@ def _has(attributes: Record, prefixes: tuple[str, ...]) -> bool:
     return any(name.startswith(prefixes) for name in attributes)
 
 
-def _is_span(record: Fields) -> bool:
+def _is_span(record: Record) -> bool:
     if not isinstance(record.get("name"), str):
         return False
     context = record.get("context")
