@@ -10,6 +10,7 @@ from typing import Any
 
 import dagster as dg
 
+from agent_pipeline.ingestion.drift import Drift, Share
 from agent_pipeline.sessions.session import Message
 
 PREVIEW_ROWS = 5
@@ -95,6 +96,45 @@ def weeks(found: Iterable[tuple[datetime | None, str]], names: Sequence[str], ti
         axes.set_xlabel(f"and {sum(by_week[week].total() for week in older):,} from {older[0]} to {older[-1]}", fontsize=7)
     if total:
         axes.legend(fontsize=7, frameon=False, reverse=True, loc="center left", bbox_to_anchor=(1, 0.5))
+    return _picture(figure, title)
+
+
+def drift_result(check: str, drift: Drift) -> dg.AssetCheckResult:
+    """A warning where the new sessions differ from the last version's; changed tools by name, and shares side by side."""
+    tools = ["| " + " | ".join(part.replace("|", "\\|") for part in each) + " |" for each in drift.tools]
+    shares = [
+        f"| {each.what} | {each.value} | {each.before:.0%} | {each.now:.0%} | {'moved' if each.moved else ''} |" for each in drift.shares
+    ]
+    shown = {
+        "changed_tools": ["| tool | change | argument | before | now |", "|---|---|---|---|---|", *(tools or ["| none | | | | |"])],
+        "shares": ["| of | value | last version | new sessions | |", "|---|---|---:|---:|---|", *shares],
+    }
+    plot = {"plot": side_by_side(drift.shares, "share of the last version (grey) and of the new sessions")} if drift.shares else {}
+    return dg.AssetCheckResult(
+        check_name=check,
+        passed=not drift.moved,
+        severity=dg.AssetCheckSeverity.WARN,
+        description=None if drift.new else "There is nothing to compare: no last version, or no new sessions.",
+        metadata={
+            "last_version": drift.sessions,
+            "new_sessions": drift.new,
+            **{name: dg.MetadataValue.md("\n".join(lines)) for name, lines in shown.items()},
+            **plot,
+        },
+    )
+
+
+def side_by_side(shares: Sequence[Share], title: str) -> dg.MetadataValue:
+    """A small bar chart of shares before and now."""
+    figure, axes = _figure(title)
+    for offset, colour, values in (
+        (-0.2, _COLOURS[1], [each.before for each in shares]),
+        (0.2, _COLOURS[0], [each.now for each in shares]),
+    ):
+        axes.barh([at + offset for at in range(len(shares))], values, height=0.4, color=colour)
+    axes.set_yticks(range(len(shares)), [f"{each.what}: {each.value}" for each in shares], fontsize=7)
+    axes.set_ylim(max(len(shares), _FEWEST_PLACES) - 0.4, -0.6)
+    axes.set_xlim(0, 1)
     return _picture(figure, title)
 
 

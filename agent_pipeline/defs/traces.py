@@ -11,7 +11,7 @@ import dagster as dg
 
 from agent_pipeline.config.assets import CurationConfig, JudgingConfig, SessionsConfig
 from agent_pipeline.defs.failures import user_errors
-from agent_pipeline.defs.metadata import bars, counts_table, preview, weeks
+from agent_pipeline.defs.metadata import bars, counts_table, drift_result, preview, weeks
 from agent_pipeline.defs.partitions import AGENTS, agent_key
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.run_config import in_force
@@ -44,7 +44,22 @@ def session_store(context: dg.OpExecutionContext, workspace: dg.ResourceParam[Wo
         return dg.DataVersionsByPartition({str(key): versions.of(key).version for key in keys})
 
 
-@dg.asset(**asset_options("traces", {"parquet", "bronze"}, options=SessionsConfig), deps=[session_store])
+def _drift_check(asset: str, name: str, what: str) -> dg.AssetCheckSpec:
+    """The warning that the asset itself gives, beside the version of its table that it replaces."""
+    return dg.AssetCheckSpec(
+        name, asset=asset, partitions_def=AGENTS, description=f"In the new sessions, {what} are as in the last version."
+    )
+
+
+TOOLS_CHECK, FATES_CHECK = "tools_are_as_before", "verdicts_and_reasons_are_as_before"
+
+
+@dg.asset(
+    **asset_options("traces", {"parquet", "bronze"}, options=SessionsConfig),
+    deps=[session_store],
+    dagster_type=dg.Any,
+    check_specs=[_drift_check("sessions", TOOLS_CHECK, "the tools, their schemas and the types of their arguments")],
+)
 def sessions(context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace]) -> dg.MaterializeResult:
     """Every session of the agent in one canonical form, one row each: archived, empty and damaged ones too.
 
@@ -76,6 +91,7 @@ def sessions(context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Work
                 "notes": "\n".join(dict.fromkeys(source.notes)) or "none",
                 "preview": preview(found.first),
             },
+            check_results=[drift_result(TOOLS_CHECK, found.drift)],
         )
 
 
@@ -163,7 +179,12 @@ def _llm_spend(client: LlmClient) -> dict[str, Any]:
     }
 
 
-@dg.asset(**asset_options("traces", {"parquet", "silver"}, options=CurationConfig), deps=[judged_sessions])
+@dg.asset(
+    **asset_options("traces", {"parquet", "silver"}, options=CurationConfig),
+    deps=[judged_sessions],
+    dagster_type=dg.Any,
+    check_specs=[_drift_check("curated_sessions", FATES_CHECK, "the shares of verdicts and of reasons for dropping")],
+)
 def curated_sessions(context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace]) -> dg.MaterializeResult:
     """Every judged session with its `use` (positive, negative, neither), and for what is not positive the first reason why.
 
@@ -173,8 +194,8 @@ def curated_sessions(context: dg.AssetExecutionContext, workspace: dg.ResourcePa
         config = in_force(context, workspace, CurationConfig)
         key = agent_key(context)
         bounds = Bounds(config.max_sessions, config.max_characters)
-        table, curation = curate_sessions(workspace.open_lake(), key, config.required_measures, bounds, config.verdict_leaks)
-        counts = curation.counts
+        table, curation, drift = curate_sessions(workspace.open_lake(), key, config.required_measures, bounds, config.verdict_leaks)
+        counts = Counter(curation.reasons)
         return dg.MaterializeResult(
             value=table,
             data_version=version(table.sha256),
@@ -182,12 +203,13 @@ def curated_sessions(context: dg.AssetExecutionContext, workspace: dg.ResourcePa
                 "sessions": counts.total(),
                 "kept": counts["kept"],
                 "dropped": counts.total() - counts["kept"],
-                "uses": counts_table(curation.uses, "use"),
+                "uses": counts_table(Counter(each.use.value for each in curation.decisions), "use"),
                 "reasons": counts_table(curation.counts_with_detail),
                 "verdicts_taken_out_of_the_text": len(curation.stripped),
                 "where_sessions_went": bars(counts, f"{key}: where {counts.total()} sessions went"),
-                "by_week": weeks(curation.by_time, ["kept", *Reason], f"{key}: where they went, by week"),
+                "by_week": weeks(zip(curation.times, curation.reasons, strict=True), ["kept", *Reason], f"{key}: where they went, by week"),
             },
+            check_results=[drift_result(FATES_CHECK, drift)],
         )
 
 

@@ -6,7 +6,7 @@ not read again. A table that is made by copying has the bytes of one that is mad
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
 from pathlib import Path
@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from agent_pipeline.errors import DataError
+from agent_pipeline.ingestion.drift import Drift, drift
 from agent_pipeline.ingestion.forgotten import BlockList
 from agent_pipeline.ingestion.maker import made_by
 from agent_pipeline.ingestion.reading import Preparation, ReadingOptions
@@ -32,7 +33,6 @@ from agent_pipeline.sessions.tables import (
     column,
     encoded_batch,
     encoded_row,
-    is_json,
     to_rows,
 )
 from agent_pipeline.sessions.tools import CallShape, ToolSchemas
@@ -67,8 +67,8 @@ class _Seen(NamedTuple):
 
 class Ingested(NamedTuple):
     """The table, not yet in its place, and what is worth telling: counts by name (`damage`, `skipped`, `judgment`, `tools`), what was
-    redacted by kind, the first sessions, how many were copied from the last table, and how many of the store's were kept out as
-    forgotten."""
+    redacted by kind, the first sessions, how many were copied from the last table, how many of the store's were kept out as forgotten, and
+    how the new sessions' tools differ from the last table's."""
 
     table: StagedTable
     counts: dict[str, Counter[str]]
@@ -76,6 +76,7 @@ class Ingested(NamedTuple):
     first: list[dict[str, Any]]
     copied: int
     forgotten: int
+    drift: Drift
 
 
 def ingest(source: TraceSource, key: PartitionKey, options: ReadingOptions, lake: Lake, smallest_share: float = 0.0) -> Ingested:
@@ -89,16 +90,16 @@ def ingest(source: TraceSource, key: PartitionKey, options: ReadingOptions, lake
     run = _Run(Preparation(options), last)
     stored = _Remaining(source.stored(key), key, BlockList.read(lake))
     table = lake.stage("sessions", key, run.batches(iter(stored)), SESSIONS)
-    counts, tools = run.counts, run.inferred()
+    tools = run.inferred()
     if run.tools is not None and tools != run.tools:  # the last sessions taught what the first ones did not know
-        counts = {name: Counter() for name in _COUNTED}
-        table = lake.stage("sessions", key, _with_tools(table, tools, counts), SESSIONS)
+        table = lake.stage("sessions", key, _with_tools(table, tools), SESSIONS)
     check_volume(lake, key, table, smallest_share, source.notes)
+    tool_drift = drift(lake, "sessions", key, table)
     source.notes.extend(run.preparation.notes(key))
     metadata = {_MADE_BY: maker.encode(), TABLE_SHA256: table.sha256.encode(), _TOOLS: json_bytes(tools)}
     schema = _SEEN_SCHEMA.with_metadata(metadata)
     lake.stage(SEEN, key, _seen_batches(run.seen, schema), schema).commit()
-    return Ingested(table, _totals(counts), run.preparation.redacted, _first(table), run.copied, stored.forgotten)
+    return Ingested(table, _counts(table), run.preparation.redacted, _first(table), run.copied, stored.forgotten, tool_drift)
 
 
 def _seen_batches(seen: list[_Seen], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -137,20 +138,27 @@ class _Last(NamedTuple):
     tools: list[Tool]
 
 
-def _last(lake: Lake, key: PartitionKey, maker: str) -> _Last | None:
+def seen_sessions(lake: Lake, key: PartitionKey) -> pa.Table | None:
+    """What was noted of the sessions of the table that is in its place; `None` where nothing was, or it was noted of another table."""
     if not (lake.is_local and lake.has("sessions", key) and lake.has(SEEN, key)):
         return None
     try:
-        table = lake.open(SEEN, key).read()
-        metadata: Mapping[bytes, bytes] = table.schema.metadata or {}
-        if metadata.get(_MADE_BY) != maker.encode():
-            return None
-        if metadata.get(TABLE_SHA256) != sha256_file(Path(lake.table("sessions", key).path)).encode():
-            return None
+        table = lake.open(SEEN, key, _SEEN_SCHEMA).read()
+        noted = (table.schema.metadata or {}).get(TABLE_SHA256)
+        return table if noted == sha256_file(Path(lake.table("sessions", key).path)).encode() else None
+    except (DataError, pa.ArrowException, OSError):
+        return None
+
+
+def _last(lake: Lake, key: PartitionKey, maker: str) -> _Last | None:
+    table = seen_sessions(lake, key)
+    if table is None or table.schema.metadata.get(_MADE_BY) != maker.encode():
+        return None
+    try:
         seen = [_Seen(*row) for row in zip(*(column.to_pylist() for column in table.columns), strict=True)]
-        tools = msgspec.json.decode(metadata[_TOOLS])
+        tools = msgspec.json.decode(table.schema.metadata[_TOOLS])
         return _Last(lake.open("sessions", key), seen, {each.session_id: at for at, each in enumerate(seen)}, tools)
-    except (DataError, pa.ArrowException, OSError, KeyError, TypeError, ValueError):  # made anew, it is whole again
+    except (DataError, KeyError, TypeError, ValueError):  # made anew, it is whole again
         return None
 
 
@@ -161,7 +169,6 @@ class _Run:
         self.preparation = preparation
         self.tools: list[Tool] | None = last.tools if last else None
         self.seen: list[_Seen] = []
-        self.counts: dict[str, Counter[str | None]] = {name: Counter() for name in _COUNTED}
         self.copied = 0
         self._last = last
         self._calls: set[str] = set()
@@ -220,7 +227,6 @@ class _Run:
             kept, first = old.up_to(max((at for copied, at in places if copied), default=-1))
             order = column([batch.num_rows + at - first if copied else at for copied, at in places], pa.field("at", pa.int64()))
             batch = _single_batch(pa.concat_tables([pa.Table.from_batches([batch]), *kept]).take(order))
-        _count(batch, self.counts)
         return batch
 
 
@@ -283,13 +289,11 @@ def _filled(table: pa.Table, tools: list[Tool]) -> pa.Table:
     return table
 
 
-def _with_tools(staged: StagedTable, tools: list[Tool], counts: dict[str, Counter[str | None]]) -> Iterator[pa.RecordBatch]:
-    """The batches of a table with other tools inferred, counted."""
+def _with_tools(staged: StagedTable, tools: list[Tool]) -> Iterator[pa.RecordBatch]:
+    """The batches of a table with other tools inferred."""
     file = pq.ParquetFile(staged.file)
     for group in range(file.num_row_groups):
-        batch = _single_batch(_filled(file.read_row_group(group, use_threads=False), tools))
-        _count(batch, counts)
-        yield batch
+        yield _single_batch(_filled(file.read_row_group(group, use_threads=False), tools))
     staged.file.unlink()
 
 
@@ -297,25 +301,20 @@ def _single_batch(table: pa.Table) -> pa.RecordBatch:
     return table.combine_chunks().to_batches()[0]
 
 
-_COUNTED = {"damage": "damage", "skipped": "skipped", "judgment": "judgment", "tools": "tools_origin"}
-"""What is counted of a table, and in which column it is."""
+def _counts(staged: StagedTable) -> dict[str, Counter[str]]:
+    """Damage and what was skipped, by kind; sessions by the source's judgment and by the origin of their tools."""
+    table = pq.ParquetFile(staged.file).read(["damage", "skipped", "judgment", "tools_origin"])
+    counts: dict[str, Counter[str]] = {name: Counter() for name in ("damage", "skipped")}
+    for name, found in counts.items():
+        for text, times in _value_counts(table[name].cast(pa.string())):
+            found.update({kind: number * times for kind, number in msgspec.json.decode(text).items()})
+    for name, place in (("judgment", "judgment"), ("tools", "tools_origin")):
+        counts[name] = Counter({value or "none": times for value, times in _value_counts(table[place])})
+    return counts
 
 
-def _count(batch: pa.RecordBatch, counts: dict[str, Counter[str | None]]) -> None:
-    for name, place in _COUNTED.items():
-        values = batch[place].storage if is_json(batch[place].type) else batch[place]
-        counts[name].update({each["values"]: each["counts"] for each in pc.value_counts(values).to_pylist()})
-
-
-def _totals(counts: dict[str, Counter[str | None]]) -> dict[str, Counter[str]]:
-    """The counts by name, of the JSON columns by what their objects count."""
-    found: dict[str, Counter[str]] = {name: Counter() for name in counts}
-    for name in ("damage", "skipped"):
-        for text, times in counts[name].items():
-            found[name].update({kind: number * times for kind, number in msgspec.json.decode(text or "{}").items()})
-    for name in ("judgment", "tools"):
-        found[name].update({value or "none": times for value, times in counts[name].items()})
-    return found
+def _value_counts(values: pa.ChunkedArray) -> list[tuple[Any, int]]:
+    return [(each["values"], each["counts"]) for each in pc.value_counts(values).to_pylist()]
 
 
 def _first(staged: StagedTable, number: int = 5) -> list[dict[str, Any]]:

@@ -1,18 +1,16 @@
 """The search of the written table `sessions` for private data that redaction left in it, of what was not searched before."""
 
 from collections import Counter
-from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from agent_pipeline.errors import DataError
-from agent_pipeline.ingestion.ingestion import SEEN, TABLE_SHA256
+from agent_pipeline.ingestion.ingestion import SEEN, seen_sessions
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.redaction import RedactionOptions, Redactor
 from agent_pipeline.sessions.tables import row_session, stored_batches, to_rows
-from agent_pipeline.storage.lake import Lake, sha256_file
+from agent_pipeline.storage.lake import Lake
 
 
 class Scan(NamedTuple):
@@ -32,7 +30,7 @@ def scan_new_sessions(lake: Lake, key: PartitionKey, options: RedactionOptions) 
         RedactionError: the detectors cannot be used.
     """
     redactor = Redactor(options)
-    seen = _seen(lake, key)
+    seen = seen_sessions(lake, key)  # without it, all of the table is searched
     clean = seen.filter(seen["clean"])["session_id"].combine_chunks() if seen is not None else pa.array([], pa.string())
     kinds: Counter[str] = Counter()
     session_ids: list[str] = []
@@ -50,15 +48,3 @@ def scan_new_sessions(lake: Lake, key: PartitionKey, options: RedactionOptions) 
         noted = seen.set_column(seen.schema.get_field_index("clean"), seen.schema.field("clean"), found)
         lake.stage(SEEN, key, noted.to_batches(), noted.schema).commit()
     return Scan(sessions, searched, kinds, session_ids)
-
-
-def _seen(lake: Lake, key: PartitionKey) -> pa.Table | None:
-    """What is known of the table's sessions; `None` where nothing is, or it is of another table: then all of it is searched."""
-    if not (lake.is_local and lake.has(SEEN, key)):
-        return None
-    try:
-        table = lake.open(SEEN, key).read()
-        mine = (table.schema.metadata or {}).get(TABLE_SHA256) == sha256_file(Path(lake.table("sessions", key).path)).encode()
-        return table if mine and "clean" in table.schema.names else None
-    except (DataError, pa.ArrowException, OSError):
-        return None

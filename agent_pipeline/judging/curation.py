@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from enum import StrEnum
+from math import inf
+from operator import add
 from typing import Any, NamedTuple
 
 import xxhash
@@ -91,15 +93,9 @@ class Decision(NamedTuple):
 
     def columns(self) -> dict[str, Any]:
         """The columns that `curated_sessions` adds."""
-        return {
-            "kept": self.use is Use.POSITIVE,
-            "use": self.use.value,
-            "drop_reason": self.reason and self.reason.value,
-            "drop_detail": self.detail,
-            "missed_measures": list(self.missed_measures),
-            "duplicate_of": self.duplicate_of,
-            "continued_by": self.continued_by,
-        }
+        same = {name: getattr(self, name) for name in ("missed_measures", "duplicate_of", "continued_by")}
+        reason = {"drop_reason": self.reason and self.reason.value, "drop_detail": self.detail}
+        return {"kept": self.use is Use.POSITIVE, "use": self.use.value} | reason | same
 
 
 class Bounds(NamedTuple):
@@ -124,7 +120,8 @@ def curate(candidates: Iterable[Candidate], required_measures: Sequence[str] = (
     _drop_beginnings(everyone, decisions)
     if bounds.max_sessions:
         positive = [each for each in everyone if decisions[each.session_id].use is Use.POSITIVE]
-        for each in sorted(positive, key=_latest_first)[bounds.max_sessions :]:
+        latest_first = sorted(positive, key=lambda each: (-each.created_at.timestamp() if each.created_at else inf, each.session_id))
+        for each in latest_first[bounds.max_sessions :]:
             detail = str(bounds.max_sessions)
             decisions[each.session_id] = decisions[each.session_id]._replace(reason=Reason.MAX_SESSIONS, detail=detail)
     return [decisions[each.session_id] for each in everyone]
@@ -138,28 +135,16 @@ class Curation(NamedTuple):
     stripped: set[str]
 
     @property
-    def counts(self) -> Counter[str]:
-        """Sessions by reason; positives are `kept`."""
-        return Counter(each.reason.value if each.reason else "kept" for each in self.decisions)
+    def reasons(self) -> list[str]:
+        """The reason of every session; positives are `kept`."""
+        return [each.reason.value if each.reason else "kept" for each in self.decisions]
 
     @property
     def counts_with_detail(self) -> Counter[str]:
         """Sessions by reason; of a damage or a measure by its name too."""
         named = (Reason.BROKEN, Reason.MEASURE, Reason.UNMEASURED)
-        return Counter(
-            f"{each.reason.value}:{each.detail}" if each.reason in named and each.reason else each.reason or "kept"
-            for each in self.decisions
-        )
-
-    @property
-    def uses(self) -> Counter[str]:
-        """Sessions by use."""
-        return Counter(each.use.value for each in self.decisions)
-
-    @property
-    def by_time(self) -> Iterator[tuple[datetime | None, str]]:
-        """The time and the reason (or `kept`) of every session."""
-        return ((time, each.reason.value if each.reason else "kept") for time, each in zip(self.times, self.decisions, strict=True))
+        details = [f":{each.detail}" if each.reason in named else "" for each in self.decisions]
+        return Counter(map(add, self.reasons, details))
 
 
 def curate_rows(
@@ -234,30 +219,21 @@ def stopped_calling(row: dict[str, Any]) -> bool:
 def _decide_alone(session: Candidate, required: Sequence[str], max_characters: int) -> Decision:
     """The first reason that a session carries in itself."""
     missed = [name for name in required if name not in session.passed]
-    failed = next((name for name in missed if name in session.failed), None)
-    reason, detail = None, None
-    if session.archived:
-        reason = Reason.ARCHIVED
-    elif not session.messages:
-        reason = Reason.EMPTY
-    elif session.broken is not None and not session.stopped_calling:
-        reason, detail = Reason.BROKEN, session.broken
-    elif session.error is not None:
-        reason, detail = Reason.INFRASTRUCTURE_ERROR, session.error
-    elif session.attack_succeeded:
-        reason = Reason.ATTACK_SUCCEEDED
-    elif session.leak is not None:
-        reason, detail = Reason.VERDICT_LEAK, session.leak
-    elif max_characters and session.characters > max_characters:
-        reason, detail = Reason.TOO_LONG, str(session.characters)
-    elif session.verdict is None:
-        reason = Reason.UNJUDGED
-    elif session.verdict != "acceptable":
-        reason = Reason.UNACCEPTABLE
-    elif failed is not None:
-        reason, detail = Reason.MEASURE, failed
-    elif missed:
-        reason, detail = Reason.UNMEASURED, missed[0]
+    failed = [name for name in missed if name in session.failed]
+    tests: list[tuple[Any, Reason, str | None]] = [
+        (session.archived, Reason.ARCHIVED, None),
+        (not session.messages, Reason.EMPTY, None),
+        (session.broken is not None and not session.stopped_calling, Reason.BROKEN, session.broken),
+        (session.error is not None, Reason.INFRASTRUCTURE_ERROR, session.error),
+        (session.attack_succeeded, Reason.ATTACK_SUCCEEDED, None),
+        (session.leak is not None, Reason.VERDICT_LEAK, session.leak),
+        (max_characters and session.characters > max_characters, Reason.TOO_LONG, str(session.characters)),
+        (session.verdict is None, Reason.UNJUDGED, None),
+        (session.verdict != "acceptable", Reason.UNACCEPTABLE, None),
+        (failed, Reason.MEASURE, next(iter(failed), None)),
+        (missed, Reason.UNMEASURED, next(iter(missed), None)),
+    ]
+    reason, detail = next(((reason, detail) for holds, reason, detail in tests if holds), (None, None))
     return Decision(session.session_id, reason, detail, missed)
 
 
@@ -266,7 +242,8 @@ def _drop_duplicates(everyone: list[Candidate], decisions: dict[str, Decision]) 
     usable = [each for each in everyone if decisions[each.session_id].use is not Use.NEITHER]
 
     def standing(session: Candidate) -> tuple[bool, bool, float, str]:
-        return (not session.by_person, decisions[session.session_id].use is Use.NEGATIVE, _time(session), session.session_id)
+        time = session.created_at.timestamp() if session.created_at else inf
+        return (not session.by_person, decisions[session.session_id].use is Use.NEGATIVE, time, session.session_id)
 
     for each in sorted(usable, key=standing):
         first = original.setdefault(each.content_sha256, each.session_id)
@@ -307,12 +284,3 @@ def _with_messages(row: dict[str, Any], messages: list[Message]) -> dict[str, An
     """A session's row with other messages, and the identity of those."""
     row = row | {"messages": messages}
     return row | {"content_sha256": row_session(row).content_sha256()}
-
-
-def _time(session: Candidate) -> float:
-    return session.created_at.timestamp() if session.created_at else float("inf")
-
-
-def _latest_first(session: Candidate) -> tuple[float, str]:
-    """The order in which sessions are kept under a limit; those without a time come last."""
-    return (-session.created_at.timestamp() if session.created_at else float("inf"), session.session_id)

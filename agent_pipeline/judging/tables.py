@@ -2,6 +2,7 @@
 
 from typing import Any, NamedTuple
 
+from agent_pipeline.ingestion.drift import Drift, drift
 from agent_pipeline.judging.curation import Bounds, Curation, curate_rows
 from agent_pipeline.judging.measures import parse_measures
 from agent_pipeline.judging.panel import Panel
@@ -32,10 +33,11 @@ def verdict_columns(judged: Judged) -> dict[str, Any]:
 
 
 class CuratedTable(NamedTuple):
-    """The table, not yet in its place, and the decisions in it."""
+    """The table, not yet in its place, the decisions in it, and how the new sessions' verdicts and reasons differ from the last table's."""
 
     table: StagedTable
     curation: Curation
+    drift: Drift
 
 
 def curate_sessions(lake: Lake, key: PartitionKey, required_measures: list[str], bounds: Bounds, verdict_leaks: list[str]) -> CuratedTable:
@@ -48,4 +50,5 @@ def curate_sessions(lake: Lake, key: PartitionKey, required_measures: list[str],
     required = [each.name for each in parse_measures(required_measures)]  # as the table spells them
     judged = lake.open("judged_sessions", key, JUDGED)  # held open: both readings are of the same file, whatever takes its place
     curation, rows = curate_rows(lambda: to_rows(stored_batches(judged)), required, bounds, verdict_leaks)
-    return CuratedTable(lake.stage("curated_sessions", key, to_batches(rows, CURATED), CURATED), curation)
+    table = lake.stage("curated_sessions", key, to_batches(rows, CURATED), CURATED)
+    return CuratedTable(table, curation, drift(lake, "curated_sessions", key, table))

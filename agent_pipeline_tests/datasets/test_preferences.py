@@ -12,7 +12,6 @@ from agent_pipeline.datasets.pair_messages import comparable, split_pair, to_las
 from agent_pipeline.datasets.preferences import PREFERENCES, Pairing, length_ratios, preference_rows, why_no_pairs
 from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
-from agent_pipeline.judging import judge
 from agent_pipeline.judging.curation import Reason, candidate_of, curate
 from agent_pipeline.judging.tables import verdict_columns
 from agent_pipeline.keys import parse_key
@@ -20,6 +19,7 @@ from agent_pipeline.sessions.session import Session
 from agent_pipeline.sessions.tables import session_row, to_rows, to_table
 from agent_pipeline.sources import open_source
 from agent_pipeline_tests.datasets.chats import answers, calls, chats, says, session, user
+from agent_pipeline_tests.judging.sessions import judge
 
 
 def of_agent(messages):

@@ -76,6 +76,24 @@ def test_a_lost_session_fails_the_blocking_check_and_stops_what_follows(bench: B
     assert not bench.lake.has("sft_dataset", PartitionKey("shop", "intern"))
 
 
+def test_a_new_tool_and_other_shares_of_verdicts_are_warnings_that_name_them(bench: Bench) -> None:
+    assert bench.run("shop/intern", *CHEAP[:3]).success
+    with sqlite3.connect(bench.store / "sessions/shop/intern/sessions.db") as connection:
+        tools = json.dumps({"tools": [{"type": "function", "function": {"name": "fly", "parameters": {"type": "object"}}}]})
+        for number in range(20):
+            connection.execute("INSERT INTO sessions (session_id, context_json) VALUES (?, ?)", (f"late{number}", tools))
+            for role in ("user", "assistant"):
+                item = json.dumps({"role": role, "content": f"{role} {number}"})
+                connection.execute("INSERT INTO history (session_id, msg_json) VALUES (?, ?)", (f"late{number}", item))
+    result = bench.run("shop/intern", *CHEAP[:3])
+    checks = {each.check_name: each for each in result.get_asset_check_evaluations()}
+    tools_check, shares_check = checks["tools_are_as_before"], checks["verdicts_and_reasons_are_as_before"]
+    assert result.success and {check.severity for check in (tools_check, shares_check)} == {dg.AssetCheckSeverity.WARN}
+    assert not tools_check.passed and "| fly | added |" in tools_check.metadata["changed_tools"].value
+    assert not shares_check.passed and "| drop_reason | unjudged |" in shares_check.metadata["shares"].value
+    assert "data:image/png" in shares_check.metadata["plot"].value
+
+
 def test_a_partition_without_kept_sessions_makes_empty_tables_not_errors(bench: Bench) -> None:
     (bench.store / "traces/office.db").unlink()
     result = bench.run("office/rooms", *CHEAP)

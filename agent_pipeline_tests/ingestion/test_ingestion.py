@@ -97,13 +97,6 @@ def test_what_changed_is_read_again(home, tmp_path, small_batches, statement):
     assert again.copied == (12 if "INTO sessions" in statement else 11)
 
 
-def test_a_new_verdict_is_a_change(home, tmp_path):
-    made(home, tmp_path / "lake")
-    execute(home / "traces" / "shop.db", "INSERT INTO analysis (group_id, judgment) VALUES ('s3', 'unacceptable')")
-    assert made(home, tmp_path / "lake").copied == 11
-    assert {session.session_id: session.judgment for session in sessions_in(tmp_path / "lake")}["s3"] == "unacceptable"
-
-
 def test_a_session_that_is_gone_takes_its_tools_with_it(home, tmp_path, small_batches):
     add_sessions(sessions_db(home), {"t": asks('{"b": true}', "only_here")})
     made(home, tmp_path / "lake")

@@ -188,10 +188,6 @@ def test_the_fingerprint_stays_when_no_session_item_or_verdict_changed(home, cha
     assert version(home) == before
 
 
-def test_the_fingerprint_counts_the_sessions(home):
-    assert fingerprint(open_source(home).stored(KEY))[1] == 2
-
-
 def test_canonical_json_is_one_text_for_one_value():
     assert canonical_json({"b": 1, "a": "ü"}) == '{"a":"ü","b":1}' == canonical_json({"a": "ü", "b": 1})
     assert sha256_of("\ud800") != sha256_of("\\ud800")

@@ -9,7 +9,7 @@ import pytest
 
 from agent_pipeline.datasets.preferences import preference_rows
 from agent_pipeline.datasets.splits import SplitSizes, split_of
-from agent_pipeline.ingestion.reading import ReadingOptions, fingerprint, read_sessions
+from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.redaction import RedactionOptions
 from agent_pipeline.sessions.session import Message, Session
@@ -103,11 +103,6 @@ def test_the_trace_export_of_the_same_runs_has_the_same_calls_results_and_verdic
         assert (ours.task_id, ours.trial) == (str(int(ours.session_id[4:7])), ours.session_id[-1])
         assert bool(ours.skipped) == bool(ours.messages), "that the words were not recorded is said"
     assert sum(session.usage["input_tokens"] for session in found) == 1365
-
-
-def test_two_readings_have_one_fingerprint(real_traces):
-    versions = {fingerprint(open_source(real_traces / "stores" / "omniagents_home").stored(AIRLINE)) for _ in range(2)}
-    assert len(versions) == 1 and versions.pop()[1] == 100
 
 
 def test_trials_whose_users_began_differently_are_no_pairs_and_are_counted(airline):

@@ -5,13 +5,13 @@ from collections import Counter
 import pytest
 
 from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
-from agent_pipeline.judging import judge
 from agent_pipeline.judging.curation import Candidate, candidate_of, curate
 from agent_pipeline.judging.tables import verdict_columns
 from agent_pipeline.keys import parse_key
 from agent_pipeline.sessions.session import Session
 from agent_pipeline.sessions.tables import session_row
 from agent_pipeline.sources import open_source
+from agent_pipeline_tests.judging.sessions import judge
 
 MEASURES = ["ended_with_answer", "no_tool_error_at_end", "all_calls_answered"]
 

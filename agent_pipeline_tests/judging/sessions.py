@@ -1,8 +1,12 @@
 """Small sessions to judge."""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
+from agent_pipeline.judging import EvaluationContext, Judged, Label, Opinion, Policy, parse_measures
+from agent_pipeline.judging.policy import decide, opinions_of
+from agent_pipeline.judging.turns import turn_facts
 from agent_pipeline.sessions.session import Session
 
 ANSWERED = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
@@ -31,3 +35,13 @@ def tool(name: str, **parameters: Any) -> dict[str, Any]:
 
 def session(messages: Any = ANSWERED, session_id: str = "s", **fields: Any) -> Session:
     return Session(session_id=session_id, project="p", agent="a", source="test", messages=messages, **fields)
+
+
+def judge(
+    session: Session, measures: Sequence[str], policy: Policy | None = None, label: Label | None = None, llm: Opinion | None = None
+) -> Judged:
+    """Take the measures, hear the judges and give the verdict."""
+    context, policy = EvaluationContext.of(session), policy or Policy()
+    results = {each.name: each.take(context) for each in parse_measures(measures)}
+    opinions = opinions_of(session, results, policy, label) | ({"llm": llm} if llm else {})
+    return decide(session, policy, results, opinions)._replace(turns=turn_facts(context))

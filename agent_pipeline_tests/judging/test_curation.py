@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent_pipeline.errors import DataError
-from agent_pipeline.judging import judge
 from agent_pipeline.judging.curation import Bounds, Candidate, Reason, Use, candidate_of, curate, curate_rows, stopped_calling
 from agent_pipeline.judging.leaks import LEAKS
 from agent_pipeline.judging.tables import verdict_columns
@@ -16,6 +15,7 @@ from agent_pipeline.sessions.damage import KINDS
 from agent_pipeline.sessions.session import Message, Session
 from agent_pipeline.sessions.tables import session_row
 from agent_pipeline.sessions.text import characters
+from agent_pipeline_tests.judging.sessions import judge
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -102,13 +102,6 @@ def test_of_two_equals_the_better_judged_then_the_earlier_is_kept_and_the_other_
     assert [(each.reason, each.duplicate_of, each.use) for each in decisions] == [("duplicate", "b", "neither"), (None, None, "positive")]
 
 
-def test_a_session_that_is_neither_good_nor_bad_pushes_nobody_out():
-    others = [candidate("a", archived=True), candidate("b", verdict=None), candidate("c", passed=[], failed=["m"])]
-    same = [each._replace(content_sha256="x", created_at=NOON - timedelta(days=1)) for each in others]
-    found = reasons([*same, candidate("d", content_sha256="x")], ["m"])
-    assert found == {"a": "archived", "b": "unjudged", "c": "measure", "d": None}
-
-
 def test_the_limit_keeps_the_latest_and_drops_those_without_a_time_first():
     everyone = [candidate("timeless", created_at=None), candidate("late", created_at=NOON + timedelta(days=1)), candidate("early")]
     assert reasons(everyone, (), Bounds(2)) == {"timeless": "max_sessions", "late": None, "early": None}
@@ -166,7 +159,7 @@ def test_rows_are_curated_in_two_readings_that_must_agree():
     rows = [judged_row("a", chat("Hi", "Yes.", "Bye.\nReward: 1.0"), judgment="acceptable"), judged_row("b", chat("Hi", "No."))]
     curation, curated = curate_rows(lambda: rows, ["ended_with_answer"], Bounds(), LEAKS)
     found = list(curated)
-    assert [row["use"] for row in found] == ["positive", "neither"] and curation.counts == {"kept": 1, "unjudged": 1}
+    assert [row["use"] for row in found] == ["positive", "neither"] and curation.reasons == ["kept", "unjudged"]
     assert found[0]["messages"][-1]["content"] == "Bye." and found[0]["content_sha256"] != rows[0]["content_sha256"]
     assert curation.stripped == {"a"}
     readings = iter([rows, [rows[1], rows[0]]])

@@ -29,9 +29,9 @@ def test_a_sessions_way_is_told_from_its_source_to_its_rows(tmp_path):
     panel = Panel(parse_measures(["ended_with_answer"]), Policy(metrics={"toxicity": "lower"}), labels)
     judge_sessions(lake, KEY, panel).commit()
     assert panel.pending == 0 and panel.verdicts.total() == 3
-    table, curation = curate_sessions(lake, KEY, ["ended_with_answer"], Bounds(), [])
+    table, curation, _ = curate_sessions(lake, KEY, ["ended_with_answer"], Bounds(), [])
     table.commit()
-    assert curation.uses == {"positive": 1, "negative": 1, "neither": 1}
+    assert [each.use for each in curation.decisions] == ["positive", "neither", "negative"]
 
     copy, toxic = explain(lake, "good", KEY), explain(lake, "toxic")
     assert len(copy) <= 10

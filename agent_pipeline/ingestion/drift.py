@@ -1,0 +1,229 @@
+"""Drift: what a table's new sessions show beside the version of the table that they join.
+
+Compared are the agent's tools and the types of their arguments (of the table `sessions`), and the shares of verdicts and of reasons for
+dropping (of `curated_sessions`). Old sessions stay in a store, so that the whole of a table hardly moves from night to night: the new ones
+are compared with the whole of the last version.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from agent_pipeline.errors import DataError
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.sessions.session import canonical_json
+from agent_pipeline.sessions.tables import stored_batches
+from agent_pipeline.sessions.tools import call_shape
+from agent_pipeline.storage.lake import Lake, StagedTable
+
+LEAST_DIFFERENCE = 0.1
+"""Two shares that differ by less are alike."""
+CHANCE = 0.01
+"""Two shares are alike where luck alone makes them differ so far more often than this (Fisher's exact test)."""
+OFFERED_ALWAYS = 0.9
+"""A tool is missed where at least this share of the last version's sessions with tools had it."""
+
+
+class ToolChange(NamedTuple):
+    """A tool that was added or removed, or whose schema changed.
+
+    Of a changed schema `before` and `now` are the JSON schemas of the `argument` that differs, empty where there is none, with `*`
+    before it where it is required. No argument is named where something else of the schema changed.
+    """
+
+    tool: str
+    change: Literal["added", "removed", "schema"]
+    argument: str = ""
+    before: str = ""
+    now: str = ""
+
+
+class Share(NamedTuple):
+    """The share of a value in the last version and in the new sessions.
+
+    `what` is `verdict`, `drop_reason`, or an argument, as in `refund.order_id`; its values are the JSON types of calls, and `absent`.
+    """
+
+    what: str
+    value: str
+    before: float
+    now: float
+    moved: bool
+
+
+class Drift(NamedTuple):
+    """Of `sessions` sessions in the last version and `new` ones: what changed of the tools, and the shares; of arguments only those that
+    moved."""
+
+    sessions: int
+    new: int
+    tools: list[ToolChange]
+    shares: list[Share]
+
+    @property
+    def moved(self) -> bool:
+        """Whether anything changed that a person should look at."""
+        return bool(self.tools) or any(share.moved for share in self.shares)
+
+
+NO_DRIFT = Drift(0, 0, [], [])
+
+
+def drift(lake: Lake, asset: str, key: PartitionKey, staged: StagedTable) -> Drift:
+    """Compare the new sessions of a staged table with the table that it will replace; `NO_DRIFT` where there is none that can be read."""
+    if not lake.has(asset, key):
+        return NO_DRIFT
+    try:
+        with lake.open(asset, key, staged.schema) as before, pq.ParquetFile(staged.file) as now:
+            return compare(before, now)
+    except (DataError, pa.ArrowException, OSError):  # a damaged table, or one of an older version, is replaced, not compared
+        return NO_DRIFT
+
+
+def compare(before: pq.ParquetFile, now: pq.ParquetFile) -> Drift:
+    """The drift of the sessions that `now` has and `before` had not, or had with another content."""
+    known = set(_contents(before))
+    new = [content not in known for content in _contents(now)]
+    if not known or not any(new):
+        return Drift(len(known), 0, [], [])
+    old, fresh = _profile(before, [True] * before.metadata.num_rows), _profile(now, new)
+    return Drift(len(known), sum(new), list(_tool_changes(old, fresh)), [*_fates(old, fresh), *_argument_shares(old, fresh)])
+
+
+@dataclass
+class _Profile:
+    """Counts of sessions: by verdict and reason (`fates`), by offered tool; of tools by schema; of calls by argument and type."""
+
+    fates: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    with_tools: int = 0
+    offered: Counter[str] = field(default_factory=Counter)
+    schemas: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    calls: Counter[str] = field(default_factory=Counter)
+    arguments: dict[str, dict[str, Counter[str]]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(Counter)))
+
+
+class _Called(msgspec.Struct):
+    name: str
+    arguments: str
+
+
+class _ToolCall(msgspec.Struct):
+    function: _Called
+
+
+class _Message(msgspec.Struct):
+    """What a message calls; its text is skipped."""
+
+    tool_calls: list[_ToolCall] = []
+
+
+_MESSAGES = msgspec.json.Decoder(list[_Message])
+
+
+def _contents(file: pq.ParquetFile) -> Iterator[tuple[str, str]]:
+    table = file.read(["session_id", "content_sha256"])
+    return zip(table["session_id"].to_pylist(), table["content_sha256"].to_pylist(), strict=True)
+
+
+def _profile(file: pq.ParquetFile, wanted: list[bool]) -> _Profile:
+    fates = [name for name in ("verdict", "drop_reason") if name in file.schema_arrow.names]
+    profile, start = _Profile(), 0
+    for batch in stored_batches(file, fates or ["tools", "messages"]):
+        rows = batch.filter(pa.array(wanted[start : start + batch.num_rows]))
+        start += batch.num_rows
+        for name in fates:
+            profile.fates[name].update(value or {"verdict": "none", "drop_reason": "kept"}[name] for value in rows[name].to_pylist())
+        if fates:
+            continue
+        for each in pc.value_counts(rows["tools"].storage).to_pylist():
+            tools = _schemas(each["values"])
+            profile.with_tools += each["counts"] * bool(tools)
+            for tool, schema in tools.items():
+                profile.offered[tool] += each["counts"]
+                profile.schemas[tool][schema] += each["counts"]
+        for text in rows["messages"].storage:
+            for message in _MESSAGES.decode(text.as_py()):
+                for call in message.tool_calls:
+                    _count_call(profile, call.function)
+    return profile
+
+
+def _count_call(profile: _Profile, called: _Called) -> None:
+    if shape := call_shape(called.name, called.arguments):
+        profile.calls[called.name] += 1
+        for argument, kind in shape[1]:
+            profile.arguments[called.name][argument][kind] += 1
+
+
+@lru_cache(maxsize=256)
+def _schemas(tools: str) -> dict[str, str]:
+    """The schema of each tool's arguments, as canonical JSON."""
+    functions = [tool.get("function") for tool in msgspec.json.decode(tools)]
+    return {each["name"]: canonical_json(each.get("parameters") or {}) for each in functions if isinstance(each, dict) and "name" in each}
+
+
+def _tool_changes(old: _Profile, new: _Profile) -> Iterator[ToolChange]:
+    for tool in sorted(old.offered.keys() | new.offered.keys()):
+        if not old.offered[tool]:
+            yield ToolChange(tool, "added")
+        elif not new.offered[tool]:
+            if new.with_tools and old.offered[tool] >= OFFERED_ALWAYS * old.with_tools:
+                yield ToolChange(tool, "removed")
+        elif other := {schema: count for schema, count in new.schemas[tool].items() if schema not in old.schemas[tool]}:
+            was, now = (_arguments(max(counts, key=counts.__getitem__)) for counts in (old.schemas[tool], other))
+            changed = [name for name in sorted(was.keys() | now.keys()) if was.get(name) != now.get(name)]
+            yield from (ToolChange(tool, "schema", name, was.get(name, ""), now.get(name, "")) for name in changed or [""])
+
+
+def _arguments(schema: str) -> dict[str, str]:
+    """The schema of each argument as JSON, without its description; `*` before it marks a required one."""
+    parsed: dict[str, Any] = msgspec.json.decode(schema)
+    properties, required = parsed.get("properties"), parsed.get("required")
+    if not isinstance(properties, dict):
+        return {}
+    marks = dict.fromkeys(required, "*") if isinstance(required, list) else {}
+    return {name: marks.get(name, "") + canonical_json(_undescribed(each)) for name, each in properties.items()}
+
+
+def _undescribed(schema: Any) -> Any:
+    return {key: part for key, part in schema.items() if key != "description"} if isinstance(schema, dict) else schema
+
+
+def _fates(old: _Profile, new: _Profile) -> Iterator[Share]:
+    for what in old.fates:
+        yield from _shares(what, old.fates[what], old.fates[what].total(), new.fates[what], new.fates[what].total())
+
+
+def _argument_shares(old: _Profile, new: _Profile) -> Iterator[Share]:
+    for tool in sorted(old.calls.keys() & new.calls.keys()):
+        for argument in sorted(old.arguments[tool].keys() | new.arguments[tool].keys()):
+            was, now = _types(old, tool, argument), _types(new, tool, argument)
+            shares = _shares(f"{tool}.{argument}", was, old.calls[tool], now, new.calls[tool])
+            yield from (share for share in shares if share.moved)
+
+
+def _types(profile: _Profile, tool: str, argument: str) -> dict[str, int]:
+    """How many calls gave the argument each JSON type, or left it out."""
+    types = profile.arguments[tool][argument]
+    return {**types, "absent": profile.calls[tool] - types.total()}
+
+
+def _shares(what: str, old: Mapping[str, int], all_old: int, new: Mapping[str, int], all_new: int) -> Iterator[Share]:
+    for value in sorted(old.keys() | new.keys()):
+        was, now = old.get(value, 0), new.get(value, 0)
+        yield Share(what, value, was / all_old, now / all_new, _differ(was, all_old, now, all_new))
+
+
+def _differ(some: int, of: int, others: int, of_others: int) -> bool:
+    if abs(some / of - others / of_others) < LEAST_DIFFERENCE:
+        return False
+    from scipy.stats import fisher_exact
+
+    return bool(fisher_exact([[some, of - some], [others, of_others - others]]).pvalue < CHANCE)
