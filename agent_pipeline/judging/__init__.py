@@ -10,7 +10,7 @@ from agent_pipeline.judging.context import EvaluationContext
 from agent_pipeline.judging.labels import Label, Labels, Verdict, labels_signature, read_labels
 from agent_pipeline.judging.measures import MEASURES, ConfiguredMeasure, MeasureResult, measure, parse_measure, parse_measures
 from agent_pipeline.judging.panel import Panel
-from agent_pipeline.judging.policy import JUDGES, Judged, Opinion, Policy, judge
+from agent_pipeline.judging.policy import JUDGES, Judged, Opinion, Policy
 from agent_pipeline.sessions.text import Call
 
 __all__ = [
@@ -27,7 +27,6 @@ __all__ = [
     "Panel",
     "Policy",
     "Verdict",
-    "judge",
     "labels_signature",
     "measure",
     "parse_measure",

@@ -1,11 +1,11 @@
 """How far each judge agrees with people, on the sessions of which both have an opinion."""
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from agent_pipeline.judging.labels import Verdict
+from agent_pipeline.judging.labels import VERDICTS, Verdict
 from agent_pipeline.judging.policy import Judged
 
 
@@ -33,29 +33,22 @@ class Agreement:
     """Counts verdicts of people (a label, else the source's judgment) beside those of every other judge and every measure."""
 
     def __init__(self) -> None:
-        self._pairs: dict[str, Counter[tuple[Verdict, Verdict]]] = {}
+        self._pairs: dict[str, Counter[tuple[Verdict, Verdict]]] = defaultdict(Counter)
 
     def add(self, judged: Judged) -> None:
         """Take in one session."""
-        people = next((judged.opinions[name].verdict for name in ("label", "judgment") if name in judged.opinions), None)
-        if people is None:
-            return
-        others: dict[str, Verdict | None] = {
-            name: judged.opinions[name].verdict for name in ("score", "metrics", "measures", "llm") if name in judged.opinions
-        }
-        others |= {
-            name: None if result.passed is None else "acceptable" if result.passed else "unacceptable"
-            for name, result in judged.measures.items()
-        }
-        for name, verdict in others.items():
-            if verdict is not None:
-                self._pairs.setdefault(name, Counter())[people, verdict] += 1
+        opinions = {name: opinion.verdict for name, opinion in judged.opinions.items()}
+        if people := opinions.pop("label", None) or opinions.get("judgment"):
+            opinions.pop("judgment", None)
+            of_measure: dict[bool | None, Verdict] = {True: "acceptable", False: "unacceptable"}
+            for name, verdict in (opinions | {name: of_measure.get(result.passed) for name, result in judged.measures.items()}).items():
+                if verdict is not None:
+                    self._pairs[name][people, verdict] += 1
 
     def rows(self) -> Iterator[AgreementRow]:
         """A row a judge, then a row a measure."""
+        good, bad = VERDICTS["acceptable"], VERDICTS["unacceptable"]
         for name, pairs in self._pairs.items():
-            good: Verdict = "acceptable"
-            bad: Verdict = "unacceptable"
             yield AgreementRow(name, pairs[good, good], pairs[bad, bad], pairs[bad, good], pairs[good, bad], _kappa(pairs))
 
 

@@ -1,14 +1,14 @@
 """Questions to a language model behind an OpenAI-compatible endpoint: asked once, paid for once, never beyond the limit.
 
-The official client retries with backoff and honours `Retry-After`. Answers are kept in a small SQLite file by the sha256 of question, model
-and parameters, written as they come: a run that is killed pays for nothing twice.
+The official client retries with backoff and honours `Retry-After`. An answer is cached as soon as it comes, by the sha256 of question,
+model and parameters: a run that is killed pays for nothing twice.
 """
 
 import logging
 import sqlite3
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 _VERSION = 1
 _FORMATS = ("json_schema", "json_object", "text")
 _FAILURES_IN_A_ROW = 5
-_MILLION = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -97,44 +96,38 @@ UNPARSABLE = "the answer could not be parsed"
 
 
 class Spend:
-    """What was spent, and whether one question more may be asked. A question is let through only if its estimate fits what is left."""
+    """What was spent, and whether one question more may be asked: only if its estimate fits what is left."""
 
     def __init__(self, endpoint: Endpoint, limits: Limits) -> None:
         self.requests = self.input_tokens = self.output_tokens = 0
         self._endpoint, self._limits = endpoint, limits
-        self._reserved: Counter[str] = Counter()
         self._lock = threading.Lock()
 
     @property
     def usd(self) -> float:
         """Dollars so far, by the prices given; 0 where none were."""
-        return self._price(self.input_tokens, self.output_tokens)
+        return (self.input_tokens * self._endpoint.input_price + self.output_tokens * self._endpoint.output_price) / 1_000_000
 
-    def reserve(self, estimate: tuple[int, int]) -> bool:
-        """Set a request of so many tokens (in, out) aside; false if the limit does not allow it."""
+    def reserve(self, tokens_in: int, tokens_out: int) -> bool:
+        """Spend a request of so many tokens in advance; false if the limit does not allow it."""
         with self._lock:
-            tokens_in = self.input_tokens + self._reserved["in"] + estimate[0]
-            tokens_out = self.output_tokens + self._reserved["out"] + estimate[1]
-            limits = self._limits
-            if (
-                (limits.requests and self.requests >= limits.requests)
-                or (limits.tokens and tokens_in + tokens_out > limits.tokens)
-                or (limits.usd and self._price(tokens_in, tokens_out) > limits.usd)
-            ):
+            self._add(1, tokens_in, tokens_out)
+            spent = (self.requests, self.input_tokens + self.output_tokens, self.usd)
+            limits = (self._limits.requests, self._limits.tokens, self._limits.usd)
+            if any(limit and each > limit for each, limit in zip(spent, limits, strict=True)):
+                self._add(-1, -tokens_in, -tokens_out)
                 return False
-            self.requests += 1
-            self._reserved.update({"in": estimate[0], "out": estimate[1]})
             return True
 
-    def record(self, estimate: tuple[int, int], used: tuple[int, int]) -> None:
-        """Put what a request really used in the place of its estimate."""
+    def correct(self, tokens_in: int, tokens_out: int) -> None:
+        """Add what a request used beyond its estimate (less than nothing, mostly)."""
         with self._lock:
-            self._reserved.subtract({"in": estimate[0], "out": estimate[1]})
-            self.input_tokens += used[0]
-            self.output_tokens += used[1]
+            self._add(0, tokens_in, tokens_out)
 
-    def _price(self, tokens_in: int, tokens_out: int) -> float:
-        return (tokens_in * self._endpoint.input_price + tokens_out * self._endpoint.output_price) / _MILLION
+    def _add(self, requests: int, tokens_in: int, tokens_out: int) -> None:
+        self.requests += requests
+        self.input_tokens += tokens_in
+        self.output_tokens += tokens_out
 
 
 class AnswerCache:
@@ -186,11 +179,9 @@ class AnswerCache:
 
 
 class LlmClient:
-    """Asks questions, several at a time; a context manager.
+    """Asks questions, several at a time in the threads of `pool`; a context manager.
 
-    `counts` tells `asked`, `cached`, and every problem by name. An endpoint that cannot be reached or never answers, a wrong key and an
-    unknown model raise SettingsError from the answer's future; what fails later costs its own answer, and after five failures in a row
-    nothing more is asked.
+    `counts` has `asked`, `cached`, and every problem by name. After five failures in a row nothing more is asked.
     """
 
     def __init__(self, endpoint: Endpoint, limits: Limits, cache: Path) -> None:
@@ -199,46 +190,56 @@ class LlmClient:
         self._client = endpoint.connect("judge.endpoint")
         self.endpoint, self.spend = endpoint, Spend(endpoint, limits)
         self.counts: Counter[str] = Counter()
+        self.pool = ThreadPoolExecutor(endpoint.concurrency, thread_name_prefix="judge")
         self._cache = AnswerCache(cache)
-        self._pool = ThreadPoolExecutor(endpoint.concurrency, thread_name_prefix="judge")
         self._asked: dict[str, Future[Answer]] = {}
         self._lock = threading.Lock()
-        self._format = 0
-        self._failures = 0
+        self._format = self._failures = 0
         self._answered = False
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._pool.shutdown(cancel_futures=True)
+        self.pool.shutdown(cancel_futures=True)
         self._client.close()
         self._cache.close()
 
-    def ask(self, text: str, schema: dict[str, Any], parses: Callable[[str], bool], about: str = "") -> Future[Answer]:
+    def ask(self, text: str, schema: dict[str, Any], parses: Callable[[str], bool], about: str = "") -> Answer:
         """The answer to a text, in the form of a JSON schema where the endpoint can be held to one; at once if it is known.
 
         Only an answer that `parses` is cached; any other one is counted, and asked for again by the next run. `about` names the sessions of
         which the text tells (`AnswerCache.put`).
+
+        Raises:
+            SettingsError: the endpoint cannot be reached, never answers, or refuses the key or the model.
         """
         question = sha256_of([_VERSION, self.endpoint.model, self.endpoint.parameters, schema, text])
-        if question in self._asked:  # on its way, or refused in this run: not to be paid for twice
-            self._asked[question].add_done_callback(self._count_again)
-            return self._asked[question]
+        with self._lock:
+            earlier = self._asked.get(question)
+            future = self._asked.setdefault(question, Future())
+        if earlier is not None:  # on its way, or refused in this run: not to be paid for twice
+            answer = earlier.result()
+            self.count(answer.problem or "cached")
+            return answer
+        try:
+            answer = self._answer(question, text, schema, parses, about)
+        except BaseException as error:
+            future.set_exception(error)
+            raise
+        future.set_result(answer)
+        return answer
+
+    def count(self, name: str) -> None:
+        """Count what became of a question; answers come in from several threads."""
+        with self._lock:
+            self.counts[name] += 1
+
+    def _answer(self, question: str, text: str, schema: dict[str, Any], parses: Callable[[str], bool], about: str) -> Answer:
         known = self._cache.get(question)
         if known is not None and parses(known):
             self.count("cached")
-            future: Future[Answer] = Future()
-            future.set_result(Answer(known))
-            return future
-        future = self._asked[question] = self._pool.submit(self._answer, question, text, schema, parses, about)
-        return future
-
-    def _count_again(self, future: Future[Answer]) -> None:
-        if not future.cancelled() and not future.exception():
-            self.count(future.result().problem or "cached")
-
-    def _answer(self, question: str, text: str, schema: dict[str, Any], parses: Callable[[str], bool], about: str) -> Answer:
+            return Answer(known)
         answer = self._request(text, schema)
         if answer.text is not None and not parses(answer.text):
             answer = Answer(None, UNPARSABLE, pending=True)
@@ -255,7 +256,7 @@ class LlmClient:
         for index in range(self._format, len(_FORMATS)):
             if self._failures >= _FAILURES_IN_A_ROW:
                 return Answer(None, "the endpoint stopped answering", pending=True)
-            if not self.spend.reserve(estimate):
+            if not self.spend.reserve(*estimate):
                 return Answer(None, "the spend limit was reached", pending=True)
             used = (0, 0)
             try:
@@ -264,12 +265,12 @@ class LlmClient:
                     messages=[{"role": "user", "content": text}],
                     extra_body=self.endpoint.parameters | _response_format(_FORMATS[index], schema),
                 )
-                used = _usage(done, estimate)
+                used = _usage(done) or estimate
                 # A server that is none of these answers 200 with anything.
                 content = done.choices[0].message.content if done.choices else None
             except (openai.BadRequestError, openai.UnprocessableEntityError) as error:
                 if index + 1 == len(_FORMATS):
-                    self._went(True)
+                    self._note(True)
                     return Answer(None, f"the endpoint refused the request ({error.status_code})")
                 continue  # it may not know this way of asking for JSON
             except (openai.AuthenticationError, openai.PermissionDeniedError, openai.NotFoundError) as error:
@@ -280,8 +281,8 @@ class LlmClient:
             except (openai.APIError, ValueError, AttributeError, TypeError) as error:
                 return self._failed(error)
             finally:
-                self.spend.record(estimate, used)
-            self._went(True)
+                self.spend.correct(used[0] - estimate[0], used[1] - estimate[1])
+            self._note(True)
             self._format = index
             return Answer(content) if isinstance(content, str) else Answer(None, "the model gave no text", pending=True)
         raise AssertionError("every format either answers or ends")
@@ -289,7 +290,7 @@ class LlmClient:
     def _failed(self, error: Exception) -> Answer:
         import openai
 
-        self._went(False)
+        self._note(False)
         # One session may be too much for a server that is well otherwise; a server that nobody can reach is another matter.
         unreachable = isinstance(error, openai.APIConnectionError) and not isinstance(error, openai.APITimeoutError)
         if not self._answered and (unreachable or self._failures >= _FAILURES_IN_A_ROW):
@@ -299,15 +300,10 @@ class LlmClient:
             ) from error
         return Answer(None, f"the request failed ({type(error).__name__})", pending=True)
 
-    def _went(self, well: bool) -> None:
+    def _note(self, answered: bool) -> None:
         with self._lock:
-            self._failures = 0 if well else self._failures + 1
-            self._answered |= well
-
-    def count(self, name: str) -> None:
-        """Count what became of a question; answers come in from several threads."""
-        with self._lock:
-            self.counts[name] += 1
+            self._failures = 0 if answered else self._failures + 1
+            self._answered |= answered
 
 
 def _response_format(name: str, schema: dict[str, Any]) -> dict[str, Any]:
@@ -316,9 +312,7 @@ def _response_format(name: str, schema: dict[str, Any]) -> dict[str, Any]:
     return {"response_format": {"type": name}} if name == "json_object" else {}
 
 
-def _usage(done: Any, estimate: Sequence[int]) -> tuple[int, int]:
-    """Tokens in and out; what a server does not say is taken to be what was set aside."""
-    usage = done.usage
-    if usage is None or not isinstance(usage.prompt_tokens, int) or not isinstance(usage.completion_tokens, int):
-        return estimate[0], estimate[1]
-    return usage.prompt_tokens, usage.completion_tokens
+def _usage(done: Any) -> tuple[int, int] | None:
+    """Tokens in and out, where the server says so."""
+    used = (done.usage and done.usage.prompt_tokens, done.usage and done.usage.completion_tokens)
+    return used if all(isinstance(each, int) for each in used) else None

@@ -39,11 +39,15 @@ class EvaluationContext:
         return [message["content"] for message in self.messages if message["role"] == "tool"]
 
     @cached_property
-    def final_answer(self) -> str:
-        """The agent's last words, if it had the last word (a closing user message aside) and called nothing with them; else empty."""
+    def last_spoken(self) -> Message | None:
+        """The last message, system messages and a closing user aside."""
         spoken = [message for message in self.messages if message["role"] != "system"]
         while spoken and spoken[-1]["role"] == "user":
             spoken.pop()
-        last = spoken[-1] if spoken else None
-        answered = last is not None and last["role"] == "assistant" and not last.get("tool_calls")
-        return last["content"].strip() if last is not None and answered else ""
+        return spoken[-1] if spoken else None
+
+    @cached_property
+    def final_answer(self) -> str:
+        """The agent's last words, if it had the last word (a closing user message aside) and called nothing with them; else empty."""
+        last = self.last_spoken
+        return last["content"].strip() if last and last["role"] == "assistant" and not last.get("tool_calls") else ""

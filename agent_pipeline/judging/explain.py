@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from agent_pipeline.errors import DataError
 from agent_pipeline.judging.turns import true_facts
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.sessions.tables import CURATED, JUDGED, SESSIONS, to_rows
+from agent_pipeline.sessions.tables import CURATED, JUDGED, SESSIONS, stored_batches, to_rows
 from agent_pipeline.storage.lake import Lake
 
 _STAGES = {"sessions": SESSIONS, "judged_sessions": JUDGED, "curated_sessions": CURATED}
@@ -70,13 +70,8 @@ def _row(lake: Lake, asset: str, key: PartitionKey, session_id: str, schema: pa.
     """The session's row in a table; `None` where there is no table, or no such row."""
     if not lake.has(asset, key):
         return None
-    file = lake.open(asset, key, schema)
-    for group in range(file.num_row_groups):
-        ids = file.read_row_group(group, columns=["session_id"])["session_id"]
-        if pc.index(ids, session_id).as_py() >= 0:
-            table = file.read_row_group(group)
-            return next(to_rows(table.filter(pc.equal(table["session_id"], session_id))))
-    return None
+    found = (batch.filter(pc.equal(batch["session_id"], session_id)) for batch in stored_batches(lake.open(asset, key, schema)))
+    return next(to_rows(found), None)
 
 
 def _rows_naming(lake: Lake, asset: str, key: PartitionKey, session_id: str) -> int:

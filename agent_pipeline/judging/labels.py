@@ -9,7 +9,7 @@ import csv
 import io
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -119,54 +119,43 @@ def read_labels(path: Path, key: PartitionKey) -> Labels:
     return labels
 
 
-def _rows(file: Path) -> Iterator[dict[str, Any] | None]:
+def _rows(file: Path) -> list[dict[str, Any] | None]:
     """The rows of a file by folded column name; `None` for a line that is not a JSON object."""
     try:
         raw = file.read_bytes()
         text = raw.decode(_BOMS.get(raw[:2], "utf-8-sig"))
     except (OSError, UnicodeDecodeError) as error:
         raise _unreadable(file, error) from error
-    return _json_rows(file, text) if file.suffix.lower() == ".jsonl" else _csv_rows(file, text)
-
-
-def _csv_rows(file: Path, text: str) -> Iterator[dict[str, Any] | None]:
-    csv.field_size_limit(_LONGEST_FIELD)
-    header = text.lstrip().partition("\n")[0]
-    # Spreadsheets of many languages write a semicolon where the comma is the decimal sign.
-    delimiter = max(",;\t", key=header.count)
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
-    names: list[str] | None = None
-    try:
-        for values in reader:
-            if not any(value.strip() for value in values):
-                continue
-            if names is None:
-                names = [value.strip().casefold() for value in values]
-                _check_columns(file, names)
-            else:
-                yield dict(zip(names, values, strict=False))
-    except csv.Error as error:
-        raise SettingsError(f"The labels {file} are no CSV from line {reader.line_num} on ({error}): correct the quotes there.") from error
-    if names is None:
-        _check_columns(file, [])
-
-
-def _json_rows(file: Path, text: str) -> Iterator[dict[str, Any] | None]:
-    rows = []
-    for line in text.split("\n"):
-        if line.strip():
-            try:
-                value = json.loads(line)
-            except (ValueError, RecursionError):
-                value = None
-            rows.append({str(name).strip().casefold(): each for name, each in value.items()} if isinstance(value, dict) else None)
-    _check_columns(file, {name for row in rows if row for name in row})
-    yield from rows
-
-
-def _check_columns(file: Path, names: Iterable[str]) -> None:
-    if missing := sorted({"session_id", "judgment"} - set(names)):
+    names, rows = _json_rows(text) if file.suffix.lower() == ".jsonl" else _csv_rows(file, text)
+    folded = {name: str(name).strip().casefold() for name in names}
+    if missing := sorted({"session_id", "judgment"} - set(folded.values())):
         raise SettingsError(f"The labels {file} have no {' and no '.join(missing)}: name the columns session_id, judgment, reason.")
+    return [row and {folded[name]: value for name, value in row.items() if name in folded} for row in rows]
+
+
+def _csv_rows(file: Path, text: str) -> tuple[Iterable[str], list[dict[str, Any] | None]]:
+    csv.field_size_limit(_LONGEST_FIELD)
+    text = text.lstrip()
+    # Spreadsheets of many languages write a semicolon where the comma is the decimal sign.
+    delimiter = max(",;\t", key=text.partition("\n")[0].count)
+    reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    try:
+        return reader.fieldnames or (), [row for row in reader if any(isinstance(cell, str) and cell.strip() for cell in row.values())]
+    except csv.Error as error:
+        raise SettingsError(
+            f"The labels {file} are no CSV from line {reader.reader.line_num} on ({error}): correct the quotes there."
+        ) from error
+
+
+def _json_rows(text: str) -> tuple[Iterable[str], list[dict[str, Any] | None]]:
+    rows: list[dict[str, Any] | None] = []
+    for line in filter(str.strip, text.split("\n")):
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError):
+            value = None
+        rows.append(value if isinstance(value, dict) else None)
+    return {name for row in rows if row for name in row}, rows
 
 
 def _is_of(row: dict[str, Any], key: PartitionKey) -> bool:

@@ -22,12 +22,9 @@ def ended_with_answer(context: EvaluationContext) -> MeasureResult:
     """The agent had the last word, or before a closing user message; or the run ended on a tool call by its source's own rules."""
     if context.final_answer or _ended_on_tool(context):
         return MeasureResult(True)
-    spoken = [message for message in context.messages if message["role"] != "system"]
-    while spoken and spoken[-1]["role"] == "user":
-        spoken.pop()
-    if not spoken:
+    if (last := context.last_spoken) is None:
         return MeasureResult(False, "no message of the agent")
-    return MeasureResult(False, f"ends on a {'tool call' if spoken[-1].get('tool_calls') else spoken[-1]['role'] + ' message'}")
+    return MeasureResult(False, f"ends on a {'tool call' if last.get('tool_calls') else last['role'] + ' message'}")
 
 
 @measure

@@ -5,7 +5,7 @@ else is no opinion: it is counted, never guessed at. Of two sessions the better 
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from importlib.resources import files
 from pathlib import Path
@@ -56,10 +56,9 @@ class LlmJudge:
         SettingsError: the rubric is no Jinja template.
     """
 
-    def __init__(self, client: LlmClient, rubric: str = "", comparison: str = "", max_characters: int = 200_000) -> None:
+    def __init__(self, client: LlmClient, rubric: str = "", max_characters: int = 200_000) -> None:
         self.client = client
-        self._rubric = _template(rubric or default_template("rubric"))
-        self._comparison = _template(comparison or default_template("comparison"))
+        self._rubric, self._comparison = _template(rubric or _own_template("rubric")), _template(_own_template("comparison"))
         self._max_characters = max_characters
 
     def __enter__(self) -> Self:
@@ -70,29 +69,32 @@ class LlmJudge:
         self.client.__exit__(*exc)
 
     def opinion(self, context: EvaluationContext) -> "Future[Opinion]":
-        """The model's opinion of a session.
-
-        Raises:
-            SettingsError: the rubric uses what the context does not have (and, from the future, what the client raises).
-        """
-        fields = {"calls": context.calls, "final_answer": context.final_answer, "metadata": context.metadata}
-        answer = self._ask(self._rubric, _Verdict, [context], messages=_shown(context), tools=context.tools, **fields)
-        return _then(answer, self._opinion)
+        """The model's opinion of a session. The future raises SettingsError where the rubric cannot be filled in, and what the client
+        raises."""
+        return self.client.pool.submit(self._opinion, context)
 
     def compare(self, a: EvaluationContext, b: EvaluationContext) -> Comparison:
         """Which of two sessions is better, asked in both orders."""
-        one = self._ask(self._comparison, _Better, [a, b], first=_side(a), second=_side(b))
-        other = self._ask(self._comparison, _Better, [a, b], first=_side(b), second=_side(a))
-        answers = [future.result() for future in (one, other)]
-        parsed = [_parsed(answer.text, _Better) for answer in answers]
-        reasons = [each.reason if each else answer.problem for each, answer in zip(parsed, answers, strict=True)]
-        if parsed[0] is None or parsed[1] is None:
-            return Comparison(None, (reasons[0], reasons[1]))
-        winners = [{"first": "ab"[turn], "second": "ba"[turn]}.get(each.better, "tie") for turn, each in enumerate(parsed) if each]
-        better: Any = winners[0] if winners[0] == winners[1] else "tie"
-        return Comparison(better, (reasons[0], reasons[1]))
+        futures = [self.client.pool.submit(self._better, *order) for order in ((a, b), (b, a))]
+        (first, why), (second, why_second) = (future.result() for future in futures)
+        if first is None or second is None:
+            return Comparison(None, (why, why_second))
+        winners = ({"first": "a", "second": "b"}.get(first), {"first": "b", "second": "a"}.get(second))
+        better: Any = winners[0] if winners[0] == winners[1] and winners[0] else "tie"
+        return Comparison(better, (why, why_second))
 
-    def _ask(self, template: Any, form: type[_Form], about: Sequence[EvaluationContext], **fields: Any) -> "Future[Answer]":
+    def _opinion(self, context: EvaluationContext) -> Opinion:
+        parsed, answer = self._ask(self._rubric, _Verdict, [context], **_fields(context), calls=context.calls)
+        if parsed is None:
+            return Opinion(None, answer.problem, pending=answer.pending)
+        return Opinion(VERDICTS.get(parsed.verdict), parsed.reason, self.client.endpoint.model)
+
+    def _better(self, first: EvaluationContext, second: EvaluationContext) -> tuple[str | None, str]:
+        """Which of the two is better, `None` without an answer; and why."""
+        parsed, answer = self._ask(self._comparison, _Better, [first, second], first=_fields(first), second=_fields(second))
+        return (parsed.better, parsed.reason) if parsed else (None, answer.problem)
+
+    def _ask(self, template: Any, form: type[_Form], about: Sequence[EvaluationContext], **fields: Any) -> tuple[_Form | None, Answer]:
         text = _rendered(template, fields | {"boundary": f"=== {sha256_of(fields.get('messages') or fields)[:12]} ==="})
         name, kind = list(form.__annotations__.items())[1]
         schema = {
@@ -105,17 +107,10 @@ class LlmJudge:
         text += f"\nAnswer with one JSON object and nothing else: {example}\n"
         if len(text) > self._max_characters:
             self.client.count(TOO_LONG)
-            future: Future[Answer] = Future()
-            future.set_result(Answer(None, TOO_LONG))
-            return future
+            return None, Answer(None, TOO_LONG)
         aliases = " ".join(alias(str(each.metadata.get("session_id"))) for each in about)
-        return self.client.ask(text, schema, lambda answer: _parsed(answer, form) is not None, aliases)
-
-    def _opinion(self, answer: Answer) -> Opinion:
-        parsed = _parsed(answer.text, _Verdict)
-        if parsed is None:
-            return Opinion(None, answer.problem, pending=answer.pending)
-        return Opinion(VERDICTS.get(parsed.verdict), parsed.reason, self.client.endpoint.model)
+        answer = self.client.ask(text, schema, lambda answer: _parsed(answer, form) is not None, aliases)
+        return _parsed(answer.text, form), answer
 
 
 def _parsed(answer: str | None, form: type[_Form]) -> _Form | None:
@@ -130,8 +125,7 @@ def _parsed(answer: str | None, form: type[_Form]) -> _Form | None:
     return parsed
 
 
-def default_template(name: str) -> str:
-    """The text of the rubric (or of the `comparison`) that comes with the pipeline."""
+def _own_template(name: str) -> str:
     return files("agent_pipeline.judging").joinpath(f"{name}.jinja").read_text(encoding="utf-8")
 
 
@@ -147,31 +141,13 @@ def read_rubric(path: Path) -> str:
         raise SettingsError(f"The rubric {path} cannot be read ({error}): let judge.rubric name a Jinja template in UTF-8.") from error
 
 
-def _then(future: "Future[Answer]", step: Callable[[Answer], Opinion]) -> "Future[Opinion]":
-    """A future of what a step makes of an answer; an error of the one is an error of the other."""
-    following: Future[Opinion] = Future()
-
-    def finish(done: "Future[Answer]") -> None:
-        try:
-            following.set_result(step(done.result()))
-        except BaseException as error:
-            following.set_exception(error)
-
-    future.add_done_callback(finish)
-    return following
-
-
-def _shown(context: EvaluationContext) -> list[dict[str, Any]]:
-    """Messages as a reader needs them: call ids only bind calls to results, which stand beside them already."""
+def _fields(context: EvaluationContext) -> dict[str, Any]:
+    """A session as a template is given it. Call ids only bind calls to results, which stand beside them already."""
     shown = []
     for message in context.messages:
         calls = [call["function"] for call in message.get("tool_calls") or ()]
         shown.append({"role": message["role"], "content": message["content"]} | ({"tool_calls": calls} if calls else {}))
-    return shown
-
-
-def _side(context: EvaluationContext) -> dict[str, Any]:
-    return {"messages": _shown(context), "tools": context.tools, "final_answer": context.final_answer, "metadata": context.metadata}
+    return {"messages": shown, "tools": context.tools, "final_answer": context.final_answer, "metadata": context.metadata}
 
 
 def _template(text: str) -> Any:

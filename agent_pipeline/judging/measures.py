@@ -8,7 +8,6 @@ threshold: `politeness >= 0.8`. The text is read with `ast`, never run: its argu
 
 import ast
 import inspect
-import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar, get_type_hints
@@ -87,60 +86,37 @@ def parse_measure(text: str) -> ConfiguredMeasure:
         SettingsError: the text is no such call, or names a measure or parameter that there is not.
     """
     try:
-        expression = ast.parse(text.strip(), mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise _unreadable(text) from error
-    threshold = None
-    if isinstance(expression, ast.Compare):
-        if len(expression.ops) != 1 or not isinstance(expression.ops[0], ast.GtE):
-            raise _unreadable(text)
-        threshold = _literal(expression.comparators[0], text)
-        if isinstance(threshold, bool) or not isinstance(threshold, int | float) or not 0 <= threshold <= 1:
-            raise SettingsError(f"The measure {text!r} has the threshold {threshold!r}: scores go from 0 to 1.")
-        expression = expression.left
-    arguments: tuple[Any, ...] = ()
-    keywords: dict[str, Any] = {}
-    called = expression
-    if isinstance(expression, ast.Call):
-        called = expression.func
-        if any(keyword.arg is None for keyword in expression.keywords) or any(isinstance(each, ast.Starred) for each in expression.args):
-            raise _unreadable(text)
-        arguments = tuple(_literal(each, text) for each in expression.args)
-        keywords = {keyword.arg: _literal(keyword.value, text) for keyword in expression.keywords if keyword.arg}
-    if not _is_path(called):
-        raise _unreadable(text)
-    name = ast.unparse(called)
+        expression, threshold = ast.parse(text.strip(), mode="eval").body, None
+        if isinstance(expression, ast.Compare):
+            threshold = _threshold(expression)
+            expression = expression.left
+        call = expression if isinstance(expression, ast.Call) else ast.Call(expression, [], [])
+        name = ".".join(map(_word, ast.unparse(call.func).split(".")))
+        arguments = tuple(ast.literal_eval(each) for each in call.args)
+        keywords = {_word(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:
+        raise SettingsError(
+            f"{text!r} is no measure: write name, name(12), name(parameter='text'), or one of these with >= 0.8 after it (from 0 to 1)."
+        ) from error
     function = _function(name)
     _check_parameters(function, arguments, keywords, text)
-    spelling = name + (f"({_spelled(arguments, keywords)})" if arguments or keywords else "")
-    return ConfiguredMeasure(
-        spelling if threshold is None else f"{spelling} >= {threshold}",
-        function,
-        arguments,
-        keywords,
-        None if threshold is None else float(threshold),
-    )
+    written = ", ".join([*map(repr, arguments), *(f"{parameter}={value!r}" for parameter, value in keywords.items())])
+    spelling = name + (f"({written})" if written else "") + ("" if threshold is None else f" >= {threshold}")
+    return ConfiguredMeasure(spelling, function, arguments, keywords, threshold)
 
 
-def _spelled(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> str:
-    return ", ".join([*map(repr, arguments), *(f"{name}={value!r}" for name, value in keywords.items())])
+def _threshold(expression: ast.Compare) -> float:
+    """What a score is compared with; raises ValueError where it is anything but `>=` and a number from 0 to 1."""
+    (comparison,), (bound,) = expression.ops, map(ast.literal_eval, expression.comparators)
+    if not isinstance(comparison, ast.GtE) or type(bound) not in (int, float) or not 0 <= bound <= 1:
+        raise ValueError(bound)
+    return bound
 
 
-def _is_path(expression: ast.expr) -> bool:
-    while isinstance(expression, ast.Attribute):
-        expression = expression.value
-    return isinstance(expression, ast.Name)
-
-
-def _literal(expression: ast.expr, text: str) -> Any:
-    try:
-        return ast.literal_eval(expression)
-    except (ValueError, TypeError, RecursionError) as error:
-        raise _unreadable(text) from error
-
-
-def _unreadable(text: str) -> SettingsError:
-    return SettingsError(f"{text!r} is no measure: write name, name(12), name(parameter='text'), or one of these with >= 0.8 after it.")
+def _word(name: str | None) -> str:
+    if name is None or not name.isidentifier():
+        raise ValueError(name)
+    return name
 
 
 def _function(name: str) -> Measure:
@@ -156,53 +132,42 @@ def _function(name: str) -> Measure:
 def _check_parameters(function: Measure, arguments: tuple[Any, ...], keywords: dict[str, Any], text: str) -> None:
     """Every parameter exists, none is missing, and each has the type that the function's hints say."""
     signature = inspect.signature(function)
-    parameters = list(signature.parameters)[1:]
+    parameters = dict(list(signature.parameters.items())[1:])
     for name in keywords:
-        if name not in parameters and not any(each.kind is each.VAR_KEYWORD for each in signature.parameters.values()):
-            raise SettingsError(f"The measure {text!r} has no parameter {name!r}{did_you_mean(name, parameters)}")
+        if name not in parameters and not any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
+            raise SettingsError(f"The measure {text!r} has no parameter {name!r}{did_you_mean(name, list(parameters))}")
     try:
         bound = signature.bind(None, *arguments, **keywords)
     except TypeError as error:
-        raise SettingsError(f"The measure {text!r} cannot be called so ({error}): it is {function.__name__}{_shown(signature)}.") from error
+        shown = signature.replace(parameters=list(parameters.values()), return_annotation=inspect.Signature.empty)
+        raise SettingsError(f"The measure {text!r} cannot be called so ({error}): it is {function.__name__}{shown}.") from error
     try:
         hints = get_type_hints(function)
     except Exception:  # hints that only a type checker can resolve
         hints = {}
-    for name, value in list(bound.arguments.items())[1:]:
-        if name not in hints or signature.parameters[name].kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
-            continue
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    for name in [each for each in bound.arguments if each in parameters and each in hints and parameters[each].kind not in variadic]:
+        value = bound.arguments[name]
         try:
             TypeAdapter(hints[name]).validate_python(value, strict=True)
         except ValidationError as error:
             raise SettingsError(f"The measure {text!r} has a wrong {name} ({error.errors()[0]['msg']}; got {value!r}).") from error
 
 
-def _shown(signature: inspect.Signature) -> str:
-    return str(signature.replace(parameters=list(signature.parameters.values())[1:], return_annotation=inspect.Signature.empty))
-
-
 def _result(value: Any, threshold: float | None) -> MeasureResult:
     """What a measure returned, in its one form."""
     if value is None:
         return MeasureResult(None, "does not apply")
-    if isinstance(value, MeasureResult):
-        result = value
-    elif isinstance(value, bool):
-        result = MeasureResult(value)
+    if isinstance(value, bool):
+        value = (value, "")
     elif isinstance(value, int | float):
-        result = MeasureResult(None, "", value)
-    elif isinstance(value, tuple) and len(value) == 2:
-        result = MeasureResult(*value)
-    else:
-        return MeasureResult(None, f"returned no result but {_short(repr(value))}")
-    passed, reason, score, _ = result
+        value = (None, "", value)
+    passed, reason, score, _ = MeasureResult(*value) if isinstance(value, tuple) and 2 <= len(value) <= 4 else (None, None, None, None)
     if not (passed is None or isinstance(passed, bool)) or not isinstance(reason, str):
         return MeasureResult(None, f"returned no result but {_short(repr(value))}")
     if score is None:
-        if threshold is not None:
-            return MeasureResult(None, f"has no score to compare with {threshold}")
-        return result
-    if isinstance(score, bool) or not isinstance(score, int | float) or not math.isfinite(score) or not 0 <= score <= 1:
+        return MeasureResult(passed, reason) if threshold is None else MeasureResult(None, f"has no score to compare with {threshold}")
+    if isinstance(score, bool) or not isinstance(score, int | float) or not 0 <= score <= 1:
         return MeasureResult(None, f"returned the score {_short(repr(score))}: scores go from 0 to 1")
     if threshold is not None:
         return MeasureResult(score >= threshold, reason or f"scores {score:.3g}", float(score))

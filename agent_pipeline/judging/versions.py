@@ -79,11 +79,8 @@ class StoreVersions:
 
     def in_time(self, key: PartitionKey) -> StoreVersion | None:
         """The version of a partition; `None` where it would have to be computed and the look is out of time. Raises what `of` raises."""
-        signature, before = self._signature(key), self._memory.partitions.get(str(key))
-        if before is not None and before.signature == signature:
-            return before
         late = self._deadline is not None and time.monotonic() > self._deadline
-        return None if late else self._computed(key, signature, before)
+        return None if late and not self._known(key) else self.of(key)
 
     def of(self, key: PartitionKey) -> StoreVersion:
         """The version of a partition.
@@ -93,12 +90,15 @@ class StoreVersions:
             PartitionError: the store has no such partition.
             SettingsError: its labels cannot be read.
         """
-        signature, before = self._signature(key), self._memory.partitions.get(str(key))
-        if before is not None and before.signature == signature:
-            return before
-        return self._computed(key, signature, before)
+        return self._known(key) or self._computed(key)
 
-    def _computed(self, key: PartitionKey, signature: str, before: StoreVersion | None) -> StoreVersion:
+    def _known(self, key: PartitionKey) -> StoreVersion | None:
+        """The version that an earlier look computed, if the partition looks as it did then."""
+        before = self._memory.partitions.get(str(key))
+        return before if before is not None and before.signature == self._signature(key) else None
+
+    def _computed(self, key: PartitionKey) -> StoreVersion:
+        signature, before = self._signature(key), self._memory.partitions.get(str(key))
         path, ids = self._labels(key), list[str]()
         labels = read_labels(path, key) if path else Labels()
 

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agent_pipeline.errors import SettingsError
-from agent_pipeline.judging import Label, labels_signature, read_labels
+from agent_pipeline.judging import Label, read_labels
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.redaction import RedactionOptions, Redactor
 
@@ -41,11 +41,6 @@ def test_a_spreadsheets_file_is_read_whatever_its_separator_mark_and_case(tmp_pa
     assert read(tmp_path / "a.csv", text) == {"s1": Label("acceptable", "fine")}
 
 
-def test_quoted_cells_may_hold_separators_quotes_and_lines(tmp_path):
-    found = read(tmp_path / "a.csv", HEADER + '"s,1",unacceptable,"said ""no"",\nthen left"\n')
-    assert found == {"s,1": Label("unacceptable", 'said "no",\nthen left')}
-
-
 def test_json_lines_are_labels_too(tmp_path):
     rows = [
         {"session_id": 7, "judgment": "acceptable", "reason": None},
@@ -67,10 +62,6 @@ def test_the_files_of_a_folder_are_read_by_name_and_others_passed_over(tmp_path)
     written(tmp_path / ".hidden.csv", "hello")
     found = read_labels(tmp_path, KEY).by_id
     assert {name: label.judgment for name, label in found.items()} == {"s1": "unacceptable", "s2": "acceptable"}
-
-
-def test_an_empty_folder_has_no_labels(tmp_path):
-    assert read_labels(tmp_path, KEY).by_id == {} and labels_signature(tmp_path) == ""
 
 
 def test_a_row_that_names_another_agent_is_not_this_ones(tmp_path):

@@ -1,10 +1,7 @@
 """A language model as a judge: the protocol against llama.cpp's server, everything that may go wrong against a scripted one."""
 
 import json
-import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -72,12 +69,6 @@ def test_the_question_holds_the_conversation_and_asks_for_one_form_of_answer(jud
     assert lines[-1].startswith("Answer with one JSON object")
 
 
-def test_no_opinion_is_an_answer_too(judging):
-    with endpoint(lambda request, number: verdict("unsure", "cut off")) as server:
-        judge = judging(server.url)
-        assert judge.opinion(about()).result() == Opinion(None, "cut off", "m") and judge.client.counts == {"asked": 1}
-
-
 GOOD = {"reason": "r", "verdict": "acceptable"}
 
 
@@ -134,12 +125,9 @@ def test_a_server_that_answers_otherwise_costs_that_session_its_opinion(judging,
 
 
 def test_a_server_that_knows_no_schemas_is_asked_for_json_and_then_for_text(judging):
-    def answer(request, number):
-        return refuses(400) if "response_format" in request else verdict()
-
-    with endpoint(answer) as server:
+    with endpoint(lambda request, number: refuses(400) if "response_format" in request else verdict("unsure")) as server:
         judge = judging(server.url)
-        assert [judge.opinion(about(text)).result().verdict for text in ("one", "two")] == ["acceptable", "acceptable"]
+        assert [judge.opinion(about(text)).result() for text in ("one", "two")] == [Opinion(None, "because", "m")] * 2
     forms = [request.get("response_format", {}).get("type") for request in server.requests]
     assert forms == ["json_schema", "json_object", None, None]
 
@@ -159,15 +147,10 @@ def test_a_server_that_is_busy_is_asked_again_when_it_says(judging):
 
 def test_an_answer_that_takes_too_long_is_given_up(judging):
     release = threading.Event()
-
-    def answer(request, number):
-        release.wait(10)
-        return verdict()
-
-    with endpoint(answer) as server:
-        judge = judging(server.url, seconds=0.2)
-        assert judge.opinion(about()).result() == Opinion(None, "the request failed (APITimeoutError)", pending=True)
+    with endpoint(lambda request, number: release.wait(10) and verdict()) as server:
+        opinion = judging(server.url, seconds=0.2).opinion(about()).result()
         release.set()
+    assert opinion == Opinion(None, "the request failed (APITimeoutError)", pending=True)
 
 
 @pytest.mark.parametrize("status", [401, 403, 404])
@@ -218,27 +201,6 @@ def test_a_session_is_paid_for_once_whatever_becomes_of_the_run(judging):
         judging(server.url, parameters={"temperature": 1}).opinion(about()).result()
         first.opinion(about("goodbye")).result()
     assert len(server.requests) == 5 and server.questions[2].startswith("Is this good? b\n")
-
-
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-from agent_pipeline.judging.client import Endpoint, Limits, LlmClient
-from agent_pipeline.judging.llm import LlmJudge
-from agent_pipeline_tests.judging.test_llm import about
-judge = LlmJudge(LlmClient(Endpoint(url=sys.argv[1], model="m"), Limits(), Path(sys.argv[2])))
-print(judge.opinion(about()).result().verdict, flush=True)
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-def test_a_session_that_a_killed_process_paid_for_is_not_paid_for_again(judging, tmp_path):
-    with endpoint(lambda request, number: verdict()) as server:
-        command = [sys.executable, "-c", KILLED, server.url, str(tmp_path / "cache" / "judge.sqlite")]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=Path(__file__).parents[2])
-        assert (done.returncode, done.stdout.strip()) == (-signal.SIGKILL, "acceptable"), done.stderr
-        assert judging(server.url).opinion(about()).result().verdict == "acceptable"
-    assert len(server.requests) == 1
 
 
 def test_the_same_conversation_twice_on_its_way_is_asked_about_once(judging):
@@ -310,14 +272,6 @@ def test_a_cache_that_is_no_database_is_one_sentence(judging, tmp_path):
         judging("http://127.0.0.1:1/v1")
 
 
-def test_questions_go_out_together_but_never_more_than_allowed(judging):
-    with endpoint(lambda request, number: time.sleep(0.05) or verdict()) as server:
-        judge = judging(server.url, concurrency=3)
-        for future in [judge.opinion(about(str(number))) for number in range(12)]:
-            future.result()
-    assert server.most_at_once in (2, 3)
-
-
 # Rubrics
 
 
@@ -332,7 +286,7 @@ def test_questions_go_out_together_but_never_more_than_allowed(judging):
 )
 def test_a_rubric_that_cannot_be_used_is_one_sentence(judging, rubric, says):
     with pytest.raises(SettingsError, match=says):
-        judging("http://127.0.0.1:1/v1", rubric=rubric).opinion(about())
+        judging("http://127.0.0.1:1/v1", rubric=rubric).opinion(about()).result()
 
 
 def test_a_session_too_long_is_not_asked_about_and_not_cut(judging):
@@ -381,11 +335,7 @@ def panel(judge: LlmJudge, order: list[str], **fields: Any) -> Panel:
 
 
 def test_verdicts_keep_the_order_of_the_sessions_however_long_each_takes(judging):
-    def answer(request, number):
-        time.sleep(0.05 if number % 3 == 0 else 0)
-        return verdict()
-
-    with endpoint(answer) as server:
+    with endpoint(lambda request, number: time.sleep(0.05 if number % 3 == 0 else 0) or verdict()) as server:
         each = ((number, session([{"role": "user", "content": str(number)}], str(number))) for number in range(30))
         found = list(panel(judging(server.url, concurrency=4), ["llm"]).judge(each))
     assert [number for number, _ in found] == list(range(30)) and len(server.requests) == 30
@@ -428,29 +378,15 @@ def llama() -> Iterator[Any]:
 
 
 @pytest.mark.slow
-def test_a_real_server_is_held_to_the_schema_and_says_what_it_used(judging, llama):
-    url = f"http://{llama._host}:{llama._port}/v1"
-    judge = judging(url, model="smollm2", api_key=llama._key, parameters={"temperature": 0, "max_tokens": 200}, seconds=120.0)
+def test_a_real_server_is_held_to_the_schema_says_what_it_used_and_is_asked_once(judging, llama):
+    url, fields = f"http://{llama._host}:{llama._port}/v1", {"model": "smollm2", "parameters": {"temperature": 0, "max_tokens": 200}}
+    judge = judging(url, api_key=llama._key, seconds=120.0, **fields)
     opinion = judge.opinion(about("What is 2 + 2? Answer with one digit.")).result()
     assert judge.client.counts["asked"] == 1 and judge.client._format == 0
     # How well so small a model judges is not the question; the form is, unless its answer was cut off.
-    assert opinion.reason
-    assert opinion.verdict in ("acceptable", "unacceptable", None) and (
-        opinion.reason != UNPARSABLE or judge.client.spend.output_tokens >= 200
-    )
+    assert opinion.reason and (opinion.reason != UNPARSABLE or judge.client.spend.output_tokens >= 200)
     assert judge.client.spend.input_tokens > 200 and judge.client.spend.output_tokens > 5
-    assert (
-        judging(url, model="smollm2", api_key=llama._key, parameters={"temperature": 0, "max_tokens": 200})
-        .opinion(about("What is 2 + 2? Answer with one digit."))
-        .result()
-        == opinion
-    )
-
-
-@pytest.mark.slow
-def test_a_real_server_refuses_a_wrong_key_and_a_question_beyond_its_context(judging, llama):
-    url = f"http://{llama._host}:{llama._port}/v1"
+    assert judging(url, api_key=llama._key, **fields).opinion(about("What is 2 + 2? Answer with one digit.")).result() == opinion
+    assert judge.opinion(about("word " * 4000)).result() == Opinion(None, "the endpoint refused the request (400)")
     with pytest.raises(SettingsError, match="HTTP 401"):
         judging(url, api_key="wrong").opinion(about()).result()
-    judge = judging(url, api_key=llama._key)
-    assert judge.opinion(about("word " * 4000)).result() == Opinion(None, "the endpoint refused the request (400)")

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_pipeline.errors import SettingsError
-from agent_pipeline.judging import JUDGES, MEASURES, Label, Opinion, Policy, judge
+from agent_pipeline.judging import JUDGES, MEASURES, Label, Opinion, Policy
 from agent_pipeline.judging.agreement import Agreement
 from agent_pipeline.judging.policy import decide
-from agent_pipeline_tests.judging.sessions import calls, session
+from agent_pipeline_tests.judging.sessions import calls, judge, session
 
 CALLED = calls(("f", {}))
 BY_MEASURES = Policy(when_unjudged="measures")
@@ -119,16 +119,21 @@ def test_a_score_that_contradicts_the_verdict_does_not_say_how_good_the_session_
 
 
 @pytest.mark.parametrize("when_unjudged", ["acceptable", "unacceptable", "measures"])
-def test_a_session_that_the_language_model_has_yet_to_judge_is_not_one_that_nobody_judges(when_unjudged):
+@pytest.mark.parametrize("llm", [Opinion(None, "the limit was reached", pending=True), Opinion(None, "the session is too long")])
+def test_a_session_that_the_language_model_did_not_read_is_not_one_that_nobody_judges(when_unjudged, llm):
     policy = Policy(["label", "llm"], when_unjudged)
-    assert given_by(policy, llm=Opinion(None, "the limit was reached", pending=True)) == (None, None)
-    assert given_by(policy, llm=Opinion(None, "unsure"))[0] is not None
-    assert given_by(Policy(["label"], when_unjudged), llm=Opinion(None, pending=True))[0] is not None  # it has no say
+    assert given_by(policy, llm=llm) == (None, None)
+    assert given_by(policy, Label("acceptable"), llm) == ("acceptable", "label")
+    assert given_by(policy, llm=Opinion(None, "unsure", "model"))[0] is not None
+    assert given_by(Policy(["label"], when_unjudged), llm=llm)[0] is not None  # it has no say
 
 
-def test_what_an_unjudged_session_is_can_be_declared():
-    assert given_by(Policy(when_unjudged="acceptable")) == ("acceptable", "policy")
-    assert given_by(Policy(when_unjudged="unacceptable")) == ("unacceptable", "policy")
+def test_nobody_who_ranks_below_the_language_model_decides_before_it_was_heard():
+    late = Opinion(None, "an outage", pending=True)
+    assert given_by(Policy(["llm", "score"]), llm=late, score=1.0) == (None, None)
+    assert given_by(Policy(["score", "llm"]), llm=late, score=1.0) == ("acceptable", "score")
+    assert given_by(Policy(["measures+llm", "score"]), llm=late, score=1.0, messages=[CALLED]) == ("unacceptable", "measures")
+    assert given_by(Policy(["llm", "score"]), llm=Opinion(None, "too long"), score=1.0) == ("acceptable", "score")
 
 
 @pytest.mark.parametrize("policy", [Policy(), Policy(when_unjudged="acceptable"), Policy(["llm"])])
@@ -221,9 +226,3 @@ def test_agreement_with_people_is_counted_with_cohens_kappa():
     assert (llm.both_acceptable, llm.both_unacceptable, llm.too_kind, llm.too_strict, llm.sessions, llm.share) == (20, 15, 10, 5, 50, 0.7)
     assert llm.kappa == pytest.approx(0.4)  # (0.7 - 0.5) / (1 - 0.5)
     assert rows["ended_with_answer"].too_kind == 25 and rows["ended_with_answer"].kappa == pytest.approx(0)
-
-
-def test_kappa_is_null_where_there_is_only_one_verdict():
-    agreement = Agreement()
-    agreement.add(judge(session(judgment="acceptable"), ["ended_with_answer"]))
-    assert [(row.name, row.share, row.kappa) for row in agreement.rows()] == [("measures", 1.0, None), ("ended_with_answer", 1.0, None)]

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_pipeline.judging import EvaluationContext, Label, judge, parse_measures
+from agent_pipeline.judging import EvaluationContext, Label, parse_measures
 from agent_pipeline.judging.tables import verdict_columns
 from agent_pipeline.judging.turns import true_facts, turn_facts
 from agent_pipeline.sessions.session import Message
 from agent_pipeline.sessions.tables import JUDGED, session_row, to_batches, to_rows
 from agent_pipeline_tests.datasets.chats import chats
-from agent_pipeline_tests.judging.sessions import ANSWERED, calls, result, session, tool
+from agent_pipeline_tests.judging.sessions import ANSWERED, calls, judge, result, session, tool
 
 USER, ANSWER = ANSWERED
 INTEGER = tool("f", type="object", properties={"id": {"type": "integer"}}, required=["id"])

@@ -1,0 +1,128 @@
+"""From opinions to rows: what somebody in authority called good is nobody's bad answer, and what he called bad nobody's example."""
+
+from collections import Counter
+from concurrent.futures import Future
+from itertools import count
+from types import SimpleNamespace
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agent_pipeline.datasets.curated import Curated
+from agent_pipeline.datasets.kto import labelled_rows
+from agent_pipeline.datasets.preferences import Pairing, rows_of_cases
+from agent_pipeline.datasets.splits import SplitSizes
+from agent_pipeline.judging import JUDGES, Label, Labels, Opinion, Panel, Policy, parse_measures
+from agent_pipeline.judging.curation import Bounds
+from agent_pipeline.judging.tables import curate_sessions, judge_sessions
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.sessions.session import Session
+from agent_pipeline.sessions.tables import SESSIONS, session_row, to_batches
+from agent_pipeline.storage.lake import Lake
+from agent_pipeline_tests.judging.sessions import calls, result, session
+
+KEY = PartitionKey("p", "a")
+MEASURES = ["ended_with_answer", "no_tool_errors"]
+VERDICTS = st.sampled_from([None, "acceptable", "unacceptable"])
+ENDS = {
+    "answers": [{"role": "assistant", "content": "Done."}],
+    "answers otherwise": [{"role": "assistant", "content": "Declined."}],
+    "fails": [calls(("f", {})), result("Error: x"), {"role": "assistant", "content": "Sorry."}],
+    "stops": [calls(("f", {})), result("fine")],
+}
+
+
+@st.composite
+def said(draw: st.DrawFn) -> dict[str, Any]:
+    """What everybody says of one session."""
+    return {
+        "end": draw(st.sampled_from(list(ENDS))),
+        "label": draw(VERDICTS),
+        "judgment": draw(VERDICTS),
+        "score": draw(st.sampled_from([None, 0.0, 0.4, 1.0])),
+        "toxicity": draw(st.sampled_from([None, 0.0, 1.0])),
+        "llm": draw(VERDICTS | st.just("pending")),
+        "error": draw(st.sampled_from([None] * 5 + ["500"])),
+        "attack_succeeded": draw(st.sampled_from([None, False, False, True])),
+        "archived": draw(st.sampled_from([False] * 5 + [True])),
+    }
+
+
+@st.composite
+def policies(draw: st.DrawFn) -> Policy:
+    names = draw(st.permutations(JUDGES))[: draw(st.integers(1, len(JUDGES)))]
+    joined = "".join(name + draw(st.sampled_from(["+", " ", " ", " "])) for name in names).strip("+ ").split()
+    when = draw(st.sampled_from(["exclude", "measures", "acceptable", "unacceptable"]))
+    return Policy(joined, when, metrics=draw(st.sampled_from([{}, {"toxicity": "lower"}])))
+
+
+def by_authority(given_by: dict[str, Any], policy: Policy) -> str | None:
+    """The verdict of the first judge in the policy's order who has one."""
+    if given_by["error"]:
+        return None
+    failed = given_by["end"] in ("fails", "stops")
+    opinions = {
+        "label": given_by["label"],
+        "judgment": given_by["judgment"],
+        "score": {0.0: "unacceptable", 1.0: "acceptable"}.get(given_by["score"]),
+        "metrics": {0.0: "acceptable", 1.0: "unacceptable"}.get(given_by["toxicity"]) if policy.metrics else None,
+        "measures": "unacceptable" if failed else "acceptable",
+        "llm": given_by["llm"] if given_by["llm"] != "pending" else None,
+    }
+    for entry in policy.decided_by:
+        group = {opinions[name] for name in entry.split("+")}
+        if "unacceptable" in group or group == {"acceptable"}:
+            return min(group, key=lambda each: each != "unacceptable")
+        if "llm" in entry.split("+") and given_by["llm"] == "pending":
+            return None
+    unread = any("llm" in entry.split("+") for entry in policy.decided_by) and given_by["llm"] == "pending"
+    fallback = {"measures": opinions["measures"], "exclude": None}
+    return None if unread else fallback.get(policy.when_unjudged, policy.when_unjudged)
+
+
+class Scripted:
+    """A language model that says of each session what it is told to."""
+
+    client = SimpleNamespace(endpoint=SimpleNamespace(concurrency=2))
+
+    def __init__(self, opinions: list[str | None]) -> None:
+        self.opinions = opinions
+
+    def opinion(self, context: Any) -> "Future[Opinion]":
+        future: Future[Opinion] = Future()
+        verdict: Any = self.opinions[int(context.metadata["session_id"])]
+        future.set_result(Opinion(None, pending=True) if verdict == "pending" else Opinion(verdict, name="model"))
+        return future
+
+
+def recorded(number: int, given_by: dict[str, Any]) -> Session:
+    fields = {name: given_by[name] for name in ("judgment", "score", "error", "attack_succeeded", "archived")}
+    scores = {} if given_by["toxicity"] is None else {"toxicity": given_by["toxicity"]}
+    messages = [{"role": "user", "content": "Please."}, *ENDS[given_by["end"]]]
+    return session(messages, str(number), task_key="t", scores=scores, **fields)
+
+
+NUMBERS = count()
+
+
+@given(st.lists(said(), min_size=2, max_size=8), policies(), st.sampled_from([[], ["ended_with_answer"], MEASURES]))
+@settings(max_examples=80, deadline=None)
+def test_no_good_session_is_a_bad_answer_and_no_bad_one_an_example(tmp_path_factory, everyone, policy, required):
+    lake = Lake(str(tmp_path_factory.getbasetemp() / f"authority{next(NUMBERS)}"))
+    rows = [session_row(recorded(number, each)) for number, each in enumerate(everyone)]
+    lake.stage("sessions", KEY, to_batches(rows, SESSIONS), SESSIONS).commit()
+    labels = Labels(by_id={str(number): Label(each["label"]) for number, each in enumerate(everyone) if each["label"]})
+    model: Any = Scripted([each["llm"] for each in everyone]) if policy.has("llm") else None
+    judge_sessions(lake, KEY, Panel(parse_measures(MEASURES), policy, labels, model)).commit()
+    curate_sessions(lake, KEY, required, Bounds(), []).table.commit()
+    curated, counts = Curated.open(lake, KEY, SplitSizes()), Counter[str]()
+    kto = list(labelled_rows(curated.labelled(), curated.ledger, set(), counts))
+    pairs = list(rows_of_cases(curated.cases(counts), curated.ledger, counts, Pairing("all_pairs")))
+    good = {row["session_id"] for row in [*(row for row in kto if row["label"]), *pairs]}
+    bad = {row["session_id"] for row in kto if not row["label"]} | {row["rejected_session_id"] for row in pairs}
+    assert {by_authority(everyone[int(name)], policy) for name in good} <= {"acceptable"}
+    assert {by_authority(everyone[int(name)], policy) for name in bad} <= {"unacceptable"}
+    unfit = {str(number) for number, each in enumerate(everyone) if each["error"] or each["attack_succeeded"] or each["archived"]}
+    assert not unfit & (good | bad)
+    assert all(row["margin"] is None or row["margin"] > 0 for row in pairs)
