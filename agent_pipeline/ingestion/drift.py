@@ -18,9 +18,10 @@ import pyarrow.parquet as pq
 
 from agent_pipeline.errors import DataError
 from agent_pipeline.keys import PartitionKey
+from agent_pipeline.sessions.json_text import decoded_arguments
 from agent_pipeline.sessions.session import canonical_json
 from agent_pipeline.sessions.tables import stored_batches
-from agent_pipeline.sessions.tools import call_shape
+from agent_pipeline.sessions.tools import JSON_TYPES
 from agent_pipeline.storage.lake import Lake, StagedTable
 
 LEAST_DIFFERENCE = 0.1
@@ -156,10 +157,11 @@ def _profile(file: pq.ParquetFile, wanted: list[bool]) -> _Profile:
 
 
 def _count_call(profile: _Profile, called: _Called) -> None:
-    if shape := call_shape(called.name, called.arguments):
+    arguments = decoded_arguments(called.arguments)
+    if isinstance(arguments, dict):
         profile.calls[called.name] += 1
-        for argument, kind in shape[1]:
-            profile.arguments[called.name][argument][kind] += 1
+        for argument, value in arguments.items():
+            profile.arguments[called.name][argument][JSON_TYPES[type(value)]] += 1
 
 
 @lru_cache(maxsize=256)

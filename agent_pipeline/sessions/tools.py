@@ -17,7 +17,7 @@ CallShape = tuple[str, tuple[tuple[str, str], ...]]
 """A tool's name and, by argument name, the JSON types of one call."""
 
 _NAME = re.compile(r"[\w.:/-]+")
-_JSON_TYPES: dict[type, str] = {
+JSON_TYPES: dict[type, str] = {
     bool: "boolean",
     int: "integer",
     float: "number",
@@ -41,7 +41,7 @@ def call_shapes(messages: Iterable[Message]) -> frozenset[CallShape]:
         called = open_calls.pop(message["tool_call_id"], None) if message["role"] == "tool" else None
         arguments = decoded_arguments(called["arguments"]) if called else None
         if called and isinstance(arguments, dict) and _NAME.fullmatch(called["name"]) and not is_tool_error(message["content"]):
-            shapes.add((called["name"], tuple(sorted((name, _JSON_TYPES[type(value)]) for name, value in arguments.items()))))
+            shapes.add((called["name"], tuple(sorted((name, JSON_TYPES[type(value)]) for name, value in arguments.items()))))
     return frozenset(shapes)
 
 
