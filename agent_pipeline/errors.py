@@ -52,6 +52,10 @@ class ExportError(PipelineError):
     """A step of the export failed, or the exported model is not the trained model."""
 
 
+class InfrastructureError(PipelineError):
+    """Something that an agent's run needs is not there (an endpoint, a database): what raises it ends the run without a verdict."""
+
+
 def disk_sentence(error: OSError) -> str | None:
     """What to say of a disk that is full or not ours to write; null for any other error."""
     where = f" at {error.filename}" if error.filename else ""

@@ -28,11 +28,15 @@ class Conversation:
 
 @dataclass(frozen=True)
 class Reply:
-    """An assistant's message in the OpenAI form (None: the conversation is too long for the model), and the tokens that it cost."""
+    """An assistant's message in the OpenAI form (None: the conversation is too long for the model), and the tokens that it cost.
+
+    `finish_reason` is the endpoint's, where one was asked: `length` for a message that was cut off.
+    """
 
     message: Message | None
     prompt_tokens: int = 0
     new_tokens: int = 0
+    finish_reason: str | None = None
 
 
 Player = Callable[[Sequence[Conversation]], list[Reply]]

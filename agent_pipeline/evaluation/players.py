@@ -91,7 +91,10 @@ def endpoint_player(endpoint: Endpoint, called: str = "the model") -> Player:
         said: Message = {"role": "assistant", "content": message.content or ""}
         used = answer.usage
         return Reply(
-            {**said, "tool_calls": calls} if calls else said, used.prompt_tokens if used else 0, used.completion_tokens if used else 0
+            {**said, "tool_calls": calls} if calls else said,
+            used.prompt_tokens if used else 0,
+            used.completion_tokens if used else 0,
+            answer.choices[0].finish_reason,
         )
 
     def reply(conversations: Sequence[Conversation]) -> list[Reply]:

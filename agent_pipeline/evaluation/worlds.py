@@ -21,7 +21,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from agent_pipeline.errors import SettingsError
+from agent_pipeline.errors import InfrastructureError, SettingsError
 from agent_pipeline.sessions.session import Tool
 
 World = Any
@@ -60,7 +60,11 @@ def tool_schemas(world: World) -> list[Tool]:
 
 
 def run_tool(world: World, name: str, arguments: Any) -> str:
-    """What a call returns, as text. A call that the world cannot run gives `{"error": ...}`, as a real tool would."""
+    """What a call returns, as text. A call that the world cannot run gives `{"error": ...}`, as a real tool would.
+
+    Raises:
+        InfrastructureError: the tool says that something it needs is not there.
+    """
     method = tool_methods(world).get(name)
     if method is None:
         return '{"error":"no such tool"}'
@@ -70,6 +74,8 @@ def run_tool(world: World, name: str, arguments: Any) -> str:
         return '{"error":"wrong arguments"}'
     try:
         result = method(*bound.args, **bound.kwargs)
+    except InfrastructureError:
+        raise
     except Exception as error:  # a tool is the user's code; what it raises is what the model is told
         result = {"error": str(error)}
     return result if isinstance(result, str) else json.dumps(result, separators=(",", ":"), ensure_ascii=False)

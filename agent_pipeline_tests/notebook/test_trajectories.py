@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 from agent_pipeline.datasets.ledger import Ledger
 from agent_pipeline.datasets.preferences import comparable
 from agent_pipeline.datasets.splits import SplitSizes
-from agent_pipeline.errors import DataError, SettingsError, StoreError
+from agent_pipeline.errors import DataError, InfrastructureError, SettingsError, StoreError
 from agent_pipeline.judging.client import Endpoint
 from agent_pipeline.notebook.trajectories import (
     AgentTrajectory,
     CollectorConfig,
     EndpointAgent,
-    InfrastructureError,
     SFTConversionConfig,
     TrajectoryCollector,
     TrajectoryFilter,
@@ -277,14 +276,15 @@ def test_an_endpoint_calls_python_tools_and_is_told_what_they_say() -> None:
         called(("dig", "{}"), ("find", '{"where": 1}'), ("find", "[1]")),
         replies("In the shed."),
     ]
-    with endpoint(lambda request, number: script[number]) as server, EndpointAgent(Endpoint(server.url, "m"), [find], "Be brief.") as agent:
+    with endpoint(lambda request, number: script[number]) as server:
+        agent = EndpointAgent(Endpoint(server.url, "m"), [find], "Be brief.")
         (run,) = TrajectoryCollector(agent, judge=lambda run: "shed" in (run.answer or "")).collect([{"id": "t", "prompt": "Where?"}])
     assert [step.observation for step in run.steps] == [
-        '{"place": "shed", "what": "spade", "places": "2"}',
-        "Error: LookupError: there is none",
-        "Error: there is no tool 'dig'; there are find.",
-        "Error: what: Missing required argument; where: Unexpected keyword argument.",
-        "Error: the arguments are no JSON object.",
+        '{"place":"shed","what":"spade","places":"2"}',
+        '{"error":"there is none"}',
+        '{"error":"no such tool"}',
+        '{"error":"wrong arguments"}',
+        '{"error":"wrong arguments"}',
         None,
     ]
     assert [step.parallel for step in run.steps] == [False, True, False, True, True, False]
@@ -309,13 +309,12 @@ def test_an_endpoint_calls_python_tools_and_is_told_what_they_say() -> None:
     ],
 )
 def test_an_endpoint_that_does_not_answer_in_full_makes_no_bad_run(answer, says_why: str) -> None:
-    with endpoint(lambda request, number: answer) as server, EndpointAgent(Endpoint(server.url, "m", retries=0), [find]) as agent:
+    with endpoint(lambda request, number: answer) as server:
+        agent = EndpointAgent(Endpoint(server.url, "m", retries=0), [find])
         collector = TrajectoryCollector(agent, CollectorConfig(require_success=False))
         with pytest.raises(DataError, match=says_why):
             collector.collect(["Where?"])
-        assert [reason for reason, _ in collector.dropped] == ["infrastructure_error"] and collector.collect_single(
-            "Where?"
-        ).success is None
+        assert [reason for reason, _ in collector.dropped] == ["infrastructure_error"]
 
 
 def test_an_endpoint_that_nobody_serves_and_a_url_that_is_none_are_said() -> None:
@@ -349,7 +348,7 @@ def test_a_tools_schema_is_its_signature() -> None:
         },
     }
     assert tool_schema(test_a_tools_schema_is_its_signature)["function"]["parameters"]["properties"] == {}
-    for wrong, sentence in ((lambda x: x, "no name"), (_positional, "parameters without names"), (_held_by_no_json, "cannot hold")):
+    for wrong, sentence in ((lambda x: x, "no name"), (positional, "parameters without names"), (held_by_no_json, "cannot hold")):
         with pytest.raises(SettingsError, match=sentence):
             tool_schema(wrong)
 
@@ -358,10 +357,10 @@ class Unknown:
     """A type that no JSON is of."""
 
 
-def _positional(x: int, /) -> None: ...
+def positional(x: int, /) -> None: ...
 
 
-def _held_by_no_json(x: Unknown) -> None: ...
+def held_by_no_json(x: Unknown) -> None: ...
 
 
 # Filtering and rows

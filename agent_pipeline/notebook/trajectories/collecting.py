@@ -19,7 +19,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from agent_pipeline.datasets.jsonl import json_line
-from agent_pipeline.errors import DataError, PipelineError, SettingsError
+from agent_pipeline.errors import DataError, InfrastructureError, PipelineError, SettingsError
+from agent_pipeline.notebook.intake import session_of_chat, value_of
 from agent_pipeline.notebook.trajectories.model import (
     AgentTrajectory,
     TrajectoryStep,
@@ -40,13 +41,7 @@ Agent = Callable[[Any], Any]
 Judge = Callable[[AgentTrajectory], Any]
 """A bool, a word or a number of a finished run: 1 is success, 0 is none, what lies between is a reward that does not decide."""
 
-_IDS = ("task_id", "id")
-_INSTRUCTIONS = ("instruction", "prompt", "question")
 _FAILURES_IN_A_ROW = 5
-
-
-class InfrastructureError(PipelineError):
-    """Something that a run needs is not there (an endpoint, a database): what raises it ends the run without a verdict."""
 
 
 class Task(NamedTuple):
@@ -121,10 +116,10 @@ class TrajectoryCollector:
             runs.append(run)
         if self.config.path is not None and not self.config.save_intermediate:
             save_trajectories(self.config.path, known)
-        kept = [run for run in runs if self._kept(run)]
+        collected = self._sorted_out(runs)
         if runs and all(run.error for run in runs):
             raise DataError(f"The infrastructure failed every run of the agent, {len(runs)} of {len(tasks)} tasks: {runs[-1].error}")
-        return kept
+        return collected
 
     def collect_single(self, task: Any) -> AgentTrajectory:
         """One run, whatever became of it; `error` says what failed beside the agent.
@@ -149,23 +144,23 @@ class TrajectoryCollector:
 
     def _run(self, run: AgentTrajectory, task: Any) -> AgentTrajectory:
         for ours, theirs in (("tools", "tool_schemas"), ("model_id", "model_id"), ("system_prompt", "system_prompt")):
-            if (value := getattr(self.agent, theirs, None)) and not callable(value):
+            if value := value_of(self.agent, theirs):
                 setattr(run, ours, value)
         answer = self.agent(task)
         if inspect.isawaitable(answer):
             answer = _awaited(answer)
-        if isinstance(answer, Iterator):
-            for step in answer:
-                run.steps.append(_step(step))
-                if len(run.steps) == self.config.max_steps:
-                    run.cut = not is_answer(run.steps[-1])
-                    break
-            if (close := getattr(answer, "close", None)) is not None:
-                close()
+        if not isinstance(answer, Iterator):
+            run = _completed(run, answer)
+            run.cut |= len(run.steps) > self.config.max_steps
+            run.steps = run.steps[: self.config.max_steps]
             return run
-        run = _completed(run, answer)
-        if len(run.steps) > self.config.max_steps:
-            run.steps, run.cut = run.steps[: self.config.max_steps], True
+        for step in answer:
+            run.steps.append(_step(step))
+            if len(run.steps) == self.config.max_steps:
+                run.cut = not is_answer(run.steps[-1])
+                break
+        if (close := getattr(answer, "close", None)) is not None:
+            close()
         return run
 
     def _judge(self, run: AgentTrajectory) -> None:
@@ -185,12 +180,12 @@ class TrajectoryCollector:
         elif run.total_reward is None and run.success is not None:
             run.total_reward = float(run.success)
 
-    def _kept(self, run: AgentTrajectory) -> bool:
-        reason = why_not(run, self.config.require_success)
-        self.counts[reason or "collected"] += 1
-        if reason:
-            self.dropped.append((reason, run))
-        return reason is None
+    def _sorted_out(self, runs: list[AgentTrajectory]) -> list[AgentTrajectory]:
+        """The runs to return; `counts` and `dropped` get what became of each."""
+        reasons = [why_not(run, self.config.require_success) for run in runs]
+        self.counts.update(reason or "collected" for reason in reasons)
+        self.dropped = [(reason, run) for reason, run in zip(reasons, runs, strict=True) if reason]
+        return [run for reason, run in zip(reasons, runs, strict=True) if reason is None]
 
     def _known(self) -> list[AgentTrajectory]:
         """The runs that an earlier collection wrote, without those that failed beside the agent, which the file then has no more."""
@@ -245,12 +240,16 @@ def task_of(task: Any) -> Task:
     Raises:
         DataError: it has no words.
     """
-    name, words = None, task if isinstance(task, str) else next(filter(_is_text, (_get(task, key) for key in _INSTRUCTIONS)), "")
-    if not isinstance(task, str):
-        name = next(filter(_is_text, (_get(task, key) for key in _IDS)), None)
-    if not isinstance(words, str) or not words.strip():
+    words = task if isinstance(task, str) else _text(value_of(task, "instruction", "prompt", "question"))
+    if not words.strip():
         raise DataError(f"A task of type {type(task).__name__} has no words: give a text, or an object with task_id and instruction.")
-    return Task(str(name) if name is not None else f"text:{sha256_of(' '.join(words.lower().split()))[:16]}", words)
+    name = "" if isinstance(task, str) else _text(value_of(task, "task_id", "id"))
+    return Task(name if name.strip() else f"text:{sha256_of(' '.join(words.lower().split()))[:16]}", words)
+
+
+def _text(value: Any) -> str:
+    """A text, or a whole number as one; empty for anything else."""
+    return str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
 
 
 def _completed(run: AgentTrajectory, answer: Any) -> AgentTrajectory:
@@ -262,19 +261,15 @@ def _completed(run: AgentTrajectory, answer: Any) -> AgentTrajectory:
     if isinstance(answer, str):
         answer = {"steps": [TrajectoryStep(answer)]}
     if isinstance(answer, AgentTrajectory):
-        completed = msgspec.structs.replace(answer, task_id=run.task_id, steps=[_step(step) for step in answer.steps])
-        for name in ("instruction", "tools", "model_id", "system_prompt"):
-            if not getattr(completed, name):
-                setattr(completed, name, getattr(run, name))
-        return completed
+        said = {name: getattr(answer, name) or getattr(run, name) for name in ("instruction", "tools", "model_id", "system_prompt")}
+        return msgspec.structs.replace(answer, task_id=run.task_id, steps=[_step(step) for step in answer.steps], **said)
     if not isinstance(answer, Mapping) or not (answer.get("steps") or answer.get("messages")):
         raise DataError(
             f"The agent answered task {run.task_id} with {type(answer).__name__}, which is no run: let it yield steps, or answer with a "
             "trajectory, its last words, or an object with steps or messages, success and reward."
         )
     if answer.get("messages"):
-        chat = to_messages(answer["messages"])
-        session = Session(session_id="", project="", agent="", source="", messages=chat.messages, damage=dict(chat.damage))
+        session = session_of_chat(to_messages(answer["messages"]), None, "trajectories", session_id="", project="", agent="")
         repair_session(session, DEFAULT_POLICY)  # a trajectory has no place for a result without its call
         run = _completed(run, trajectory_of(session))
         run.error = f"the run was recorded with {KINDS[session.broken].meaning}" if session.broken else None
@@ -303,11 +298,3 @@ def _step(step: Any) -> TrajectoryStep:
     stored.reward = number(stored.reward)
     json_line(stored.action_input)
     return stored
-
-
-def _get(task: Any, name: str) -> Any:
-    return task.get(name) if isinstance(task, Mapping) else getattr(task, name, None)
-
-
-def _is_text(value: Any) -> bool:
-    return (isinstance(value, str) and bool(value.strip())) or (isinstance(value, int) and not isinstance(value, bool))

@@ -4,20 +4,19 @@ import json
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal, get_args
 
-from agent_pipeline.datasets.sft import to_last_assistant
+from agent_pipeline.datasets.splits import TaskSplit, with_splits
 from agent_pipeline.errors import DataError, SettingsError
-from agent_pipeline.notebook.intake import Intake
-from agent_pipeline.notebook.trajectories.collecting import why_not
+from agent_pipeline.notebook.intake import Intake, counted, without_system
+from agent_pipeline.notebook.trajectories.collecting import Agent, CollectorConfig, Judge, TrajectoryCollector, why_not
 from agent_pipeline.notebook.trajectories.model import AgentTrajectory, session_of
 from agent_pipeline.redaction import RedactionOptions
 from agent_pipeline.sessions.session import Message, Tool
+from agent_pipeline.training.families import hermes
 from agent_pipeline.training.rendering import as_template_wants
 
 Format = Literal["chatml", "chatml_text", "alpaca"]
-TEMPLATE = Path(__file__).parents[2] / "training" / "hermes_chatml.jinja"
 
 
 @dataclass(frozen=True)
@@ -113,27 +112,48 @@ class TrajectoryToSFTConverter:
 
     def _row(self, trajectory: AgentTrajectory) -> dict[str, Any] | str:
         session = session_of(trajectory)
-        if self.config.system_prompt is not None:
-            others = [message for message in session.messages if message["role"] != "system"]
-            system = [{"role": "system", "content": self.config.system_prompt}] if self.config.system_prompt else []
-            session.messages = system + others
-        if reason := self._intake.take(session):
-            return reason
-        messages = to_last_assistant(session.messages)
-        if not messages:
-            return "no_assistant_message"
-        lineage = {"session_id": session.session_id, "content_sha256": session.content_sha256(), "task_key": session.task_key}
-        alpaca = self.config.format == "alpaca"
+        if (system := self.config.system_prompt) is not None:
+            session.messages = [*([{"role": "system", "content": system}] if system else []), *without_system(session.messages)]
+        example = self._intake.take(session)
+        if isinstance(example, str):
+            return example
+        messages, tools, alpaca = example.messages, session.tools, self.config.format == "alpaca"
         if alpaca or not self.config.include_observation:
             if sum(message["role"] == "user" for message in messages) != 1:
                 return "not_one_user_message"
             run = react_text(messages, self.config.include_observation)
             if alpaca:
-                return _alpaca(messages, session.tools, run) | lineage
+                return _alpaca(messages, tools, run) | example.lineage
             messages = [*(message for message in messages if message["role"] in ("system", "user")), {"role": "assistant", "content": run}]
         if self.config.format == "chatml":
-            return {"messages": messages, "tools": session.tools, **lineage}
-        return {"text": chatml_text(messages, session.tools), **lineage}
+            return {"messages": messages, "tools": tools, **example.lineage}
+        return {"text": chatml_text(messages, tools), **example.lineage}
+
+
+def collect_and_convert(
+    agent: Agent,
+    tasks: Iterable[Any],
+    min_reward: float = 0.5,
+    require_success: bool = True,
+    *,
+    collector: CollectorConfig | None = None,
+    conversion: SFTConversionConfig | None = None,
+    judge: Judge | None = None,
+    split: TaskSplit | None = None,
+) -> list[dict[str, Any]]:
+    """Rows of the runs that went well, in the order of the tasks; with `split` (a ledger), each has the split of its task.
+
+    Raises:
+        DataError: none did; says what became of them.
+    """
+    collecting = TrajectoryCollector(agent, collector or CollectorConfig(require_success=require_success), judge)
+    runs = collecting.collect(tasks)
+    chosen, converter = TrajectoryFilter(min_reward, require_success), TrajectoryToSFTConverter(conversion)
+    rows = converter.convert(chosen.filter(runs))
+    if not rows:
+        reasons = counted(collecting.counts | Counter(chosen.get_stats(runs)["dropped"]) | converter.counts, "trajectories")
+        raise DataError(f"No run of the agent makes a training row ({reasons}): lower min_reward, or give tasks that it can do.")
+    return rows if split is None else list(with_splits(rows, split))
 
 
 def react_text(messages: list[Message], observations: bool = True) -> str:
@@ -158,7 +178,7 @@ def chatml_text(messages: list[Message], tools: list[Tool]) -> str:
     from transformers.utils.chat_template_utils import render_jinja_template
 
     chat = as_template_wants(messages, "dict")
-    texts, _ = render_jinja_template(conversations=[chat], tools=tools or None, chat_template=TEMPLATE.read_text(encoding="utf-8"))
+    texts, _ = render_jinja_template(conversations=[chat], tools=tools or None, chat_template=hermes())
     return str(texts[0])
 
 

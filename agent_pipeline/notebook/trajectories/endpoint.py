@@ -4,108 +4,92 @@ A tool's schema follows from its signature, and its arguments are checked agains
 the agent can repair a wrong call. An endpoint that does not answer is a failure of the infrastructure (InfrastructureError).
 """
 
+import functools
 import inspect
-import json
 import re
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Self
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
-from agent_pipeline.errors import SettingsError
+from agent_pipeline.errors import InfrastructureError, SettingsError
+from agent_pipeline.evaluation.episodes import Conversation, Reply, play
+from agent_pipeline.evaluation.players import endpoint_player
 from agent_pipeline.judging.client import Endpoint
-from agent_pipeline.notebook.trajectories.collecting import InfrastructureError, task_of
-from agent_pipeline.notebook.trajectories.model import TrajectoryStep, decoded_input
-from agent_pipeline.sessions.session import Message, Tool
+from agent_pipeline.notebook.trajectories.collecting import task_of
+from agent_pipeline.notebook.trajectories.model import AgentTrajectory, trajectory_of
+from agent_pipeline.sessions.session import Session, Tool
 
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_ENDS = {"length": "was cut off at its longest answer: raise max_tokens in parameters", "content_filter": "was kept back by a filter"}
+_NAME = re.compile(r"(?!_|(?:reset|get_reward|system|tools)$)[A-Za-z0-9_-]{1,64}")
+"""What an endpoint takes, without the names that mean something in a world."""
+_NOT_IN_FULL = {
+    "length": "was cut off at its longest answer: raise max_tokens in parameters",
+    "content_filter": "was kept back by a filter",
+}
 
 
 class EndpointAgent:
-    """A model that calls tools until it answers in words; a context manager. Yields a step for each call and one for the answer.
-
-    Who runs it sets the limit of steps (`TrajectoryCollector`).
+    """A model that calls tools until it answers in words, or after `max_turns` messages. It plays each task as an episode whose world is
+    the functions.
 
     Raises:
         SettingsError: the URL is none, or a function can be no tool.
     """
 
-    def __init__(self, endpoint: Endpoint, tools: Iterable[Callable[..., Any]] = (), system_prompt: str = "") -> None:
-        self._functions = {function.__name__: function for function in tools}
-        self.tool_schemas = [tool_schema(function) for function in self._functions.values()]
-        self.model_id, self.system_prompt, self._endpoint = endpoint.model, system_prompt, endpoint
-        self._client = endpoint.connect("The agent's endpoint")
+    def __init__(self, endpoint: Endpoint, tools: Iterable[Callable[..., Any]] = (), system_prompt: str = "", max_turns: int = 10) -> None:
+        functions = list(tools)
+        self.tool_schemas = [tool_schema(function) for function in functions]
+        self.model_id, self.system_prompt, self.max_turns, self._endpoint = endpoint.model, system_prompt, max_turns, endpoint
+        self._player = endpoint_player(endpoint, "The agent's endpoint")
+        self._world = type(
+            "FunctionTools",
+            (),
+            {function.__name__: staticmethod(_checked(function)) for function in functions}
+            | {"system": system_prompt, "tools": self.tool_schemas, "reset": lambda self, words: words, "get_reward": lambda self: 0.0},
+        )
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._client.close()
-
-    def __call__(self, task: Any) -> Iterator[TrajectoryStep]:
+    def __call__(self, task: Any) -> AgentTrajectory:
         """Work on one task.
 
         Raises:
-            InfrastructureError: the endpoint did not answer, or not in full.
+            InfrastructureError: the endpoint did not answer, or not in full; or a tool raised it.
         """
-        messages: list[Message] = [{"role": "system", "content": self.system_prompt}] if self.system_prompt else []
-        messages.append({"role": "user", "content": task_of(task).instruction})
-        while True:
-            reply = self._asked(messages)
-            words, calls = reply.content or "", [call for call in reply.tool_calls or () if call.type == "function"]
-            if not calls:
-                yield TrajectoryStep(words)
-                return
-            requested = [
-                {"id": call.id, "type": "function", "function": {"name": call.function.name, "arguments": call.function.arguments}}
-                for call in calls
-            ]
-            messages.append({"role": "assistant", "content": words, "tool_calls": requested})
-            for place, call in enumerate(calls):
-                step = TrajectoryStep(
-                    "" if place else words, call.function.name, **decoded_input(call.function.arguments), parallel=place > 0
-                )
-                step.observation = self._observed(step)
-                messages.append({"role": "tool", "tool_call_id": call.id, "content": step.observation})
-                yield step
+        (episode,) = play(self._world, [{"words": task_of(task).instruction}], self._answers, self.max_turns)
+        session = Session(session_id="", project="", agent="", source="", messages=episode.messages, tools=self.tool_schemas)
+        run = trajectory_of(session)
+        run.cut = episode.end == "too many turns"
+        return run
 
-    def _asked(self, messages: list[Message]) -> Any:
+    def _answers(self, conversations: Sequence[Conversation]) -> list[Reply]:
+        """What the endpoint answers, in full."""
         import openai
 
-        body = self._endpoint.parameters | ({"tools": self.tool_schemas} if self.tool_schemas else {})
-        where = f"The agent's endpoint {self._endpoint.url} (model {self.model_id})"
         try:
-            done = self._client.chat.completions.create(model=self.model_id, messages=messages, extra_body=body)  # type: ignore[arg-type]
-            choice = done.choices[0]
-            reply, ended = choice.message, choice.finish_reason
-            if reply is None:
-                raise ValueError("no message")
+            replies = self._player(conversations)
         except (openai.APIError, ValueError, AttributeError, TypeError, IndexError) as error:
             # A server that is none of these answers 200 with anything.
             raise InfrastructureError(
-                f"{where} did not answer ({type(error).__name__}: {str(error)[:200]}): start it, or correct its URL, model or key."
+                f"The agent's endpoint {self._endpoint.url} (model {self.model_id}) did not answer ({type(error).__name__}: "
+                f"{str(error)[:200]}): start it, or correct its URL, model or key."
             ) from error
-        if ended in _ENDS:
-            raise InfrastructureError(f"An answer of the model {self.model_id} {_ENDS[ended]}.")
-        return reply
+        for reply in replies:
+            if reply.message is None:
+                raise InfrastructureError(f"The conversation is too long for the model {self.model_id}: let its server take longer ones.")
+            if reply.finish_reason in _NOT_IN_FULL:
+                raise InfrastructureError(f"An answer of the model {self.model_id} {_NOT_IN_FULL[reply.finish_reason]}.")
+        return replies
 
-    def _observed(self, step: TrajectoryStep) -> str:
-        """What the tool answered, or what was wrong with the call."""
-        from pydantic import ValidationError, validate_call
 
-        function = self._functions.get(step.action)
-        if function is None:
-            return f"Error: there is no tool {step.action!r}; there are {', '.join(self._functions) or 'none'}."
-        if step.invalid_input:
-            return "Error: the arguments are no JSON object."
-        try:
-            return _text(validate_call(function)(**step.action_input))
-        except ValidationError as error:
-            wrong = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors(include_url=False))
-            return f"Error: {wrong}."
-        except InfrastructureError:
-            raise
-        except Exception as error:  # a tool may raise anything, and the model is to go on from there
-            return f"Error: {type(error).__name__}: {error}"
+def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function with its arguments checked by their types, and its result as JSON has it."""
+    from pydantic import validate_call
+    from pydantic_core import to_jsonable_python
+
+    checked = validate_call(function)
+
+    @functools.wraps(function)
+    def tool(*args: Any, **kwargs: Any) -> Any:
+        return to_jsonable_python(checked(*args, **kwargs))
+
+    return tool
 
 
 def tool_schema(function: Callable[..., Any]) -> Tool:
@@ -124,7 +108,8 @@ def tool_schema(function: Callable[..., Any]) -> Tool:
     name = getattr(function, "__name__", "")
     if not _NAME.fullmatch(name):
         raise SettingsError(
-            f"The tool {name or function!r} has no name that an endpoint takes: give a function with letters, digits, _ and -."
+            f"The tool {name or function!r} has no name that an endpoint takes: give a function with letters, digits, _ and -, not called "
+            "reset, get_reward, system or tools."
         )
     try:
         adapter: TypeAdapter[Any] = TypeAdapter(function)  # type: ignore[arg-type]
@@ -136,11 +121,3 @@ def tool_schema(function: Callable[..., Any]) -> Tool:
     # A template that renders tools wants `properties`, empty or not.
     parameters.setdefault("properties", {})
     return {"type": "function", "function": {"name": name, "description": inspect.getdoc(function) or "", "parameters": parameters}}
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    from pydantic_core import to_jsonable_python
-
-    return json.dumps(to_jsonable_python(value), ensure_ascii=False)
