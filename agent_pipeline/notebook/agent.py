@@ -6,22 +6,20 @@ The adapter is the one that the asset `sft_adapter` would train from the same ro
 import json
 import math
 import shutil
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agent_pipeline.config.settings import load_settings
 from agent_pipeline.datasets.jsonl import write_atomically
 from agent_pipeline.errors import DataError, ModelError
 from agent_pipeline.evaluation.turns import Answering
 from agent_pipeline.notebook.coresets import CoresetSelector
+from agent_pipeline.notebook.models import base_model, copied_model
 from agent_pipeline.notebook.samples import Row, rows_only
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.selection.buffer import OnlineContinualLearner
 from agent_pipeline.sessions.session import json_bytes
 from agent_pipeline.training.adapter import train_adapter
-from agent_pipeline.training.base_model import BaseModel, resolve_base_model
 from agent_pipeline.training.config import TrainingConfig
 
 if TYPE_CHECKING:
@@ -128,7 +126,7 @@ class AgentSFTTrainer:
 
         Raises DataError for data that cannot be trained on, ModelError for a base model that cannot, SettingsError.
         """
-        config, base = self.config, self._base()
+        config, base = self.config, base_model(self.config.base_model)
         rows, counted = rows_only(config.train_data)
         heldout = rows_only(config.eval_data, "select")[0] if config.eval_data is not None else []
         counts = {**counted}
@@ -142,7 +140,11 @@ class AgentSFTTrainer:
         learner = None
         if config.use_online_continual:
             learner = self._buffer(out_dir)
-            stream = _mixed(learner, rows, config.batch_size)
+            stream: list[Row] = []
+            for start in range(0, len(rows), config.batch_size):
+                batch = rows[start : start + config.batch_size]
+                stream += learner.mix_with_replay(batch)
+                learner.update_buffer(batch)
             counts["replayed"] = len(stream) - len(rows)
             rows = stream
         building = out_dir / ".training"
@@ -187,10 +189,7 @@ class AgentSFTTrainer:
         """
         if self.model_path is None:
             raise ModelError("There is no trained model to save: call train() or load_model(path) first.")
-        target = Path(path).expanduser()
-        if target.resolve() != self.model_path.resolve():
-            shutil.copytree(self.model_path, target, dirs_exist_ok=True)
-        return str(target)
+        return copied_model(self.model_path, path)
 
     def load_model(self, path: str | Path) -> None:
         """Take up a model that `save_model` or `train` left. Raises ModelError where there is none."""
@@ -213,12 +212,8 @@ class AgentSFTTrainer:
     def answering(self) -> Answering:
         """The model with its tokenizer and template, loaded at its first use. Raises ModelError."""
         if self._loaded is None:
-            self._loaded = Answering.of(self._base(), self.model_path, self.config.max_seq_length, self._progress)
+            self._loaded = Answering.of(base_model(self.config.base_model), self.model_path, self.config.max_seq_length, self._progress)
         return self._loaded
-
-    def _base(self) -> BaseModel:
-        settings = load_settings()
-        return resolve_base_model(self.config.base_model, settings.cache_path, settings.trust_remote_code)
 
     def _coreset(self, rows: list[Row]) -> list[Row]:
         asked = self.config.coreset_target_size
@@ -237,13 +232,3 @@ class AgentSFTTrainer:
             raise DataError(f"The replay buffer {path} cannot be read ({error}): remove it to begin anew.") from error
         # Not with the seed of the last time: it would draw the same rows again.
         return replace(self.config.learner(), seed=self.config.seed + seen, buffer=rows[: self.config.continual_buffer_size], seen=seen)
-
-
-def _mixed(learner: OnlineContinualLearner, rows: Sequence[Row], size: int) -> list[Row]:
-    """The rows as a stream of batches, each mixed with rows of earlier ones."""
-    stream: list[Row] = []
-    for start in range(0, len(rows), size):
-        batch = rows[start : start + size]
-        stream += learner.mix_with_replay(batch)
-        learner.update_buffer(batch)
-    return stream

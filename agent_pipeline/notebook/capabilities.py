@@ -18,23 +18,20 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
-from agent_pipeline.config.settings import load_settings
 from agent_pipeline.errors import ArgumentError, DataError
+from agent_pipeline.evaluation.players import message_of
 from agent_pipeline.evaluation.samples import TurnSample, expected_calls, turn_samples
 from agent_pipeline.evaluation.scoring import same, score
-from agent_pipeline.evaluation.turns import Answering, plain
-from agent_pipeline.judging import ConfiguredMeasure, EvaluationContext, parse_measures
+from agent_pipeline.evaluation.turns import plain
+from agent_pipeline.judging import ConfiguredMeasure, EvaluationContext, parse_measure
+from agent_pipeline.notebook.models import answering_of
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.sessions.session import Message, Tool, sha256_of
 from agent_pipeline.sessions.text import message_texts
-from agent_pipeline.training.base_model import resolve_base_model
 from agent_pipeline.training.families import Call, Reply, read_reply
-from agent_pipeline.training.templates import load_tokenizer
 
-CAPABILITIES = ("tool_use", "planning", "reasoning", "instruction_following")
 USUAL_INSTRUCTIONS = ("arguments_match_schema", "no_refusal")
 
 Model = Callable[[list[Message], list[Tool]], "str | Message"]
@@ -117,21 +114,13 @@ class AgentCapabilityEvaluator:
             steps = Counter(sample.row_id for sample in samples)
             samples = [sample for sample in samples if steps[sample.row_id] > 1]
         said = [(sample, text) for sample, text in zip(samples, replies(samples), strict=True) if text is not None]
-        found = _SCORED[cap](said, {row["row_id"]: row for row in rows})
-        details = {**found.details, "conversations": len(rows), **counts, "too_long": len(samples) - len(said)}
-        return CapabilityScore(cap, found.score, found.num_samples, details)
+        scores, details = _SCORED[cap](said, {row["row_id"]: row for row in rows})
+        details |= {"conversations": len(rows), **counts, "too_long": len(samples) - len(said)}
+        return CapabilityScore(cap, _mean(scores), len(scores), details)
 
     def _replies(self, model: Any) -> "_Replies":
-        found = getattr(model, "answering", None)
-        if isinstance(model, str | Path):
-            settings = load_settings()
-            base = resolve_base_model(str(model), settings.cache_path, settings.trust_remote_code)
-            found = Answering.of(base, None, self.max_length, self.progress)
-        elif hasattr(model, "get_output_embeddings"):
-            tokenizer, template = load_tokenizer(Path(model.name_or_path))
-            found = Answering(model.eval(), tokenizer, template, self.max_length, self.progress)
-        if isinstance(found, Answering):
-            return lambda samples: found.on(samples, self.max_new_tokens)
+        if (answering := answering_of(model, self.max_length, self.progress)) is not None:
+            return lambda samples: answering.on(samples, self.max_new_tokens)
         if callable(model):
             return lambda samples: [_text(model(sample.prompt, sample.tools)) for sample in samples]
         raise ArgumentError(f"A {type(model).__name__} is no model: give a model of transformers, its name, a trainer, or a function.")
@@ -140,20 +129,22 @@ class AgentCapabilityEvaluator:
 _Replies = Callable[[Sequence[TurnSample]], Sequence[str | None]]
 _Said = Sequence[tuple[TurnSample, str]]
 _Rows = Mapping[str, Mapping[str, Any]]
+_Scored = tuple[Sequence[float], dict[str, Any]]
+"""The scores that a capability is the mean of, and the details: `of` what they are, and the parts."""
 
 
-def _tool_use(said: _Said, rows: _Rows) -> CapabilityScore:
+def _tool_use(said: _Said, rows: _Rows) -> _Scored:
     scores = [score(sample, text) for sample, text in said]
-    parts = {
+    return [bool(each.exact) for each in scores], {
+        "of": "turns with calls",
         "called": _mean([each.call_or_answer for each in scores]),
         "tool_name": _mean([bool(each.tool_name) for each in scores]),
         "arguments": _mean([bool(each.arguments) for each in scores]),
         "invalid_calls": sum(each.invalid_call for each in scores),
     }
-    return CapabilityScore("tool_use", _mean([bool(each.exact) for each in scores]), len(scores), {"of": "turns with calls", **parts})
 
 
-def _planning(said: _Said, rows: _Rows) -> CapabilityScore:
+def _planning(said: _Said, rows: _Rows) -> _Scored:
     plans: dict[str, list[bool]] = defaultdict(list)
     for sample, text in said:
         each = score(sample, text)
@@ -161,59 +152,59 @@ def _planning(said: _Said, rows: _Rows) -> CapabilityScore:
     progress = [(steps.index(False) if False in steps else len(steps)) / len(steps) for steps in plans.values()]
     steps = [step for plan in plans.values() for step in plan]
     parts = {"complete": _mean([each == 1 for each in progress]), "next_step": _mean(steps), "steps": len(steps)}
-    return CapabilityScore("planning", _mean(progress), len(progress), {"of": "conversations of several steps", **parts})
+    return progress, {"of": "conversations of several steps", **parts}
 
 
-def _reasoning(said: _Said, rows: _Rows) -> CapabilityScore:
+def _reasoning(said: _Said, rows: _Rows) -> _Scored:
     chains: dict[str, list[float]] = defaultdict(list)
     faults: Counter[str] = Counter()
     for sample, text in said:
         parsed = read_reply(text)
-        if fault := _incoherent(sample, parsed, text):
+        if fault := _incoherent(sample, parsed):
             faults[fault] += 1
         due = bool(sample.calls) == parsed.is_call
-        agrees = 0.0 if fault or not due else 1.0 if sample.calls else _f1(text, sample.text)
-        chains[sample.row_id].append(agrees)
+        chains[sample.row_id].append(0.0 if fault or not due else 1.0 if sample.calls else _f1(text, sample.text))
     coherence = [sum(steps) / len(steps) for steps in chains.values()]
-    parts = {"steps": sum(map(len, chains.values())), "faults": dict(sorted(faults.items()))}
-    return CapabilityScore("reasoning", _mean(coherence), len(coherence), {"of": "chains", **parts})
+    return coherence, {"of": "chains", "steps": sum(map(len, chains.values())), "faults": dict(sorted(faults.items()))}
 
 
-def _instruction_following(said: _Said, rows: _Rows) -> CapabilityScore:
+def _instruction_following(said: _Said, rows: _Rows) -> _Scored:
     followed: list[bool] = []
-    strict: list[bool] = []
+    whole_turns: list[bool] = []
     missed: Counter[str] = Counter()
     for sample, text in said:
-        kept = {name: passed for name, passed in _instructions(sample, text, rows[sample.row_id]) if passed is not None}
-        followed += kept.values()
-        strict += [all(kept.values())] if kept else []
-        missed.update(name for name, passed in kept.items() if not passed)
-    parts = {"all_of_a_turn": _mean(strict), "turns": len(strict), "missed": dict(sorted(missed.items()))}
-    return CapabilityScore("instruction_following", _mean(followed), len(followed), {"of": "instructions", **parts})
+        taken = {name: passed for name, passed in _instructions(sample, text, rows[sample.row_id]) if passed is not None}
+        followed += taken.values()
+        whole_turns += [all(taken.values())] if taken else []
+        missed.update(name for name, passed in taken.items() if not passed)
+    parts = {"all_of_a_turn": _mean(whole_turns), "turns": len(whole_turns), "missed": dict(sorted(missed.items()))}
+    return followed, {"of": "instructions", **parts}
 
 
-_SCORED: dict[str, Callable[[_Said, _Rows], CapabilityScore]] = {
+_SCORED: dict[str, Callable[[_Said, _Rows], _Scored]] = {
     "tool_use": _tool_use,
     "planning": _planning,
     "reasoning": _reasoning,
     "instruction_following": _instruction_following,
 }
+CAPABILITIES = tuple(_SCORED)
 
 
 def _instructions(sample: TurnSample, text: str, row: Mapping[str, Any]) -> list[tuple[str, bool | None]]:
     """Each instruction of a turn, and whether the reply follows it (`None`: it says nothing of this reply)."""
     parsed = read_reply(text)
     given = row.get("instructions")
-    named = [each if isinstance(each, str) else ConfiguredMeasure(getattr(each, "__name__", "function"), each) for each in given or ()]
-    measures = [*parse_measures([each for each in named if isinstance(each, str)] or (() if given else USUAL_INSTRUCTIONS))]
-    measures += [each for each in named if isinstance(each, ConfiguredMeasure)]
+    measures = [
+        parse_measure(each) if isinstance(each, str) else ConfiguredMeasure(getattr(each, "__name__", "function"), each)
+        for each in given or USUAL_INSTRUCTIONS
+    ]
     asked = sample.prompt[-1:] if sample.prompt and sample.prompt[-1]["role"] == "user" else []
-    context = EvaluationContext([*asked, _message(parsed, text)], sample.tools)
+    context = EvaluationContext([*asked, message_of(text)], sample.tools)
     due: list[tuple[str, bool | None]] = [] if given else [("call_or_answer", bool(sample.calls) == parsed.is_call)]
     return [*due, *((each.name, each.take(context).passed) for each in measures)]
 
 
-def _incoherent(sample: TurnSample, parsed: Reply, text: str) -> str | None:
+def _incoherent(sample: TurnSample, parsed: Reply) -> str | None:
     """What breaks the chain at a reply: `invalid_call`, `repeated_call`, `ungrounded_argument`, `ungrounded_number`; `None`: nothing."""
     before = " ".join(text for message in sample.prompt for text in message_texts(message))
     if parsed.invalid:
@@ -236,10 +227,8 @@ def _same_call(one: Call, other: Call) -> bool:
 
 def _values(arguments: Any) -> list[Any]:
     """The texts and numbers in a call's arguments."""
-    if isinstance(arguments, dict):
-        return [value for each in arguments.values() for value in _values(each)]
-    if isinstance(arguments, list):
-        return [value for each in arguments for value in _values(each)]
+    if isinstance(arguments, dict | list):
+        return [value for each in (arguments.values() if isinstance(arguments, dict) else arguments) for value in _values(each)]
     return [arguments] if isinstance(arguments, str | int | float) and not isinstance(arguments, bool) else []
 
 
@@ -250,19 +239,6 @@ def _f1(one: str, other: str) -> float:
         return float(left == right)
     common = sum((left & right).values())
     return 2 * common / (left.total() + right.total())
-
-
-def _message(parsed: Reply, text: str) -> Message:
-    """A reply as an assistant's message."""
-    calls = [
-        {
-            "id": f"call_{number}",
-            "type": "function",
-            "function": {"name": call.name, "arguments": json.dumps(call.arguments, ensure_ascii=False)},
-        }
-        for number, call in enumerate(parsed.calls, 1)
-    ]
-    return {"role": "assistant", "content": parsed.text, **({"tool_calls": calls} if calls else {})}
 
 
 def _text(reply: Any) -> str:

@@ -4,21 +4,18 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agent_pipeline.config.settings import load_settings
 from agent_pipeline.errors import DataError
+from agent_pipeline.notebook.models import MAX_LENGTH, answering_of
 from agent_pipeline.selection.clusters import neighbourhood
 from agent_pipeline.selection.coresets import CoresetOptions, select
 from agent_pipeline.selection.embeddings import conversation_text, embed
 from agent_pipeline.selection.pool import LOSS_RATIO, candidate
 from agent_pipeline.selection.strategies import strategy
 from agent_pipeline.sessions.session import sha256_of
-from agent_pipeline.training.base_model import resolve_base_model
 from agent_pipeline.training.encoding import encode_row
-from agent_pipeline.training.losses import encoded_losses, row_losses
-from agent_pipeline.training.templates import load_tokenizer
+from agent_pipeline.training.losses import encoded_losses
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,8 +23,6 @@ if TYPE_CHECKING:
 Sample = dict[str, Any]
 LossModel = Callable[[list[Sample]], Sequence[float | None]]
 """Gives each sample's loss in order; `None` where it has none."""
-
-MAX_LENGTH = 2048
 
 
 @dataclass
@@ -72,14 +67,10 @@ class CoresetSelector:
             DataError: `model` is none of these, or gives another number of losses.
             ModelError: it cannot be loaded.
         """
-        rows = [{"tools": [], "session_id": row["row_id"], **row} for row in _with_ids(samples)]
-        if isinstance(model, str | Path):
-            base = resolve_base_model(str(model), load_settings().cache_path)
-            return [each.loss for each in row_losses(rows, base, max_length=MAX_LENGTH)]
-        if hasattr(model, "get_output_embeddings"):
-            tokenizer, _ = load_tokenizer(Path(model.name_or_path))
-            encoded = [encode_row(tokenizer, row, MAX_LENGTH) for row in rows]
-            return [each.loss for each in encoded_losses(model, [row.encoded if row else None for row in encoded])]
+        if (answering := answering_of(model)) is not None:
+            rows = [{"tools": [], "session_id": row["row_id"], **row} for row in _with_ids(samples)]
+            encoded = [encode_row(answering.tokenizer, row, MAX_LENGTH) for row in rows]
+            return [each.loss for each in encoded_losses(answering.model, [row.encoded if row else None for row in encoded])]
         if not callable(model):
             raise DataError(
                 f"The coreset strategy '{self.strategy}' needs a model that gives each sample's loss: pass model, a model of transformers, "

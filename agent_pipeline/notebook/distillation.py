@@ -6,15 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from agent_pipeline.datasets.sft import to_last_assistant
 from agent_pipeline.datasets.splits import TaskSplit, with_splits
 from agent_pipeline.errors import DataError
-from agent_pipeline.notebook.intake import Intake
+from agent_pipeline.notebook.intake import Intake, counted, session_of_chat, value_of, why_filtered, without_system, words_only
 from agent_pipeline.redaction import RedactionOptions
 from agent_pipeline.sessions.chat import to_messages
-from agent_pipeline.sessions.session import Message, Session, canonical_json, sha256_of
+from agent_pipeline.sessions.session import Session, canonical_json, sha256_of
 from agent_pipeline.sessions.tables import to_table
-from agent_pipeline.sources.formats.fields import elements, function_tools
+from agent_pipeline.sources.formats.fields import elements
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -30,10 +29,6 @@ DISTILLATION = pa.schema(
         pa.field("tools", pa.json_(), nullable=False),
     ]
 )
-
-_IDS = ("session_id", "id")
-_TASKS = ("task_id", "prompt_id", "case_id")
-_MODELS = ("model", "model_id")
 
 
 def eval_results_to_sft_dataset(
@@ -66,81 +61,67 @@ def eval_results_to_sft_dataset(
     from datasets import Dataset
 
     counts = Counter() if counts is None else counts
-    intake = Intake(redaction or RedactionOptions())
-    found = results if isinstance(results, list | tuple) else _get(results, "results")
-    if not isinstance(found, Iterable) or isinstance(found, str | bytes | Mapping):
+    intake = Intake(redaction)
+    runs = results if isinstance(results, list | tuple) else value_of(results, "results")
+    if not isinstance(runs, Iterable) or isinstance(runs, str | bytes | Mapping):
         raise DataError(f"Evaluation results of type {type(results).__name__} hold no list results: give the runs of an evaluation.")
     rows = []
-    for result in found:
+    for run in runs:
         counts["results"] += 1
-        if reason := _passed_over(result, filter_passed, filter_fn):
+        if reason := _why_passed_over(run, filter_passed) or why_filtered(run, filter_fn):
             counts[reason] += 1
             continue
-        session = _session(result, include_system, include_tool_calls, _named(result, _MODELS) or _named(results, _MODELS) or teacher)
-        reason = intake.take(session)
-        messages = to_last_assistant(session.messages)
-        if reason or not messages:
-            counts[reason or "no_assistant_message"] += 1
+        example = intake.take(_session(run, include_system, include_tool_calls, _model(run) or _model(results) or teacher))
+        if isinstance(example, str):
+            counts[example] += 1
             continue
         counts["rows"] += 1
-        rows.append(
-            {
-                "session_id": session.session_id,
-                "content_sha256": session.content_sha256(),
-                "task_key": session.task_key,
-                "teacher": session.model_id,
-                "student": student,
-                "messages": messages,
-                "tools": session.tools if include_tool_calls else [],
-            }
-        )
+        session = example.session
+        tools = session.tools if include_tool_calls else []
+        rows.append(example.lineage | {"teacher": session.model_id, "student": student, "messages": example.messages, "tools": tools})
     if not rows:
-        reasons = ", ".join(f"{name} {count}" for name, count in sorted(counts.items()) if count) or "there are no results"
+        reasons = counted(counts) or "there are no results"
         raise DataError(f"No evaluation result can be trained on ({reasons}): run the evaluation on tasks that the teacher passes.")
     if split is None:
         return Dataset(to_table(rows, DISTILLATION))
     return Dataset(to_table(with_splits(rows, split), DISTILLATION.append(pa.field("split", pa.string(), nullable=False))))
 
 
-def _passed_over(result: Any, filter_passed: bool, filter_fn: Callable[[Any], bool] | None) -> str | None:
-    passed = _get(result, "passed")
-    if filter_passed and passed is not True:
-        return "passed_unknown" if passed is None else "not_passed"
-    try:
-        return None if filter_fn is None or filter_fn(result) else "filtered"
-    except Exception as error:  # a user's predicate may raise anything; it must cost its own result
-        return f"filter_raised: {type(error).__name__}: {error}"
+def _why_passed_over(run: Any, filter_passed: bool) -> str | None:
+    passed = value_of(run, "passed")
+    if not filter_passed or passed is True:
+        return None
+    return "passed_unknown" if passed is None else "not_passed"
 
 
-def _session(result: Any, include_system: bool, include_tool_calls: bool, teacher: str | None) -> Session:
-    """A result as a session, before any repair."""
-    history = _get(result, "history")
+def _model(record: Any) -> str | None:
+    return _text(record, "model", "model_id")
+
+
+def _session(run: Any, include_system: bool, include_tool_calls: bool, teacher: str | None) -> Session:
+    """A run as a session, before any repair."""
+    history = value_of(run, "history")
     chat = to_messages(history)
-    tools, strange = function_tools(_get(result, "tools"))
-    chat.damage["invalid_tools"] += strange
-    messages = chat.messages if include_tool_calls else said_only(chat.messages)
+    if not include_tool_calls:
+        chat.messages = words_only(chat.messages)
     if not include_system:
-        messages = [message for message in messages if message["role"] != "system"]
-    return Session(
-        session_id=_named(result, _IDS) or f"result:{sha256_of(_jsonable(history))[:16]}",
+        chat.messages = without_system(chat.messages)
+    return session_of_chat(
+        chat,
+        value_of(run, "tools"),
+        "omniagents_eval",
+        session_id=_text(run, "session_id", "id") or f"result:{sha256_of(_jsonable(history))[:16]}",
         project="evaluation",
         agent=teacher or "teacher",
-        source="omniagents_eval",
-        messages=messages,
-        tools=tools,
-        tools_origin="source" if tools else "none",
-        task_id=_named(result, _TASKS),
+        task_id=_text(run, "task_id", "prompt_id", "case_id"),
         model_id=teacher,
-        error=_named(result, ("error",)),
-        damage=dict(+chat.damage),
-        skipped=dict(chat.skipped),
+        error=_text(run, "error"),
     )
 
 
-def said_only(messages: list[Message]) -> list[Message]:
-    """The words of a chat, without its calls and results; messages without words go."""
-    words = [{name: message[name] for name in ("role", "content")} for message in messages if message["role"] != "tool"]
-    return [message for message in words if message["content"].strip()]
+def _text(record: Any, *names: str) -> str | None:
+    value = value_of(record, *names)
+    return None if value is None else str(value)
 
 
 def _jsonable(history: Any) -> str:
@@ -148,11 +129,3 @@ def _jsonable(history: Any) -> str:
         return canonical_json(history)
     except (TypeError, ValueError, RecursionError):
         return repr(elements(history))
-
-
-def _named(of: Any, names: tuple[str, ...]) -> str | None:
-    return next((str(value) for name in names if (value := _get(of, name)) is not None and not callable(value) and value != ""), None)
-
-
-def _get(of: Any, name: str) -> Any:
-    return of.get(name) if isinstance(of, Mapping) else getattr(of, name, None)

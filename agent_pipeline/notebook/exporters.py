@@ -1,4 +1,4 @@
-"""Scored traces of an evaluation as training files : ChatML, preference pairs, ShareGPT; one JSON object a line.
+"""Scored traces of an evaluation as training files: ChatML, preference pairs, ShareGPT; one JSON object a line.
 
 A trace is an invocation of swink-agent-eval or a canonical session. All are repaired and redacted as the lake's sessions are; runs that the
 infrastructure failed, or that obeyed an injection, are neither good nor bad. The same traces give the same bytes, whatever their order.
@@ -14,20 +14,18 @@ import msgspec
 
 from agent_pipeline.datasets.jsonl import json_line, write_atomically
 from agent_pipeline.datasets.preferences import Pairing, preference_rows
-from agent_pipeline.datasets.sft import to_last_assistant
 from agent_pipeline.datasets.sharegpt import alternates, conversations, sharegpt_rows
 from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.errors import DataError, SettingsError
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.notebook.intake import Intake
+from agent_pipeline.notebook.intake import Example, Intake, counted
 from agent_pipeline.redaction import RedactionOptions
-from agent_pipeline.sessions.session import Message, Session, sha256_of
+from agent_pipeline.sessions.session import Message, Session, sha256_of, tool_calls
 from agent_pipeline.sources.benchmarks.swink import SwinkSource
-from agent_pipeline.sources.formats.fields import elements, number, section
+from agent_pipeline.sources.formats.fields import elements, number, objects, section
 from agent_pipeline.sources.formats.record_files import Place
 
 Format = Literal["chatml", "dpo", "sharegpt"]
-_LINEAGE = ("session_id", "content_sha256", "task_key")
 _TOLERANCE = 1e-9
 """Scores are means of decimals: 0.6 may be 0.6000000000000001."""
 
@@ -90,14 +88,16 @@ class ExportOptions:
                 raise SettingsError(f"The export's {name} is {getattr(self, name)}: scores go from 0 to 1.")
 
 
-class _Ready(NamedTuple):
-    """A trace as a session that can be an example, and its messages up to the agent's last one."""
+class _Trace(NamedTuple):
+    """A scored trace whose session can be an example."""
 
-    session: Session
-    messages: list[Message]
+    example: Example
     score: float
     scored: bool
     case_id: str
+
+    def passes(self, options: ExportOptions) -> bool:
+        return self.scored and self.score >= options.quality_threshold - _TOLERANCE
 
 
 class Exporter:
@@ -113,37 +113,36 @@ class Exporter:
             DataError: a score is no number from 0 to 1.
         """
         counts = Counter() if counts is None else counts
-        ready = sorted(_ready(traces, options, counts), key=_order)
-        found = list(self._records(ready, options, counts))
-        counts["records"] += len(found)
-        if not found:
-            reasons = ", ".join(f"{name} {count}" for name, count in sorted(counts.items()) if count)
+        ready = sorted(_examples(traces, options, counts), key=_order)
+        records = list(self._records(ready, options, counts))
+        counts["records"] += len(records)
+        if not records:
             best = max((each.score for each in ready if each.scored), default=None)
             raise NothingToExport(
                 f"Nothing to export as {self.format} at the quality threshold {options.quality_threshold} "
-                f"({reasons or 'there are no traces'}; the best score is {'not known' if best is None else round(best, 4)}): "
+                f"({counted(counts) or 'there are no traces'}; the best score is {'not known' if best is None else round(best, 4)}): "
                 "lower the threshold, or evaluate more trials."
             )
-        return found
+        return records
 
     def export(self, traces: Iterable[ScoredTrace], options: ExportOptions, counts: Counter[str] | None = None) -> bytes:
         """The records as JSON lines. Raises as `records`."""
         return "".join(map(json_line, self.records(traces, options, counts))).encode("utf-8")
 
-    def _records(self, ready: list[_Ready], options: ExportOptions, counts: Counter[str]) -> Iterator[dict[str, Any]]:
-        for each in _good(ready, options, counts):
-            metadata = {"metadata": self._metadata(each)} if options.include_metadata else {}
-            record = self._original(each, counts) if options.original else self._record(each, counts) | _lineage(each)
-            yield record | metadata
+    def _records(self, traces: list[_Trace], options: ExportOptions, counts: Counter[str]) -> Iterator[dict[str, Any]]:
+        for trace in traces:
+            if not trace.passes(options):
+                counts["below_threshold" if trace.scored else "not_scored"] += 1
+                continue
+            lineage = {} if options.original else trace.example.lineage
+            metadata = {"metadata": self._metadata(trace)} if options.include_metadata else {}
+            yield self._record(trace.example, options.original, counts) | lineage | metadata
 
-    def _record(self, each: _Ready, counts: Counter[str]) -> dict[str, Any]:
+    def _record(self, example: Example, original: bool, counts: Counter[str]) -> dict[str, Any]:
         raise NotImplementedError
 
-    def _original(self, each: _Ready, counts: Counter[str]) -> dict[str, Any]:
-        raise NotImplementedError
-
-    def _metadata(self, each: _Ready) -> dict[str, Any]:
-        return {"case_id": each.case_id, "score": each.score}
+    def _metadata(self, trace: _Trace) -> dict[str, Any]:
+        return {"case_id": trace.case_id, "score": trace.score}
 
 
 class ChatMlExporter(Exporter):
@@ -151,15 +150,14 @@ class ChatMlExporter(Exporter):
 
     format = "chatml"
 
-    def _record(self, each: _Ready, counts: Counter[str]) -> dict[str, Any]:
-        return {"messages": each.messages} | ({"tools": each.session.tools} if each.session.tools else {})
+    def _record(self, example: Example, original: bool, counts: Counter[str]) -> dict[str, Any]:
+        if original:
+            return {"messages": _without_results(example.messages, counts)}
+        return {"messages": example.messages} | ({"tools": example.session.tools} if example.session.tools else {})
 
-    def _original(self, each: _Ready, counts: Counter[str]) -> dict[str, Any]:
-        return {"messages": _without_results(each.messages, counts)}
-
-    def _metadata(self, each: _Ready) -> dict[str, Any]:
-        turns = sum(message["role"] == "assistant" for message in each.messages)
-        return super()._metadata(each) | {"model_id": each.session.model_id, "turns": turns}
+    def _metadata(self, trace: _Trace) -> dict[str, Any]:
+        turns = sum(message["role"] == "assistant" for message in trace.example.messages)
+        return super()._metadata(trace) | {"model_id": trace.example.session.model_id, "turns": turns}
 
 
 class ShareGptExporter(Exporter):
@@ -167,16 +165,15 @@ class ShareGptExporter(Exporter):
 
     format = "sharegpt"
 
-    def _record(self, each: _Ready, counts: Counter[str]) -> dict[str, Any]:
-        (row,) = sharegpt_rows([{"messages": each.messages, "tools": each.session.tools}], alternating=False)
+    def _record(self, example: Example, original: bool, counts: Counter[str]) -> dict[str, Any]:
+        if original:
+            words = [{name: message[name] for name in ("role", "content")} for message in _without_results(example.messages, counts)]
+            counts["calls_left_out"] += len(tool_calls(example.messages))
+            turns = conversations([message for message in words if message["content"]])
+            return {"conversations": [{name: turn[name] for name in ("from", "value")} for turn in turns]}
+        (row,) = sharegpt_rows([{"messages": example.messages, "tools": example.session.tools}], alternating=False)
         counts["turns_do_not_alternate"] += not alternates(row["conversations"])  # some loaders throw these away
         return {name: value for name, value in row.items() if value}
-
-    def _original(self, each: _Ready, counts: Counter[str]) -> dict[str, Any]:
-        words = [{name: message[name] for name in ("role", "content")} for message in _without_results(each.messages, counts)]
-        counts["calls_left_out"] += sum(len(message.get("tool_calls") or ()) for message in each.messages)
-        turns = conversations([message for message in words if message["content"]])
-        return {"conversations": [{name: turn[name] for name in ("from", "value")} for turn in turns]}
 
 
 class DpoExporter(Exporter):
@@ -184,27 +181,26 @@ class DpoExporter(Exporter):
 
     format = "dpo"
 
-    def _records(self, ready: list[_Ready], options: ExportOptions, counts: Counter[str]) -> Iterator[dict[str, Any]]:
+    def _records(self, traces: list[_Trace], options: ExportOptions, counts: Counter[str]) -> Iterator[dict[str, Any]]:
         good_and_bad: tuple[list[Session], list[Session]] = ([], [])
         limit = options.quality_threshold - options.margin + _TOLERANCE
-        for place, each in enumerate(ready):
-            passes = _passes(each, options)
-            if not each.scored:
-                counts["not_scored"] += 1
-            elif passes or each.score <= limit:
+        for place, trace in enumerate(traces):
+            passes = trace.passes(options)
+            if passes or (trace.scored and trace.score <= limit):
                 # Pairs are of a case, whatever task a session is a trial of, and two agents' sessions may have one id.
-                named = {"session_id": f"{place:012d}", "task_key": each.case_id, "score": each.score}
-                good_and_bad[not passes].append(msgspec.structs.replace(each.session, **named))
+                named = {"session_id": f"{place:012d}", "task_key": trace.case_id, "score": trace.score}
+                good_and_bad[not passes].append(msgspec.structs.replace(trace.example.session, **named))
             else:
-                counts["neither_good_nor_bad"] += 1
+                counts["neither_good_nor_bad" if trace.scored else "not_scored"] += 1
         for row in preference_rows(*good_and_bad, SplitSizes(), counts, options.pairing):
             if options.original:
                 chosen, rejected = (_without_results(row["prompt"] + row[name], counts) for name in ("chosen", "rejected"))
                 yield {"case_id": row["case_id"], "chosen": chosen, "rejected": rejected}
                 continue
-            good, bad = (ready[int(row[name])] for name in ("session_id", "rejected_session_id"))
+            good, bad = (traces[int(row[name])] for name in ("session_id", "rejected_session_id"))
             record = {name: row[name] for name in ("case_id", "prompt", "chosen", "rejected", "tools") if name != "tools" or row[name]}
-            record |= _lineage(good) | {f"rejected_{name}": value for name, value in _lineage(bad).items() if name != "task_key"}
+            record |= good.example.lineage
+            record |= {f"rejected_{name}": value for name, value in bad.example.lineage.items() if name != "task_key"}
             if options.include_metadata:
                 record["metadata"] = {"chosen_score": good.score, "rejected_score": bad.score, "margin": row["margin"]}
             yield record
@@ -248,35 +244,32 @@ def scored_traces(
     Raises:
         DataError: it is no result, or a summary without conversations.
     """
-    cases = {each.get("id"): each for each in elements((eval_set or {}).get("cases")) if isinstance(each, dict)}
-    found = [each for each in elements(result.get("case_results")) if isinstance(each, dict)]
+    cases = {case.get("id"): case for case in objects((eval_set or {}).get("cases"))}
+    results = objects(result.get("case_results"))
     traces = []
-    for each in found:
-        if not isinstance(each.get("invocation"), Mapping):
+    for case in results:
+        if not isinstance(case.get("invocation"), Mapping):
             continue
-        metrics = [value for metric in elements(each.get("metric_results")) if (value := _metric(metric)) is not None]
+        values = [number(section(metric, "score").get("value")) for metric in elements(case.get("metric_results"))]
+        metrics = [value for value in values if value is not None]
         traces.append(
             ScoredTrace(
-                each["invocation"],
+                case["invocation"],
                 sum(metrics) / len(metrics) if metrics else 0.0,
-                str(each.get("case_id")),
-                each if each.get("user_messages") else cases.get(each.get("case_id"), {}),
+                str(case.get("case_id")),
+                case if case.get("user_messages") else cases.get(case.get("case_id"), {}),
                 str(result["timestamp"]) if result.get("timestamp") is not None else None,
                 bool(metrics),
             )
         )
     if not traces:
         raise DataError("The evaluation result has no case with an invocation: give the result itself, not its summary.")
-    if counts is not None and len(found) > len(traces):
-        counts["cases_without_an_invocation"] += len(found) - len(traces)
+    if counts is not None and len(results) > len(traces):
+        counts["cases_without_an_invocation"] += len(results) - len(traces)
     return traces
 
 
-def _metric(result: Any) -> float | None:
-    return number(section(result, "score").get("value"))
-
-
-def _ready(traces: Iterable[ScoredTrace], options: ExportOptions, counts: Counter[str]) -> Iterator[_Ready]:
+def _examples(traces: Iterable[ScoredTrace], options: ExportOptions, counts: Counter[str]) -> Iterator[_Trace]:
     intake = Intake(options.redaction)
     cases: dict[str, list[tuple[Session, ScoredTrace]]] = defaultdict(list)
     for trace in traces:
@@ -286,13 +279,12 @@ def _ready(traces: Iterable[ScoredTrace], options: ExportOptions, counts: Counte
         cases[trace.case_id].append((_session(trace), trace))
     for runs in cases.values():
         runs.sort(key=lambda run: _identity(run[0]))
-        for (session, trace), reason in zip(runs, intake.take_together([session for session, _ in runs]), strict=True):
-            messages = to_last_assistant(session.messages)
-            if reason or not messages:
-                counts[reason or "no_assistant_message"] += 1
+        for (_, trace), example in zip(runs, intake.take_together([session for session, _ in runs]), strict=True):
+            if isinstance(example, str):
+                counts[example] += 1
                 continue
-            counts["no_user_message"] += all(message["role"] != "user" for message in messages)
-            yield _Ready(session, messages, trace.score, trace.scored, trace.case_id)
+            counts["no_user_message"] += all(message["role"] != "user" for message in example.messages)
+            yield _Trace(example, trace.score, trace.scored, trace.case_id)
 
 
 def _session(trace: ScoredTrace) -> Session:
@@ -307,23 +299,9 @@ def _session(trace: ScoredTrace) -> Session:
     return session
 
 
-def _good(ready: Iterable[_Ready], options: ExportOptions, counts: Counter[str]) -> Iterator[_Ready]:
-    for each in ready:
-        if not each.scored:
-            counts["not_scored"] += 1
-        elif not _passes(each, options):
-            counts["below_threshold"] += 1
-        else:
-            yield each
-
-
-def _passes(each: _Ready, options: ExportOptions) -> bool:
-    return each.scored and each.score >= options.quality_threshold - _TOLERANCE
-
-
-def _order(each: _Ready) -> tuple[str, ...]:
+def _order(trace: _Trace) -> tuple[str, ...]:
     """The order of records: by case and session."""
-    return each.case_id, *_identity(each.session), repr(each.score)
+    return trace.case_id, *_identity(trace.example.session), repr(trace.score)
 
 
 def _identity(session: Session) -> tuple[str, ...]:
@@ -331,12 +309,7 @@ def _identity(session: Session) -> tuple[str, ...]:
     return session.session_id, session.project, session.agent, session.content_sha256()
 
 
-def _lineage(each: _Ready) -> dict[str, str]:
-    session = each.session
-    return dict(zip(_LINEAGE, (session.session_id, session.content_sha256(), session.task_key), strict=True))
-
-
 def _without_results(messages: list[Message], counts: Counter[str]) -> list[Message]:
-    kept = [message for message in messages if message["role"] != "tool"]
-    counts["results_left_out"] += len(messages) - len(kept)
-    return kept
+    others = [message for message in messages if message["role"] != "tool"]
+    counts["results_left_out"] += len(messages) - len(others)
+    return others

@@ -17,13 +17,14 @@ from agent_pipeline.datasets.sharegpt import messages_of
 from agent_pipeline.datasets.splits import SPLITS
 from agent_pipeline.errors import DataError
 from agent_pipeline.ingestion.reading import task_key
+from agent_pipeline.notebook.intake import counted, session_of_chat, value_of
 from agent_pipeline.notebook.trajectories import AgentTrajectory, session_of
 from agent_pipeline.sessions.chat import to_messages
 from agent_pipeline.sessions.damage import DEFAULT_POLICY
 from agent_pipeline.sessions.items import Chat
 from agent_pipeline.sessions.repair import repair_session
-from agent_pipeline.sessions.session import Message, Session, is_trained
-from agent_pipeline.sources.formats.fields import elements, function_tools, number, when
+from agent_pipeline.sessions.session import is_trained
+from agent_pipeline.sources.formats.fields import number, objects, when
 from agent_pipeline.sources.formats.plain import ShareGPTSource
 from agent_pipeline.sources.formats.record_files import records
 
@@ -50,37 +51,34 @@ def read_samples(data: Any, split: str = "train") -> Samples:
     conversations are repaired or left out by the default policy, and counted. Raises DataError where nothing is left, or the data is
     none of these; StoreError where a file cannot be read.
     """
-    found, seen = Samples(), Counter[str]()
+    samples, seen = Samples(), Counter[str]()
     for place, record in enumerate(_records(data), 1):
-        found.counts["records"] += 1
-        if _of_another_split(record, split):
-            found.counts["of_another_split"] += 1
-            continue
-        if isinstance(pair := _pair(record), tuple):
-            found.texts.append(pair)
-            found.counts["texts"] += 1
-            continue
-        made = _row(record, place, split)
-        if isinstance(made, str):
-            found.counts[made] += 1
-            continue
-        seen[made["row_id"]] += 1
-        if seen[made["row_id"]] > 1:
-            made["row_id"] += f"~{seen[made['row_id']]}"
-        found.rows.append(made)
-        found.counts["rows"] += 1
-    if not (found.rows or found.texts):
-        reasons = ", ".join(f"{name} {count}" for name, count in found.counts.most_common() if name != "records") or "it is empty"
+        samples.counts["records"] += 1
+        if _is_of_another_split(record, split):
+            samples.counts["of_another_split"] += 1
+        elif texts := _texts(record):
+            samples.texts.append(texts)
+            samples.counts["texts"] += 1
+        elif isinstance(row := _row(record, place, split), str):
+            samples.counts[row] += 1
+        else:
+            seen[row["row_id"]] += 1
+            if seen[row["row_id"]] > 1:
+                row["row_id"] += f"~{seen[row['row_id']]}"
+            samples.rows.append(row)
+            samples.counts["rows"] += 1
+    if not (samples.rows or samples.texts):
+        reasons = counted(samples.counts, "records") or "it is empty"
         raise DataError(f"The training data holds nothing to learn from ({reasons}): give records with {KEYS}.")
-    return found
+    return samples
 
 
 def rows_only(data: Any, split: str = "train") -> tuple[list[Row], Counter[str]]:
     """The rows and counts of data that must be conversations. Raises what `read_samples` raises, and DataError for texts."""
-    found = read_samples(data, split)
-    if found.texts:
-        raise DataError(f"{len(found.texts)} of {found.counts['records']} records are texts, no conversations: give messages.")
-    return found.rows, found.counts
+    samples = read_samples(data, split)
+    if samples.texts:
+        raise DataError(f"{len(samples.texts)} of {samples.counts['records']} records are texts, no conversations: give messages.")
+    return samples.rows, samples.counts
 
 
 def _records(data: Any) -> Iterable[Any]:
@@ -105,12 +103,12 @@ def _of_path(path: Path) -> Iterable[Any]:
     return chain.from_iterable(each if isinstance(each, list) else [each] for each in lines)
 
 
-def _of_another_split(record: Any, split: str) -> bool:
-    said = _text(record, "split")
-    return said in SPLITS and (said == "train") != (split == "train")
+def _is_of_another_split(record: Any, split: str) -> bool:
+    named = _text(record, "split")
+    return named in SPLITS and (named == "train") != (split == "train")
 
 
-def _pair(record: Any) -> tuple[str, str] | None:
+def _texts(record: Any) -> tuple[str, str] | None:
     """Prompt and completion of a record of texts."""
     if not isinstance(record, Mapping) or record.get("messages") is not None:
         return None
@@ -127,18 +125,19 @@ def _row(record: Any, place: int, split: str) -> Row | str:
     elif (chat := _chat(record)) is None:
         return "unknown_keys"
     else:
-        session, weights = _session(record, chat[0]), chat[1]
+        tools = record.get("tools") or record.get("functions")
+        names = {"session_id": _text(record, "session_id"), "task_id": _text(record, "task_id") or None}
+        session, weights = session_of_chat(chat[0], tools, "samples", project="samples", agent="samples", **names), chat[1]
     repair_session(session, DEFAULT_POLICY)
     if session.broken:
         return f"broken:{session.broken}"
     content = session.content_sha256()  # of what was said, whatever of it is trained
-    said = [message for message in session.messages if message["role"] == "assistant"]
-    if any(not weight for weight in weights):
-        if len(weights) != len(said):
+    turns = [message for message in session.messages if message["role"] == "assistant"]
+    if not all(weights):
+        if len(weights) != len(turns):
             return "weights_without_their_messages"
-        for message, weight in zip(said, weights, strict=True):
-            if not weight:
-                message["weight"] = 0
+        for message, weight in zip(turns, weights, strict=True):
+            message.update({} if weight else {"weight": 0})
     messages = to_last_assistant(session.messages)
     if not any(is_trained(message) for message in messages if message["role"] == "assistant"):
         return "nothing_to_learn"
@@ -151,37 +150,19 @@ def _row(record: Any, place: int, split: str) -> Row | str:
         "split": split,
         "messages": messages,
         "tools": session.tools,
-        **_known(record),
+        **_score_and_time(record),
     }
 
 
-def _known(record: Any) -> Row:
+def _score_and_time(record: Any) -> Row:
     """Score and time, where a record says them."""
-    if not isinstance(record, Mapping):
-        return {}
-    found = {"score": number(record.get("score")), "created_at": when(record.get("created_at"))}
-    return {name: value for name, value in found.items() if value is not None}
+    values = {"score": number(value_of(record, "score")), "created_at": when(value_of(record, "created_at"))}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _text(record: Any, name: str) -> str:
     value = record.get(name) if isinstance(record, Mapping) else None
     return value if isinstance(value, str) else ""
-
-
-def _session(record: Record, chat: Chat) -> Session:
-    tools, strange = function_tools(record.get("tools") or record.get("functions"))
-    chat.damage["invalid_tools"] += strange
-    return Session(
-        session_id=_text(record, "session_id"),
-        project="samples",
-        agent="samples",
-        source="samples",
-        messages=chat.messages,
-        tools=tools,
-        task_id=_text(record, "task_id") or None,
-        damage=dict(+chat.damage),
-        skipped=dict(chat.skipped),
-    )
 
 
 def _chat(record: Record) -> tuple[Chat, list[int]] | None:
@@ -195,33 +176,32 @@ def _chat(record: Record) -> tuple[Chat, list[int]] | None:
         before = [message | {"weight": 0} if isinstance(message, dict) else message for message in record["prompt"]]
         return _weighted([*before, *record["completion"]])
     if isinstance(record.get("instruction"), str) and isinstance(record.get("output"), str):
-        asked = "\n\n".join(filter(None, (record["instruction"], record.get("input"))))
-        said: list[Message] = [{"role": "user", "content": asked}, {"role": "assistant", "content": record["output"]}]
-        system = [{"role": "system", "content": record["system"]}] if record.get("system") else []
-        return Chat([*system, *said]), [1]
+        request = "\n\n".join(filter(None, (record["instruction"], record.get("input"))))
+        texts = (("system", record.get("system")), ("user", request), ("assistant", record["output"]))
+        return Chat([{"role": role, "content": text} for role, text in texts if text or role != "system"]), [1]
     return None
 
 
 def _turns(record: Record) -> tuple[Chat, list[int]]:
     """A ShareGPT conversation: in our own form, which has ids, nothing is lost; in another the reader of such files knows what is what."""
-    turns = [turn for turn in elements(record["conversations"]) if isinstance(turn, dict)]
+    turns = objects(record["conversations"])
     acts = [turn for turn in turns if turn.get("from") in ("function_call", "observation")]
     if acts and all("ids" in turn for turn in acts):
         return _weighted(messages_of(turns))
-    said = [turn for turn in turns if turn.get("from") in ("gpt", "assistant", "function_call")]
-    return ShareGPTSource.chat(record), [int(turn.get("train") is not False) for turn in said]
+    weights = [int(turn.get("train") is not False) for turn in turns if turn.get("from") in ("gpt", "assistant", "function_call")]
+    return ShareGPTSource.chat(record), weights
 
 
 def _weighted(messages: Any) -> tuple[Chat, list[int]]:
     """A chat in any spelling, and the weights that its messages had."""
     if not isinstance(messages, list):
         return to_messages(messages), [1]
-    plain = [dict(message) if isinstance(message, dict) else message for message in messages]
-    weights = [int(bool(each.pop("weight", 1))) for each in plain if isinstance(each, dict) and each.get("role") == "assistant"]
-    for each in plain:
-        if isinstance(each, dict):
-            each.pop("weight", None)
-    return to_messages(plain), weights
+    weights = [int(bool(each.get("weight", 1))) for each in objects(messages) if each.get("role") == "assistant"]
+    return to_messages(_without_weights(messages)), weights
+
+
+def _without_weights(messages: list[Any]) -> list[Any]:
+    return [{name: value for name, value in each.items() if name != "weight"} if isinstance(each, dict) else each for each in messages]
 
 
 def _without_nulls(value: Any) -> Any:

@@ -1,5 +1,6 @@
 """Sessions of a project's agent: their list, their histories, and data sets of those that pass."""
 
+import re
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import pyarrow as pa
 
 from agent_pipeline.config.settings import load_settings
-from agent_pipeline.datasets.formats import form, in_form
+from agent_pipeline.datasets.formats import NO_ANSWER, form, in_form
 from agent_pipeline.datasets.preferences import unfit_to_compare
 from agent_pipeline.datasets.sft import sft_rows
 from agent_pipeline.datasets.splits import SplitSizes
@@ -21,7 +22,7 @@ from agent_pipeline.judging import ConfiguredMeasure, EvaluationContext, parse_m
 from agent_pipeline.judging.labels import VERDICTS
 from agent_pipeline.judging.leaks import LEAKS, leak_patterns, without_leaks
 from agent_pipeline.keys import PartitionKey, make_key
-from agent_pipeline.notebook.distillation import said_only
+from agent_pipeline.notebook.intake import counted, why_filtered, without_system, words_only
 from agent_pipeline.sessions.damage import repair_policy
 from agent_pipeline.sessions.session import RecordedItem, Session
 from agent_pipeline.sessions.tables import session_row, to_table
@@ -54,9 +55,9 @@ def list_sessions(project_slug: str, agent_slug: str, *, store: Store | None = N
     `store`: where to look, instead of the stores of the settings. Raises PartitionError, StoreError, SettingsError.
     """
     source, key = _open(store), make_key(project_slug, agent_slug)
-    found = [StoredSession(session.session_id, session.archived, len(items)) for session, items in source.histories(key)]
+    sessions = [StoredSession(session.session_id, session.archived, len(items)) for session, items in source.histories(key)]
     _warn(source)
-    return found
+    return sessions
 
 
 def load_history(session_id: str, project_slug: str, agent_slug: str, *, store: Store | None = None) -> list[RecordedItem]:
@@ -110,103 +111,54 @@ def export_traces_for_sft(
 
     if format not in FORMATS:
         raise ArgumentError(f"The format {format!r} does not exist: choose one of {', '.join(FORMATS)}.")
-    schema = pa.schema([column for column in form(format).schema if column.name not in ("row_id", "split")])
+    if judgment is not None and judgment not in VERDICTS:
+        raise ArgumentError(f"There is no judgment {judgment!r}: ask for 'acceptable' or 'unacceptable'.")
     counts = Counter() if counts is None else counts
     source, key, settings = _open(store), make_key(project_slug, agent_slug), load_settings()
-    asked = _Asked(judgment, _measure(measure), measure_passed, filter_fn, include_system, include_tool_calls)
+    configured, leaks = _measure(measure), leak_patterns(LEAKS)
     options = settings.reading(key)
     if repair:
         options = replace(options, repair=repair_policy(repair))
-    looked_at = _Looking(source, asked, BlockList.read(settings.open_lake()))
+    stored = _Stored(source, BlockList.read(settings.open_lake()), judgment, filter_fn)
     passing: list[Session] = []
-    for session in read_sessions(cast("TraceSource", looked_at), key, options):
+    for session in read_sessions(cast("TraceSource", stored), key, options):
         counts["sessions"] += 1
-        reason = looked_at.reasons.get(session.session_id) or asked.reason(session)
+        reason = stored.reasons.get(session.session_id) or _unfit(session, leaks) or _why_unmeasured(session, configured, measure_passed)
         if reason is None and max_sessions is not None and len(passing) >= max_sessions:
             reason = "max_sessions"
         if reason:
             counts[reason] += 1
-        else:
-            passing.append(session)
-    counts["sessions"] += looked_at.forgotten
-    counts["forgotten"] += looked_at.forgotten
+            continue
+        if not include_system:
+            session.messages = without_system(session.messages)
+        if not include_tool_calls:
+            session.messages, session.tools = words_only(session.messages), []
+        passing.append(session)
+    counts.update(sessions=stored.forgotten, forgotten=stored.forgotten)
     _warn(source)
     row_counts: Counter[str] = Counter()
     rows = list(in_form(sft_rows(map(session_row, passing), SplitSizes(), row_counts), format, row_counts))
-    counts["rows"] += len(rows)
-    counts["no_answer"] += row_counts["rows_without_an_answer"]
-    counts["no_assistant_message"] += row_counts["no_assistant_message"]
+    counts.update(rows=len(rows), no_answer=row_counts[NO_ANSWER], no_assistant_message=row_counts["no_assistant_message"])
     for name in [name for name, number in counts.items() if not number]:
         del counts[name]
     if not rows:
-        others = [f"{name} {number}" for name, number in counts.most_common() if name != "sessions"]
         raise NoSessionsError(
-            f"None of {counts['sessions']} sessions of {key} can be trained on ({', '.join(others) or 'there are none'}): loosen what took "
-            "most of them."
+            f"None of {counts['sessions']} sessions of {key} can be trained on ({counted(counts, 'sessions') or 'there are none'}): "
+            "loosen what took most of them."
         )
-    return Dataset(to_table(rows, schema))
+    columns = [column for column in form(format).schema if column.name not in ("row_id", "split")]
+    return Dataset(to_table(rows, pa.schema(columns)))
 
 
 @dataclass
-class _Asked:
-    """What a session must be to be kept."""
-
-    judgment: str | None
-    measure: ConfiguredMeasure | None
-    measure_passed: bool
-    filter_fn: Callable[[list[RecordedItem]], bool] | None
-    include_system: bool
-    include_tool_calls: bool
-
-    def __post_init__(self) -> None:
-        if self.judgment is not None and self.judgment not in VERDICTS:
-            raise ArgumentError(f"There is no judgment {self.judgment!r}: ask for 'acceptable' or 'unacceptable'.")
-        self._leaks = leak_patterns(LEAKS)
-
-    def reason_as_stored(self, session: Session, items: list[RecordedItem]) -> str | None:
-        """Why a session is left out, from what its store says."""
-        if session.archived:
-            return "archived"
-        if not items or not session.messages:
-            return "empty"
-        if self.judgment is not None and (said := VERDICTS.get(session.judgment)) != self.judgment:
-            return "unjudged" if said is None else f"not_{self.judgment}"
-        if self.filter_fn is None:
-            return None
-        try:
-            return None if self.filter_fn(items) else "filtered"
-        except Exception as error:  # a user's predicate may raise anything; it must cost its own session
-            return f"filter_raised: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
-
-    def reason(self, session: Session) -> str | None:
-        """Why a session that is repaired and redacted is left out; one that stays gets the form that is asked for."""
-        if session.broken is not None:
-            return f"broken:{session.broken}"
-        if unfit := unfit_to_compare(session):
-            return unfit
-        session.messages, _, leak = without_leaks(session.messages, self._leaks)
-        if leak is not None:
-            return "verdict_leak"
-        if self.measure is not None:
-            result = self.measure.take(EvaluationContext.of(session))
-            if result.passed is None:
-                return f"measure_not_taken: {result.reason}"
-            if result.passed is not self.measure_passed:
-                return "measure_failed" if self.measure_passed else "measure_passed"
-        if not self.include_system:
-            session.messages = [message for message in session.messages if message["role"] != "system"]
-        if not self.include_tool_calls:
-            session.messages, session.tools = said_only(session.messages), []
-        return None
-
-
-@dataclass
-class _Looking:
-    """A source that looks at each history as it goes by; `reasons`: why a session is left out, by its id. Forgotten ones pass unseen."""
+class _Stored:
+    """A source that looks at each history as its store holds it; `reasons`: why a session is left out, by its id. Forgotten ones pass
+    unseen."""
 
     source: TraceSource
-    asked: _Asked
     blocked: BlockList
+    judgment: str | None
+    filter_fn: Callable[[list[RecordedItem]], bool] | None
     forgotten: int = 0
     reasons: dict[str, str] = field(default_factory=dict)
 
@@ -219,9 +171,36 @@ class _Looking:
             if self.blocked.has(session.session_id, key):
                 self.forgotten += 1
                 continue
-            if reason := self.asked.reason_as_stored(session, items):
+            if reason := self._reason(session, items):
                 self.reasons[session.session_id] = reason
             yield session
+
+    def _reason(self, session: Session, items: list[RecordedItem]) -> str | None:
+        if session.archived:
+            return "archived"
+        if not items or not session.messages:
+            return "empty"
+        if self.judgment is not None and (verdict := VERDICTS.get(session.judgment)) != self.judgment:
+            return "unjudged" if verdict is None else f"not_{self.judgment}"
+        return why_filtered(items, self.filter_fn)
+
+
+def _unfit(session: Session, leaks: list[re.Pattern[str]]) -> str | None:
+    """Why a session that is repaired and redacted is no example; what tells its verdict is taken out of the others."""
+    if session.broken is not None:
+        return f"broken:{session.broken}"
+    session.messages, _, leak = without_leaks(session.messages, leaks)
+    return unfit_to_compare(session) or (None if leak is None else "verdict_leak")
+
+
+def _why_unmeasured(session: Session, measure: ConfiguredMeasure | None, passed: bool) -> str | None:
+    """Why a session is left out by a measure."""
+    if measure is None:
+        return None
+    result = measure.take(EvaluationContext.of(session))
+    if result.passed is None:
+        return f"measure_not_taken: {result.reason}"
+    return None if result.passed is passed else "measure_failed" if passed else "measure_passed"
 
 
 def _measure(measure: Any) -> ConfiguredMeasure | None:

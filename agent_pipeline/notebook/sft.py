@@ -4,10 +4,8 @@ It trains on what `sft_adapter` trains on: the assistant's tokens alone, in the 
 conversation is too long. Give this a GPU, or a small model: nothing is frozen. `agent.AgentSFTTrainer` trains adapters.
 """
 
-import shutil
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -17,16 +15,17 @@ from agent_pipeline.config.settings import load_settings
 from agent_pipeline.errors import ArgumentError, DataError, ExportError
 from agent_pipeline.export.gguf_export import export_whole
 from agent_pipeline.export.ollama import create
+from agent_pipeline.notebook.models import base_model, copied_model
 from agent_pipeline.notebook.samples import Row, read_samples
-from agent_pipeline.notebook.sessions import Measure, Store, export_traces_for_sft
+from agent_pipeline.notebook.sessions import export_traces_for_sft
 from agent_pipeline.progress import Progress, silent
-from agent_pipeline.sessions.session import RecordedItem
-from agent_pipeline.training.base_model import BaseModel, resolve_base_model
-from agent_pipeline.training.config import probe_device
-from agent_pipeline.training.encoding import DropReason, EncodedRow, encode_rows
+from agent_pipeline.training.base_model import BaseModel
+from agent_pipeline.training.config import TrainingConfig, probe_device
+from agent_pipeline.training.encoding import DropReason, encode_rows
 from agent_pipeline.training.loading import load_model
 from agent_pipeline.training.masks import Encoded
-from agent_pipeline.training.templates import TrainingTemplate, load_tokenizer
+from agent_pipeline.training.templates import load_tokenizer
+from agent_pipeline.training.trainers.common import shared_arguments
 from agent_pipeline.training.trainers.sft import trainer_over
 
 if TYPE_CHECKING:
@@ -62,25 +61,14 @@ class SFTTrainingConfig:
         """TRL's configuration of the same; bfloat16 only where the device has units for it. `changes` are options of TRL's."""
         from trl import SFTConfig
 
-        device = probe_device()
-        options = {
-            "output_dir": self.output_dir,
-            "num_train_epochs": self.num_train_epochs,
-            "per_device_train_batch_size": self.per_device_batch_size,
-            "gradient_accumulation_steps": self.gradient_accumulation_steps,
-            "learning_rate": self.learning_rate,
-            "max_grad_norm": self.max_grad_norm,
-            "warmup_steps": self.warmup_ratio,  # below 1 it is a share of all steps
-            "max_length": self.max_length,
-            "packing": self.packing,
-            "save_strategy": self.save_strategy,
-            "logging_steps": self.logging_steps,
-            "report_to": self.report_to,
-            "bf16": device.bf16,
-            "use_cpu": device.name == "cpu",
-            "dataloader_pin_memory": device.name != "cpu",
+        config = TrainingConfig.translated(vars(self))
+        own = {
+            "per_device_train_batch_size": config.batch_size,
+            "gradient_accumulation_steps": config.gradient_accumulation,
+            **{name: getattr(self, name) for name in ("max_length", "packing", "save_strategy", "logging_steps", "report_to")},
         }
-        return SFTConfig(**(options | changes))
+        shared = shared_arguments(config, probe_device(), Path(self.output_dir), 0, config.batch_size * self.max_length)
+        return SFTConfig(**(shared | own | changes))
 
 
 @dataclass
@@ -97,10 +85,7 @@ class SFTTrainingResult:
 
     def save_model(self, path: str | Path) -> str:
         """Copy the model with its tokenizer and template to another directory, and return it."""
-        target = Path(path).expanduser()
-        if target.resolve() != Path(self.model_path).resolve():
-            shutil.copytree(self.model_path, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("checkpoint-*", "gguf"))
-        return str(target)
+        return copied_model(Path(self.model_path), path)
 
     def to_ollama(
         self, model_name: str, *, model_path: str | Path | None = None, llama_cpp_path: str | None = None, quantization: str = "q8_0"
@@ -164,10 +149,10 @@ class SFTTrainer:
         device = probe_device()
         return load_model(self._base, device, dtype=self._dtype(), device_map=self.device_map if device.name != "cpu" else None)
 
-    @property
+    @cached_property
     def tokenizer(self) -> "PreTrainedTokenizerBase":
         """The tokenizer, with the training template; a missing pad token is the one that ends a text."""
-        return self._tokenizer[0]
+        return load_tokenizer(self._base.path, self._base.trust_remote_code)[0]
 
     def train(self, dataset: "Dataset | Any") -> SFTTrainingResult:
         """Train on conversations (`messages` with `tools`; `prompt` and `completion` as chats: only the completion is trained) or on texts
@@ -186,74 +171,37 @@ class SFTTrainer:
         if not tokens:
             reason = first_dropped or f"They are longer than max_length ({limit} tokens): raise it."
             raise DataError(f"None of {data['records']} records can be trained on. {reason}")
-        arguments = self.config.to_trl_config(
-            max_length=limit if self.config.packing else None,  # rows fit already; TRL's own truncation would cut answers in the middle
-            logging_nan_inf_filter=False,  # a training that diverges must be seen to
-            disable_tqdm=True,
-        )
+        # Rows fit already: TRL's own truncation would cut answers in the middle.
+        arguments = self.config.to_trl_config(max_length=limit if self.config.packing else None)
         trainer = trainer_over(self.model, self.tokenizer, tokens, arguments, self._progress)
         metrics = trainer.train().metrics
         out_dir = Path(self.config.output_dir).expanduser()
         trainer.model.save_pretrained(str(out_dir))
         self.tokenizer.save_pretrained(str(out_dir))
+        tools = {row["row_id"]: row["tools"] for row in samples.rows}
         logged = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
         return SFTTrainingResult(
             str(out_dir),
             {**metrics, "steps": trainer.state.global_step, "data": dict(data)},
             logged[-1] if logged else metrics.get("train_loss"),
             trainer,
-            _first(encoded, samples.rows),
+            [{"messages": row.messages, "tools": tools[row.row_id]} for row in encoded[:COMPARED]],
             max(len(each.input_ids) for each in tokens),
         )
 
-    def train_from_traces(
-        self,
-        project_slug: str,
-        agent_slug: str,
-        *,
-        judgment: str | None = None,
-        measure: Measure | None = None,
-        measure_passed: bool = True,
-        filter_fn: Callable[[list[RecordedItem]], bool] | None = None,
-        format: str = "conversational",
-        include_system: bool = True,
-        max_sessions: int | None = None,
-        include_tool_calls: bool = True,
-        repair: Mapping[str, str] | None = None,
-        store: Store | None = None,
-    ) -> SFTTrainingResult:
+    def train_from_traces(self, project_slug: str, agent_slug: str, **filters: Any) -> SFTTrainingResult:
         """Train on the sessions that pass the filters of `export_traces_for_sft`; what became of the others is in the metrics.
 
         Raises NoSessionsError (a ValueError) where none passes, with how many each filter took; else as that and as `train`.
         """
         counts: Counter[str] = Counter()
-        dataset = export_traces_for_sft(
-            project_slug,
-            agent_slug,
-            judgment=judgment,
-            measure=measure,
-            measure_passed=measure_passed,
-            filter_fn=filter_fn,
-            format=format,
-            include_system=include_system,
-            max_sessions=max_sessions,
-            include_tool_calls=include_tool_calls,
-            repair=repair,
-            store=store,
-            counts=counts,
-        )
-        result = self.train(dataset)
+        result = self.train(export_traces_for_sft(project_slug, agent_slug, counts=counts, **filters))
         result.metrics["sessions"] = dict(counts)
         return result
 
     @cached_property
     def _base(self) -> BaseModel:
-        settings = load_settings()
-        return resolve_base_model(self.model_name, settings.cache_path, settings.trust_remote_code)
-
-    @cached_property
-    def _tokenizer(self) -> "tuple[PreTrainedTokenizerBase, TrainingTemplate]":
-        return load_tokenizer(self._base.path, self._base.trust_remote_code)
+        return base_model(self.model_name)
 
     def _dtype(self) -> Any:
         import torch
@@ -293,9 +241,3 @@ def encode_text(tokenizer: "PreTrainedTokenizerBase", prompt: str, completion: s
             ids, trained = [*ids, ends], [*trained, False]
         trained[-1] = True
     return Encoded(ids, trained, [(trained.index(True), len(ids))] if True in trained else [])
-
-
-def _first(encoded: list[EncodedRow], rows: list[Row]) -> list[Row]:
-    """A few of the conversations that were trained on."""
-    by_id = {row["row_id"]: row for row in rows}
-    return [{"messages": row.messages, "tools": by_id[row.row_id]["tools"]} for row in encoded[:COMPARED]]

@@ -1,6 +1,5 @@
 """Fine-tuning on sessions in a call: what is learnt, what comes out, what cannot be."""
 
-import inspect
 from pathlib import Path
 
 import pytest
@@ -106,11 +105,3 @@ def test_the_configuration_becomes_trls(tmp_path):
     made = config(tmp_path, logging_steps=10, packing=True).to_trl_config(seed=7)
     assert (made.per_device_train_batch_size, made.max_length, made.packing, made.warmup_steps, made.seed) == (2, 2048, True, 0.1, 7)
     assert made.save_strategy == "no" and made.report_to in ([], ["none"], "none")
-
-
-def test_filters_are_those_of_the_export():
-    ours = inspect.signature(SFTTrainer.train_from_traces).parameters
-    theirs = inspect.signature(export_traces_for_sft).parameters
-    assert {name: each.default for name, each in theirs.items() if name != "counts"} == {
-        name: each.default for name, each in ours.items() if name != "self"
-    }
