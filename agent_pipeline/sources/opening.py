@@ -101,9 +101,9 @@ def open_source(location: Location | Path, known: Sequence[Reader] = SOURCES) ->
             another file was put beside it.
     """
     location = Location(str(location)) if isinstance(location, Path) else location
-    named = _reader_named(location, known) if location.reader else None
-    if location.is_url:
-        return (named or _reader_of_scheme(location, known))(location.where)
+    named = _reader_for(location, known)
+    if named and location.is_url:
+        return named(location.where)
     path = Path(location.where)
     try:
         exists = path.exists()
@@ -129,72 +129,56 @@ def find(path: Path, known: Sequence[Reader] = SOURCES) -> Finds:
 
     A folder whose files are of one kind is one store, with the folders in it; in a folder of different things each is its own.
     """
-    finds = Finds()
-    if path.is_file():
-        _look(path, known, finds)
-    else:
-        _walk(path, known, finds)
+    finds = _finds(path, known)
     sidecars = {each for where, reader in finds.stores for each in reader(where).sidecars()}
     finds.unknown = [each for each in finds.unknown if each not in sidecars]
     return finds
 
 
-def _walk(folder: Path, known: Sequence[Reader], finds: Finds) -> None:
-    if whole := next((each for each in known if each.reads_folders and each.detect(folder)), None):
-        finds.stores.append((folder, whole))
-        return
-    inside = Finds()
+def _finds(path: Path, known: Sequence[Reader]) -> Finds:
+    is_folder = path.is_dir()
     try:
-        children = sorted(each for each in folder.iterdir() if not each.name.startswith("."))
-    except OSError as error:
-        finds.errors.append((folder, unreadable(folder, error)))
-        return
+        if detected := next((each for each in known if (each.reads_folders or not is_folder) and each.detect(path)), None):
+            return Finds([(path, detected)])
+        children = sorted(each for each in path.iterdir() if not each.name.startswith(".")) if is_folder else []
+    except (StoreError, OSError) as error:
+        return Finds(errors=[(path, error if isinstance(error, StoreError) else unreadable(path, error))])
+    finds = Finds(unknown=[] if is_folder else [path])
     for child in children:
         if child.is_symlink() and child.is_dir():  # it may lead back here
-            inside.unknown.append(child)
-        elif child.is_dir():
-            _walk(child, known, inside)
+            finds.unknown.append(child)
         elif not _belongs_to_a_database(child):
-            _look(child, known, inside)
-    kinds = {reader for _, reader in inside.stores}
-    if len(kinds) == 1 and (reader := kinds.pop()).detect(folder):
-        inside.stores = [(folder, reader)]
-    finds.stores += inside.stores
-    finds.unknown += inside.unknown
-    finds.errors += inside.errors
-
-
-def _look(path: Path, known: Sequence[Reader], finds: Finds) -> None:
-    try:
-        reader = next((each for each in known if each.detect(path)), None)
-    except StoreError as error:
-        finds.errors.append((path, error))
-        return
-    if reader is None:
-        finds.unknown.append(path)
-    else:
-        finds.stores.append((path, reader))
+            inside = _finds(child, known)
+            finds.stores += inside.stores
+            finds.unknown += inside.unknown
+            finds.errors += inside.errors
+    kinds = {reader for _, reader in finds.stores}
+    if len(kinds) == 1 and (reader := kinds.pop()).detect(path):
+        finds.stores = [(path, reader)]
+    return finds
 
 
 def _belongs_to_a_database(path: Path) -> bool:
     return path.name.endswith(("-wal", "-shm", "-journal")) and path.with_name(path.name.rpartition("-")[0]).exists()
 
 
-def _reader_named(location: Location, known: Sequence[Reader]) -> Reader:
-    for reader in known:
-        if reader.name == location.reader:
-            return reader
-    names = ", ".join(reader.name for reader in known)
-    raise StoreError(f"The store {location} names a reader that does not exist: there are {names} (a path with a colon begins with ./).")
-
-
-def _reader_of_scheme(location: Location, known: Sequence[Reader]) -> Reader:
+def _reader_for(location: Location, known: Sequence[Reader]) -> Reader | None:
+    """The reader that a location names, or that opens the scheme of its URL; `None` for a path without a name."""
+    if location.reader:
+        names = {reader.name: reader for reader in reversed(known)}
+        if location.reader in names:
+            return names[location.reader]
+        listed = ", ".join(reader.name for reader in known)
+        why = f"there are {listed} (a path with a colon begins with ./)"
+        raise StoreError(f"The store {location} names a reader that does not exist: {why}.")
+    if not location.is_url:
+        return None
     scheme = location.where.partition("://")[0].lower()
-    for reader in known:
-        if scheme in reader.schemes:
-            return reader
-    schemes = ", ".join(sorted(f"{scheme}://" for reader in known for scheme in reader.schemes))
-    raise StoreError(f"No reader knows stores at {scheme}://: give a path, or one of {schemes}.")
+    schemes = {each: reader for reader in reversed(known) for each in reader.schemes}
+    if scheme in schemes:
+        return schemes[scheme]
+    listed = ", ".join(f"{each}://" for each in sorted(schemes))
+    raise StoreError(f"No reader knows stores at {scheme}://: give a path, or one of {listed}.")
 
 
 def _unknown(path: Path, known: Sequence[Reader]) -> StoreError:

@@ -14,8 +14,7 @@ from agent_pipeline.sessions.chat import to_messages
 from agent_pipeline.sessions.json_text import storable
 from agent_pipeline.sessions.session import RecordedItem, Session, Tool
 from agent_pipeline.sources.base import SEPARATOR, Stored, TraceSource, digest
-from agent_pipeline.sources.formats.fields import clean_text, when
-from agent_pipeline.sources.formats.json_values import parsed_object
+from agent_pipeline.sources.formats.fields import clean_text, parsed_object, when
 
 _OF_CONTEXT = {"task_id": "task_id", "trial": "trial", "model_id": "model"}
 

@@ -12,11 +12,10 @@ sentence where it does not hold:
 Everything is read in one read-only, repeatable-read transaction through server-side cursors: one snapshot, little memory.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlsplit
 
 from agent_pipeline.errors import StoreError
@@ -53,74 +52,40 @@ WHERE c.relname IN ('sessions', 'history', 'analysis') AND n.nspname NOT LIKE 'p
 """
 
 
-@dataclass(frozen=True)
 class _Schema:
-    """The tables of one schema: their columns, and those that say the project and the agent."""
+    """The statements that read the tables of one schema. Those of a partition take `parameters`: the project and the agent, each where
+    a column of `sessions` says it."""
 
-    name: str
-    columns: dict[str, tuple[str, ...]]
-
-    @property
-    def project(self) -> str | None:
-        return next((name for name in _PROJECT if name in self.columns["sessions"]), None)
-
-    @property
-    def agent(self) -> str | None:
-        return next((name for name in _AGENT if name in self.columns["sessions"]), None)
-
-    def table(self, name: str) -> str:
-        return f"{_quoted(self.name)}.{_quoted(name)}"
-
-    def sessions(self) -> str:
-        """The rows of a project and agent, in the order of ids letter by letter."""
-        has = self.columns["sessions"]
-        fields = [f"s.{_quoted(name)}" if name in has else "NULL" for name in ("archived", "created_at")]
-        context = 's."context_json"::text' if "context_json" in has else "NULL"
-        return f"""
-            SELECT s."session_id"::text COLLATE "C" AS name, {", ".join(fields)}, {context} FROM {self.table("sessions")} AS s
-            WHERE s."session_id" IS NOT NULL AND {self._of_partition("s")} ORDER BY name
+    def __init__(self, name: str, columns: dict[str, list[str]]) -> None:
+        sessions, history, analysis = (f"{_quoted(name)}.{_quoted(table)}" for table in ("sessions", "history", "analysis"))
+        has = columns["sessions"]
+        keys = [next((each for each in names if each in has), None) for names in (_PROJECT, _AGENT)]
+        of_partition = " AND ".join(f"s.{_quoted(key)}::text IS NOT DISTINCT FROM %s" for key in keys if key) or "true"
+        shared = ["session_id", *(key for key in keys if key and key in columns["history"])]
+        joined = " AND ".join(f"s.{_quoted(each)} = h.{_quoted(each)}" for each in shared)
+        fields = [f"s.{_quoted(each)}" if each in has else "NULL" for each in ("archived", "created_at")]
+        fields.append('s."context_json"::text' if "context_json" in has else "NULL")
+        self.name = name
+        self.keys = keys
+        self.partitions = f"SELECT DISTINCT {', '.join(f'{_quoted(key)}::text' if key else 'NULL' for key in keys)} FROM {sessions}"
+        # Letter by letter: the order in which sessions are compared everywhere else.
+        self.sessions = f"""
+            SELECT s."session_id"::text COLLATE "C" AS name, {", ".join(fields)} FROM {sessions} AS s
+            WHERE s."session_id" IS NOT NULL AND {of_partition} ORDER BY name
         """
-
-    def items(self) -> str:
-        """Their items, in the same order."""
-        return f"""
-            SELECT s."session_id"::text COLLATE "C" AS name, h."msg_json"::text
-            FROM {self.table("sessions")} AS s JOIN {self.table("history")} AS h ON {self._joined("s", "h")}
-            WHERE {self._of_partition("s")} ORDER BY name, h."id"
+        self.items = f"""
+            SELECT s."session_id"::text COLLATE "C" AS name, h."msg_json"::text FROM {sessions} AS s JOIN {history} AS h ON {joined}
+            WHERE {of_partition} ORDER BY name, h."id"
         """
+        self.orphans = f"SELECT count(*) FROM {history} AS h WHERE NOT EXISTS (SELECT 1 FROM {sessions} AS s WHERE {joined})"
+        judged = columns.get("analysis", [])
+        order = next((_quoted(each) for each in ("id", "created_at") if each in judged), "ctid")
+        of_analysis = f'SELECT "group_id"::text, "judgment"::text FROM {analysis} ORDER BY {order}'
+        self.judgments = of_analysis if {"group_id", "judgment"} <= set(judged) else None
 
-    def orphans(self) -> str:
-        sessions = f"SELECT 1 FROM {self.table('sessions')} AS s WHERE {self._joined('s', 'h')}"
-        return f"SELECT count(*) FROM {self.table('history')} AS h WHERE NOT EXISTS ({sessions})"
-
-    def partitions(self) -> str:
-        named = [f"{_quoted(name)}::text" if name else "NULL" for name in (self.project, self.agent)]
-        return f"SELECT DISTINCT {', '.join(named)} FROM {self.table('sessions')}"
-
-    def judgments(self) -> str:
-        by = next((_quoted(name) for name in ("id", "created_at") if name in self.columns["analysis"]), "ctid")
-        return f'SELECT "group_id"::text, "judgment"::text FROM {self.table("analysis")} ORDER BY {by}'
-
-    def _joined(self, left: str, right: str) -> str:
-        shared = [name for name in (self.project, self.agent) if name and name in self.columns["history"]]
-        return " AND ".join(f"{left}.{_quoted(name)} = {right}.{_quoted(name)}" for name in ("session_id", *shared))
-
-    def _of_partition(self, alias: str) -> str:
-        """Parameters: the project and the agent as text, each as often as there is a column for it."""
-        named = [name for name in (self.project, self.agent) if name]
-        return " AND ".join(f"{alias}.{_quoted(name)}::text IS NOT DISTINCT FROM %s" for name in named) or "true"
-
-
-class _Place(NamedTuple):
-    """A partition: its schema, and the values of the columns that say the project and the agent."""
-
-    schema: _Schema
-    project: str | None
-    agent: str | None
-
-    @property
-    def parameters(self) -> list[str | None]:
-        return [value for name, value in ((self.schema.project, self.project), (self.schema.agent, self.agent)) if name]
+    def parameters(self, values: Sequence[str | None]) -> list[str | None]:
+        """The parameters of a partition by a row of `partitions`."""
+        return [value for key, value in zip(self.keys, values, strict=True) if key]
 
 
 class PostgresSource(ItemStore):
@@ -147,14 +112,14 @@ class PostgresSource(ItemStore):
             places = self._places(connection)
             if key not in places:
                 raise no_partition(self._shown, key, places)
-            place, schema = places[key], places[key].schema
-            if count := connection.execute(schema.orphans(), ()).fetchall()[0][0]:
-                add_note(self.notes, f"{self._shown}: {count} items of {schema.table('history')} belong to no session and were left out.")
+            schema, parameters = places[key]
+            if count := connection.execute(schema.orphans, ()).fetchall()[0][0]:
+                add_note(self.notes, f"{self._shown}: {count} items of {schema.name}.history belong to no session and were left out.")
             judgments = self._judgments(connection, schema)
             with connection.cursor(name="agent_pipeline_sessions") as rows, connection.cursor(name="agent_pipeline_items") as items:
-                for cursor, statement in ((rows, schema.sessions()), (items, schema.items())):
+                for cursor, statement in ((rows, schema.sessions), (items, schema.items)):
                     cursor.itersize = ROWS_AT_A_TIME
-                    cursor.execute(statement, place.parameters)
+                    cursor.execute(statement, parameters)
                 heads = (SessionRow._make((*row, {"judgment": judgments.get(row[0])})) for row in rows)
                 texts = ((name, text and text.encode("utf-8", "surrogateescape")) for name, text in items)
                 yield from side_by_side(heads, texts, self._shown)
@@ -202,42 +167,39 @@ class PostgresSource(ItemStore):
                 f"{self._shown} cannot be read ({self._short(error)}): check the URL, the server and this user's rights."
             ) from error
 
-    def _places(self, connection: "psycopg.Connection[tuple[Any, ...]]") -> dict[PartitionKey, _Place]:
-        tables: dict[str, dict[str, tuple[str, ...]]] = {}
+    def _places(self, connection: "psycopg.Connection[tuple[Any, ...]]") -> dict[PartitionKey, tuple[_Schema, list[str | None]]]:
+        """Partitions with their schema and its parameters."""
+        tables: dict[str, dict[str, list[str]]] = {}
         for schema_name, table, column in connection.execute(_COLUMNS):
-            columns = tables.setdefault(schema_name, {})
-            columns[table] = (*columns.get(table, ()), column)
-        schemas = [_Schema(name, columns) for name, columns in tables.items() if self._is_ours(name, columns)]
+            tables.setdefault(schema_name, {}).setdefault(table, []).append(column)
+        schemas = []
+        for name, columns in tables.items():
+            if "session_id" in columns.get("sessions", ()) and {"id", "session_id", "msg_json"} <= set(columns.get("history", ())):
+                schemas.append(_Schema(name, columns))
+            elif {"sessions", "history"} <= set(columns):
+                sentence = f"the tables sessions and history of the schema {name} are not those of omniagents; left out"
+                add_note(self.notes, f"{self._shown}: {sentence}.")
         if not schemas:
             raise StoreError(
                 f"{self._shown} has no schema with tables sessions(session_id, ...) and history(id, session_id, msg_json): "
                 f"it is some other program's database, or this user may not see them."
             )
-        places: dict[PartitionKey, _Place] = {}
+        places: dict[PartitionKey, tuple[_Schema, list[str | None]]] = {}
         for schema in schemas:
-            project = urlsplit(self.url).path.strip("/") or connection.info.dbname if schema.name == "public" else schema.name
-            for row in connection.execute(schema.partitions(), ()).fetchall():
-                key = usable_key(row[0] or project, row[1] or DEFAULT_AGENT)
+            default = urlsplit(self.url).path.strip("/") or connection.info.dbname if schema.name == "public" else schema.name
+            for project, agent in connection.execute(schema.partitions, ()).fetchall():
+                key = usable_key(project or default, agent or DEFAULT_AGENT)
                 if key in places:
-                    raise StoreError(
-                        f"{self._shown} has the partition {key} twice ({schema.name} and {places[key].schema.name}): rename one."
-                    )
-                places[key] = _Place(schema, *row)
+                    both = f"{schema.name} and {places[key][0].name}"
+                    raise StoreError(f"{self._shown} has the partition {key} twice ({both}): rename one.")
+                places[key] = schema, schema.parameters((project, agent))
         return places
 
-    def _is_ours(self, name: str, tables: dict[str, tuple[str, ...]]) -> bool:
-        complete = "session_id" in tables.get("sessions", ()) and {"id", "session_id", "msg_json"} <= set(tables.get("history", ()))
-        if not complete and {"sessions", "history"} <= set(tables):
-            add_note(
-                self.notes, f"{self._shown}: the tables sessions and history of the schema {name} are not those of omniagents; left out."
-            )
-        return complete
-
     def _judgments(self, connection: "psycopg.Connection[tuple[Any, ...]]", schema: _Schema) -> dict[str, str | None]:
-        if not {"group_id", "judgment"} <= set(schema.columns.get("analysis", ())):
+        if schema.judgments is None:
             add_note(self.notes, f"{self._shown} has no table {schema.name}.analysis(group_id, judgment): no session of it is judged.")
             return {}
-        return {str(group): clean_text(judgment) for group, judgment in connection.execute(schema.judgments(), ())}
+        return {str(group): clean_text(judgment) for group, judgment in connection.execute(schema.judgments, ())}
 
 
 def shown_url(url: str) -> str:

@@ -12,9 +12,8 @@ from agent_pipeline.errors import StoreError
 from agent_pipeline.sessions.chat import to_messages
 from agent_pipeline.sessions.json_text import MAX_DEPTH
 from agent_pipeline.sources.base import add_note
-from agent_pipeline.sources.formats.fields import Record, elements, mean, objects, section, text, verdict
+from agent_pipeline.sources.formats.fields import Record, elements, mean, objects, parsed, section, text, verdict
 from agent_pipeline.sources.formats.file_source import Ident, RecordSource
-from agent_pipeline.sources.formats.json_values import parsed
 from agent_pipeline.sources.formats.record_files import Archive, Kind, Place, kind_of
 
 _ATTACHMENT = "attachment://"

@@ -10,9 +10,8 @@ from typing import ClassVar
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.chat import to_messages
 from agent_pipeline.sessions.session import Session
-from agent_pipeline.sources.formats.fields import Record, clean_text, objects, section, text
+from agent_pipeline.sources.formats.fields import Record, clean_text, decoded, objects, section, text
 from agent_pipeline.sources.formats.file_source import FileSource, Ident
-from agent_pipeline.sources.formats.json_values import decoded
 from agent_pipeline.sources.formats.record_files import Kind, Place
 from agent_pipeline.sources.formats.session_fields import new_session
 

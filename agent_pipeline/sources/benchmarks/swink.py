@@ -11,9 +11,8 @@ from typing import Any, ClassVar
 from agent_pipeline.errors import StoreError
 from agent_pipeline.sessions.chat import to_messages
 from agent_pipeline.sources.base import add_note, files_of
-from agent_pipeline.sources.formats.fields import Record, elements, mean, number, objects, section, text, verdict
+from agent_pipeline.sources.formats.fields import Record, elements, mean, number, objects, parsed, section, text, verdict
 from agent_pipeline.sources.formats.file_source import Ident, RecordSource
-from agent_pipeline.sources.formats.json_values import parsed
 from agent_pipeline.sources.formats.record_files import Kind, Place
 
 

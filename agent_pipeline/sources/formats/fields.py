@@ -1,4 +1,7 @@
-"""The fields of records as people write them: verdicts, times, numbers, token counts, tool schemas."""
+"""The fields of records as people write them: JSON, verdicts, times, numbers, token counts, tool schemas.
+
+JSON is read as stores really hold it: NaN, control characters, half emoji and bytes that are no UTF-8 are let in; repair deals with them.
+"""
 
 import json
 import math
@@ -6,8 +9,9 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
+
 from agent_pipeline.sessions.session import Tool
-from agent_pipeline.sources.formats.json_values import decoded
 
 Record = dict[str, Any]
 
@@ -17,10 +21,48 @@ _WORDS = {
     "failure": 0.0,
 }  # fmt: skip
 
+_REFUSED = (msgspec.MsgspecError, UnicodeError, RecursionError, TypeError)
 _LARGEST_SECONDS = 1e11
 """A time above this (the year 5138 in seconds) is in milliseconds or finer."""
 
 _VERDICTS = ("judgment", "passed", "win", "reward", "utility", "score", "verdict", "label")
+
+
+def parsed(raw: Any) -> Any:
+    """The value of a JSON text; what is neither bytes nor `msgspec.Raw` is a value already.
+
+    Raises:
+        ValueError: the text is no JSON.
+    """
+    if not isinstance(raw, bytes | msgspec.Raw):
+        return raw
+    try:
+        return msgspec.json.decode(raw)
+    except _REFUSED:
+        pass
+    try:
+        return json.loads(bytes(raw).decode("utf-8", "surrogateescape"), strict=False)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
+def parsed_object(raw: str | bytes | None) -> dict[str, Any] | None:
+    """The JSON object in a text; `None` where it holds anything else."""
+    try:
+        value = parsed(raw.encode("utf-8", "surrogateescape") if isinstance(raw, str) else raw)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def decoded(value: Any) -> Any:
+    """What a text that holds a JSON object or list stands for; any other value as it is."""
+    if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
+        try:
+            return parsed(value.encode("utf-8", "surrogateescape"))
+        except ValueError:
+            pass
+    return value
 
 
 def number(value: Any) -> float | None:

@@ -9,9 +9,8 @@ from typing import Any, ClassVar
 
 from agent_pipeline.sessions.chat import ROLES, to_messages
 from agent_pipeline.sessions.items import Chat
-from agent_pipeline.sources.formats.fields import Record, first_of, first_text, objects, plain_verdict
+from agent_pipeline.sources.formats.fields import Record, decoded, first_of, first_text, objects, plain_verdict
 from agent_pipeline.sources.formats.file_source import Ident, RecordSource
-from agent_pipeline.sources.formats.json_values import decoded
 from agent_pipeline.sources.formats.record_files import Place
 
 _IDS = ("session_id", "conversation_id", "id", "uuid", "custom_id")

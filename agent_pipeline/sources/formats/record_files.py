@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from agent_pipeline.errors import StoreError
 from agent_pipeline.sources.base import add_note, unreadable
-from agent_pipeline.sources.formats.json_values import decoded, parsed
+from agent_pipeline.sources.formats.fields import decoded, parsed
 
 Kind = Literal["lines", "document", "table", "zip"]
 

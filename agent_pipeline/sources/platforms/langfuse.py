@@ -4,9 +4,8 @@ blob-storage export writes them (snake_case, a row each). Traces with one sessio
 import re
 from typing import ClassVar
 
-from agent_pipeline.sources.formats.fields import Record, first_of, first_text, number, objects, section, text, when
+from agent_pipeline.sources.formats.fields import Record, decoded, first_of, first_text, number, objects, section, text, when
 from agent_pipeline.sources.formats.file_source import Ident
-from agent_pipeline.sources.formats.json_values import decoded
 from agent_pipeline.sources.formats.record_files import Place
 from agent_pipeline.sources.platforms.conversations import Kind, Span
 from agent_pipeline.sources.platforms.model_calls import request_of, response_of

@@ -3,9 +3,8 @@ logs as rows. The calls of one session repeat the conversation so far."""
 
 from typing import ClassVar
 
-from agent_pipeline.sources.formats.fields import Record, chosen, first_of, first_text, number, section, text, when
+from agent_pipeline.sources.formats.fields import Record, chosen, decoded, first_of, first_text, number, section, text, when
 from agent_pipeline.sources.formats.file_source import Ident
-from agent_pipeline.sources.formats.json_values import decoded
 from agent_pipeline.sources.formats.record_files import Place
 from agent_pipeline.sources.platforms.conversations import Span
 from agent_pipeline.sources.platforms.model_calls import request_of, response_of

@@ -6,9 +6,8 @@ A span's attributes are JSON texts. Traces with one `mlflow.trace.session` are t
 
 from typing import Any, ClassVar
 
-from agent_pipeline.sources.formats.fields import Record, elements, first_of, first_text, number, section, text, when
+from agent_pipeline.sources.formats.fields import Record, decoded, elements, first_of, first_text, number, section, text, when
 from agent_pipeline.sources.formats.file_source import Ident
-from agent_pipeline.sources.formats.json_values import decoded
 from agent_pipeline.sources.formats.record_files import Place
 from agent_pipeline.sources.platforms.conversations import Kind, Span
 from agent_pipeline.sources.platforms.model_calls import request_of, response_of

@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from agent_pipeline.sources.formats.json_values import decoded
+from agent_pipeline.sources.formats.fields import decoded
 
 _ASKED = ("messages", "input_messages", "message", "input", "inputs", "prompt", "question", "query", "content", "text")
 _ANSWERED = ("messages", "message", "output", "outputs", "answer", "response", "content", "text", "result")

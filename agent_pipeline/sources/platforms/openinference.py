@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from agent_pipeline.sources.formats.fields import Record, elements, first_of, number, objects, section, text
-from agent_pipeline.sources.formats.json_values import decoded
+from agent_pipeline.sources.formats.fields import Record, decoded, elements, first_of, number, objects, section, text
 from agent_pipeline.sources.platforms.attributes import tree
 from agent_pipeline.sources.platforms.conversations import Kind, Span
 from agent_pipeline.sources.platforms.model_calls import request_of, response_of

@@ -7,12 +7,24 @@ that it has. Spans of a trace belong to the session that any of them names.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from agent_pipeline.sources.formats.fields import Record, elements, first_of, first_text, number, objects, section, text, when
+from agent_pipeline.sources.formats.fields import (
+    Record,
+    chosen,
+    decoded,
+    elements,
+    first_of,
+    first_text,
+    number,
+    objects,
+    section,
+    text,
+    when,
+)
 from agent_pipeline.sources.formats.file_source import Ident, sampled
-from agent_pipeline.sources.formats.json_values import decoded
 from agent_pipeline.sources.formats.record_files import Place
 from agent_pipeline.sources.platforms.attributes import flat, plain_value, tree
 from agent_pipeline.sources.platforms.conversations import Kind, Span
@@ -58,38 +70,28 @@ class OpenTelemetrySource(SpanSource):
 
     @classmethod
     def _is_mine(cls, path: Path) -> bool:
-        kind, records = sampled(path)
-        mine = [record for record in records if isinstance(record, dict) and cls.accepts(record)] if kind in cls.kinds else []
-        spans = [span for record in mine for span in _spans_in(record)]
-        is_openinference = any(span.get("kind") or _has(span["attributes"], _OF_OPENINFERENCE) for span in spans)
-        return bool(spans) and is_openinference == cls.is_openinference
+        kind, found = sampled(path)
+        mine = [record for record in found if isinstance(record, dict) and cls.accepts(record)] if kind in cls.kinds else []
+        steps = [step for record in mine for step in _steps_in(record)]
+        return bool(steps) and any(step["is_openinference"] for step in steps) == cls.is_openinference
 
     def unpack(self, record: Record) -> list[Record]:
-        return list(_spans_in(record))
+        return list(_steps_in(record))
 
     def identify(self, record: Record, place: Place) -> Ident | None:
-        attributes, trace = record["attributes"], text(record.get("trace"))
+        attributes = record["attributes"]
         of_model = _has(attributes, _OF_MODELS) or any(str(each.get("name")).startswith(_OF_GENAI) for each in record["events"])
-        if trace is None or not of_model:
+        if not record["trace"] or not of_model:
             return None
-        agent = first_text(attributes, *_AGENTS) if record.get("span") else None
-        return Ident(trace, first_text(attributes, *_SESSIONS), first_text(record["resource"], *_PROJECTS), agent)
+        agent = first_text(attributes, *_AGENTS) if record["span"] else None
+        return Ident(record["trace"], first_text(attributes, *_SESSIONS), first_text(record["resource"], *_PROJECTS), agent)
 
     def spans(self, record: Record) -> list[Span]:
-        attributes = record["attributes"]
-        if not record.get("span"):
+        if record["span"] is None:
             return []
-        span = Span(
-            trace=text(record.get("trace")) or "",
-            id=text(record.get("id")) or "",
-            parent=text(record.get("parent")),
-            name=text(record.get("name")),
-            started=when(record.get("started")),
-            ended=when(record.get("ended")),
-            error=_error(record),
-        )
-        if record.get("kind") or _has(attributes, _OF_OPENINFERENCE):
-            openinference_span(span, tree(attributes), record.get("kind"))
+        span, attributes = replace(record["span"]), record["attributes"]
+        if record["is_openinference"]:
+            openinference_span(span, tree(attributes), record["kind"])
         if _has(attributes, _OF_GENAI):
             _genai_span(span, attributes)
         _from_events(span, record["events"])
@@ -128,71 +130,67 @@ def _is_span(record: Record) -> bool:
     return nested or "context.trace_id" in record
 
 
-def _spans_in(record: Record) -> Iterator[Record]:
-    """Spans (and log records) in one form: trace, id, parent, name, started, ended, status, message, attributes, resource, events."""
+def _steps_in(record: Record) -> Iterator[Record]:
+    """Spans (and log records) in one form, see `_step`."""
     for envelope, (scopes, leaves) in _ENVELOPES.items():
         for group in objects(record.get(envelope)):
             resource = _attributes(section(group, "resource"))
             for scope in objects(group.get(scopes)):
                 for leaf in objects(scope.get(leaves)):
                     yield _otlp_span(leaf, resource) if leaves == "spans" else _log_record(leaf, resource)
-    if isinstance(record.get("data"), list):
-        yield from (_single_span(each) for each in objects(record["data"]) if _is_span(each))
-    elif _is_span(record):
-        yield _single_span(record)
+    singles = objects(record["data"]) if isinstance(record.get("data"), list) else [record]
+    yield from map(_single_span, filter(_is_span, singles))
+
+
+def _step(trace: Any, span: Span | None, attributes: Record, resource: Record, events: list[Record], kind: Any = None) -> Record:
+    is_openinference = bool(kind) or _has(attributes, _OF_OPENINFERENCE)
+    step = {"trace": text(trace), "span": span, "attributes": attributes, "resource": resource, "events": events}
+    return step | {"kind": kind, "is_openinference": is_openinference}
 
 
 def _otlp_span(leaf: Record, resource: Record) -> Record:
-    status = section(leaf, "status")
-    return {
-        "trace": leaf.get("traceId"),
-        "id": leaf.get("spanId"),
-        "parent": leaf.get("parentSpanId"),
-        "name": leaf.get("name"),
-        "started": leaf.get("startTimeUnixNano"),
-        "ended": leaf.get("endTimeUnixNano"),
-        "status": status.get("code"),
-        "message": status.get("message"),
-        "attributes": _attributes(leaf),
-        "resource": resource,
-        "span": True,
-        "events": [{"name": each.get("name"), "attributes": _attributes(each)} for each in objects(leaf.get("events"))],
-    }
+    attributes, status = _attributes(leaf), section(leaf, "status")
+    events = [{"name": each.get("name"), "attributes": _attributes(each)} for each in objects(leaf.get("events"))]
+    span = Span(
+        trace=text(leaf.get("traceId")) or "",
+        id=text(leaf.get("spanId")) or "",
+        parent=text(leaf.get("parentSpanId")),
+        name=text(leaf.get("name")),
+        started=when(leaf.get("startTimeUnixNano")),
+        ended=when(leaf.get("endTimeUnixNano")),
+        error=_error(status.get("code"), status.get("message"), attributes, events),
+    )
+    return _step(leaf.get("traceId"), span, attributes, resource, events)
 
 
 def _log_record(leaf: Record, resource: Record) -> Record:
     """A log record as the event of a span that is not there: it names the session and says nothing else of the span."""
     attributes = _attributes(leaf)
-    name = leaf.get("eventName") or attributes.get("event.name")
-    return {
-        "trace": leaf.get("traceId"),
-        "attributes": {name: value for name, value in attributes.items() if name in _SESSIONS},
-        "resource": resource,
-        "events": [{"name": name, "attributes": attributes}],
-    }
+    event = {"name": leaf.get("eventName") or attributes.get("event.name"), "attributes": attributes}
+    return _step(leaf.get("traceId"), None, chosen(attributes, _SESSIONS), resource, [event])
 
 
 def _single_span(record: Record) -> Record:
-    status, raw, context = record.get("status"), record.get("attributes"), section(record, "context")
-    events = objects(decoded(record.get("events")))
+    raw, context, status = record.get("attributes"), section(record, "context"), record.get("status")
+    code, message = record.get("status_code"), record.get("status_message")
+    if isinstance(status, dict):
+        code, message = status.get("status_code"), status.get("description")
     wide = {
         name.removeprefix("attributes."): value for name, value in record.items() if name.startswith("attributes.") and value is not None
     }
-    return {
-        "trace": context.get("trace_id") or record.get("context.trace_id"),
-        "id": context.get("span_id") or record.get("context.span_id"),
-        "parent": record.get("parent_id"),
-        "name": record.get("name"),
-        "kind": record.get("span_kind"),
-        "started": record.get("start_time"),
-        "ended": record.get("end_time"),
-        "status": status.get("status_code") if isinstance(status, dict) else record.get("status_code"),
-        "message": status.get("description") if isinstance(status, dict) else record.get("status_message"),
-        "attributes": flat(raw) if isinstance(raw, dict) else wide,
-        "resource": section(record, "resource", "attributes"),
-        "span": True,
-        "events": [{"name": each.get("name"), "attributes": section(each, "attributes")} for each in events],
-    }
+    attributes = flat(raw) if isinstance(raw, dict) else wide
+    events = [{"name": each.get("name"), "attributes": section(each, "attributes")} for each in objects(decoded(record.get("events")))]
+    trace = context.get("trace_id") or record.get("context.trace_id")
+    span = Span(
+        trace=text(trace) or "",
+        id=text(context.get("span_id") or record.get("context.span_id")) or "",
+        parent=text(record.get("parent_id")),
+        name=text(record.get("name")),
+        started=when(record.get("start_time")),
+        ended=when(record.get("end_time")),
+        error=_error(code, message, attributes, events),
+    )
+    return _step(trace, span, attributes, section(record, "resource", "attributes"), events, record.get("span_kind"))
 
 
 def _attributes(leaf: Record) -> Record:
@@ -253,8 +251,8 @@ def _genai_scores(attributes: Record) -> list[Score]:
     return [] if value is None else [(text(attributes.get("gen_ai.evaluation.name")) or "evaluation", value)]
 
 
-def _error(record: Record) -> str | None:
-    if str(record.get("status")).rpartition("_")[2].upper() not in ("2", "ERROR"):
+def _error(status: Any, message: Any, attributes: Record, events: list[Record]) -> str | None:
+    if str(status).rpartition("_")[2].upper() not in ("2", "ERROR"):
         return None
-    raised = next((each["attributes"].get("exception.message") for each in record["events"] if each.get("name") == "exception"), None)
-    return text(record.get("message")) or text(raised) or text(record["attributes"].get("error.type")) or "the step failed"
+    raised = next((each["attributes"].get("exception.message") for each in events if each.get("name") == "exception"), None)
+    return text(message) or text(raised) or text(attributes.get("error.type")) or "the step failed"
