@@ -20,20 +20,31 @@ from agent_pipeline.selection.buffer import checked_ratio, due
 from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.training import checkpoints
 from agent_pipeline.training.base_model import BaseModel
-from agent_pipeline.training.config import TrainingConfig, probe_device
+from agent_pipeline.training.config import Training, TrainingConfig, probe_device
 from agent_pipeline.training.encoding import EncodedRow, encode_rows
 from agent_pipeline.training.identity import trained_from
 from agent_pipeline.training.loading import load_model
 from agent_pipeline.training.losses import encoded_losses, mean_loss
+from agent_pipeline.training.masks import Encoded
 from agent_pipeline.training.templates import TrainingTemplate, load_tokenizer
 from agent_pipeline.training.trainers.sft import build_trainer
 
 if TYPE_CHECKING:
     from peft import PeftModel
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
-    from trl import SFTTrainer
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer
 
-LOGGED = ("step", "epoch", "loss", "mean_token_accuracy", "grad_norm", "learning_rate")
+LOGGED = (
+    "step",
+    "epoch",
+    "loss",
+    "mean_token_accuracy",
+    "reward_accuracy",
+    "reward_margin",
+    "reward",
+    "moved",
+    "grad_norm",
+    "learning_rate",
+)
 REPORT = "training.json"
 
 
@@ -81,33 +92,47 @@ def train_adapter(
     before = None if config.use_lora else held.loss(model)
     trainer = build_trainer(model, tokenizer, tokens, config, device, work_dir, progress, len(again))
     trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-    history = [{key: entry[key] for key in LOGGED if key in entry} for entry in trainer.state.log_history if "loss" in entry]
-
     report = {
         "identity": identity,
-        "base": {"name": base.name, "revision": base.revision},
-        "template": {key: value for key, value in asdict(template).items() if key != "jinja"},
-        "config": config.model_dump(),
+        **trained_report(trainer, base, template, config),
         "rows": counts,
         **({"replay": replay} if replayed else {}),
         "row_ids": [row.row_id for row in encoded],
-        **_token_counts(encoded),
+        **token_counts([row.encoded for row in encoded]),
+        **(held.report(trainer.model.eval(), before) if heldout else {}),
+    }
+    save_trained(trainer.model, tokenizer, template, base, out_dir)
+    return finished(report, out_dir, work_dir) | run_figures(trainer, checkpoint, began)
+
+
+def trained_report(trainer: "Trainer", base: BaseModel, template: TrainingTemplate, config: Training) -> dict[str, Any]:
+    """What every report says of a training: from what, how, and how it went."""
+    history = [{key: entry[key] for key in LOGGED if key in entry} for entry in trainer.state.log_history if "loss" in entry]
+    return {
+        "base": {"name": base.name, "revision": base.revision},
+        "template": {key: value for key, value in asdict(template).items() if key != "jinja"},
+        "config": config.model_dump(),
         "steps": trainer.state.global_step,
         "loss_first": history[0]["loss"],
         "loss_last": history[-1]["loss"],
-        **(held.report(trainer.model.eval(), before) if heldout else {}),
         "log_history": history,
         "versions": {name: version(name) for name in ("torch", "transformers", "trl", "peft")},
     }
-    save_trained(trainer.model, tokenizer, template, base, out_dir)
+
+
+def finished(report: dict[str, Any], out_dir: Path, work_dir: Path) -> dict[str, Any]:
+    """The report as it was written; the checkpoints are removed."""
     text = json.dumps(report, indent=1, ensure_ascii=False)
     (out_dir / REPORT).write_text(text + "\n", encoding="utf-8")
-    shutil.rmtree(work_dir)
+    shutil.rmtree(work_dir, ignore_errors=True)
+    return json.loads(text)
+
+
+def run_figures(trainer: "Trainer", checkpoint: Path | None, began: float) -> dict[str, Any]:
+    """What differs from run to run."""
     resumed_from = int(checkpoint.name.rpartition("-")[2]) if checkpoint else 0
-    seconds = time.monotonic() - began
     return {
-        **json.loads(text),
-        "seconds": seconds,
+        "seconds": time.monotonic() - began,
         "tokens_per_second": _speed(trainer, resumed_from),
         "resumed_from": resumed_from,
     }
@@ -148,10 +173,10 @@ def _encode_replayed(
     return again, counts | more
 
 
-def _token_counts(rows: list[EncodedRow]) -> dict[str, int]:
+def token_counts(rows: Sequence[Encoded]) -> dict[str, int]:
     """Of one epoch: all tokens, those with a loss, and the longest row."""
-    lengths = [len(row.encoded.input_ids) for row in rows]
-    trained = sum(sum(row.encoded.trained) for row in rows)
+    lengths = [len(row.input_ids) for row in rows]
+    trained = sum(sum(row.trained) for row in rows)
     return {"tokens": sum(lengths), "trained_tokens": trained, "longest_row_tokens": max(lengths)}
 
 
@@ -176,7 +201,7 @@ class _Heldout:
         return {"heldout": {"rows": self._counts["in"], "scored": self._counts["trained"], "before": before, "after": self.loss(model)}}
 
 
-def _speed(trainer: "SFTTrainer", resumed_from: int) -> float:
+def _speed(trainer: "Trainer", resumed_from: int) -> float:
     """Tokens/s of this process's own steps (padding not counted); 0 where it had none left to do."""
     runtime = next((entry["train_runtime"] for entry in reversed(trainer.state.log_history) if "train_runtime" in entry), 0)
     return trainer._total_train_tokens / runtime if runtime and trainer.state.global_step > resumed_from else 0.0

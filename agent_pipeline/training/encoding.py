@@ -1,8 +1,9 @@
 """A data set as tokens: each row shortened to fit, encoded and checked; a row that cannot be trained on is counted by its reason."""
 
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, get_args
 
 from agent_pipeline.errors import DataError
 from agent_pipeline.progress import Progress, silent
@@ -15,6 +16,7 @@ from agent_pipeline.training.truncation import truncate, untrain_calls_without_s
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+Item = TypeVar("Item")
 DropReason = Literal["too_long", "not_rendered", "not_proven"]
 """Why a row falls out: its last exchange alone is too long; the chat template fails on it; its mask cannot be proven on its tokens."""
 
@@ -41,41 +43,50 @@ class EncodedRow:
     unsourced_calls: int
 
 
-class EncodedRows(NamedTuple):
+class Counted(NamedTuple, Generic[Item]):
     """The rows that can be trained on, in order; the counts; and the first dropped row's sentence ("" where none was dropped).
 
-    `counts` has `in`, `truncated`, `unsourced_calls`, `dropped_<reason>` for each `DropReason`, `trained` (in = all dropped + trained)
-    and `dropped_share`, from 0 to 1.
+    `counts` has `in`, `dropped_<reason>` for each `DropReason`, `trained` (in = all dropped + trained) and `dropped_share`, from 0 to 1.
     """
 
-    rows: list[EncodedRow]
+    rows: list[Item]
     counts: dict[str, Any]
     first_dropped: str
 
 
 def encode_rows(
     tokenizer: "PreTrainedTokenizerBase", rows: list[dict[str, Any]], max_length: int, progress: Progress = silent
-) -> EncodedRows:
-    """Encode the rows in at most `max_length` tokens each."""
-    trained: list[EncodedRow] = []
+) -> Counted[EncodedRow]:
+    """Encode the rows in at most `max_length` tokens each; the counts also have `truncated` and `unsourced_calls`."""
+    encoded = encoded_or_counted(rows, lambda row: encode_or_raise(tokenizer, row, max_length), progress)
+    shortened = {
+        "truncated": sum(row.truncated for row in encoded.rows),
+        "unsourced_calls": sum(row.unsourced_calls for row in encoded.rows),
+    }
+    return Counted(encoded.rows, encoded.counts | shortened, encoded.first_dropped)
+
+
+def encoded_or_counted(
+    rows: Sequence[dict[str, Any]], encode_one: Callable[[dict[str, Any]], Item], progress: Progress = silent
+) -> Counted[Item]:
+    """What `encode_one` makes of each row; rows for which it raises `RowDropped` are counted by its reason."""
+    encoded: list[Item] = []
     dropped: Counter[str] = Counter()
     first_dropped = ""
     for number, row in enumerate(rows, 1):
         try:
-            trained.append(encode_or_raise(tokenizer, row, max_length))
+            encoded.append(encode_one(row))
         except RowDropped as error:
             dropped[error.reason] += 1
             first_dropped = first_dropped or str(error)
         progress(number, len(rows), "rows tokenised")
     counts = {
         "in": len(rows),
-        "truncated": sum(row.truncated for row in trained),
-        "unsourced_calls": sum(row.unsourced_calls for row in trained),
         **{f"dropped_{reason}": dropped[reason] for reason in get_args(DropReason)},
-        "trained": len(trained),
+        "trained": len(encoded),
         "dropped_share": round(dropped.total() / len(rows), 4) if rows else 0.0,
     }
-    return EncodedRows(trained, counts, first_dropped)
+    return Counted(encoded, counts, first_dropped)
 
 
 def encode_row(tokenizer: "PreTrainedTokenizerBase", row: dict[str, Any], max_length: int) -> EncodedRow | None:

@@ -11,8 +11,11 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
-def load_model(base: BaseModel, device: Device, adapter_dir: Path | None = None, **options: Any) -> "PreTrainedModel":
-    """The base model on `device`, in evaluation mode; with `adapter_dir`, as a `PeftModel` with that adapter switched on.
+def load_model(
+    base: BaseModel, device: Device, adapter_dir: Path | None = None, trainable: bool = False, **options: Any
+) -> "PreTrainedModel":
+    """The base model on `device`, in evaluation mode; with `adapter_dir`, as a `PeftModel` with that adapter switched on, and with
+    `trainable` ready to be trained on.
 
     `options` are those of `from_pretrained` and override `dtype`; with a `device_map` the model stays where that puts it.
 
@@ -27,17 +30,17 @@ def load_model(base: BaseModel, device: Device, adapter_dir: Path | None = None,
     except (OSError, ValueError, RuntimeError, KeyError) as error:
         raise ModelError(f"The base model in {base.path} cannot be loaded ({first_line(error)}): fetch it anew.") from error
     if adapter_dir is not None:
-        model = _with_adapter(model, base, adapter_dir)
+        model = _with_adapter(model, base, adapter_dir, trainable)
     return (model if options.get("device_map") else model.to(device.name)).eval()
 
 
-def _with_adapter(model: "PreTrainedModel", base: BaseModel, adapter_dir: Path) -> "PreTrainedModel":
+def _with_adapter(model: "PreTrainedModel", base: BaseModel, adapter_dir: Path, trainable: bool) -> "PreTrainedModel":
     from peft import PeftModel
 
     if not (adapter_dir / "adapter_config.json").is_file():
         raise ModelError(f"{adapter_dir} holds no adapter_config.json, so it is no trained adapter: train one first.")
     try:
-        return PeftModel.from_pretrained(model, str(adapter_dir))
+        return PeftModel.from_pretrained(model, str(adapter_dir), is_trainable=trainable)
     except (OSError, ValueError, RuntimeError, KeyError) as error:
         raise ModelError(f"The adapter in {adapter_dir} does not load on {base.name} ({first_line(error)}): train it anew.") from error
 
