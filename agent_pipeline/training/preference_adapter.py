@@ -144,6 +144,7 @@ def train_preferences(
             )
         _load_weights(trainer.model, good)
         trained = int(good.name.rpartition("-")[2])
+    looks = [{"step": entry["step"], SELECT: entry[SELECT]} for entry in trainer.state.log_history if SELECT in entry]
     report = {
         "identity": identity,
         "method": method,
@@ -154,7 +155,7 @@ def train_preferences(
         "kinds": {kind: {"rows": count} for kind, count in sorted(Counter(each.kind for each in examples).items())},
         **token_counts([row for example in examples for row in example.rows[: objective.trained_rows]]),
         "weights_of_step": trained,
-        "decisions": {"before": watch.before, "log": [entry for entry in trainer.state.log_history if SELECT in entry]},
+        "decisions": {"before": watch.before, "looks": looks},
         "stopped_by": watch.fallen,
         "heldout": objective.figures(held, log_probs(trainer.model, held)) if held else None,
     }
