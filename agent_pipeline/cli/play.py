@@ -92,7 +92,7 @@ def _player(model: str, key: PartitionKey, temperature: float, max_new_tokens: i
         raise SettingsError(f"{model!r} is no model to play: give gguf, adapter, base, a .gguf file or URL#name.")
     if temperature:
         raise SettingsError("A model in memory answers greedily: play gguf, or an endpoint, with a temperature.")
-    adapter = lake.latest("sft_adapter", key)
+    adapter = settings.candidate(key)
     made_from = adapter.manifest["made_from"]
     base = resolve_base_model(made_from["base_model"], settings.cache_path, settings.trust_remote_code, made_from["base_revision"])
     return memory_player(base, adapter.path, adapter.path if model == "adapter" else None, max_new_tokens, 2048)

@@ -11,12 +11,13 @@ from agent_pipeline.errors import DataError
 from agent_pipeline.evaluation.episode_report import ROWS, shown
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.storage.lake import Artifact, Lake
+from agent_pipeline.training.chain import SKIPPED, STEPS, adapter_of
 
 if TYPE_CHECKING:
     from agent_pipeline.governance.forgetting import Forgotten
     from agent_pipeline.governance.lineage import ModelLineage, ModelUse, SessionLineage
 
-MODEL_ASSETS = ("sft_adapter", "evaluation", "gguf_export", "ollama_model", "episodes")
+MODEL_ASSETS = (*map(adapter_of, STEPS), "evaluation", "gguf_export", "ollama_model", "episodes")
 
 
 def count_values(lake: Lake, asset: str, column: str, key: PartitionKey) -> Counter[str]:
@@ -61,8 +62,9 @@ def print_report(console: Console, lake: Lake, keys: list[PartitionKey]) -> None
         console.print(f"  sessions   {counts.total()} in = {counts['kept']} kept + {counts.total() - counts['kept']} dropped ({dropped})")
         console.print(f"  SFT rows   {splits.total()}: " + ", ".join(f"{splits[name]} {name}" for name in ("train", "select", "test")))
         models = {asset: artifact for asset in MODEL_ASSETS if (artifact := latest(lake, asset, key))}
-        if adapter := models.get("sft_adapter"):
-            console.print(f"  training   {_training(adapter.manifest['report'])}")
+        for step in STEPS:
+            if adapter := models.get(adapter_of(step)):
+                console.print(f"  {step:<10} {_training(adapter.manifest['report'])}", soft_wrap=True)
         if evaluated := models.get("evaluation"):
             for line in _comparison(evaluated.manifest["report"]):
                 console.print(f"  {line}")
@@ -85,6 +87,8 @@ def _episodes(report: dict[str, Any]) -> list[str]:
 
 def _training(report: dict[str, Any]) -> str:
     """The loss, how many rows were trained, and what became of the others."""
+    if SKIPPED in report:
+        return f"nothing was trained: {report[SKIPPED]}"
     rows = report["rows"]
     others = [f"{count} {name.replace('_', ' ')}" for name, count in rows.items() if name not in ("in", "trained") and count]
     dropped = f" ({', '.join(others)})" if others else ""

@@ -4,6 +4,7 @@ A task reads its rows from the lake, a batch at a time. Its parameters and its r
 """
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,10 @@ from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.storage.artifacts import Artifact
 from agent_pipeline.storage.filesystem import sha256_file
 from agent_pipeline.training.base_model import BaseModel, resolve_base_model
+from agent_pipeline.training.chain import SKIPPED, adapter_of
 from agent_pipeline.training.identity import adapter_origin, rows_made_from
 
-__all__ = ["TASKS", "embed", "episodes", "evaluate", "export", "losses", "train"]
+__all__ = ["TASKS", "embed", "episodes", "evaluate", "export", "losses", "prefer", "train"]
 
 MODELS = ("torch", "transformers", "peft")
 
@@ -75,6 +77,37 @@ def train(params: Params, progress: Progress = silent) -> Result:
 
     result = build(train, params, "sft_adapter", origin, make)
     return result | {"rows": len(rows), "replay": night.replay.report(), "replayed": night.replay.sentence()}
+
+
+@task(version=1, libraries=(*MODELS, "trl"))
+def prefer(params: Params, progress: Progress = silent) -> Result:
+    """An adapter trained on by `method` from the judged rows of the `train` split, watched on the SFT rows of `select`.
+
+    Where nothing can be trained, the artifact holds no adapter, and its report the reason (`skipped`).
+    """
+    from agent_pipeline.training.preference_adapter import METHODS, NothingTrained, preference_origin, train_preferences
+
+    (lake, key), method = asked_lake(params), params["method"]
+    reference = find_artifact(params, params["reference"])
+    base, config = _base_of(params, reference), METHODS[method].options(**params["config"])
+    judged = list(dataset_rows(lake, key, ("train", "select", "test"), params["dataset"]))
+    rows, heldout = ([row for row in judged if (row["split"] == "train") is wanted] for wanted in (True, False))
+    select = list(dataset_rows(lake, key, ("select",)))
+    made_from = preference_origin(method, rows, select, base, reference.identity, config)
+
+    def make(folder: Path) -> dict[str, Any]:
+        try:
+            report = train_preferences(
+                method, rows, base, reference.path, config, folder, select, heldout, progress, reference=reference.identity
+            )
+        except NothingTrained as reason:
+            shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+            return {SKIPPED: str(reason), "rows": reason.counts}
+        # An export's context must hold the rows of both trainings.
+        longest = max(report["longest_row_tokens"], reference.manifest["report"]["longest_row_tokens"])
+        return report | {"longest_row_tokens": longest}
+
+    return build(prefer, params, adapter_of(method), made_from, make, [reference])
 
 
 @task(version=1, libraries=MODELS)

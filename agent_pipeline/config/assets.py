@@ -15,7 +15,7 @@ from agent_pipeline.options import Options
 from agent_pipeline.selection.coresets import CoresetOptions
 from agent_pipeline.selection.embeddings import TFIDF
 from agent_pipeline.sessions.damage import DEFAULT_POLICY, KINDS
-from agent_pipeline.training.config import AdapterTraining
+from agent_pipeline.training.config import AdapterTraining, DpoTraining, KtoTraining
 
 EMBEDDED_BASE_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 OWN_NAME = "project-agent"
@@ -224,6 +224,8 @@ ASSETS: dict[str, type[Options]] = {
     "sft_coreset": CoresetConfig,
     "replay_buffer": ReplayConfig,
     "sft_adapter": AdapterConfig,
+    "dpo_adapter": DpoTraining,
+    "kto_adapter": KtoTraining,
     "evaluation": EvaluationConfig,
     "gguf_export": GgufConfig,
     "ollama_model": OllamaConfig,

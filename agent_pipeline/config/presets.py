@@ -10,6 +10,8 @@ PRESETS: dict[str, Mapping[str, Mapping[str, Any]]] = {
     "smoke": {
         "sft_coreset": {"strategy": "random", "target_size": 32},
         "sft_adapter": {"max_steps": 4, "max_length": 1024, "lora_r": 4, "lora_alpha": 8},
+        "dpo_adapter": {"max_steps": 4, "max_length": 1024},
+        "kto_adapter": {"max_steps": 4, "max_length": 1024},
         "evaluation": {"max_samples": 8, "max_new_tokens": 32, "max_length": 1024},
         "gguf_export": {"outtypes": ["f16"], "max_conversations": 4, "max_new_tokens": 8},
         "episodes": {"gguf": "f16", "max_tasks": 4},

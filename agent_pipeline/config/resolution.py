@@ -106,6 +106,7 @@ def fingerprint(settings: Settings, key: PartitionKey, run: RunValues | None = N
             "split": settings.split.model_dump(),
             "llama_cpp": settings.llama_cpp,
             "world": agent.world if agent else "",
+            "train": settings.chain(key),
             **judged,
         }
     )

@@ -11,7 +11,7 @@ import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_validator
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -30,7 +30,8 @@ from agent_pipeline.options import did_you_mean, problem
 from agent_pipeline.redaction import DEFAULT_TYPES, RedactionOptions
 from agent_pipeline.redaction.kinds import KINDS
 from agent_pipeline.sources import Location, parse_location
-from agent_pipeline.storage.lake import Lake
+from agent_pipeline.storage.lake import Artifact, Lake
+from agent_pipeline.training.chain import Step, candidate, checked_chain
 
 PREFIX = "AGENT_PIPELINE_"
 _NOT_SETTINGS = {"CONFIG", "REAL_TRACES"}
@@ -45,6 +46,7 @@ class Section(BaseModel):
 
 Preset = Literal["", "smoke", "cpu", "gpu"]
 AssetValues = dict[str, dict[str, Any]]
+Chain = Annotated[list[Step], AfterValidator(checked_chain)]
 
 
 class AgentSettings(Section):
@@ -56,6 +58,7 @@ class AgentSettings(Section):
     task_field: str = Field(default="", description="Key of the session's context that names the task.")
     labels: str = Field(default="", description="People's judgments of this agent's sessions, instead of the general labels.")
     world: str = Field(default="", description="A world to play this agent's tasks in, package.module:Class.")
+    train: Chain | None = Field(default=None, description="This agent's chain of trainings, instead of the general one.")
     preset: Preset = Field(default="", description="This agent's preset, instead of the general one.")
     assets: AssetValues = Field(default={}, description="Settings of this agent's assets, by asset: they override the general ones.")
 
@@ -134,6 +137,9 @@ class Settings(BaseSettings):
     judge: JudgeSettings = JudgeSettings()
     split: SplitSettings = SplitSettings()
     mixing: MixingSettings = MixingSettings()
+    train: Chain = Field(
+        default=["sft"], description="The trainings of a night, of sft, dpo and kto, in this order; the last adapter is the candidate."
+    )
     preset: Preset = Field(default="", description="Settings of assets for a purpose, below those of [assets]: smoke, cpu or gpu.")
     assets: AssetValues = Field(default={}, description="Settings of the assets of all agents, by asset.")
     agents: dict[str, AgentSettings] = {}
@@ -201,6 +207,14 @@ class Settings(BaseSettings):
     def open_lake(self) -> Lake:
         """The lake of these settings; raises SettingsError."""
         return Lake(self.lake_url, self.cache_path, self.lake_options)
+
+    def chain(self, key: PartitionKey) -> list[Step]:
+        """The trainings of an agent's night, in order."""
+        return self.agents.get(str(key), AgentSettings()).train or self.train
+
+    def candidate(self, key: PartitionKey) -> Artifact:
+        """The adapter that is evaluated and exported: that of the last training of the chain. Raises DataError."""
+        return candidate(self.open_lake(), key, self.chain(key))
 
     def labels_path(self, key: PartitionKey) -> Path | None:
         """Where people's judgments of an agent's sessions are; null where the settings name no place."""

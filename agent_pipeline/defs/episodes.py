@@ -4,9 +4,10 @@ import dagster as dg
 
 from agent_pipeline.config.assets import EpisodesConfig
 from agent_pipeline.defs.failures import user_errors
+from agent_pipeline.defs.partitions import agent_key
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.run_config import in_force
-from agent_pipeline.defs.specs import ARTIFACTS, CANDIDATE, asset_options, own_check
+from agent_pipeline.defs.specs import ADAPTERS, ARTIFACTS, asset_options, own_check
 from agent_pipeline.defs.worker_client import built, run_worker
 from agent_pipeline.evaluation.episode_report import PAGE, shown, table
 from agent_pipeline.storage.lake import Artifact
@@ -22,12 +23,10 @@ CHECK = "model_does_the_job"
         EpisodesConfig,
         checks=[own_check("episodes", CHECK, "It does no fewer tasks than its base, and changes the world wrongly no more often.")],
     ),
-    ins={"adapter": dg.AssetIn(CANDIDATE)},
-    deps=["judged_sessions", "sft_dataset"],
+    deps=["judged_sessions", "sft_dataset", *ADAPTERS],
 )
 def episodes(
     context: dg.AssetExecutionContext,
-    adapter: Artifact,
     gguf_export: Artifact,
     workspace: dg.ResourceParam[Workspace],
     pipes: dg.ResourceParam[dg.PipesSubprocessClient],
@@ -45,7 +44,7 @@ def episodes(
         config = in_force(context, workspace, EpisodesConfig)
         params = {
             "world": agent.world,
-            "adapter": adapter.reference,
+            "adapter": workspace.settings().candidate(agent_key(context)).reference,
             "gguf_export": gguf_export.reference if config.model == "gguf" else None,
             "config": config.model_dump(),
         }

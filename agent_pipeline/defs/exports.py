@@ -10,7 +10,7 @@ from agent_pipeline.defs.failures import user_errors
 from agent_pipeline.defs.partitions import agent_key
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.run_config import in_force
-from agent_pipeline.defs.specs import ARTIFACTS, CANDIDATE, asset_options, own_check, version
+from agent_pipeline.defs.specs import ADAPTERS, ARTIFACTS, asset_options, own_check, version
 from agent_pipeline.defs.worker_client import built, run_worker
 from agent_pipeline.export.ollama import model_name
 from agent_pipeline.export.serving import register
@@ -27,12 +27,10 @@ CHECK = "exported_model_is_the_trained_model"
         GgufConfig,
         checks=[own_check("gguf_export", CHECK, "Tokens and answers.", blocking=True)],
     ),
-    ins={"adapter": dg.AssetIn(CANDIDATE)},
-    deps=["sft_dataset"],
+    deps=["sft_dataset", *ADAPTERS],
 )
 def gguf_export(
     context: dg.AssetExecutionContext,
-    adapter: Artifact,
     evaluation: Artifact,
     workspace: dg.ResourceParam[Workspace],
     pipes: dg.ResourceParam[dg.PipesSubprocessClient],
@@ -41,6 +39,7 @@ def gguf_export(
     held-out conversations are those of the merged model. An export that fails this check is not used: the asset fails."""
     with user_errors():
         config = in_force(context, workspace, GgufConfig)
+        adapter = workspace.settings().candidate(agent_key(context))
         params = {"adapter": adapter.reference, "evaluation": evaluation.reference, "config": config.model_dump()}
         result = run_worker(context, pipes, workspace, "export", params)
         report, parity = result["report"], parity_table(result["report"])

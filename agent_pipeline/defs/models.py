@@ -7,11 +7,13 @@ import dagster as dg
 from agent_pipeline.config.assets import AdapterConfig, EvaluationConfig
 from agent_pipeline.defs.failures import user_errors
 from agent_pipeline.defs.metadata import curve
+from agent_pipeline.defs.partitions import agent_key
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.run_config import in_force
-from agent_pipeline.defs.specs import ARTIFACTS, CANDIDATE, asset_options, own_check
+from agent_pipeline.defs.specs import ADAPTERS, ARTIFACTS, asset_options, own_check
 from agent_pipeline.defs.worker_client import built, run_worker
-from agent_pipeline.storage.lake import Artifact
+from agent_pipeline.training.chain import SKIPPED, STEPS, Step, adapter_of, candidate
+from agent_pipeline.training.config import DpoTraining, KtoTraining, PreferenceTraining
 
 MOST_DROPPED = 0.1
 """Share of the rows that may fall out of training (too long, not rendered by the template) without a warning."""
@@ -44,16 +46,77 @@ def sft_adapter(
             "rows": result["rows"],
             "replay": dg.MetadataValue.json(result["replay"]),
             "replayed": result["replayed"],
-            "report": dg.MetadataValue.json({name: value for name, value in report.items() if name not in ("log_history", "row_ids")}),
-            "loss": curve([(each["step"], each["loss"]) for each in report["log_history"]], "training loss", "step", "loss"),
+            "report": report_metadata(report),
+            "loss": loss_curve(report),
         }
-        check = dg.AssetCheckResult(
-            check_name=TRAINED,
-            passed=report["rows"].get("dropped_share", 0.0) <= MOST_DROPPED,
-            severity=dg.AssetCheckSeverity.WARN,
-            metadata={name: count for name, count in report["rows"].items() if name.startswith("dropped")},
-        )
-        return built(context, workspace, result, metadata, [check])
+        return built(context, workspace, result, metadata, [trained_check(report)])
+
+
+def preference_asset(step: Step, options: type[PreferenceTraining], dataset: str) -> dg.AssetsDefinition:
+    """The asset of a step after imitation."""
+    name = adapter_of(step)
+    before = STEPS[: STEPS.index(step)]
+
+    @dg.asset(
+        **asset_options(
+            "models",
+            {"pytorch", "huggingface"},
+            ARTIFACTS,
+            options,
+            checks=[own_check(name, TRAINED, "An adapter was trained, and at most a tenth of the rows fell out of training.")],
+        ),
+        name=name,
+        deps=[dataset, "sft_dataset", *map(adapter_of, before)],
+        description=f"The adapter before it in the agent's chain, trained on by {step.upper()} from {dataset}. Only the assistant's tokens "
+        f"count, and that adapter is the reference. Nothing is trained for an agent whose setting `train` does not name {step}.",
+    )
+    def adapter(
+        context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace], pipes: dg.ResourceParam[dg.PipesSubprocessClient]
+    ) -> dg.MaterializeResult:
+        with user_errors():
+            chain = workspace.settings().chain(agent_key(context))
+            if step not in chain:
+                passed = dg.AssetCheckResult(check_name=TRAINED, passed=True, metadata={"train": ", ".join(chain)})
+                return dg.MaterializeResult(value=None, metadata={"train": ", ".join(chain)}, check_results=[passed])
+            config = in_force(context, workspace, options)
+            reference = candidate(workspace.open_lake(), agent_key(context), [each for each in chain if each in before])
+            params = {"method": step, "dataset": dataset, "reference": reference.reference, "config": config.model_dump()}
+            result = run_worker(context, pipes, workspace, "prefer", params)
+            report = result["report"]
+            skipped = report.get(SKIPPED, "")
+            if skipped:
+                context.log.warning(f"{context.partition_key} has no {name}: {skipped} The candidate stays {reference.asset}.")
+            metadata = {"reference": reference.asset, "report": report_metadata(report)}
+            if not skipped:
+                metadata["loss"] = loss_curve(report)
+            check = trained_check(report, passed=not skipped, **({SKIPPED: skipped} if skipped else {}))
+            return built(context, workspace, result, metadata, [check])
+
+    return adapter
+
+
+dpo_adapter = preference_asset("dpo", DpoTraining, "preference_dataset")
+kto_adapter = preference_asset("kto", KtoTraining, "kto_dataset")
+
+
+def report_metadata(report: dict[str, Any]) -> dg.MetadataValue:
+    """A training's report without what fills pages."""
+    return dg.MetadataValue.json({name: value for name, value in report.items() if name not in ("log_history", "row_ids")})
+
+
+def loss_curve(report: dict[str, Any]) -> dg.MetadataValue:
+    """The loss of each step, as a picture."""
+    return curve([(each["step"], each["loss"]) for each in report["log_history"]], "training loss", "step", "loss")
+
+
+def trained_check(report: dict[str, Any], passed: bool = True, **facts: str) -> dg.AssetCheckResult:
+    """Whether few rows fell out of training."""
+    return dg.AssetCheckResult(
+        check_name=TRAINED,
+        passed=passed and report["rows"].get("dropped_share", 0.0) <= MOST_DROPPED,
+        severity=dg.AssetCheckSeverity.WARN,
+        metadata={name: count for name, count in report["rows"].items() if name.startswith("dropped")} | facts,
+    )
 
 
 @dg.asset(
@@ -64,22 +127,19 @@ def sft_adapter(
         EvaluationConfig,
         checks=[own_check("evaluation", BETTER, "Exact calls: the whole interval is above 0.")],
     ),
-    ins={"adapter": dg.AssetIn(CANDIDATE)},
-    deps=["sft_dataset"],
+    deps=["sft_dataset", *ADAPTERS],
 )
 def evaluation(
-    context: dg.AssetExecutionContext,
-    adapter: Artifact,
-    workspace: dg.ResourceParam[Workspace],
-    pipes: dg.ResourceParam[dg.PipesSubprocessClient],
+    context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace], pipes: dg.ResourceParam[dg.PipesSubprocessClient]
 ) -> dg.MaterializeResult:
     """Base against adapter on every assistant turn of the held-out tasks: loss; call or answer; the right tool; the right arguments."""
     with user_errors():
-        config = in_force(context, workspace, EvaluationConfig)
+        config, adapter = in_force(context, workspace, EvaluationConfig), workspace.settings().candidate(agent_key(context))
         result = run_worker(context, pipes, workspace, "evaluate", {"adapter": adapter.reference, "config": config.model_dump()})
         report = result["report"]
         better = report["differences"]["exact_call_accuracy"]
         metadata = {
+            "candidate": adapter.asset,
             "heldout_tasks": report["tasks"],
             "comparison": comparison_table(report),
             "report": dg.MetadataValue.json({name: value for name, value in report.items() if name not in ("samples", "examples")}),

@@ -8,6 +8,7 @@ import dagster as dg
 from agent_pipeline.defs.partitions import AGENTS
 from agent_pipeline.defs.run_config import config_fields
 from agent_pipeline.options import Options
+from agent_pipeline.training.chain import STEPS, adapter_of
 
 OWNER = "team:agent-pipeline"
 CODE_VERSION = "5"
@@ -15,8 +16,8 @@ CODE_VERSION = "5"
 
 TABLES, ARTIFACTS = "tables", "artifacts"
 
-CANDIDATE = "sft_adapter"
-"""The asset whose adapter is evaluated and exported: the last one of the training chain."""
+ADAPTERS = [adapter_of(step) for step in STEPS]
+"""The assets of the training chain. What evaluates or exports depends on all of them, and takes the last of the agent's own chain."""
 
 
 def asset_options(

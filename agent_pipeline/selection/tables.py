@@ -33,13 +33,13 @@ CORESET = pa.schema(
 """`reason` is a `pool.Reason` or a word of the user's strategy; `duplicate_of` is the session whose row stands for this one."""
 
 
-def dataset_rows(lake: Lake, key: PartitionKey, splits: Collection[str] = ("train",)) -> Iterator[Row]:
-    """The rows of `sft_dataset` of these splits.
+def dataset_rows(lake: Lake, key: PartitionKey, splits: Collection[str] = ("train",), dataset: str = DATASET) -> Iterator[Row]:
+    """The rows of `sft_dataset`, or of another data set, of these splits.
 
     Raises:
         DataError: the table was never made, or is damaged.
     """
-    batches = stored_batches(lake.open(DATASET, key))
+    batches = stored_batches(lake.open(dataset, key))
     chosen = pa.array(splits, pa.string())
     return to_rows(batch.filter(pc.is_in(batch["split"], chosen)) for batch in batches)
 

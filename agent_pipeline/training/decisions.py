@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from math import exp
 from typing import TYPE_CHECKING, Any
 
+from agent_pipeline.sessions.json_text import decoded_arguments
 from agent_pipeline.sessions.session import Message, canonical_json, sha256_of
 from agent_pipeline.training.encoding import encode_row
 from agent_pipeline.training.losses import encoded_losses
 from agent_pipeline.training.masks import Encoded
-from agent_pipeline.training.rendering import decoded
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -42,7 +42,7 @@ def same_decision(one: Message, other: Message) -> bool:
 
 def _calls(message: Message) -> list[str]:
     functions = [call["function"] for call in message.get("tool_calls") or ()]
-    return sorted(canonical_json([function["name"], decoded(function["arguments"])]) for function in functions)
+    return sorted(canonical_json([function["name"], decoded_arguments(function["arguments"])]) for function in functions)
 
 
 def kind(messages: Sequence[Message], at: int) -> str:

@@ -69,6 +69,8 @@ def preference_origin(
         "config": config.identity(),
         "content_sha256": _content(rows),
         "select_sha256": _content(select),
+        "rows": len(rows),
+        "sessions": sorted({row[name] for row in rows for name in ("session_id", "rejected_session_id") if name in row}),
     }
 
 

@@ -1,0 +1,48 @@
+"""The chain of an agent's trainings: imitation, then preferences. Its last adapter is the candidate for evaluation and export."""
+
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+from agent_pipeline.errors import DataError
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.storage.lake import Artifact, Lake
+
+Step = Literal["sft", "dpo", "kto"]
+STEPS: tuple[Step, ...] = get_args(Step)
+SKIPPED = "skipped"
+"""In the report of a step that trained nothing: the reason."""
+
+
+def adapter_of(step: Step) -> str:
+    """The asset of a step of the chain."""
+    return f"{step}_adapter"
+
+
+def checked_chain(steps: list[Step]) -> list[Step]:
+    """The chain itself.
+
+    Raises:
+        ValueError: it does not begin with sft, names a step twice, or has another order than sft, dpo, kto.
+    """
+    if steps != [step for step in STEPS if step in steps] or "sft" not in steps:
+        raise ValueError("it must begin with sft, and keep the order sft, dpo, kto")
+    return steps
+
+
+def candidate(lake: Lake, key: PartitionKey, chain: Sequence[Step]) -> Artifact:
+    """The adapter of the last step that trained something.
+
+    Raises:
+        DataError: a step was never materialized, or was trained from another adapter than the one before it now is.
+    """
+    last = lake.latest(adapter_of(chain[0]), key)
+    for step in chain[1:]:
+        adapter = lake.latest(adapter_of(step), key)
+        if adapter.manifest["made_from"]["reference"] != last.identity:
+            raise DataError(
+                f"The {adapter.asset} {adapter.identity[:16]} of {key} was trained from another adapter than the {last.asset} "
+                f"{last.identity[:16]}: materialize {adapter.asset} again."
+            )
+        if SKIPPED not in adapter.manifest["report"]:
+            last = adapter
+    return last

@@ -1,0 +1,109 @@
+"""The chain of trainings in the graph: which run, which adapter is the candidate, and what is said where nothing was trained."""
+
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from agent_pipeline.config.settings import load_settings
+from agent_pipeline.datasets.preferences import PREFERENCES
+from agent_pipeline.datasets.sft import SFT
+from agent_pipeline.errors import DataError, SettingsError
+from agent_pipeline.keys import parse_key
+from agent_pipeline.sessions.session import sha256_of
+from agent_pipeline.sessions.tables import to_table
+from agent_pipeline.training.adapter import train_adapter
+from agent_pipeline_tests.defs.conftest import Bench, worker_here
+from agent_pipeline_tests.training.conftest import tiny_base  # noqa: F401
+from agent_pipeline_tests.training.test_preferences import pair
+from agent_pipeline_tests.training.world import TRAINING, row
+
+pytestmark = pytest.mark.slow
+KEY = parse_key("shop/support")
+
+
+class Chain:
+    """A lake with an imitating adapter, its rows and pairs; the tasks run in this process."""
+
+    def __init__(self, bench: Bench, base: Any, folder: Path) -> None:
+        self.bench, self.lake, self.base, self.file = bench, bench.lake, base, folder / "pipeline.toml"
+        rows = [row(number, "select" if number > 3 else "train") for number in range(6)]
+        self.lake.stage("sft_dataset", KEY, to_table(rows, SFT).to_batches(), SFT).commit()
+        self.pairs(4)
+        self.imitate(1)
+
+    def pairs(self, count: int) -> None:
+        more = {"case_id": "case", "rejected_content_sha256": "0" * 64, "margin": 1.0}
+        rows = [pair(number) | more | {"rejected_session_id": f"bad-{number}"} for number in range(count)]
+        self.lake.stage("preference_dataset", KEY, to_table(rows, PREFERENCES).to_batches(), PREFERENCES).commit()
+
+    def imitate(self, steps: int) -> str:
+        made_from = {"base_model": str(self.base.path), "base_revision": self.base.revision, "steps": steps}
+        identity = sha256_of(made_from)
+        folder = self.lake.building("sft_adapter", KEY, identity)
+        report = train_adapter([row(number) for number in range(4)], self.base, TRAINING.changed(max_steps=steps), folder)
+        self.lake.set_latest(self.lake.finish("sft_adapter", KEY, identity, folder, made_from, report))
+        return identity
+
+    def night(self, chain: str, **config: Any) -> dg.ExecuteInProcessResult:
+        self.file.write_text(f"train = {chain}\n", encoding="utf-8")
+        result = self.bench.run(str(KEY), "dpo_adapter", config={"dpo_adapter": {"stop_turns": 0, "max_steps": 1, **config}})
+        assert result.success, self.bench.sentence(result)
+        return result
+
+    def candidate(self) -> str:
+        return load_settings().candidate(KEY).identity
+
+
+@pytest.fixture
+def chain(bench: Bench, tiny_base: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Chain:  # noqa: F811
+    monkeypatch.chdir(tmp_path)
+    worker_here(monkeypatch)
+    return Chain(bench, tiny_base, tmp_path)
+
+
+def check_of(result: dg.ExecuteInProcessResult) -> Any:
+    (check,) = [event.asset_check_evaluation_data for event in result.all_events if event.event_type_value == "ASSET_CHECK_EVALUATION"]
+    return check
+
+
+def test_the_candidate_is_the_last_adapter_of_the_agents_chain(chain: Chain) -> None:
+    imitating = chain.candidate()
+    chain.night('["sft"]')
+    with pytest.raises(DataError, match="There is no dpo_adapter"):
+        chain.lake.latest("dpo_adapter", KEY)
+
+    assert check_of(chain.night('["sft", "dpo"]', min_rows=2)).passed
+    adapter = chain.lake.latest("dpo_adapter", KEY)
+    assert chain.candidate() == adapter.identity != imitating and adapter.manifest["parents"] == [imitating]
+    assert (adapter.path / "adapter_model.safetensors").is_file()
+    assert {"session-0", "bad-0"} <= set(adapter.manifest["made_from"]["sessions"])
+    again = chain.night('["sft", "dpo"]', min_rows=2).asset_materializations_for_node("dpo_adapter")[0].metadata
+    assert again["reused"].value is True and again["reference"].value == "sft_adapter"
+
+    chain.night('["sft"]')
+    assert chain.candidate() == imitating
+    chain.file.write_text('train = ["sft", "dpo"]\n', encoding="utf-8")
+    chain.imitate(2)
+    with pytest.raises(DataError, match="materialize dpo_adapter again"):
+        chain.candidate()
+
+
+def test_too_few_pairs_leave_the_adapter_before_as_the_candidate_and_say_so(chain: Chain) -> None:
+    imitating = chain.candidate()
+    check = check_of(chain.night('["sft", "dpo"]', min_rows=8))
+    assert not check.passed and check.severity.value == "WARN" and "dpo needs 8 pairs" in check.metadata["skipped"].value
+    skipped = chain.lake.latest("dpo_adapter", KEY)
+    assert chain.candidate() == imitating and not (skipped.path / "adapter_model.safetensors").exists()
+    chain.pairs(8)
+    chain.night('["sft", "dpo"]', min_rows=8)
+    assert chain.candidate() == chain.lake.latest("dpo_adapter", KEY).identity != skipped.identity
+
+
+@pytest.mark.parametrize("chain_setting", ["[]", '["dpo"]', '["dpo", "sft"]', '["sft", "sft"]', '["sft", "ppo"]'])
+def test_a_chain_that_cannot_be_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chain_setting: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pipeline.toml").write_text(f"train = {chain_setting}\n", encoding="utf-8")
+    with pytest.raises(SettingsError, match="'train"):
+        load_settings()
