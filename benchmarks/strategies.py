@@ -27,14 +27,14 @@ from filelock import FileLock, Timeout
 
 from agent_pipeline.config.settings import EMBEDDED_BASE_MODEL, load_settings
 from agent_pipeline.errors import DataError
-from agent_pipeline.evaluation.bootstrap import Interval, paired_bootstrap
+from agent_pipeline.evaluation.paired import Difference, paired
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.selection.strategies import STRATEGIES
 from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.sessions.tables import to_rows
 from agent_pipeline.storage.lake import Lake
 from agent_pipeline.training.base_model import BaseModel, resolve_base_model
-from agent_pipeline.training.config import TrainingConfig, probe_device
+from agent_pipeline.training.config import TrainingConfig
 
 ROOT = Path(__file__).parents[1]
 AGENT = PartitionKey("shop", "support")
@@ -123,71 +123,65 @@ class Bench:
 
     def tested(self, adapter: Path | None) -> Run:
         """What `evaluation` measures, for one model: `turns` (task and scores of each) and `losses` (task, loss, tokens of each row)."""
-        from agent_pipeline.evaluation.evaluate import answers, question_of, stop_ids
         from agent_pipeline.evaluation.samples import turn_samples
         from agent_pipeline.evaluation.scoring import score
-        from agent_pipeline.progress import silent
+        from agent_pipeline.evaluation.turns import Answering
         from agent_pipeline.training.encoding import encode_row
-        from agent_pipeline.training.loading import load_model
-        from agent_pipeline.training.losses import encoded_losses
-        from agent_pipeline.training.templates import load_tokenizer
 
-        tokenizer, template = load_tokenizer(adapter or self.base.path)
-        samples, _ = turn_samples(self.test)
-        questions = [question for each in samples if (question := question_of(tokenizer, each, MAX_NEW_TOKENS, 2048))]
-        encoded = [(row["task_key"], fitting.encoded) for row in self.test if (fitting := encode_row(tokenizer, row, 2048))]
-        model: Any = load_model(self.base, probe_device(), adapter)
-        losses = encoded_losses(model, [each for _, each in encoded])
-        said = answers(model, tokenizer, questions, stop_ids(tokenizer, template), silent, "")
-        scores = [(each.sample, score(each.sample, text)) for each, text in zip(questions, said, strict=True)]
+        answering = Answering.of(self.base, adapter)
+        questions = [question for each in turn_samples(self.test)[0] if (question := answering.question(each, MAX_NEW_TOKENS))]
+        rows = [(row["task_key"], fitting) for row in self.test if (fitting := encode_row(answering.tokenizer, row, 2048))]
+        read = answering.forward([fitting for _, fitting in rows], questions)
+        replies = answering.replies(questions, read.scores)
+        scores = [(each.sample, score(each.sample, reply.text, reply.cut)) for each, reply in zip(questions, replies, strict=True)]
         return {
-            "turns": [[of.task_key, got.exact, got.tool_name, got.call_or_answer] for of, got in scores],
-            "losses": [[task, each.loss, each.trained_tokens] for (task, _), each in zip(encoded, losses, strict=True)],
+            "turns": [[of.task_key, got.exact, got.tool_name, got.called == bool(of.calls), got.right] for of, got in scores],
+            "losses": [[task, each.loss, each.trained_tokens] for (task, _), each in zip(rows, read.losses, strict=True)],
         }
 
 
 def measured(runs: Iterable[Run], metric: str) -> tuple[list[str], list[float], list[int]]:
     """Tasks, values and weights of a metric over all runs: `loss` by row and token, else a score by turn, where it has one.
 
-    `right` is of all turns: the exact call where one was expected, else no call. A model that always calls gains nothing there.
+    `right` is of all turns: the exact call where one was expected, else an answer of the same class and values.
     """
     if metric == "loss":
         found = [(task, loss, tokens) for run in runs for task, loss, tokens in run["losses"] if loss is not None]
     else:
         turns = [
-            (task, {"exact": exact, "tool_name": tool, "call_or_answer": kind, "right": kind if exact is None else exact}[metric])
+            (task, {"exact": exact, "tool_name": tool, "call_or_answer": kind, "right": right}[metric])
             for run in runs
-            for task, exact, tool, kind in run["turns"]
+            for task, exact, tool, kind, right in run["turns"]
         ]
         found = [(task, float(score), 1) for task, score in turns if score is not None]
     return [each[0] for each in found], [each[1] for each in found], [each[2] for each in found]
 
 
-def mean(runs: Sequence[Run], metric: str) -> Interval | None:
+def mean(runs: Sequence[Run], metric: str) -> Difference | None:
     """The mean over seeds and turns (or tokens), with its interval over draws of tasks."""
     tasks, values, weights = measured(runs, metric)
-    return paired_bootstrap(tasks, [0.0] * len(values), values, weights)
+    return paired(tasks, values, [0.0] * len(values), weights=weights)
 
 
-def against(base: Sequence[Run], runs: Sequence[Run], metric: str) -> Interval | None:
+def against(base: Sequence[Run], runs: Sequence[Run], metric: str) -> Difference | None:
     """The mean of `runs` − `base` where both have the seed, turn by turn."""
     seeds = {run["seed"] for run in base} & {run["seed"] for run in runs}
     (tasks, before, weights), (_, after, _) = (
         measured([run for run in _sorted(some) if run["seed"] in seeds], metric) for some in (base, runs)
     )
-    return paired_bootstrap(tasks, before, after, weights)
+    return paired(tasks, after, before, weights=weights)
 
 
 def _sorted(runs: Iterable[Run]) -> list[Run]:
     return sorted(runs, key=lambda run: run["seed"])
 
 
-def shown(found: Interval | None, sign: str = "", metric: str = "") -> str:
+def shown(found: Difference | None, sign: str = "", metric: str = "") -> str:
     """`mean [low, high]`, in hundredths or, for a loss, as it is; a dash where there is none."""
     if found is None:
         return "–"
     scale, digits = (1, 2) if metric == "loss" else (100, 0)
-    mean, low, high = (f"{scale * (each or 0):{sign}.{digits}f}" for each in (found.difference, found.low, found.high))
+    mean, low, high = (f"{scale * (each or 0):{sign}.{digits}f}" for each in (found.value, found.low, found.high))
     return f"{mean} [{low}, {high}]" if found.low is not None else mean
 
 
@@ -198,11 +192,11 @@ def table(results: Sequence[Run], names: Iterable[str]) -> str:
     means = {name: found for name, some in runs.items() if (found := mean(some, "exact"))}
     heads = ["strategy", "exact calls, %", "each seed", "− random's", "right tool, %", "all turns right, %", "− random's", "held-out loss"]
     lines = [f"| {' | '.join([*heads, heads[3]])} |", "|---|---|---|---|---:|---:|---|---:|---|"]
-    for name in sorted(means, key=lambda name: -means[name].difference):
+    for name in sorted(means, key=lambda name: -means[name].value):
         some, chance = runs[name], runs.get("random", []) if name not in ("random", BASE) else []
-        tool, right, loss = (found.difference if (found := mean(some, metric)) else 0 for metric in ("tool_name", "right", "loss"))
+        tool, right, loss = (found.value if (found := mean(some, metric)) else 0 for metric in ("tool_name", "right", "loss"))
         calls, turns, losses = (shown(against(chance, some, metric), "+", metric) for metric in ("exact", "right", "loss"))
-        each = " ".join(f"{100 * one.difference:.0f}" for run in _sorted(some) if (one := mean([run], "exact")))
+        each = " ".join(f"{100 * one.value:.0f}" for run in _sorted(some) if (one := mean([run], "exact")))
         cells = [name, shown(means[name]), each, calls, f"{100 * tool:.0f}", f"{100 * right:.0f}", turns, f"{loss:.2f}", losses]
         lines.append(f"| {' | '.join(cells)} |")
     lines += [f"| {name} | {reason} |" + " |" * 7 for name, reason in failed.items() if name not in means]

@@ -96,10 +96,19 @@ def _training(report: dict[str, Any]) -> str:
     return f"{loss}, {rows['trained']} of {rows['in']} rows{dropped}"
 
 
+COMPARED = {
+    "heldout_loss": "held-out loss",
+    "call_recall": "calls where one was due",
+    "over_call": "calls where none was due",
+    "exact_call_accuracy": "exact tool calls (name and arguments)",
+    "answer_accuracy": "right answers, questions and refusals",
+}
+
+
 def _comparison(report: dict[str, Any]) -> list[str]:
     lines = []
-    for name, label in (("heldout_loss", "held-out loss"), ("exact_call_accuracy", "exact tool calls (name and arguments)")):
-        difference, base, adapter = report["differences"][name], report["base"][name], report["adapter"][name]
+    for name, label in COMPARED.items():
+        difference, base, adapter = report["differences"].get(name), report["base"].get(name), report["adapter"].get(name)
         if difference is None:
             continue
         form = ".3f" if name == "heldout_loss" else ".1%"

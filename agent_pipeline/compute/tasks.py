@@ -110,18 +110,22 @@ def prefer(params: Params, progress: Progress = silent) -> Result:
     return build(prefer, params, adapter_of(method), made_from, make, [reference])
 
 
-@task(version=1, libraries=MODELS)
+@task(version=2, libraries=MODELS)
 def evaluate(params: Params, progress: Progress = silent) -> Result:
     """Base against adapter on the held-out rows."""
     from agent_pipeline.evaluation.evaluate import evaluate as evaluate_adapter
     from agent_pipeline.evaluation.heldout import heldout_rows
+    from agent_pipeline.selection.tables import dataset_rows
 
     rows, adapter = heldout_rows(*asked_lake(params)), find_artifact(params, params["adapter"])
     base = _base_of(params, adapter)
     made_from = {"adapter": adapter.identity, "config": params["config"], **rows_made_from(rows)}
+    shown = list(dataset_rows(*asked_lake(params))) if params["config"]["sessions_in_prompt"] else []
+    if shown:
+        made_from["shown"] = rows_made_from(shown)
 
     def make(folder: Path) -> dict[str, Any]:
-        report = evaluate_adapter(rows, base, adapter.path, **params["config"], progress=progress)
+        report = evaluate_adapter(rows, base, adapter.path, **params["config"], sessions=shown, progress=progress)
         samples = report.pop("samples")
         (folder / "samples.json").write_text(json.dumps(samples, indent=1, ensure_ascii=False), encoding="utf-8")
         return report
@@ -170,7 +174,7 @@ def export(params: Params, progress: Progress = silent) -> Result:
     return build(export, params, "gguf_export", made_from, make, [adapter])
 
 
-@task(version=1, libraries=(*MODELS, "xllamacpp"))
+@task(version=2, libraries=(*MODELS, "xllamacpp"))
 def episodes(params: Params, progress: Progress = silent) -> Result:
     """The held-out tasks, played in the agent's world by the exported model (or the adapter in memory) and by its base model."""
     from agent_pipeline.compute.playing import gguf_player, memory_player, play_all, tasks_to_play, world_source

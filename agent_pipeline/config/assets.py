@@ -173,10 +173,16 @@ class AdapterConfig(AdapterTraining):
 class EvaluationConfig(Options):
     """On what, and how far, the models answer."""
 
-    max_samples: int = Field(default=80, ge=1, description="Held-out assistant turns to answer; chosen by hash if there are more.")
+    max_samples: int = Field(
+        default=80, ge=0, description="Held-out assistant turns to answer, chosen by hash if there are more; 0: only loss and P(call)."
+    )
     max_new_tokens: int = Field(default=96, ge=1, description="Longest answer, in tokens.")
     max_length: int = Field(default=2048, ge=16, description="Turns with a longer prompt, in tokens, lose their oldest exchanges.")
-    seed: int = Field(default=0, description="Seed of the bootstrap.")
+    seed: int = Field(default=0, description="Seed of the choice of turns.")
+    own_template: bool = Field(default=False, description="Ask the base in its own chat template too; one more generation.")
+    sessions_in_prompt: int = Field(
+        default=0, ge=0, description="Ask the base with so many similar training sessions in its prompt too; slow, 0: not at all."
+    )
 
 
 class GgufConfig(Options):

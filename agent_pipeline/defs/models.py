@@ -125,14 +125,15 @@ def trained_check(report: dict[str, Any], passed: bool = True, **facts: str) -> 
         {"pytorch", "report"},
         ARTIFACTS,
         EvaluationConfig,
-        checks=[own_check("evaluation", BETTER, "Exact calls: the whole interval is above 0.")],
+        checks=[own_check("evaluation", BETTER, "Exact calls: better than the base's, beyond noise.")],
     ),
     deps=["sft_dataset", *ADAPTERS],
 )
 def evaluation(
     context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace], pipes: dg.ResourceParam[dg.PipesSubprocessClient]
 ) -> dg.MaterializeResult:
-    """Base against adapter on every assistant turn of the held-out tasks: loss; call or answer; the right tool; the right arguments."""
+    """Base against adapter on the assistant's turns of the held-out tasks: loss; whether it calls, asks, refuses or answers when it should;
+    exact calls and right answers."""
     with user_errors():
         config, adapter = in_force(context, workspace, EvaluationConfig), workspace.settings().candidate(agent_key(context))
         result = run_worker(context, pipes, workspace, "evaluate", {"adapter": adapter.reference, "config": config.model_dump()})
@@ -146,7 +147,7 @@ def evaluation(
         }
         check = dg.AssetCheckResult(
             check_name=BETTER,
-            passed=bool(better and better["low"] is not None and better["low"] > 0),
+            passed=bool(better and better["beyond_noise"] and better["difference"] > 0),
             severity=dg.AssetCheckSeverity.WARN,
             metadata={"difference": dg.MetadataValue.json(better)},
         )
@@ -154,13 +155,21 @@ def evaluation(
 
 
 def comparison_table(report: dict[str, Any]) -> dg.MetadataValue:
-    """Base, adapter and their difference with its interval, a line a measure."""
-    lines = ["| measure | base | adapter | adapter − base (95 %) | turns |", "|---|---:|---:|---|---:|"]
+    """Base, adapter and their difference with its interval, a line a metric, and the least difference that could have been seen."""
+    lines = ["| metric | base | adapter | adapter − base (95 %) | could be seen from | turns |", "|---|---:|---:|---|---:|---:|"]
+
+    def line(name: str, base: float, adapter: float, difference: dict[str, Any]) -> None:
+        interval = f"{difference['difference']:+.3f}"
+        if difference["low"] is not None:
+            interval += f" [{difference['low']:+.3f}, {difference['high']:+.3f}]"
+        least = "–" if difference["least_visible"] is None else f"{difference['least_visible']:.3f}"
+        lines.append(f"| {name.replace('_', ' ')} | {base:.3f} | {adapter:.3f} | {interval} | {least} | {difference['samples']} |")
+
     for name, difference in report["differences"].items():
         if difference is not None:
-            base, adapter = report["base"][name], report["adapter"][name]
-            interval = f"{difference['difference']:+.3f}"
-            if difference["low"] is not None:
-                interval += f" [{difference['low']:+.3f}, {difference['high']:+.3f}]"
-            lines.append(f"| {name.replace('_', ' ')} | {base:.3f} | {adapter:.3f} | {interval} | {difference['samples']} |")
+            line(name, report["base"][name], report["adapter"][name], difference)
+    for rival, figures in report["rivals"].items():
+        name = "exact_call_accuracy"
+        if (difference := figures["differences"][name]) is not None:
+            line(f"{name}, base: {rival}", figures[name], report["adapter"][name], difference)
     return dg.MetadataValue.md("\n".join(lines))

@@ -1,26 +1,30 @@
 """An adapter against the base model that it was trained from, on the same held-out turns.
 
 The weights are loaded once; PEFT switches the adapter off for the base's turn, so the two differ in nothing else. Both get the
-training template: the base is asked in the form that the adapter was trained on.
+training template: the base is asked in the form that the adapter was trained on. Other ways to ask the base are in `rivals`.
 """
 
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from agent_pipeline.errors import DataError
-from agent_pipeline.evaluation.bootstrap import paired_bootstrap
 from agent_pipeline.evaluation.comparison import accuracies, by_tool, differences
+from agent_pipeline.evaluation.decision import auc
+from agent_pipeline.evaluation.intervals import jackknife, reported
+from agent_pipeline.evaluation.paired import paired
+from agent_pipeline.evaluation.rivals import compare, rivals
 from agent_pipeline.evaluation.samples import as_text, turn_samples
-from agent_pipeline.evaluation.scoring import score
-from agent_pipeline.evaluation.turns import Answering, Question
+from agent_pipeline.evaluation.scoring import Score, score
+from agent_pipeline.evaluation.turns import Answering, ForwardPass, Question, Reply
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.training.base_model import BaseModel
 from agent_pipeline.training.config import probe_device
 from agent_pipeline.training.encoding import encode_row
 from agent_pipeline.training.loading import load_model
-from agent_pipeline.training.losses import RowLoss, mean_loss
+from agent_pipeline.training.losses import mean_loss
 from agent_pipeline.training.templates import load_tokenizer
 
 
@@ -34,16 +38,27 @@ def evaluate(
     progress: Progress = silent,
     split: str = "test",
     max_length: int = 2048,
+    own_template: bool = False,
+    sessions_in_prompt: int = 0,
+    sessions: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """Both models on the rows of `split`; other rows are not looked at.
 
-    The report: `n` and `counts`; for `base` and `adapter` the held-out loss (nats an assistant token) and accuracies; their
-    `differences` (adapter − base) with 95 % intervals over tasks; `by_tool`; `examples`; `samples`, one entry a turn. No
-    times. Raises DataError where no held-out turn is left, ModelError where a model cannot be loaded.
+    Loss and P(call) are of all turns, from one forward pass a model; answers are of at most `max_samples` turns (0: none).
+    `own_template` asks the base in its own template too, `sessions_in_prompt` with so many of `sessions` (rows that are not held out) in
+    its prompt.
+
+    The report: `n` and `counts`; for `base` and `adapter` the held-out loss (nats an assistant token), the AUC of their decisions and the
+    means of `comparison.METRICS`; their `differences` (adapter − base) with 95 % intervals over tasks; `rivals`, the base asked otherwise;
+    `by_tool`; `examples`; `samples`, one entry a turn. No times.
+
+    Raises:
+        DataError: no held-out turn is left.
+        ModelError: a model cannot be loaded.
     """
     heldout = [row for row in rows if row["split"] == split]
-    samples, counts = turn_samples(heldout, max_samples, split, seed)
-    if not samples:
+    every, counts = turn_samples(heldout, 0, split, seed)
+    if not every:
         given = len({row["task_key"] for row in rows})
         raise DataError(
             f"There are no held-out turns to evaluate on: none of {given} task(s) fell to the split {split}; give at least "
@@ -51,47 +66,97 @@ def evaluate(
         )
     tokenizer, template = load_tokenizer(adapter_dir, base.trust_remote_code)
     answering = Answering(load_model(base, probe_device(), adapter_dir), tokenizer, template, max_length, progress)
-    questions = [question for sample in samples if (question := answering.question(sample, max_new_tokens))]
+    questions = [question for sample in every if (question := answering.question(sample, max_new_tokens))]
     if not questions:
-        raise DataError(f"None of {len(samples)} held-out turns fits into {max_length} tokens: raise max_length.")
+        raise DataError(f"None of {len(every)} held-out turns fits into {max_length} tokens: raise max_length.")
     rows_that_fit = [(row, fitting) for row in heldout if (fitting := encode_row(tokenizer, row, max_length))]
+    chosen = {sample.key for sample in turn_samples(heldout, max_samples, split, seed)[0]} if max_samples else set()
+    asked = [index for index, question in enumerate(questions) if question.sample.key in chosen]
+    samples = [questions[index].sample for index in asked]
 
-    said: dict[str, list[str]] = {}
-    losses: dict[str, list[RowLoss]] = {}
+    passes: dict[str, ForwardPass] = {}
+    replies: dict[str, list[Reply]] = {}
     for name in ("base", "adapter"):
         with answering.model.disable_adapter() if name == "base" else nullcontext():
-            losses[name] = answering.losses([fitting for _, fitting in rows_that_fit])
-            said[name] = answering.answers(questions, f"turns answered by the {name}")
+            passes[name] = answering.forward([fitting for _, fitting in rows_that_fit], questions)
+            expected = [passes[name].scores[index] for index in asked]
+            replies[name] = answering.replies([questions[index] for index in asked], expected, f"turns answered by the {name}")
 
-    scores = {name: [asdict(score(q.sample, text)) for q, text in zip(questions, said[name], strict=True)] for name in said}
-    tasks = [question.sample.task_key for question in questions]
-    calls = [question.sample.calls for question in questions]
-    entries = [_entry(q, said["base"][i], said["adapter"][i], scores["base"][i], scores["adapter"][i]) for i, q in enumerate(questions)]
+    scores = {
+        name: [score(sample, reply.text, reply.cut) for sample, reply in zip(samples, replies[name], strict=True)] for name in replies
+    }
+    compared: dict[str, tuple[dict[str, Any], list[dict[str, Any] | None]]] = {}
+    for name, prompt_of in rivals(answering, base, own_template, sessions, sessions_in_prompt).items():
+        with answering.model.disable_adapter():
+            chosen_questions = [questions[index] for index in asked]
+            compared[name] = compare(answering, chosen_questions, prompt_of, scores["adapter"], f"turns answered by the base, {name}")
+    tasks = [sample.task_key for sample in samples]
+    decisions = _decisions(questions, passes)
+    entries = [
+        _entry(questions[index], {name: (replies[name][at], scores[name][at], passes[name].call_probabilities[index]) for name in replies})
+        | {f"base_{name}": each[at] for name, (_, each) in compared.items()}
+        for at, index in enumerate(asked)
+    ]
     return {
-        "n": len(questions),
-        "n_calls": sum(map(bool, calls)),
+        "n": len(samples),
+        "n_calls": sum(bool(sample.calls) for sample in samples),
         "tasks": len(set(tasks)),
-        "counts": {**counts, "dropped": len(samples) - len(questions), "rows_dropped": len(heldout) - len(rows_that_fit)},
-        **{name: {"heldout_loss": mean_loss(losses[name]), **accuracies(scores[name])} for name in said},
-        "differences": {
-            "heldout_loss": _loss_difference([row["task_key"] for row, _ in rows_that_fit], losses, seed),
-            **differences(tasks, scores["base"], scores["adapter"], seed),
+        "counts": {
+            **counts,
+            "left_out": len(questions) - len(asked),
+            "samples": len(asked),
+            "dropped": len(every) - len(questions),
+            "rows_dropped": len(heldout) - len(rows_that_fit),
         },
-        "by_tool": by_tool([c[0].name if c else None for c in calls], scores["base"], scores["adapter"]),
+        **{
+            name: {
+                "heldout_loss": mean_loss(passes[name].losses),
+                "decision_auc": decisions[name],
+                **accuracies(tasks, scores[name]),
+                "verified": sum(reply.verified for reply in replies[name]),
+            }
+            for name in replies
+        },
+        "differences": {
+            "heldout_loss": _loss_difference([row["task_key"] for row, _ in rows_that_fit], passes),
+            "decision_auc": decisions["difference"],
+            **differences(tasks, scores["base"], scores["adapter"]),
+        },
+        "rivals": {name: report for name, (report, _) in compared.items()},
+        "by_tool": by_tool(
+            [sample.calls[0].name if sample.calls else None for sample in samples], tasks, scores["base"], scores["adapter"]
+        ),
         "examples": _examples(entries),
         "samples": entries,
     }
 
 
-def _loss_difference(tasks: list[str], losses: dict[str, list[RowLoss]], seed: int) -> dict[str, Any] | None:
-    judged = [i for i, row in enumerate(losses["base"]) if row.loss is not None]
-    base, adapter = ([losses[name][i].loss or 0.0 for i in judged] for name in ("base", "adapter"))
-    weights = [losses["base"][i].trained_tokens for i in judged]
-    interval = paired_bootstrap([tasks[i] for i in judged], base, adapter, weights, seed=seed)
-    return asdict(interval) if interval else None
+def _decisions(questions: list[Question], passes: dict[str, ForwardPass]) -> dict[str, Any]:
+    """The AUC of P(call) over all turns that have one, for `base` and `adapter`, and their `difference`."""
+    import numpy as np
+
+    known = [
+        index for index in range(len(questions)) if all(passes[name].call_probabilities[index] is not None for name in ("base", "adapter"))
+    ]
+    called = np.array([bool(questions[index].sample.calls) for index in known], dtype=bool)
+    base, adapter = (np.array([passes[name].call_probabilities[index] for index in known], dtype=float) for name in ("base", "adapter"))
+    if called.all() or not called.any():
+        return {"base": None, "adapter": None, "difference": None}
+    difference = jackknife(
+        [questions[index].sample.task_key for index in known],
+        lambda left: auc(adapter[left], called[left]) - auc(base[left], called[left]),
+    )
+    return {"base": auc(base, called), "adapter": auc(adapter, called), "difference": reported(difference, of_shares=False)}
 
 
-def _entry(question: Question, base: str, adapter: str, base_score: dict, adapter_score: dict) -> dict[str, Any]:
+def _loss_difference(tasks: list[str], passes: dict[str, ForwardPass]) -> dict[str, Any] | None:
+    judged = [i for i, row in enumerate(passes["base"].losses) if row.loss is not None]
+    base, adapter = ([passes[name].losses[i].loss or 0.0 for i in judged] for name in ("base", "adapter"))
+    weights = [passes["base"].losses[i].trained_tokens for i in judged]
+    return reported(paired([tasks[i] for i in judged], adapter, base, weights=weights), of_shares=False)
+
+
+def _entry(question: Question, models: dict[str, tuple[Reply, Score, float | None]]) -> dict[str, Any]:
     sample = question.sample
     last = sample.prompt[-1] if sample.prompt else {"role": "", "content": ""}
     return {
@@ -101,23 +166,17 @@ def _entry(question: Question, base: str, adapter: str, base_score: dict, adapte
         "turn_index": sample.turn_index,
         "prompt_tail": f"{last['role']}: {(last.get('content') or '')[-300:]}",
         "expected": as_text(sample),
-        "expects_call": bool(sample.calls),
-        "base_said": base,
-        "adapter_said": adapter,
-        "base": base_score,
-        "adapter": adapter_score,
+        "expected_class": sample.turn_class,
+        **{f"{name}_said": reply.text for name, (reply, _, _) in models.items()},
+        **{name: {**asdict(scored), "right": scored.right, "call_probability": chance} for name, (_, scored, chance) in models.items()},
     }
 
 
 def _examples(entries: list[dict[str, Any]], each: int = 2) -> list[dict[str, Any]]:
     """A few turns worth reading: what the adapter gained, lost, still gets wrong, and answers; up to `each` of a kind."""
-
-    def right(entry: dict[str, Any], model: str) -> bool:
-        return entry[model]["exact"] if entry["expects_call"] else entry[model]["call_or_answer"]
-
     kinds: dict[str, list[dict[str, Any]]] = {"gained": [], "lost": [], "both wrong": [], "both right": []}
     for entry in entries:
         outcome = {(False, True): "gained", (True, False): "lost", (False, False): "both wrong", (True, True): "both right"}
-        kinds[outcome[bool(right(entry, "base")), bool(right(entry, "adapter"))]].append(entry)
+        kinds[outcome[bool(entry["base"]["right"]), bool(entry["adapter"]["right"])]].append(entry)
     fields = ("session_id", "prompt_tail", "expected", "base_said", "adapter_said")
     return [{"kind": kind, **{field: entry[field] for field in fields}} for kind, group in kinds.items() for entry in group[:each]]

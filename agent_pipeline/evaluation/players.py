@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from agent_pipeline.evaluation.episodes import Conversation, Player, Reply
 from agent_pipeline.evaluation.generate import generate
 from agent_pipeline.judging.client import Endpoint
-from agent_pipeline.sessions.session import Message
+from agent_pipeline.sessions.session import Message, Tool
 from agent_pipeline.training.families import read_reply
 from agent_pipeline.training.masks import prompt_ids
 
@@ -27,26 +27,26 @@ def model_player(
         fitting = [prompt for prompt in prompts if len(prompt) + max_new_tokens <= max_length]
         answers = iter(generate(model, fitting, [max_new_tokens] * len(fitting), stops))
         replies = []
-        for prompt in prompts:
+        for conversation, prompt in zip(conversations, prompts, strict=True):
             if len(prompt) + max_new_tokens > max_length:
                 replies.append(Reply(None))
                 continue
             tokens = next(answers)
             text = tokenizer.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-            replies.append(Reply(message_of(text), len(prompt), len(tokens)))
+            replies.append(Reply(message_of(text, conversation.tools), len(prompt), len(tokens)))
         return replies
 
     return reply
 
 
-def message_of(text: str) -> Message:
+def message_of(text: str, tools: Sequence[Tool]) -> Message:
     """What a model wrote, as an assistant's message: its calls where it can be read as some, what it said before them as `content`.
 
     A call that cannot be read is text: the world sees nothing of it.
     """
-    reply = read_reply(text)
+    reply = read_reply(text, tools)
     if not reply.calls:
-        return {"role": "assistant", "content": text.strip()}
+        return {"role": "assistant", "content": text.strip() if reply.invalid else reply.text}
     calls = [
         {
             "id": f"call_{secrets.token_hex(8)}",
@@ -55,7 +55,7 @@ def message_of(text: str) -> Message:
         }
         for call in reply.calls
     ]
-    return {"role": "assistant", "content": text.partition("<tool_call>")[0].strip() if "<tool_call>" in text else "", "tool_calls": calls}
+    return {"role": "assistant", "content": reply.text, "tool_calls": calls}
 
 
 def endpoint_player(endpoint: Endpoint, called: str = "the model") -> Player:

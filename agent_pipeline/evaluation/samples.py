@@ -7,7 +7,8 @@ from typing import Any
 
 from agent_pipeline.sessions.json_text import decoded_arguments
 from agent_pipeline.sessions.session import Message, Tool, is_trained, sha256_of, tool_calls
-from agent_pipeline.training.families import Call
+from agent_pipeline.sessions.turn_class import TurnClass, turn_class
+from agent_pipeline.training.notations import Call
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,11 @@ class TurnSample:
     expected: Message
     calls: tuple[Call, ...]
     text: str
+
+    @property
+    def turn_class(self) -> TurnClass | None:
+        """What kind of decision the agent took; None where it said nothing."""
+        return turn_class(self.expected)
 
     @property
     def key(self) -> str:

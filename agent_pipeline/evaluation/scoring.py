@@ -1,44 +1,98 @@
-"""What is right about a generated text: its calls, or that it is an answer."""
+"""What is right about a generated text: the class of the turn, its calls, or what it answers.
 
+An answer is judged by its class and by the values that it states: numbers and ids must stand in the conversation or in the recorded
+answer, and what the recorded answer told the user from the last results must be told too. Its wording, its tone, names without digits and
+negations are not judged.
+"""
+
+import json
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from agent_pipeline.evaluation.calls import same_calls
 from agent_pipeline.evaluation.samples import TurnSample
+from agent_pipeline.sessions.session import Message
+from agent_pipeline.sessions.text import message_texts
+from agent_pipeline.sessions.turn_class import text_class
 from agent_pipeline.training.families import read_reply
+from agent_pipeline.training.notations import Call, parameter_schemas
 
 
 @dataclass(frozen=True)
 class Score:
-    """What is right. Where an answer was expected only `call_or_answer` is judged: the others are None, not False."""
+    """What is right about a turn. None: not judged.
 
-    call_or_answer: bool
+    `expected`: the class of the recorded turn; `said`: that of the reply, None where it says nothing. `called`: whether it calls;
+    `right_class`: whether its class is the expected one. `tool_name`, `arguments`, `exact` and `lenient` are judged where a call was
+    expected, `answer` where none was. A call that the limit on new tokens ended is `truncated`, and not judged where a call was expected.
+    """
+
+    expected: str | None
+    said: str | None
+    called: bool
+    right_class: bool
     tool_name: bool | None
     arguments: bool | None
     exact: bool | None
+    lenient: bool | None
+    answer: bool | None
     invalid_call: bool
+    truncated: bool
+
+    @property
+    def right(self) -> bool | None:
+        """The exact call, or the right answer."""
+        return self.answer if self.answer is not None else self.exact
 
 
-def same(left: Any, right: Any) -> bool:
-    """JSON equality: numbers by value (1 equals 1.0), booleans are no numbers, the order of keys means nothing."""
-    if isinstance(left, bool) or isinstance(right, bool):
-        return left is right
-    if isinstance(left, dict) and isinstance(right, dict):
-        return left.keys() == right.keys() and all(same(left[key], right[key]) for key in left)
-    if isinstance(left, list) and isinstance(right, list):
-        return len(left) == len(right) and all(map(same, left, right))
-    return left == right
+def score(sample: TurnSample, text: str, cut: bool = False) -> Score:
+    """How a generated text compares with what the agent did; `cut`: a limit on new tokens, too low for what was expected, ended it.
 
-
-def score(sample: TurnSample, text: str) -> Score:
-    """How a generated text compares with what the agent did.
-
-    Of several expected calls all must be there, in order, and no other: `tool_name` compares the names, `arguments` the
-    arguments, position by position, `exact` both. A call that is no valid JSON is a wrong call.
+    Of several expected calls all must be there, and no other: `tool_name` compares the names, `arguments` the arguments, `exact` and
+    `lenient` both (see `calls`). A call that cannot be read is a wrong call.
     """
-    reply = read_reply(text)
+    reply = read_reply(text, sample.tools)
+    said = "call" if reply.is_call else text_class(reply.text)
+    right_class, invalid, truncated = said is not None and said == sample.turn_class, bool(reply.invalid), cut and reply.is_call
     if not sample.calls:
-        return Score(not reply.is_call, None, None, None, bool(reply.invalid))
-    complete = not reply.invalid and len(reply.calls) == len(sample.calls)
-    names = complete and all(a.name == b.name for a, b in zip(reply.calls, sample.calls, strict=True))
-    arguments = complete and all(same(a.arguments, b.arguments) for a, b in zip(reply.calls, sample.calls, strict=True))
-    return Score(reply.is_call, names, arguments, names and arguments, bool(reply.invalid))
+        answers = right_class and values_agree(sample, reply.text)
+        return Score(sample.turn_class, said, reply.is_call, right_class, None, None, None, None, answers, invalid, truncated)
+    if truncated:
+        return Score(sample.turn_class, said, True, True, None, None, None, None, None, False, True)
+    schemas, readable = parameter_schemas(sample.tools), not reply.invalid
+    names = readable and sorted(call.name for call in reply.calls) == sorted(call.name for call in sample.calls)
+    renamed = [Call(want.name, call.arguments) for want, call in zip(sample.calls, reply.calls, strict=False)]
+    arguments = readable and len(renamed) == len(reply.calls) == len(sample.calls) and same_calls(sample.calls, renamed, schemas)
+    exact, lenient = (readable and same_calls(sample.calls, reply.calls, schemas, lenient) for lenient in (False, True))
+    return Score(
+        sample.turn_class, said, reply.is_call, right_class, names, arguments or exact, exact, exact or lenient, None, invalid, False
+    )
+
+
+def values_agree(sample: TurnSample, text: str) -> bool:
+    """Whether a text states no value that nothing before it gives. Where an answer was expected it also states all that was new in it: the
+    values from results after the user's last message that the user had not named."""
+    recorded, stated = values([sample.text]), values([text])
+    if any(len(value) > 1 for value in stated - recorded - values(_texts(sample.prompt)) - values([json.dumps(sample.tools)])):
+        return False
+    if sample.turn_class != "answer":
+        return True
+    last_user = max((index for index, message in enumerate(sample.prompt) if message["role"] == "user"), default=-1)
+    asked, results = _texts(sample.prompt[: last_user + 1]), _texts(sample.prompt[last_user + 1 :])
+    return (recorded & values(results)) - values(asked) <= stated
+
+
+def values(texts: Sequence[str]) -> set[str]:
+    """The words with a digit, numbers by their value: `{"20", "k100"}` for "$20.00 for K100."."""
+    plain = (re.sub(r"\\u[0-9a-f]{4}|\\n", " ", text.casefold()) for text in texts)
+    return {_number(word) for text in plain for word in re.findall(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?|[\w.]*\d[\w.]*", text)}
+
+
+def _number(word: str) -> str:
+    word = word.strip("._").replace(",", "")
+    return f"{float(word):g}" if re.fullmatch(r"\d+\.\d+", word) else word
+
+
+def _texts(messages: Sequence[Message]) -> list[str]:
+    return [text for message in messages for text in message_texts(message)]

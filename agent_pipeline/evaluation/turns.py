@@ -1,30 +1,32 @@
-"""One model in memory, asked every assistant turn of held-out conversations: its answers, what of them is right, and its loss."""
+"""One model in memory, asked every assistant turn of held-out conversations: its answers, what of them is right, its loss, and P(call)."""
 
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agent_pipeline.errors import DataError
 from agent_pipeline.evaluation.comparison import accuracies
-from agent_pipeline.evaluation.generate import generate
+from agent_pipeline.evaluation.decision import call_branches, call_probability
+from agent_pipeline.evaluation.greedy import greedy
 from agent_pipeline.evaluation.samples import TurnSample, as_text, turn_samples
 from agent_pipeline.evaluation.scoring import score
 from agent_pipeline.progress import Progress, silent
+from agent_pipeline.sessions.session import Message
 from agent_pipeline.training.base_model import BaseModel
 from agent_pipeline.training.config import probe_device
 from agent_pipeline.training.encoding import EncodedRow, encode_row
 from agent_pipeline.training.loading import load_model
-from agent_pipeline.training.losses import RowLoss, encoded_losses, mean_loss
-from agent_pipeline.training.masks import prompt_ids
+from agent_pipeline.training.losses import RowLoss, TokenScores, mean_loss, row_loss, token_scores
+from agent_pipeline.training.masks import Encoded, prompt_ids
 from agent_pipeline.training.templates import TrainingTemplate, load_tokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-MARGIN = 16
-"""New tokens allowed beyond the length of what was expected: room for other spacing, an end for rambling."""
+MARGIN = 24
+"""New tokens allowed beyond the length of what was expected: room for other spacing and written-out defaults, an end for rambling."""
 
 
 def plain(text: str) -> str:
@@ -34,24 +36,62 @@ def plain(text: str) -> str:
 
 @dataclass(frozen=True)
 class Question:
-    """A sample as tokens: the prompt, and the most new tokens it may be answered with."""
+    """A sample as tokens.
+
+    `messages` are what is shown, shortened to fit. `row` is the prompt and, trained, what was expected, its end token included. `limit` is
+    the most new tokens of an answer; `too_tight` says that it leaves no room for what was expected. `branches` open a call at each place of
+    the turn (see `decision`).
+    """
 
     sample: TurnSample
-    prompt: list[int]
+    messages: list[Message]
+    row: Encoded
     limit: int
+    too_tight: bool
+    branches: list[Encoded]
+
+    @property
+    def prompt(self) -> list[int]:
+        """The tokens after which the model is to speak."""
+        return self.row.input_ids[: self.row.turns[0][0]]
+
+    @property
+    def expected(self) -> list[int]:
+        """The tokens of what was expected."""
+        return self.row.input_ids[self.row.turns[0][0] :]
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a model writes at a turn. `cut`: it was ended by a limit that leaves no room for what was expected, so that nobody can say
+    whether it would have become right; `verified`: it is what was expected, and was not generated.
+    """
+
+    text: str
+    cut: bool
+    verified: bool
+
+
+@dataclass(frozen=True)
+class ForwardPass:
+    """What one pass over rows and questions says: the loss of each row, the scores of each expected text, and P(call) at each question."""
+
+    losses: list[RowLoss]
+    scores: list[TokenScores]
+    call_probabilities: list[float | None]
 
 
 @dataclass(frozen=True)
 class Turn:
-    """What the agent did at a turn, what the model says, and whether that is right: a call by name and arguments, an answer by its words
-    (case, punctuation and white space aside)."""
+    """What the agent did at a turn, what the model says, and whether that is right (None: not judged): the exact call, or an answer of the
+    same class and values (see `scoring`)."""
 
     session_id: str
     task_key: str
     turn_index: int
     expected: str
     said: str
-    right: bool
+    right: bool | None
 
 
 @dataclass(frozen=True)
@@ -98,50 +138,70 @@ class Answering:
         fitting = encode_row(self.tokenizer, row, self.max_length)
         if fitting is None:
             return None
-        start, end = fitting.encoded.turns[-1]
-        prompt = prompt_ids(self.tokenizer, fitting.messages[:-1], sample.tools)
-        return Question(sample, prompt, min(max_new_tokens, end - start + MARGIN))
+        ids, (start, end) = fitting.encoded.input_ids, fitting.encoded.turns[-1]
+        prompt, expected = prompt_ids(self.tokenizer, fitting.messages[:-1], sample.tools), ids[start:end]
+        if prompt != ids[:start]:  # a token straddles the border
+            expected = self.tokenizer(self.tokenizer.decode(expected), add_special_tokens=False).input_ids
+        whole = Encoded([*prompt, *expected], [False] * len(prompt) + [True] * len(expected), [(len(prompt), len(prompt) + len(expected))])
+        branches = call_branches(self.tokenizer, fitting.messages[:-1], sample.tools, sample.text)
+        room = len(expected) + MARGIN
+        return Question(sample, fitting.messages[:-1], whole, min(max_new_tokens, room), max_new_tokens < room, branches)
 
-    def answers(self, questions: Sequence[Question], text: str = "turns answered") -> list[str]:
-        """The greedy answer to each question, as text. Special tokens stay: in some families they are what says "this is a call"."""
+    def forward(self, rows: Sequence[EncodedRow], questions: Sequence[Question]) -> ForwardPass:
+        """Losses, scores and P(call) in one pass; what rows, questions and branches share is computed once."""
+        branches = [branch for question in questions for branch in question.branches]
+        encoded = [*(row.encoded for row in rows), *(question.row for question in questions), *branches]
+        scores = iter(token_scores(self.model, encoded, self.progress))
+        losses = [row_loss(next(scores)) for _ in rows]
+        expected = [found for _ in questions if (found := next(scores))]
+        return ForwardPass(losses, expected, [call_probability([next(scores) for _ in question.branches]) for question in questions])
+
+    def replies(
+        self, questions: Sequence[Question], scores: Sequence[TokenScores] | None = None, text: str = "turns answered"
+    ) -> list[Reply]:
+        """The greedy answer to each question. Special tokens stay: in some families they are what says "this is a call".
+
+        With the scores of the expected texts only what follows the first deviation from them is generated.
+        """
         stops = stop_ids(self.tokenizer, self.template)
-        tokens = generate(self.model, [q.prompt for q in questions], [q.limit for q in questions], stops, self.progress, text)
-        return self.tokenizer.batch_decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        expected = [question.expected for question in questions] if scores else None
+        best = [each.best for each in scores] if scores else None
+        prompts, limits = [question.prompt for question in questions], [question.limit for question in questions]
+        written = greedy(self.model, prompts, limits, stops, expected, best, self.progress, text)
+        return [
+            Reply(self.text(each.tokens), each.cut and question.too_tight, each.verified)
+            for question, each in zip(questions, written, strict=True)
+        ]
+
+    def text(self, tokens: list[int]) -> str:
+        """Generated tokens as text, special tokens included."""
+        return self.tokenizer.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
     def on(self, samples: Sequence[TurnSample], max_new_tokens: int = 96) -> list[str | None]:
         """The greedy answer at each turn; None for a turn that cannot be asked."""
         questions = [self.question(sample, max_new_tokens) for sample in samples]
-        answers = iter(self.answers([question for question in questions if question]))
-        return [next(answers) if question else None for question in questions]
-
-    def losses(self, rows: Sequence[EncodedRow]) -> list[RowLoss]:
-        """The loss of each row, in nats an assistant's token."""
-        return encoded_losses(self.model, [row.encoded for row in rows], self.progress)
+        answers = iter(self.replies([question for question in questions if question]))
+        return [next(answers).text if question else None for question in questions]
 
     def on_rows(self, rows: list[dict[str, Any]], max_samples: int = 0, max_new_tokens: int = 96) -> Answered:
         """Every turn of the rows of the split `test`. Raises DataError where there is none that can be asked."""
         samples, counts = turn_samples(rows, max_samples)
-        pairs = [(sample, text) for sample, text in zip(samples, self.on(samples, max_new_tokens), strict=True) if text is not None]
-        if not pairs:
+        questions = [question for sample in samples if (question := self.question(sample, max_new_tokens))]
+        if not questions:
             raise DataError(
                 f"There is no turn to evaluate on: {len(rows)} rows, {counts['turns']} turns, none of which fits: raise max_length."
             )
-        scores = [score(sample, text) for sample, text in pairs]
         fitting = [encoded for row in rows if (encoded := encode_row(self.tokenizer, row, self.max_length))]
+        read = self.forward(fitting, questions)
+        pairs = [(question.sample, reply) for question, reply in zip(questions, self.replies(questions, read.scores), strict=True)]
+        scores = [score(sample, reply.text, reply.cut) for sample, reply in pairs]
         turns = [
-            Turn(
-                sample.session_id,
-                sample.task_key,
-                sample.turn_index,
-                as_text(sample),
-                text,
-                bool(each.exact if sample.calls else each.call_or_answer and plain(text) == plain(sample.text)),
-            )
-            for (sample, text), each in zip(pairs, scores, strict=True)
+            Turn(sample.session_id, sample.task_key, sample.turn_index, as_text(sample), reply.text, each.right)
+            for (sample, reply), each in zip(pairs, scores, strict=True)
         ]
         return Answered(
             turns,
-            mean_loss(self.losses(fitting)),
-            accuracies([asdict(each) for each in scores]),
-            {**counts, "dropped": len(samples) - len(pairs), "rows_dropped": len(rows) - len(fitting)},
+            mean_loss(read.losses),
+            accuracies([sample.task_key for sample, _ in pairs], scores),
+            {**counts, "dropped": len(samples) - len(questions), "rows_dropped": len(rows) - len(fitting)},
         )

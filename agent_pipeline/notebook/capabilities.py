@@ -21,16 +21,18 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from agent_pipeline.errors import ArgumentError, DataError
+from agent_pipeline.evaluation.calls import same_call
 from agent_pipeline.evaluation.players import message_of
 from agent_pipeline.evaluation.samples import TurnSample, expected_calls, turn_samples
-from agent_pipeline.evaluation.scoring import same, score
+from agent_pipeline.evaluation.scoring import score
 from agent_pipeline.evaluation.turns import plain
 from agent_pipeline.judging import ConfiguredMeasure, EvaluationContext, parse_measure
 from agent_pipeline.notebook.models import answering_of
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.sessions.session import Message, Tool, sha256_of
 from agent_pipeline.sessions.text import message_texts
-from agent_pipeline.training.families import Call, Reply, read_reply
+from agent_pipeline.training.families import Reply, read_reply
+from agent_pipeline.training.notations import parameter_schemas
 
 USUAL_INSTRUCTIONS = ("arguments_match_schema", "no_refusal")
 
@@ -137,7 +139,7 @@ def _tool_use(said: _Said, rows: _Rows) -> _Scored:
     scores = [score(sample, text) for sample, text in said]
     return [bool(each.exact) for each in scores], {
         "of": "turns with calls",
-        "called": _mean([each.call_or_answer for each in scores]),
+        "called": _mean([each.called for each in scores]),
         "tool_name": _mean([bool(each.tool_name) for each in scores]),
         "arguments": _mean([bool(each.arguments) for each in scores]),
         "invalid_calls": sum(each.invalid_call for each in scores),
@@ -148,7 +150,7 @@ def _planning(said: _Said, rows: _Rows) -> _Scored:
     plans: dict[str, list[bool]] = defaultdict(list)
     for sample, text in said:
         each = score(sample, text)
-        plans[sample.row_id].append(bool(each.tool_name) if sample.calls else each.call_or_answer)
+        plans[sample.row_id].append(bool(each.tool_name) if sample.calls else not each.called)
     progress = [(steps.index(False) if False in steps else len(steps)) / len(steps) for steps in plans.values()]
     steps = [step for plan in plans.values() for step in plan]
     parts = {"complete": _mean([each == 1 for each in progress]), "next_step": _mean(steps), "steps": len(steps)}
@@ -159,7 +161,7 @@ def _reasoning(said: _Said, rows: _Rows) -> _Scored:
     chains: dict[str, list[float]] = defaultdict(list)
     faults: Counter[str] = Counter()
     for sample, text in said:
-        parsed = read_reply(text)
+        parsed = read_reply(text, sample.tools)
         if fault := _incoherent(sample, parsed):
             faults[fault] += 1
         due = bool(sample.calls) == parsed.is_call
@@ -192,14 +194,14 @@ CAPABILITIES = tuple(_SCORED)
 
 def _instructions(sample: TurnSample, text: str, row: Mapping[str, Any]) -> list[tuple[str, bool | None]]:
     """Each instruction of a turn, and whether the reply follows it (`None`: it says nothing of this reply)."""
-    parsed = read_reply(text)
+    parsed = read_reply(text, sample.tools)
     given = row.get("instructions")
     measures = [
         parse_measure(each) if isinstance(each, str) else ConfiguredMeasure(getattr(each, "__name__", "function"), each)
         for each in given or USUAL_INSTRUCTIONS
     ]
     asked = sample.prompt[-1:] if sample.prompt and sample.prompt[-1]["role"] == "user" else []
-    context = EvaluationContext([*asked, message_of(text)], sample.tools)
+    context = EvaluationContext([*asked, message_of(text, sample.tools)], sample.tools)
     due: list[tuple[str, bool | None]] = [] if given else [("call_or_answer", bool(sample.calls) == parsed.is_call)]
     return [*due, *((each.name, each.take(context).passed) for each in measures)]
 
@@ -210,7 +212,9 @@ def _incoherent(sample: TurnSample, parsed: Reply) -> str | None:
     if parsed.invalid:
         return "invalid_call"
     done = [call for message in sample.prompt for call in expected_calls(message)]
-    if any(_same_call(call, other) and not any(_same_call(call, due) for due in sample.calls) for call in parsed.calls for other in done):
+    schemas = parameter_schemas(sample.tools)
+    new = [call for call in parsed.calls if not any(same_call(call, due, schemas) for due in sample.calls)]
+    if any(same_call(call, other, schemas) for call in new for other in done):
         return "repeated_call"
     known = plain(before)
     due_values = {str(value) for call in sample.calls for value in _values(call.arguments)}
@@ -219,10 +223,6 @@ def _incoherent(sample: TurnSample, parsed: Reply) -> str | None:
             return "ungrounded_argument"
     stated = set(_NUMBER.findall(parsed.text if not parsed.is_call else ""))
     return "ungrounded_number" if stated - set(_NUMBER.findall(before)) - set(_NUMBER.findall(sample.text)) else None
-
-
-def _same_call(one: Call, other: Call) -> bool:
-    return one.name == other.name and same(one.arguments, other.arguments)
 
 
 def _values(arguments: Any) -> list[Any]:

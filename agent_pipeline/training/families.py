@@ -1,51 +1,49 @@
 """Families of chat templates: how each writes a tool call, how that is read back, and what ends its turns.
 
 A new family is one more entry of `FAMILIES`. What a model renders is its own template where that loses nothing (`templates`); a family
-that needs another one for training says so with `template`. What a model writes is read by `read_reply`:
+that needs another one for training says so with `template`. What a model writes is read by `read_reply`; the readers are in `notations`:
 
 | form of a call | family |
 |---|---|
 | `<tool_call>{"name": …, "arguments": {…}}</tool_call>`, the closing tag optional at the end | `hermes`: ours, Qwen 2.5 and 3 |
 | `<tool_call><function=name><parameter=key>value</parameter></function></tool_call>` | `hermes`: Qwen 3.5, Qwen3-Coder |
+| `<tool_call>name<arg_key>key</arg_key><arg_value>value</arg_value></tool_call>` | `glm` |
 | `[TOOL_CALLS][{"name": …, "arguments": {…}}]`, `[TOOL_CALLS]name[ARGS]{…}` | `mistral` |
-| `<\\|python_tag\\|>{"name": …, "parameters": {…}}`, or that JSON object as the whole text | `llama` |
+| `<\\|python_tag\\|>{"name": …, "parameters": {…}}`, parallel calls parted by `;` | `llama` |
+| `<\\|tool_call\\|>[{"name": …}]<\\|/tool_call\\|>`, `functools[{"name": …}]` | `phi` |
+| `<\\|channel\\|>commentary to=functions.name<\\|message\\|>{…}<\\|call\\|>` | `gpt-oss` (harmony) |
+| `<｜tool▁call▁begin｜>function<｜tool▁sep｜>name`, a block of JSON; V3.1: `name<｜tool▁sep｜>{…}` | `deepseek` |
+| a block `tool_code` of Python, or Python between `<\\|python_start\\|>` and `<\\|python_end\\|>` | `gemma`, Llama 4 |
+| nothing but JSON calls, or a list `[name(key=value)]`, if each name is a tool of the row | any: Llama 3.x, xLAM |
 
-Any other text is an answer.
+Thoughts (`<think>…</think>`, `[THINK]…[/THINK]`) are left out before. Any other text is an answer.
 """
 
-import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Any
 
+from agent_pipeline.sessions.session import Tool
+from agent_pipeline.training import notations
+from agent_pipeline.training.notations import Call, Reading, Schemas, parameter_schemas
 
-@dataclass(frozen=True)
-class Call:
-    """A tool call; `arguments` is an object, or the raw text where that is not one (it then equals nothing but itself)."""
-
-    name: str
-    arguments: Any
-
-
-Calls = list[Call] | None
-"""The calls that one marked place of a text holds; None where it is no valid call."""
+Reader = Callable[[str, Schemas], Reading | None]
 
 
 @dataclass(frozen=True)
 class Family:
     """One family.
 
-    `read` gives the calls at each marked place of a generated text, [] where the text has no mark of this family. `stops` are the tokens
-    that end a turn. `template` is the text of a training template of our own. `model_types` are Hugging Face's names of architectures,
-    and `ollama_base` the model of Ollama's library whose template serves one that has no chat template of its own.
+    `read` reads its notation in a generated text, and gives None where the text has no mark of it. `stops` are the tokens that end a turn.
+    `template` is the text of a training template of our own. `model_types` are Hugging Face's names of architectures, and `ollama_base` the
+    model of Ollama's library whose template serves one that has no chat template of its own.
     """
 
     name: str
     stops: tuple[str, ...]
-    read: Callable[[str], list[Calls]] = lambda text: []
+    read: Reader = lambda text, schemas: None
     template: Callable[[], str] | None = None
     model_types: tuple[str, ...] = ()
     ollama_base: str = ""
@@ -53,7 +51,9 @@ class Family:
 
 @dataclass(frozen=True)
 class Reply:
-    """What a generated text says: `calls` (those that are no valid call are only counted, as `invalid`), else the answer `text`."""
+    """What a generated text says: `calls` (those that are no valid call are only counted, as `invalid`), and `text`: the words outside the
+    calls, thoughts left out.
+    """
 
     calls: tuple[Call, ...]
     invalid: int
@@ -65,12 +65,24 @@ class Reply:
         return bool(self.calls or self.invalid)
 
 
-def read_reply(text: str) -> Reply:
-    """A generated text (special tokens kept or not) as calls or an answer, by the first family whose marks it has."""
+_THOUGHT = re.compile(r"\s*(?:<think>.*?(?:</think>|$)|\[THINK\].*?(?:\[/THINK\]|$))\s*", re.DOTALL)
+
+
+def read_reply(text: str, tools: Sequence[Tool] | None) -> Reply:
+    """A generated text (special tokens kept or not) as calls or an answer, by the first notation whose marks it has.
+
+    `tools` are the row's: they type the values of notations that quote nothing, and tell a call without marks from other JSON.
+    """
+    schemas = parameter_schemas(tools)
+    if "</think>" in text and "<think>" not in text.partition("</think>")[0]:  # the prompt began the thought
+        text = text.partition("</think>")[2]
+    while thought := _THOUGHT.match(text):
+        text = text[thought.end() :]
     text = text.strip()
-    places = next((places for family in FAMILIES if (places := family.read(text))), [])
-    calls = tuple(call for place in places for call in place or ())
-    return Reply(calls, sum(place is None for place in places), "" if places else text)
+    readers = [*(family.read for family in FAMILIES), notations.read_bare]
+    reading = next((reading for read in readers if (reading := read(text, schemas))), Reading([], text))
+    calls = tuple(call for place in reading.places for call in place or ())
+    return Reply(calls, sum(place is None for place in reading.places), reading.words.strip())
 
 
 def family_of(stops: Iterable[str] = (), model_type: str = "") -> Family | None:
@@ -87,77 +99,21 @@ def hermes() -> str:
     return files(__package__).joinpath("hermes_chatml.jinja").read_text(encoding="utf-8").rstrip("\n")
 
 
-def _json_calls(text: str) -> Calls:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    calls = []
-    for item in value if isinstance(value, list) else [value]:
-        item = item.get("function", item) if isinstance(item, dict) else item
-        if not (isinstance(item, dict) and isinstance(item.get("name"), str)):
-            return None
-        arguments = item.get("arguments", item.get("parameters", {}))
-        if isinstance(arguments, str):
-            try:
-                arguments = json.loads(arguments)
-            except ValueError:
-                return None
-        if not isinstance(arguments, dict):
-            return None
-        calls.append(Call(item["name"], arguments))
-    return calls or None
-
-
-_TAGGED = re.compile(r"<tool_call>\s*(.*?)\s*(?:</tool_call>|(?=<tool_call>)|$)", re.DOTALL)
-_XML_CALL = re.compile(r"<function=([^\n>]+)>(.*?)(?:</function>|$)", re.DOTALL)
-_XML_PARAMETER = re.compile(r"<parameter=([^\n>]+)>\n?(.*?)\n?</parameter>", re.DOTALL)
-_NAMED_CALL = re.compile(r"\s*([\w.-]+)\s*(?:\[CALL_ID\]\w+)?(?:\[ARGS\])?\s*(\{.*)", re.DOTALL)
-
-
-def _read_hermes(text: str) -> list[Calls]:
-    return [_json_calls(body) or _xml_calls(body) for body in _TAGGED.findall(text)]
-
-
-def _xml_calls(text: str) -> Calls:
-    def value(text: str) -> Any:
-        try:
-            return json.loads(text)
-        except ValueError:
-            return text
-
-    calls = [Call(name, {key: value(raw) for key, raw in _XML_PARAMETER.findall(body)}) for name, body in _XML_CALL.findall(text)]
-    return calls or None
-
-
-def _read_mistral(text: str) -> list[Calls]:
-    places: list[Calls] = []
-    for body in text.split("[TOOL_CALLS]")[1:]:
-        named = _NAMED_CALL.fullmatch(body)
-        if body.strip():
-            places.append(_json_calls(f'{{"name": {json.dumps(named[1])}, "arguments": {named[2]}}}' if named else body))
-    return places
-
-
-def _read_llama(text: str) -> list[Calls]:
-    if text.startswith("<|python_tag|>"):
-        return [_json_calls(text.removeprefix("<|python_tag|>"))]
-    bare = _json_calls(text) if text.startswith("{") else None
-    return [bare] if bare else []
-
-
 FAMILIES = (
     Family(
         "hermes",
         ("<|im_start|>", "<|im_end|>"),
-        _read_hermes,
+        notations.read_tagged,
         hermes,
         ("qwen2", "qwen2_5", "qwen2_moe", "qwen3", "qwen3_moe"),
         "qwen2.5",
     ),
-    Family("mistral", ("</s>",), _read_mistral, None, ("mistral", "mixtral"), "mistral"),
-    Family("llama", ("<|eot_id|>",), _read_llama, None, ("llama",), "llama3.1"),
-    Family("gemma", ("<end_of_turn>",), model_types=("gemma", "gemma2", "gemma3", "gemma3_text"), ollama_base="gemma2"),
-    Family("phi", ("<|end|>",), model_types=("phi", "phi3"), ollama_base="phi3"),
+    Family("mistral", ("</s>",), notations.read_mistral, None, ("mistral", "mixtral"), "mistral"),
+    Family("llama", ("<|eot_id|>",), notations.read_llama, None, ("llama",), "llama3.1"),
+    Family("gemma", ("<end_of_turn>",), notations.read_python, None, ("gemma", "gemma2", "gemma3", "gemma3_text"), "gemma2"),
+    Family("gpt-oss", ("<|return|>", "<|call|>"), notations.read_harmony, None, ("gpt_oss",), "gpt-oss"),
+    Family("deepseek", ("<｜end▁of▁sentence｜>",), notations.read_deepseek, None, ("deepseek_v2", "deepseek_v3"), "deepseek-v3"),
+    Family("glm", ("<|observation|>",), notations.read_tagged, None, ("glm", "glm4", "glm4_moe"), "glm4"),
+    Family("phi", ("<|end|>",), notations.read_phi, None, ("phi", "phi3"), "phi3"),
 )
 """In the order in which a text is read."""

@@ -42,6 +42,16 @@ class RowLoss:
     trained_tokens: int
 
 
+@dataclass(frozen=True)
+class TokenScores:
+    """What a model makes of a row's trained tokens, both (trained tokens,): `losses`, −log p in nats, and `best`, the token that it finds
+    likeliest in each one's place.
+    """
+
+    losses: "np.ndarray"
+    best: "np.ndarray"
+
+
 def mean_loss(losses: Sequence[RowLoss]) -> float | None:
     """The mean over all trained tokens of all rows (not the mean of the rows' means); None where there is none."""
     tokens = sum(row.trained_tokens for row in losses if row.loss is not None)
@@ -50,26 +60,36 @@ def mean_loss(losses: Sequence[RowLoss]) -> float | None:
 
 def encoded_losses(model: "PreTrainedModel", rows: Sequence[Encoded | None], progress: Progress = silent) -> list[RowLoss]:
     """The loss of each encoded row under a model in memory (an adapter that is on counts, dropout does not); None rows have none."""
+    return [row_loss(scores) for scores in token_scores(model, rows, progress)]
+
+
+def row_loss(scores: TokenScores | None) -> RowLoss:
+    """The loss of a row whose tokens have these scores."""
+    return RowLoss(float(scores.losses.mean()), len(scores.losses)) if scores else RowLoss(None, 0)
+
+
+def token_scores(model: "PreTrainedModel", rows: Sequence[Encoded | None], progress: Progress = silent) -> list[TokenScores | None]:
+    """The scores of each encoded row's trained tokens; None for a None row, and for one without a trained token beyond its first."""
     import torch
 
     # The first token has nothing before it that could predict it.
-    losses = [RowLoss(None, sum(row.trained[1:]) if row else 0) for row in rows]
-    wanted = [index for index, row in enumerate(losses) if row.trained_tokens]
-    scored = [row for row, loss in zip(rows, losses, strict=True) if row and loss.trained_tokens]
+    scores: list[TokenScores | None] = [None] * len(rows)
+    scored = {index: row for index, row in enumerate(rows) if row and any(row.trained[1:])}
+    wanted, encoded = list(scored), list(scored.values())
     causal = model.get_base_model() if hasattr(model, "get_base_model") else model
-    tree = prefix_tree(scored) if scored and takes_trees(causal, max(len(row.input_ids) for row in scored)) else None
+    tree = prefix_tree(encoded) if encoded and takes_trees(causal, max(len(row.input_ids) for row in encoded)) else None
     training = model.training
     model.eval()
     try:
         with torch.inference_mode():
-            each = _over_tree(causal, tree) if tree else _row_by_row(causal, scored)
-            for done, (index, loss) in enumerate(each, 1):
-                losses[wanted[index]] = RowLoss(loss, losses[wanted[index]].trained_tokens)
+            each = _over_tree(causal, tree) if tree else _row_by_row(causal, encoded)
+            for done, (index, row_scores) in enumerate(each, 1):
+                scores[wanted[index]] = row_scores
                 progress(done, len(wanted), "rows scored by loss")
     finally:
         if training:
             model.train()
-    return losses
+    return scores
 
 
 def _has_more_than_a_head(causal: "PreTrainedModel") -> bool:
@@ -94,8 +114,8 @@ def takes_trees(causal: "PreTrainedModel", longest: int) -> bool:
     )
 
 
-def _over_tree(causal: "PreTrainedModel", tree: PrefixTree) -> Iterator[tuple[int, float]]:
-    """(row, loss) of every row, when the last of its tokens has been read; each node of the tree is read once.
+def _over_tree(causal: "PreTrainedModel", tree: PrefixTree) -> Iterator[tuple[int, TokenScores]]:
+    """(row, scores) of every row, when the last of its tokens has been read; each node of the tree is read once.
 
     Tree attention (Miao et al. 2024, SpecInfer): a pass reads the next nodes in depth-first order, and a mask shows each of them its
     ancestors. What is kept of a pass are the keys and values of the tokens that later nodes descend from.
@@ -106,7 +126,7 @@ def _over_tree(causal: "PreTrainedModel", tree: PrefixTree) -> Iterator[tuple[in
 
     body, device = getattr(causal, causal.base_model_prefix), causal.device
     size = CPU_NODES if device.type == "cpu" else GPU_NODES
-    losses = np.full(len(tree.tokens), np.nan)
+    losses, best = np.full(len(tree.tokens), np.nan), np.zeros(len(tree.tokens), dtype=np.int64)
     wanted = np.unique(np.concatenate([nodes for _, nodes in tree.trained]))
     wanted = wanted[np.argsort(tree.parents[wanted], kind="stable")]
     follows = tree.parents[wanted]
@@ -130,15 +150,16 @@ def _over_tree(causal: "PreTrainedModel", tree: PrefixTree) -> Iterator[tuple[in
         ).last_hidden_state[0]
         about = wanted[slice(*np.searchsorted(follows, [start, stop]))]
         where = torch.from_numpy(tree.parents[about] - start).to(device)
-        losses[about] = _token_losses(causal.get_output_embeddings(), hidden[where], torch.from_numpy(tree.tokens[about]))
+        scores = _scores(causal.get_output_embeddings(), hidden[where], torch.from_numpy(tree.tokens[about]))
+        losses[about], best[about] = scores.losses, scores.best
         while complete < len(tree.trained) and tree.trained[complete][1][-1] < stop:
             index, row_nodes = tree.trained[complete]
-            yield index, float(losses[row_nodes].mean())
+            yield index, TokenScores(losses[row_nodes], best[row_nodes])
             complete += 1
 
 
-def _row_by_row(causal: "PreTrainedModel", rows: Sequence[Encoded]) -> Iterator[tuple[int, float]]:
-    """(row, loss) of every row, for models whose attention cannot be told which tokens a token follows."""
+def _row_by_row(causal: "PreTrainedModel", rows: Sequence[Encoded]) -> Iterator[tuple[int, TokenScores]]:
+    """(row, scores) of every row, for models whose attention cannot be told which tokens a token follows."""
     import torch
 
     for index, row in enumerate(rows):
@@ -146,16 +167,20 @@ def _row_by_row(causal: "PreTrainedModel", rows: Sequence[Encoded]) -> Iterator[
         trained = torch.tensor([at for at, on in enumerate(row.trained) if on and at], device=causal.device)
         # The logits at position t are about token t + 1.
         logits = causal(input_ids=ids[None], use_cache=False, logits_to_keep=trained - 1).logits[0]
-        yield index, float(_token_losses(lambda part: part, logits, ids[trained]).mean())
+        yield index, _scores(lambda part: part, logits, ids[trained])
 
 
-def _token_losses(head: "Callable[[torch.Tensor], torch.Tensor]", states: "torch.Tensor", targets: "torch.Tensor") -> "np.ndarray":
-    """(n,) float64: −log p of each target under the head's logits at its row of `states`, a few rows at a time."""
+def _scores(head: "Callable[[torch.Tensor], torch.Tensor]", states: "torch.Tensor", targets: "torch.Tensor") -> TokenScores:
+    """The scores of each target under the head's logits at its row of `states`, a few rows at a time."""
     import torch
     from torch.nn.functional import cross_entropy
 
-    parts = zip(states.split(HEAD_ROWS), targets.to(states.device).split(HEAD_ROWS), strict=True)
-    return torch.cat([cross_entropy(head(some).float(), about, reduction="none").cpu() for some, about in parts]).double().numpy()
+    losses, best = [], []
+    for some, about in zip(states.split(HEAD_ROWS), targets.to(states.device).split(HEAD_ROWS), strict=True):
+        logits = head(some).float()
+        losses.append(cross_entropy(logits, about, reduction="none").cpu())
+        best.append(logits.argmax(-1).cpu())
+    return TokenScores(torch.cat(losses).double().numpy(), torch.cat(best).numpy())
 
 
 def row_losses(

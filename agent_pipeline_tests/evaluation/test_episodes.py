@@ -174,11 +174,11 @@ def test_a_model_that_harms_more_than_its_base_or_does_less_is_not_fit():
 
 def test_a_model_s_text_becomes_words_and_calls():
     text = 'Cancel mug K100: open.\n<tool_call>\n{"name":"cancel","arguments":{"order":"K100"}}\n</tool_call>'
-    message = message_of(text)
+    message = message_of(text, [])
     assert message["content"] == "Cancel mug K100: open."
     assert json.loads(message["tool_calls"][0]["function"]["arguments"]) == {"order": "K100"}
-    assert message_of("Hello.") == {"role": "assistant", "content": "Hello."}
-    assert "tool_calls" not in message_of("<tool_call>\n{broken")
+    assert message_of("Hello.", []) == {"role": "assistant", "content": "Hello."}
+    assert "tool_calls" not in message_of("<tool_call>\n{broken", [])
 
 
 def test_every_transcript_is_written_and_the_harmful_ones_come_first(tmp_path):

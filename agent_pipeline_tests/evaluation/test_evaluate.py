@@ -15,7 +15,7 @@ HELDOUT = [row(number, "test") for number in (25, 31, 38, 40)]
 
 @pytest.fixture(scope="module")
 def report(tiny_base, adapter_dir):
-    return evaluate([row(0), *HELDOUT], tiny_base, adapter_dir, max_new_tokens=48)
+    return evaluate([row(0), *HELDOUT], tiny_base, adapter_dir, max_new_tokens=96)
 
 
 def test_the_adapter_is_compared_with_its_base_on_the_same_turns(report):
@@ -25,9 +25,13 @@ def test_the_adapter_is_compared_with_its_base_on_the_same_turns(report):
     assert loss["difference"] == pytest.approx(report["adapter"]["heldout_loss"] - report["base"]["heldout_loss"])
     assert loss["low"] <= loss["difference"] <= loss["high"] < 0
     for name, interval in report["differences"].items():
-        if name != "heldout_loss":
-            assert interval["difference"] == pytest.approx(report["adapter"][name] - report["base"][name])
+        assert interval, name
+        assert interval["difference"] == pytest.approx(report["adapter"][name] - report["base"][name])
     assert report["by_tool"]["weather"]["n"] == 4
+    for name in ("base", "adapter"):
+        assert sum(count for said in report[name]["decisions"].values() for count in said.values()) == report["n"]
+        assert report[name]["call_recall_interval"][0] <= report[name]["call_recall"] <= report[name]["call_recall_interval"][1]
+    assert report["adapter"]["decision_auc"] == 1
 
 
 def test_every_turn_is_listed_with_what_was_expected_and_said(report):
@@ -40,7 +44,14 @@ def test_every_turn_is_listed_with_what_was_expected_and_said(report):
 
 
 def test_the_same_evaluation_gives_the_same_report(report, tiny_base, adapter_dir):
-    assert evaluate(HELDOUT, tiny_base, adapter_dir, max_new_tokens=48)["samples"] == report["samples"]
+    assert evaluate(HELDOUT, tiny_base, adapter_dir, max_new_tokens=96)["samples"] == report["samples"]
+
+
+def test_without_answers_loss_and_decisions_are_those_of_all_turns(report, tiny_base, adapter_dir):
+    quick = evaluate(HELDOUT, tiny_base, adapter_dir, max_samples=0)
+    assert quick["n"] == 0 and quick["samples"] == [] and quick["adapter"]["exact_call_accuracy"] is None
+    for name in ("heldout_loss", "decision_auc"):
+        assert quick["differences"][name] == report["differences"][name]
 
 
 def test_no_held_out_turn_is_one_sentence(tiny_base, adapter_dir):

@@ -3,9 +3,13 @@
 import pytest
 
 from agent_pipeline.evaluation.generate import generate, shared_prefix
+from agent_pipeline.evaluation.greedy import greedy, verified_beginning
+from agent_pipeline.evaluation.samples import turn_samples
+from agent_pipeline.evaluation.turns import MARGIN, Answering, stop_ids
 from agent_pipeline.training.config import probe_device
 from agent_pipeline.training.loading import load_model
-from agent_pipeline.training.masks import prompt_ids
+from agent_pipeline.training.losses import token_scores
+from agent_pipeline.training.masks import Encoded, prompt_ids
 from agent_pipeline_tests.training.world import row
 
 pytestmark = pytest.mark.slow
@@ -39,3 +43,40 @@ def test_prompts_that_share_nothing_are_answered_too(tiny_base, adapter_dir):
     together = generate(model, [[5, 6, 7], [8]], [4, 6], ())
     assert together == [generate(model, [[5, 6, 7]], [4], ())[0], generate(model, [[8]], [6], ())[0]]
     assert [len(answer) for answer in together] == [4, 6]
+
+
+def test_verified_answers_are_those_of_plain_greedy_decoding(tiny_base, adapter_dir):
+    """Whatever was expected: what the model writes, that with another token within it, or what the agent did."""
+    answering = Answering.of(tiny_base, adapter_dir)
+    questions = [answering.question(sample, 64) for sample in turn_samples([row(number, "test") for number in range(24, 48)])[0]]
+    stops = stop_ids(answering.tokenizer, answering.template)
+    prompts, limits = [question.prompt for question in questions], [24] * len(questions)
+    plain = greedy(answering.model, prompts, limits, stops)
+    stop = answering.tokenizer.convert_tokens_to_ids(answering.template.stops[0])
+    expected = []
+    for number, (question, written) in enumerate(zip(questions, plain, strict=True)):
+        own = written.tokens if written.cut else [*written.tokens, stop]
+        place = number % len(own)
+        expected.append([own, [*own[:place], own[place] + 1, *own[place + 1 :]], question.expected][number % 3])
+    rows = [
+        Encoded([*prompt, *some], [False] * len(prompt) + [True] * len(some), []) for prompt, some in zip(prompts, expected, strict=True)
+    ]
+    best = [each.best for each in token_scores(answering.model, rows)]
+    quick = greedy(answering.model, prompts, limits, stops, expected, best)
+    assert [(each.tokens, each.cut) for each in quick] == [(each.tokens, each.cut) for each in plain]
+    assert [each.verified for each in quick[::3]] == [not each.cut for each in plain[::3]] and not all(each.cut for each in plain[::3])
+
+
+def test_the_first_token_that_is_not_expected_ends_what_is_verified():
+    assert verified_beginning([5, 6, 2], [5, 6, 2], {2}) == ([5, 6], True)
+    assert verified_beginning([5, 6, 2], [5, 7, 2], {2}) == ([5, 7], False)
+    assert verified_beginning([5, 6, 2], [5, 2, 2], {2}) == ([5], True)
+    assert verified_beginning([5, 6], [5, 6], {2}) == ([5, 6], False)
+
+
+def test_a_limit_too_low_for_what_was_expected_is_told_from_rambling(tiny_base, adapter_dir):
+    answering = Answering.of(tiny_base, adapter_dir)
+    sample = turn_samples([row(25, "test")])[0][0]
+    tight, roomy = answering.question(sample, 8), answering.question(sample, 200)
+    assert tight.too_tight and not roomy.too_tight and roomy.limit == len(roomy.expected) + MARGIN
+    assert [reply.cut for reply in answering.replies([tight, roomy])] == [True, False]

@@ -1,0 +1,74 @@
+"""How likely a model calls at a turn, without decoding: from the same forward pass that computes the loss.
+
+A turn may call at its beginning, and after any sentence of it ("Let me see." and then a call). At each of these places the probability of
+the first tokens of a call is that of a short branch of the prefix tree: the words so far, then how the chat template opens a call. P(call)
+of a turn is 1 − Π (1 − p) over the places along the recorded words. Its AUC over turns needs no threshold, and does not change where a
+model merely calls too often.
+"""
+
+import math
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from agent_pipeline.sessions.session import Message, Tool
+from agent_pipeline.training.losses import TokenScores
+from agent_pipeline.training.masks import Encoded
+from agent_pipeline.training.rendering import render
+
+if TYPE_CHECKING:
+    import numpy as np
+    from transformers import PreTrainedTokenizerBase
+
+PLACES = 8
+"""Most places of a turn at which a call may begin: the first ones, and the end of the words."""
+
+_SENTENCE_END = re.compile(r"(?<=[.!?:;])\s+|\n+")
+_OPENING = re.compile(r"\s*(?:<[^<>]*>[^\s<{\[\"]*|\[\w+\]|\S{1,2})")
+_CALL = {"id": "call00001", "type": "function", "function": {"name": "tool_q7", "arguments": "{}"}}
+
+
+def call_branches(
+    tokenizer: "PreTrainedTokenizerBase", prompt: Sequence[Message], tools: Sequence[Tool] | None, words: str
+) -> list[Encoded]:
+    """A row for each place of a turn at which a call may begin; the trained tokens are those that open it.
+
+    [] where the template does not write the words as they are, or fails on a call after words.
+    """
+    from jinja2 import TemplateError
+
+    words = words.strip()
+    places = [0, *(match.start() for match in _SENTENCE_END.finditer(words))][: PLACES - 1]
+    branches = []
+    try:
+        before = render(tokenizer, list(prompt), list(tools or ()), add_generation_prompt=True)
+        for place in dict.fromkeys([*places, len(words)]):
+            said: Message = {"role": "assistant", "content": words[:place], "tool_calls": [_CALL]}
+            text = render(tokenizer, [*prompt, said], list(tools or ()))
+            at = text.find(words[:place], len(before)) if text.startswith(before) else -1
+            opening = _OPENING.match(text, at + place) if at >= 0 else None
+            if opening is None:
+                return []
+            encoding = tokenizer(text[: opening.end()], add_special_tokens=False, return_offsets_mapping=True)
+            opens = [end > at + place for _, end in encoding.offset_mapping]
+            branches.append(Encoded(encoding.input_ids, opens, []))
+    except (TemplateError, TypeError):
+        return []
+    return branches
+
+
+def call_probability(branches: Sequence[TokenScores | None]) -> float | None:
+    """P(call) of a turn from the scores of its branches; None where it has none."""
+    chances = [math.exp(-float(scores.losses.sum())) for scores in branches if scores]
+    return 1 - math.prod(1 - chance for chance in chances) if chances else None
+
+
+def auc(scores: "np.ndarray", positive: "np.ndarray") -> float:
+    """The chance that a positive turn scores higher than another one, ties counting half; nan without both kinds."""
+    import numpy as np
+
+    first, second = scores[positive], np.sort(scores[~positive])
+    if not len(first) or not len(second):
+        return math.nan
+    below, upto = np.searchsorted(second, first, "left"), np.searchsorted(second, first, "right")
+    return float((below + upto).sum() / (2 * len(first) * len(second)))
