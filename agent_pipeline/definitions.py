@@ -1,4 +1,4 @@
-"""The code location: puts the parts of `defs/` together, and does nothing else.
+"""The code location: everything that a module of `defs/` defines, also one that `dg scaffold defs` writes there.
 
 `build_defs` lets tests and notebooks swap resources; `defs` is what Dagster loads.
 """
@@ -9,40 +9,33 @@ from typing import Any
 import dagster as dg
 from dagster._core.definitions.definitions_load_context import DefinitionsLoadContext, DefinitionsLoadType
 
+import agent_pipeline.defs
 from agent_pipeline.config.checks import problems
 from agent_pipeline.config.settings import load_settings
-from agent_pipeline.defs import coresets, datasets, episodes, exports, models, multi_task, replay, traces
 from agent_pipeline.defs.columns import with_columns
 from agent_pipeline.defs.console import console
 from agent_pipeline.defs.io_managers.artifacts import ArtifactIOManager
 from agent_pipeline.defs.io_managers.parquet import ParquetIOManager
-from agent_pipeline.defs.jobs import mix, retrain
 from agent_pipeline.defs.resources import Workspace
-from agent_pipeline.defs.schedules import nightly
-from agent_pipeline.defs.sensors import discover_agents
 from agent_pipeline.defs.specs import ARTIFACTS, TABLES
 from agent_pipeline.errors import SettingsError
 
-STAGES = [traces, datasets, multi_task, coresets, replay, models, exports, episodes]
-
 
 def build_defs(resource_overrides: Mapping[str, Any] | None = None) -> dg.Definitions:
-    """All definitions; `resource_overrides` replaces resources by key."""
+    """Everything that the modules of `defs` define; `resource_overrides` replaces resources by key."""
     resources = {
         "workspace": Workspace(),
         "pipes": dg.PipesSubprocessClient(),
         TABLES: ParquetIOManager(),
         ARTIFACTS: ArtifactIOManager(),
     }
+    found = dg.load_definitions_from_package_module(agent_pipeline.defs)
     return dg.Definitions(
-        assets=[
-            asset.map_asset_specs(with_columns) if isinstance(asset, dg.AssetsDefinition) else asset
-            for asset in dg.load_assets_from_modules(STAGES)
-        ],
-        asset_checks=dg.load_asset_checks_from_modules(STAGES),
-        jobs=[retrain, mix],
-        schedules=[nightly],
-        sensors=[discover_agents],
+        assets=[asset.map_asset_specs(with_columns) if isinstance(asset, dg.AssetsDefinition) else asset for asset in found.assets or ()],
+        asset_checks=found.asset_checks,
+        jobs=found.jobs,
+        schedules=found.schedules,
+        sensors=found.sensors,
         resources=resources | dict(resource_overrides or {}),
         # Cheap assets share one process; training and its like run in one of their own (agent_pipeline.compute.worker).
         executor=dg.in_process_executor,

@@ -1,12 +1,17 @@
-"""What all rooms share: the sample store, the real traces, and a test's independence of this checkout's settings."""
+"""What all rooms share: the sample store, the real traces, tiny models, and a test's independence of this checkout's settings."""
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from filelock import FileLock
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from agent_pipeline.training.base_model import BaseModel
 
 # The same examples in every run: a test that fails today fails tomorrow, and no slow machine makes one fail.
 settings.register_profile("agent-pipeline", deadline=None, derandomize=True, database=None)
@@ -55,3 +60,58 @@ def real_traces() -> Path:
     if not REAL_TRACES.is_dir():
         pytest.skip(f"no real traces at {REAL_TRACES}: set AGENT_PIPELINE_REAL_TRACES to their folder")
     return REAL_TRACES
+
+
+Once = Callable[[str, Callable[[Path], object]], Path]
+
+
+@pytest.fixture(scope="session")
+def once(tmp_path_factory: pytest.TempPathFactory) -> Once:
+    """A folder by its name, filled by the function given: once a run of the suite, by the worker that asks first. Tests only read it."""
+    own = tmp_path_factory.getbasetemp()
+    shared = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "shared"
+    shared.mkdir(exist_ok=True)
+
+    def folder(name: str, fill: Callable[[Path], object]) -> Path:
+        with FileLock(shared / f"{name}.lock"):
+            if not (shared / name).exists():
+                fill(shared / f".{name}")
+                (shared / f".{name}").rename(shared / name)
+        return shared / name
+
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_base(once: Once) -> "BaseModel":
+    """The base model of the tiny world, which trains in seconds."""
+    from agent_pipeline.training.base_model import BaseModel, directory_revision
+    from agent_pipeline_tests.training.world import make_base
+
+    folder = once("tiny-base", make_base)
+    return BaseModel("tiny-llama", folder, directory_revision(folder))
+
+
+@pytest.fixture(scope="session")
+def tiny_tokenizer(tiny_base: "BaseModel") -> Any:
+    """Its tokenizer."""
+    from agent_pipeline.training.templates import load_tokenizer
+
+    return load_tokenizer(tiny_base.path)[0]
+
+
+@pytest.fixture(scope="session")
+def adapter_dir(tiny_base: "BaseModel", once: Once) -> Path:
+    """An adapter that was trained on the tiny world."""
+    from agent_pipeline.training.adapter import train_adapter
+    from agent_pipeline_tests.training.world import TRAINING, row
+
+    return once("adapter", lambda out: train_adapter([row(n) for n in range(24)], tiny_base, TRAINING.changed(epochs=8), out))
+
+
+@pytest.fixture(scope="session")
+def convertible_base(once: Once) -> Path:
+    """A tiny model whose tokenizer llama.cpp's converter knows."""
+    from agent_pipeline_tests.tiny import make_tiny_base
+
+    return once("convertible-base", make_tiny_base)

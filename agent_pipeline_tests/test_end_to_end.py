@@ -15,7 +15,7 @@ import pytest
 from agent_pipeline.governance.scanning import scan
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.storage.lake import Lake, sha256_file
-from agent_pipeline_tests.tiny import CACHE, make_tiny_base
+from agent_pipeline_tests.tiny import CACHE
 
 pytestmark = pytest.mark.slow
 
@@ -37,19 +37,19 @@ class Shell:
 
     def run(self, *arguments: str) -> tuple[int, str]:
         process = self.start(*arguments)
-        output, _ = process.communicate(timeout=600)
+        output, _ = process.communicate(timeout=1800)
         return process.returncode, output
 
 
 @pytest.fixture(scope="module")
-def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+def shell(tmp_path_factory: pytest.TempPathFactory, convertible_base: Path) -> Iterator[Shell]:
     folder = tmp_path_factory.mktemp("shell")
     ours = {
         "DAGSTER_HOME": str(folder / "dagster"),
         "AGENT_PIPELINE_STORE": str(SAMPLE),
         "AGENT_PIPELINE_LAKE": str(folder / "lake"),
         "AGENT_PIPELINE_CACHE": str(CACHE),
-        "AGENT_PIPELINE_BASE_MODEL": str(make_tiny_base(folder / "tiny")),
+        "AGENT_PIPELINE_BASE_MODEL": str(convertible_base),
         "AGENT_PIPELINE_AGENTS": json.dumps({str(KEY): {"world": "agent_pipeline.sample.shop:World"}}),
         "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
     }

@@ -1,11 +1,20 @@
-"""A base model that trains in seconds: SmolLM2's real tokenizer (the converter must know it) on a Llama of random weights."""
+"""The embedded base model, and one that trains in seconds: SmolLM2's tokenizer, which the converter knows, on a Llama of random weights."""
 
 import os
 from pathlib import Path
 
-from agent_pipeline.training.base_model import EMBEDDED, resolve_base_model
+from filelock import FileLock
+
+from agent_pipeline.training.base_model import EMBEDDED, BaseModel, resolve_base_model
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "agent-pipeline"
+
+
+def embedded_base() -> BaseModel:
+    """SmolLM2, converted once into the user's cache: by one worker, while the others wait."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with FileLock(CACHE / "embedded-base.lock"):
+        return resolve_base_model(EMBEDDED, CACHE)
 
 
 def make_tiny_base(directory: Path) -> Path:
@@ -14,7 +23,7 @@ def make_tiny_base(directory: Path) -> Path:
     from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
-    tokenizer = AutoTokenizer.from_pretrained(resolve_base_model(EMBEDDED, CACHE).path)
+    tokenizer = AutoTokenizer.from_pretrained(embedded_base().path)
     config = LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=64,

@@ -148,11 +148,6 @@ def curve(points: Sequence[tuple[float, float]], title: str, x: str, y: str) -> 
     return _picture(figure, title)
 
 
-def counted(values: Iterable[str | None]) -> Counter[str]:
-    """How often each value occurs; null is shown as `none`."""
-    return Counter("none" if value is None else value for value in values)
-
-
 def _figure(title: str) -> tuple[Any, Any]:
     # The object interface of matplotlib: pyplot keeps global state, and a code server draws from several threads.
     from matplotlib.backends.backend_agg import FigureCanvasAgg

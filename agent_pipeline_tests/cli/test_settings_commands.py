@@ -7,7 +7,6 @@ from typer.testing import CliRunner
 
 from agent_pipeline.cli.app import app
 from agent_pipeline.config.settings import load_settings
-from agent_pipeline.errors import SettingsError
 from agent_pipeline_tests.defs.conftest import SAMPLE
 
 
@@ -63,8 +62,3 @@ def test_one_mistake_is_one_line(project: Path) -> None:
     done = CliRunner().invoke(app, chain)
     assert done.exit_code != 0
     assert sum("Dependencies for step" in line or "orphan" in line for line in done.output.splitlines()) == 1, done.output
-
-
-def test_save_without_a_setting_is_refused(project: Path) -> None:
-    done = CliRunner().invoke(app, ["materialize", "shop/intern", "--save"])
-    assert isinstance(done.exception, SettingsError)

@@ -9,7 +9,6 @@ from agent_pipeline.cli.instance import dagster_home
 from agent_pipeline.config.settings import load_settings
 from agent_pipeline.errors import SettingsError, disk_sentence
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.progress import duration, throttled
 from agent_pipeline.sources import Location
 
 AIRLINE = PartitionKey("tau", "airline")
@@ -42,16 +41,6 @@ def test_the_file_is_found_above_and_its_paths_are_relative_to_it(toml, tmp_path
     assert settings.stores == [Location(str(tmp_path / "stores" / "mine"))]
     assert settings.lake_url == "s3://bucket/lake"
     assert settings.cache_path == Path("/tmp/c")
-
-
-def test_what_is_given_beats_the_environment_which_beats_the_file(toml, monkeypatch):
-    toml('base_model = "file"\nlake = "file"\nstore = "file"\n[split]\ntest = 0.3\n')
-    monkeypatch.setenv("AGENT_PIPELINE_BASE_MODEL", "variable")
-    monkeypatch.setenv("AGENT_PIPELINE_LAKE", "variable")
-    monkeypatch.setenv("AGENT_PIPELINE_SPLIT__SELECT", "0.05")
-    settings = load_settings(lake="given")
-    assert (settings.store, settings.base_model, settings.lake) == ("file", "variable", "given")
-    assert (settings.split.test, settings.split.select) == (0.3, 0.05)
 
 
 def test_several_stores_are_a_list_and_a_variable_holds_it_as_json(toml, tmp_path, monkeypatch):
@@ -179,14 +168,3 @@ def test_a_full_disk_and_a_forbidden_one_have_their_sentence_and_other_errors_no
     assert "The disk is full at /x: make room" in str(disk_sentence(OSError(28, "no space", "/x")))
     assert "No permission to write at /x" in str(disk_sentence(PermissionError(13, "denied", "/x")))
     assert disk_sentence(FileNotFoundError(2, "gone", "/x")) is None
-
-
-def test_progress_tells_the_first_and_the_last_and_few_between():
-    lines: list[str] = []
-    progress = throttled(lines.append, every=1000)
-    for done in range(11):
-        progress(done, 10, "training")
-    assert lines == ["training: 0/10", "training: 10/10"]
-    progress(1, 5, "evaluating")
-    assert lines[-1] == "evaluating: 1/5"
-    assert [duration(seconds) for seconds in (-1, 59.6, 75)] == ["0s", "1m00s", "1m15s"]

@@ -20,7 +20,7 @@ from agent_pipeline.sessions.session import Session
 from agent_pipeline.sessions.tables import to_batches
 from agent_pipeline.storage.lake import Lake
 from agent_pipeline_tests.datasets.chats import calls, rows_of, says, session, user
-from agent_pipeline_tests.training.world import TOOL, make_base, row
+from agent_pipeline_tests.training.world import TOOL, row
 
 KEY = PartitionKey("p", "a")
 ALL_TRAIN = SplitSizes(0, 0)
@@ -97,12 +97,8 @@ def has_nulls(value: Any) -> bool:
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    from agent_pipeline.training.templates import load_tokenizer
-
-    base = make_base(tmp_path_factory.mktemp("base"))
-    tokenizer, _ = load_tokenizer(base.path)
-    return base, tokenizer
+def model(tiny_base: Any, tiny_tokenizer: Any) -> Any:
+    return tiny_base, tiny_tokenizer
 
 
 @pytest.mark.slow

@@ -1,18 +1,14 @@
 """The data assets on the sample store, through Dagster: counts, checks, versions, failures."""
 
 import json
-import os
 import sqlite3
-import time
 from collections import Counter
 from pathlib import Path
 
 import dagster as dg
 import pytest
-from dagster._core.definitions.observe import observe
 
 from agent_pipeline.defs.resources import Workspace
-from agent_pipeline.defs.traces import session_store
 from agent_pipeline.keys import PartitionKey, parse_key
 from agent_pipeline_tests.defs.conftest import DATA_ASSETS, SAMPLE, Bench
 
@@ -94,19 +90,10 @@ def test_a_new_tool_and_other_shares_of_verdicts_are_warnings_that_name_them(ben
     assert "data:image/png" in shares_check.metadata["plot"].value
 
 
-def test_a_partition_without_kept_sessions_makes_empty_tables_not_errors(bench: Bench) -> None:
-    (bench.store / "traces/office.db").unlink()
-    result = bench.run("office/rooms", *CHEAP)
-    assert result.success
-    assert _column(bench, "sft_dataset", "office/rooms", "row_id") == []
-
-
 @pytest.mark.parametrize(
     ("spoil", "says"),
     [
         (lambda path: path.unlink(), "has no partition"),
-        (lambda path: path.write_bytes(b""), "not an SQLite database"),
-        (lambda path: path.write_text("hello"), "not an SQLite database"),
         (lambda path: path.write_bytes(path.read_bytes()[:9000]), "damaged"),
     ],
 )
@@ -153,30 +140,6 @@ def test_the_discovery_sensor_adds_partitions_starts_nothing_and_deletes_nothing
     )
     assert lost.skip_message and not lost.dynamic_partitions_requests
     assert sorted(bench.instance.get_dynamic_partitions("agent_pipeline_project_agent")) == sorted(MANIFEST)
-
-
-def test_observing_the_store_gives_a_new_data_version_only_when_something_changed(bench: Bench) -> None:
-    bench.instance.add_dynamic_partitions("agent_pipeline_project_agent", ["shop/intern", "office/rooms"])
-
-    def observed() -> dict[str, str]:
-        result = observe([session_store], instance=bench.instance, resources={"workspace": Workspace()})
-        assert result.success
-        events = result.get_asset_observation_events()
-        return {event.partition: event.asset_observation_data.asset_observation.tags["dagster/data_version"] for event in events}
-
-    first = observed()
-    database = bench.store / "sessions/shop/intern/sessions.db"
-    os.utime(database, (time.time(), time.time()))
-    assert observed() == first
-    with sqlite3.connect(database) as connection:
-        connection.execute("VACUUM")
-        judged = connection.execute("SELECT session_id FROM sessions ORDER BY session_id").fetchone()[0]
-    assert observed() == first
-    with sqlite3.connect(bench.store / "traces/shop.db") as connection:
-        connection.execute("INSERT INTO analysis (group_id, judgment) VALUES (?, 'changed')", (judged,))
-    second = observed()
-    assert second["shop/intern"] != first["shop/intern"]
-    assert second["office/rooms"] == first["office/rooms"]
 
 
 def test_a_data_set_with_one_text_in_two_splits_replaces_nothing_and_is_not_published(bench: Bench) -> None:

@@ -2,12 +2,14 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import dagster as dg
 import pytest
 
+import agent_pipeline.defs
 from agent_pipeline.config.assets import ASSETS as OPTIONS
-from agent_pipeline.definitions import defs
+from agent_pipeline.definitions import build_defs, defs
 from agent_pipeline.options import Options
 
 STAGES = {
@@ -65,6 +67,15 @@ def test_loading_the_code_location_imports_nothing_heavy() -> None:
     program = f"import sys, agent_pipeline.definitions; print([name for name in {heavy!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_an_asset_that_dg_scaffolds_is_in_the_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scaffolded = "import dagster as dg\n\n\n@dg.asset\ndef scaffolded(context: dg.AssetExecutionContext) -> dg.MaterializeResult: ...\n"
+    (tmp_path / "scaffolded.py").write_text(scaffolded, encoding="utf-8")
+    monkeypatch.setattr(agent_pipeline.defs, "__path__", [*agent_pipeline.defs.__path__, str(tmp_path)])
+    graph = build_defs().resolve_asset_graph()
+    del sys.modules["agent_pipeline.defs.scaffolded"]
+    assert graph.get_all_asset_keys() == GRAPH.get_all_asset_keys() | {dg.AssetKey("scaffolded")}
 
 
 DOMAIN = (

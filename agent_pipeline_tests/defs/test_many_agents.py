@@ -117,15 +117,6 @@ def test_what_the_schedule_saw_while_the_sensor_looked_is_reported(store: Path) 
         assert [tick(), tick()] == [[AGENTS[3]], []]
 
 
-def test_events_that_were_not_recorded_are_reported_again(store: Path) -> None:
-    with dg.DagsterInstance.ephemeral() as instance:
-        tick = Ticks(instance)
-        assert tick(recorded=False) == AGENTS
-        assert tick() == AGENTS and tick() == []
-        (next((store.parent / "lake/versions").iterdir())).write_text("{")
-        assert tick() == AGENTS  # what was known is lost: everything is read again, and nothing is missed
-
-
 def test_the_schedule_reads_what_changed_and_requests_what_it_had_no_time_for(
     store: Path, read: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,3 +133,12 @@ def test_the_schedule_reads_what_changed_and_requests_what_it_had_no_time_for(
         read.clear()
         archive_a_session(store, AGENTS[5])
         assert requested(instance) == AGENTS and read == [AGENTS[5]]
+
+
+def test_events_that_were_not_recorded_are_reported_again(store: Path) -> None:
+    with dg.DagsterInstance.ephemeral() as instance:
+        tick = Ticks(instance)
+        assert tick(recorded=False) == AGENTS
+        assert tick() == AGENTS and tick() == []
+        (next((store.parent / "lake/versions").iterdir())).write_text("{")
+        assert tick() == AGENTS  # what was known is lost: everything is read again, and nothing is missed

@@ -9,10 +9,8 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from agent_pipeline.datasets.build import in_two_splits
-from agent_pipeline.datasets.multi_task import ASSET, MULTI_TASK, crossing_requests
+from agent_pipeline.datasets.multi_task import ASSET
 from agent_pipeline.datasets.sft import SFT
-from agent_pipeline.defs.datasets import SPLIT_CHECK
 from agent_pipeline.defs.partitions import AGENTS
 from agent_pipeline.keys import PartitionKey, parse_key
 from agent_pipeline.sessions.tables import to_batches, to_rows
@@ -130,38 +128,6 @@ def test_what_another_agent_holds_out_is_not_trained_on_and_counted(mixing: Mixi
     rows, shown = mixing.made()
     assert "p/b:crossing" in {made["row_id"] for made in rows} and "p/a:crossing" not in {made["row_id"] for made in rows}
     assert f"| left_out_as_{kind}_is_held_out_more | 1 |" in shown["counts"] and of_agents(rows, "train")["a"] == 3
-
-
-@pytest.mark.parametrize("what", ["task_key", "messages", "session_id", "request"])
-def test_a_table_in_which_something_is_in_two_splits_is_not_put_into_its_place(mixing: Mixing, what: str) -> None:
-    mixing.write(A, rows_of(A, 4)), mixing.write(B, rows_of(B, 4))
-    rows, _ = mixing.made()
-    [test] = [each for each in rows if each["row_id"] == "p/a:test000"]
-    train = next(each for each in rows if each["split"] == "train" and each["agent"] == ("a" if what == "session_id" else "b"))
-    train["messages" if what == "request" else what] = (
-        [test["messages"][0], {"role": "assistant", "content": "?"}] if what == "request" else test[what]
-    )
-    mixing.bench.lake.stage(ASSET, None, to_batches(rows, MULTI_TASK), MULTI_TASK).commit()
-    file = mixing.bench.lake.open(ASSET, None)
-    assert any((in_two_splits(file) | crossing_requests(file)).values())
-    assert mixing.bench.defs.resolve_asset_graph().get(dg.AssetCheckKey(dg.AssetKey(ASSET), SPLIT_CHECK)).blocking
-
-
-def test_the_same_rows_in_another_order_give_the_same_bytes_and_another_seed_others(
-    mixing: Mixing, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = Path(mixing.bench.lake.table(ASSET, None).path)
-    weigh(monkeypatch, total=10)
-    mixing.write(A, rows_of(A, 20)), mixing.write(B, rows_of(B, 20))
-    mixing.made()
-    first = path.read_bytes()
-    mixing.write(A, rows_of(A, 20)[::-1])
-    mixing.made()
-    assert path.read_bytes() == first
-    weigh(monkeypatch, seed=7)
-    mixing.made()
-    assert path.read_bytes() != first
-    assert [each.name for each in path.parent.iterdir()] == [path.name], "the rows that waited are gone"
 
 
 def test_jsonl_and_a_folder_are_written_as_of_every_data_set(mixing: Mixing, tmp_path: Path) -> None:

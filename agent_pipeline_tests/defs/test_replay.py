@@ -13,7 +13,6 @@ from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.sessions.tables import to_rows, to_table
 from agent_pipeline.storage.lake import sha256_file
 from agent_pipeline_tests.defs.conftest import worker_here
-from agent_pipeline_tests.training.world import make_base
 from agent_pipeline_tests.training.world import row as weather
 
 KEY = parse_key("shop/support")
@@ -128,11 +127,10 @@ def test_a_damaged_buffer_is_not_taken_for_an_empty_one(nights, bench):
 
 
 @pytest.fixture
-def here(monkeypatch, tmp_path, bench):
+def here(monkeypatch, tiny_base, bench):
     """Trains in this process, on the tiny world's base model."""
     worker_here(monkeypatch)
-    base = make_base(tmp_path / "tiny")
-    config = {"base_model": str(base.path), "max_steps": 1, "batch_size": 2, "lora_r": 2, "max_length": 400}
+    config = {"base_model": str(tiny_base.path), "max_steps": 1, "batch_size": 2, "lora_r": 2, "max_length": 400}
     return lambda **more: bench.run(str(KEY), "sft_adapter", config={"sft_adapter": config | more})
 
 

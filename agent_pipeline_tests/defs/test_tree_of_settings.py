@@ -22,7 +22,7 @@ from agent_pipeline.selection.tables import chosen_rows
 from agent_pipeline.training.identity import rows_made_from
 from agent_pipeline_tests.defs.conftest import Bench
 
-KEY, OTHER = PartitionKey("shop", "intern"), PartitionKey("shop", "support")
+KEY, OTHER = PartitionKey("shop", "intern"), PartitionKey("office", "rooms")
 TO_ADAPTER = "+sft_adapter"
 
 
@@ -107,12 +107,6 @@ def test_a_launchpads_untouched_default_gives_way_to_the_agents_own_setting_and_
     result = bench.run(str(KEY), "judged_sessions", config={"judged_sessions": form})
     own = '[agents."shop/intern".assets.judged_sessions]'
     assert settings_of(result, "judged_sessions") == {"when_unjudged": ("measures", own), "score_acceptable": (0.7, "this run")}
-
-
-def test_a_value_that_a_shell_sets_beats_the_agents_own_even_where_it_is_the_default(bench: Bench, tree: Path) -> None:
-    tree.write_text('[agents."shop/intern".assets.judged_sessions]\nwhen_unjudged = "measures"\n', encoding="utf-8")
-    result = materialize(bench.defs, bench.instance, KEY, "sessions, judged_sessions", ["when_unjudged=exclude"])
-    assert settings_of(result, "judged_sessions") == {"when_unjudged": ("exclude", "this run")}
 
 
 def test_a_run_without_a_partition_ends_in_a_sentence(bench: Bench) -> None:

@@ -4,6 +4,7 @@ The converter recognises a tokenizer by what it makes of a fixed text, so a voca
 """
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,6 @@ from agent_pipeline.training.base_model import BaseModel
 from agent_pipeline.training.config import EXACT
 from agent_pipeline.training.loading import load_model, read_tokenizer
 from agent_pipeline.training.templates import load_tokenizer
-from agent_pipeline_tests.tiny import make_tiny_base
 
 TOOLS = [
     {
@@ -94,13 +94,18 @@ def tokenizer(tiny):
 
 
 @pytest.fixture(scope="session")
-def tiny(tmp_path_factory) -> dict[str, Path]:
+def tiny(once, convertible_base) -> dict[str, Path]:
     """`base`: a random Llama; `adapter`: a random LoRA large enough to change its answers; `nothing`: one that changes nothing."""
+    folder = once("export", lambda folder: write_tiny(convertible_base, folder))
+    return {name: folder / name for name in ("base", "adapter", "nothing")}
+
+
+def write_tiny(convertible_base: Path, folder: Path) -> None:
     import torch
     from peft import LoraConfig, get_peft_model
 
-    folder = tmp_path_factory.mktemp("tiny")
-    base = model_at(make_tiny_base(folder / "base"))
+    base = model_at(folder / "base")
+    shutil.copytree(convertible_base, base.path)
     tokenizer, _ = load_tokenizer(base.path)
     tokenizer.save_pretrained(base.path)
     adapted = get_peft_model(load_model(base, EXACT), LoraConfig(r=4, lora_alpha=8, target_modules="all-linear"))
@@ -112,7 +117,6 @@ def tiny(tmp_path_factory) -> dict[str, Path]:
                 parameter.normal_(std=0.2)
     adapted.save_pretrained(folder / "adapter")
     tokenizer.save_pretrained(folder / "adapter")
-    return {name: folder / name for name in ("base", "adapter", "nothing")}
 
 
 def model_at(folder: Path) -> BaseModel:

@@ -40,29 +40,27 @@ def test_diversity_scores_are_highest_for_what_is_unlike_the_rest():
 
 
 @pytest.mark.slow
-def test_losses_are_a_real_models_on_the_assistants_tokens(tmp_path, monkeypatch):
+def test_losses_are_a_real_models_on_the_assistants_tokens(convertible_base, tmp_path, monkeypatch):
     import torch
     from transformers import AutoModelForCausalLM
 
     from agent_pipeline.training.encoding import encode_row
     from agent_pipeline.training.templates import load_tokenizer
-    from agent_pipeline_tests.tiny import make_tiny_base
 
     monkeypatch.setenv("AGENT_PIPELINE_CACHE", str(tmp_path / "cache"))
-    base = make_tiny_base(tmp_path / "base")
-    model = AutoModelForCausalLM.from_pretrained(base)
+    model = AutoModelForCausalLM.from_pretrained(convertible_base)
     given = samples(6)
     given.append({"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "word " * 3000}]})
     selector = CoresetSelector("loss_topk", 2)
     found = selector.compute_losses(given, model)
     assert found[-1] is None, "what does not fit has no loss, never 0"
-    tokenizer, _ = load_tokenizer(base)
+    tokenizer, _ = load_tokenizer(convertible_base)
     for sample, loss in zip(given[:-1], found, strict=False):
         encoded = encode_row(tokenizer, {"tools": [], "row_id": "r", "session_id": "s", **sample}, 2048).encoded
         with torch.no_grad():
             plain = model(torch.tensor([encoded.input_ids]), labels=torch.tensor([encoded.labels])).loss.item()
         assert loss == pytest.approx(plain, abs=1e-4)
-    assert selector.compute_losses(given, base) == pytest.approx(found, abs=1e-4), "the same from its folder"
+    assert selector.compute_losses(given, convertible_base) == pytest.approx(found, abs=1e-4), "the same from its folder"
     with pytest.warns(UserWarning, match="picks what is strange"):
         hardest = selector.select(given, model)
     assert sorted(found[given.index(sample)] for sample in hardest) == sorted(found[:-1])[-2:]

@@ -14,7 +14,6 @@ from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.sessions.tables import to_rows, to_table
 from agent_pipeline.storage.lake import Lake
 from agent_pipeline_tests.defs.conftest import Bench, bench, worker_here  # noqa: F401
-from agent_pipeline_tests.training.world import make_base
 
 KEY = parse_key("shop/support")
 WORDS = np.array([f"{a}{b}" for a in ("red", "blue", "old", "new", "big", "tiny") for b in ("shoe", "lamp", "chair", "book", "cup", "bag")])
@@ -62,16 +61,15 @@ def test_a_coreset_is_an_index_of_the_training_rows_with_its_coverage(bench):  #
     assert later["embeddings"].data == {"computed": 5, "kept": 120, "fitted": 0}
 
 
-def test_the_base_models_hidden_states_place_rows_in_a_process_of_their_own_and_only_new_ones(bench, monkeypatch, tmp_path):  # noqa: F811
+def test_the_base_models_hidden_states_place_rows_in_a_process_of_their_own_and_only_new_ones(bench, monkeypatch, tiny_base):  # noqa: F811
     given = worker_here(monkeypatch)
-    base = make_base(tmp_path / "tiny")
-    config = {"embeddings": "hidden_states", "base_model": str(base.path), "strategy": "diversity", "target_size": 8}
+    config = {"embeddings": "hidden_states", "base_model": str(tiny_base.path), "strategy": "diversity", "target_size": 8}
     data = [*rows(30), *rows(3, "select"), *rows(5, "test")]
     index, said = coreset(bench, data, **config)
     assert len(given) == 1 and sum(row["chosen"] for row in index) == 8
     assert said["embeddings"].data == {"computed": 30, "kept": 0, "fitted": 0} and said["embedded_by"].value == "hidden_states"
     kept = bench.lake.open("embeddings", KEY)
-    assert kept.metadata.num_rows == 30 and json.loads(kept.schema_arrow.metadata[b"agent_pipeline"])["revision"] == base.revision
+    assert kept.metadata.num_rows == 30 and json.loads(kept.schema_arrow.metadata[b"agent_pipeline"])["revision"] == tiny_base.revision
     _, later = coreset(bench, [*data, *rows(33)[30:]], **config)
     assert later["embeddings"].data == {"computed": 3, "kept": 30, "fitted": 0}
     _, plain = coreset(bench, data, strategy="diversity", target_size=8)

@@ -75,12 +75,6 @@ def test_a_table_is_there_only_when_it_is_committed(lake):
     assert staged.bytes > 0
 
 
-def test_a_table_without_rows_keeps_its_schema(lake):
-    put(lake)
-    assert values(lake) == []
-    assert lake.open("rows", KEY).schema_arrow.equals(ROWS)
-
-
 @pytest.mark.parametrize("left", [0, 3, 100])
 def test_a_table_that_is_cut_off_says_what_to_do(local, left):
     put(local, "x" * 1000)
@@ -121,16 +115,6 @@ try:
 except OSError as error:
     print(error.errno, made)
 """
-
-
-@pytest.mark.parametrize("before", [0, 4])
-def test_a_batch_that_the_table_cannot_hold_is_the_callers_error_wherever_it_stands(local, before):
-    put(local, "old")
-    wrong = pa.RecordBatch.from_pydict({"other": ["x"]})
-    with pytest.raises(ValueError, match="schema"):
-        local.stage("rows", KEY, iter([*list(batches(1)) * before, wrong]), ROWS)
-    assert values(local) == ["old"]
-    assert files(Path(str(local.root))) == ["tables/rows/project=tau/agent=airline/part-0.parquet"]
 
 
 KILLED = """

@@ -44,14 +44,6 @@ def test_the_history_says_who_moved_what_when_why_and_against_what(lake):
     assert lake.pointers("model", KEY) == entries[-1]
 
 
-def test_a_containers_user_without_a_name_may_move_a_pointer(lake, monkeypatch):
-    def nameless() -> str:
-        raise KeyError("getpwuid(): uid not found: 1234")
-
-    monkeypatch.setattr("getpass.getuser", nameless)
-    assert lake.set_champion(build(lake, OLD)).who == "unknown"
-
-
 def test_moving_a_pointer_to_where_it_is_writes_no_history(lake):
     made = build(lake, OLD)
     assert lake.set_latest(made) == lake.set_latest(made)
@@ -95,16 +87,6 @@ def test_a_damaged_entry_counts_for_nothing_and_its_number_is_not_used_again(lak
     assert lake.set_latest(new).generation == 3
 
 
-def test_the_pointer_of_an_older_lake_is_its_latest(lake):
-    old, new = build(lake, OLD), build(lake, NEW)
-    pointer = lake.folder("models", "model", KEY) / "current.json"
-    pointer.write_text(json.dumps({"identity": OLD}), encoding="utf-8")
-    assert lake.latest("model", KEY) == old and lake.champion("model", KEY) is None
-    lake.set_latest(new)
-    assert lake.latest("model", KEY) == new
-    assert lake.pointers("model", KEY).against == OLD
-
-
 def test_an_export_of_an_older_lake_that_failed_its_parity_is_not_found(lake):
     building = lake.building("model", KEY, OLD)
     made = lake.finish("model", KEY, OLD, building, {}, {"ok": False})
@@ -140,3 +122,11 @@ def test_a_partition_is_held_by_one_run_until_it_ends_or_is_killed(tmp_path):
     with lake.run_of(KEY, waiting):
         assert waited
     other.wait()
+
+
+def test_a_containers_user_without_a_name_may_move_a_pointer(lake, monkeypatch):
+    def nameless() -> str:
+        raise KeyError("getpwuid(): uid not found: 1234")
+
+    monkeypatch.setattr("getpass.getuser", nameless)
+    assert lake.set_champion(build(lake, OLD)).who == "unknown"

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-from agent_pipeline.training.base_model import BaseModel, directory_revision
 from agent_pipeline.training.config import TrainingConfig
 
 CITIES = ["Oslo", "Rome", "Bonn", "Lima", "Kyiv", "Riga", "Bern", "Cork", "Graz", "Pisa", "Nice", "Turin"]
@@ -52,7 +51,7 @@ def row(number: int, split: str = "train") -> dict[str, Any]:
     }
 
 
-def make_base(directory: Path) -> BaseModel:
+def make_base(directory: Path) -> None:
     """A Llama of 3 million random weights, with a byte-level BPE of 600 tokens trained on the world's own text."""
     import torch
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -74,4 +73,3 @@ def make_base(directory: Path) -> BaseModel:
     )  # fmt: skip
     LlamaForCausalLM(config).save_pretrained(directory)
     tokenizer.save_pretrained(directory)
-    return BaseModel("tiny-llama", directory, directory_revision(directory))
