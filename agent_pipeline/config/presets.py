@@ -23,4 +23,4 @@ PRESETS: dict[str, Mapping[str, Mapping[str, Any]]] = {
         "evaluation": {"max_samples": 400, "max_new_tokens": 512, "max_length": 8192},
     },
 }
-"""By preset and asset: `smoke` shows with the fewest steps that everything runs, `gpu` is for models of billions of weights and long sessions."""
+"""By preset and asset: `smoke` shows in few steps that everything runs, `gpu` is for models of billions of weights and long sessions."""
