@@ -30,6 +30,9 @@ GPU_NODES = 2048
 CPU_NODES = 512
 """Tokens of a pass over a prefix tree on a CPU: matrix products are at full speed, and few of the pairs that attention sees are masked."""
 
+TREE_ATTENTION = "prefix_tree"
+"""The name of the attention that training over trees gives a model (`trainers.tree`)."""
+
 HEAD_ROWS = 128
 """Positions whose loss is computed at once: with 152,000 words, 78 MB of float32 logits."""
 
@@ -104,7 +107,11 @@ def takes_trees(causal: "PreTrainedModel", longest: int) -> bool:
     from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
     config = causal.config.get_text_config()
-    if not causal.is_backend_compatible() or config._attn_implementation not in ("sdpa", "eager") or _has_more_than_a_head(causal):
+    if (
+        not causal.is_backend_compatible()
+        or config._attn_implementation not in ("sdpa", "eager", TREE_ATTENTION)
+        or _has_more_than_a_head(causal)
+    ):
         return False
     if any(kind in str(getattr(config, "rope_parameters", None)) for kind in ("dynamic", "longrope")):
         return False

@@ -13,6 +13,7 @@ from agent_pipeline.training.loading import load_model
 from agent_pipeline.training.losses import RowLoss, encoded_losses, mean_loss, row_losses
 from agent_pipeline.training.masks import Encoded, encode
 from agent_pipeline.training.prefixes import prefix_tree
+from agent_pipeline.training.trainers.tree import row_log_probs, tree_tensors
 from agent_pipeline_tests.training.world import row
 
 
@@ -122,6 +123,9 @@ def test_each_kind_of_model_gives_the_losses_of_its_rows_read_one_by_one(monkeyp
     ours = encoded_losses(model, rows)
     assert [row.loss for row in ours] == pytest.approx(one_by_one(model, rows), abs=1e-4)
     assert losses.takes_trees(model, max(len(row.input_ids) for row in rows)) == takes_trees
+    if takes_trees:  # as training sees them
+        log_probs = row_log_probs(model, tree_tensors(prefix_tree(rows)), len(rows)).tolist()
+        assert log_probs == pytest.approx([-row.loss * row.trained_tokens for row in ours], rel=1e-4)
 
 
 def test_what_rows_share_goes_through_the_model_once(monkeypatch):

@@ -29,23 +29,28 @@ def gradients_row_by_row(model, rows: list[Encoded]) -> dict:
     for each in rows:
         ids, labels = torch.tensor([each.input_ids]), torch.tensor([each.labels])
         (model(input_ids=ids, labels=labels).loss * sum(each.trained[1:]) / total).backward()
-    return {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+    return {name: parameter.grad.clone() for name, parameter in model.named_parameters() if parameter.requires_grad}
 
 
-@pytest.mark.parametrize("max_nodes", [tree.MAX_NODES, 300, 1])
-def test_the_gradients_of_a_step_are_those_of_its_rows(tiny_base, rows, max_nodes, monkeypatch):
+@pytest.mark.parametrize(("max_nodes", "frozen_head", "recomputed"), [(tree.MAX_NODES, False, False), (300, True, False), (1, False, True)])
+def test_the_gradients_of_a_step_are_those_of_its_rows(tiny_base, rows, max_nodes, frozen_head, recomputed, monkeypatch):
     import torch
 
     model = load_model(tiny_base, probe_device()).train()
+    model.get_output_embeddings().weight.requires_grad_(not frozen_head)
+    if recomputed:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
     expected = gradients_row_by_row(model, rows)
     model.zero_grad()
     monkeypatch.setattr(tree, "HEAD_ROWS", 7)
-    trees = [tree.tree_tensors(each, torch.float32) for each, _ in tree.trees_of_step(rows, max_nodes)]
+    trees = [tree.tree_tensors(each) for each, _ in tree.trees_of_step(rows, max_nodes)]
     total = sum(each["weights"].sum() for each in trees)
     assert int(total) == sum(sum(each.trained[1:]) for each in rows)
     for each in trees:
         (tree.tree_loss(model, each) / total).backward()
-    for name, parameter in model.named_parameters():
+    trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    assert trained.keys() == expected.keys()
+    for name, parameter in trained.items():
         torch.testing.assert_close(parameter.grad, expected[name], rtol=1e-4, atol=1e-6)
 
 

@@ -1,18 +1,20 @@
 """TRL's SFTTrainer over trees of prefixes: what the rows of an optimizer step share is computed once, forward and backward.
 
 The rows of an agent begin with one system prompt and one list of tools, and the trials of a task with the same turns. A causal model
-computes the same states for the same prefix, so a step's rows are laid out as one sequence in which each distinct prefix stands once. A
-mask shows every token its own ancestors only, and positions count the depth in the row (tree attention: Miao et al. 2024, SpecInfer). The
+computes the same states for the same prefix, so a step's rows are laid out as one sequence in which each distinct prefix stands once. Every
+token attends to its own ancestors only, and positions count the depth in the row (tree attention: Miao et al. 2024, SpecInfer). The
 output head runs at the trained positions only. The gradients are those of row-by-row training, up to the order of floating-point sums.
 """
 
 import os
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from agent_pipeline.errors import DataError
-from agent_pipeline.training.losses import takes_trees
+from agent_pipeline.errors import DataError, ModelError
+from agent_pipeline.training.losses import TREE_ATTENTION, takes_trees
 from agent_pipeline.training.masks import Encoded
 from agent_pipeline.training.prefixes import PrefixTree, prefix_tree
 
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from trl import SFTTrainer
 
 MAX_NODES = 4096
-"""Nodes of one tree: its attention mask takes 64 MB of float32. A step with more of them is split into several trees."""
+"""Nodes of one tree; a step with more of them is split into several trees."""
 
 WORTHWHILE = 0.8
 """Trees are trained where at most this share of the tokens is left in them: their attention computes masked pairs too, and a node costs
@@ -72,25 +74,52 @@ def trains_as_trees(model: "PreTrainedModel", rows: Sequence[Encoded], step_rows
     return one_process and takes_trees(model, longest) and shared_fraction(rows, step_rows) <= WORTHWHILE
 
 
-def tree_tensors(tree: PrefixTree, dtype: "torch.dtype") -> dict[str, Any]:
-    """The model's inputs for a tree, and what the loss needs.
+@dataclass(eq=False)
+class Layout:
+    """How a tree lies in a sequence: the lengths of its runs of nodes between forks, and for each run those that it descends from.
 
-    `input_ids` and `position_ids` are (1, nodes), `attention_mask` is (1, 1, nodes, nodes) and additive. `predictors` (n,) are the nodes
-    whose state predicts a trained node, `targets` (n,) its token, `weights` (n,) the number of rows that train it. `row_of` and `place_of`
-    (m,) name, for each trained token of each row, the row and the place in `targets`.
+    `attended` is set by the attention that follows it.
+    """
+
+    runs: list[int]
+    ancestors: list[list[int]]
+    attended: bool = False
+    _masks: "dict[tuple[int, int], torch.Tensor]" = field(default_factory=dict)
+
+    def to(self, device: "torch.device | str") -> "Layout":
+        """Itself: it holds no tensors before a model's attention has asked for some."""
+        return self
+
+    def mask(self, index: int, like: "torch.Tensor") -> "torch.Tensor":
+        """(length, ancestors + length) of a run: −∞ where a token comes later in the run, else 0."""
+        import torch
+
+        length, above = self.runs[index], sum(self.runs[each] for each in self.ancestors[index])
+        if (length, above) not in self._masks:
+            self._masks[length, above] = like.new_full((length, above + length), -torch.inf).triu(above + 1)
+        return self._masks[length, above]
+
+
+def tree_tensors(tree: PrefixTree) -> dict[str, Any]:
+    """The model's inputs for a tree, and what attention and the loss need.
+
+    `input_ids` and `position_ids` are (1, nodes), `layout` is a `Layout`. `predictors` (n,) are the nodes whose state predicts a trained
+    node, `targets` (n,) its token, `weights` (n,) the number of rows that train it. `row_of` and `place_of` (m,) name, for each trained
+    token of each row, the row and the place in `targets`.
     """
     import numpy as np
     import torch
 
-    nodes = np.arange(len(tree.tokens))
-    visible = torch.from_numpy((nodes[None, :] <= nodes[:, None]) & (nodes[:, None] < tree.ends[None, :]))
-    mask = torch.zeros(visible.shape, dtype=dtype).masked_fill_(~visible, torch.finfo(dtype).min)
     nodes_of_rows = np.concatenate([row for _, row in tree.trained])
     trained, places, weights = np.unique(nodes_of_rows, return_inverse=True, return_counts=True)
+    forks = np.flatnonzero((tree.parents[1:] != np.arange(len(tree.tokens) - 1)) | (tree.ends[1:] != tree.ends[:-1])) + 1
+    starts = np.concatenate([[0], forks])
+    ends = tree.ends[starts]
+    ancestors = [np.flatnonzero((starts < start) & (start < ends)).tolist() for start in starts]
     return {
         "input_ids": torch.from_numpy(tree.tokens)[None],
         "position_ids": torch.from_numpy(tree.depths)[None],
-        "attention_mask": mask[None, None],
+        "layout": Layout(np.diff([*starts, len(tree.tokens)]).tolist(), ancestors),
         "predictors": torch.from_numpy(tree.parents[trained]),
         "targets": torch.from_numpy(tree.tokens[trained]),
         "weights": torch.from_numpy(weights).to(torch.float32),
@@ -99,33 +128,109 @@ def tree_tensors(tree: PrefixTree, dtype: "torch.dtype") -> dict[str, Any]:
     }
 
 
-def tree_loss(causal: "PreTrainedModel", inputs: dict[str, "torch.Tensor"]) -> "torch.Tensor":
+def tree_loss(causal: "PreTrainedModel", inputs: dict[str, Any]) -> "torch.Tensor":
     """The summed negative log-likelihood, in nats, of every trained token of every row in a tree."""
     return (token_losses(causal, inputs) * inputs["weights"]).sum()
 
 
-def row_log_probs(causal: "PreTrainedModel", inputs: dict[str, "torch.Tensor"], rows: int) -> "torch.Tensor":
+def row_log_probs(causal: "PreTrainedModel", inputs: dict[str, Any], rows: int) -> "torch.Tensor":
     """(rows,): the log-probability, in nats, of each row's trained tokens."""
     log_probs = -token_losses(causal, inputs)[inputs["place_of"]]
     return log_probs.new_zeros(rows).index_add(0, inputs["row_of"], log_probs)
 
 
-def token_losses(causal: "PreTrainedModel", inputs: dict[str, "torch.Tensor"]) -> "torch.Tensor":
-    """(n,): the negative log-likelihood, in nats, of each trained node of a tree."""
+def token_losses(causal: "PreTrainedModel", inputs: dict[str, Any]) -> "torch.Tensor":
+    """(n,): the negative log-likelihood, in nats, of each trained node of a tree.
+
+    Raises:
+        ModelError: the model does not hand the layout to its attention.
+    """
+    import torch
+
+    body, head, layout = getattr(causal, causal.base_model_prefix), causal.get_output_embeddings(), inputs["layout"]
+    attend_along_trees(causal)
+    names = ("input_ids", "position_ids")
+    hidden = body(**{name: inputs[name] for name in names}, prefix_tree=layout, use_cache=False).last_hidden_state[0]
+    if not layout.attended:
+        raise ModelError(f"{type(causal).__name__} cannot be trained over trees of prefixes: report this as a bug of agent-pipeline.")
+    states = hidden[inputs["predictors"]].split(HEAD_ROWS)
+    return torch.cat([head_losses(head, *part) for part in zip(states, inputs["targets"].split(HEAD_ROWS), strict=True)])
+
+
+def attend_along_trees(causal: "PreTrainedModel") -> None:
+    """Give the model an attention in which a token sees its ancestors in the tree and itself; without a tree it is PyTorch's own (sdpa).
+
+    A run's queries meet the keys of its ancestors and its own only, so pairs of tokens of different rows cost nothing. The layout travels
+    with the forward pass, so that a pass repeated for gradient checkpointing has it too.
+    """
+    import torch
+    from torch.nn.functional import scaled_dot_product_attention
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    config = causal.config.get_text_config()
+    if config._attn_implementation == TREE_ATTENTION:
+        return
+
+    def attend(
+        module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, **more: Any
+    ) -> tuple[torch.Tensor, None]:
+        layout = more.pop("prefix_tree", None)
+        if layout is None:
+            return sdpa_attention_forward(module, query, key, value, mask, **more)
+        layout.attended = True
+        repeats = query.shape[1] // key.shape[1]
+        key, value = (each.repeat_interleave(repeats, dim=1) if repeats > 1 else each for each in (key, value))
+        queries, keys, values = (each.split(layout.runs, dim=2) for each in (query, key, value))
+        outputs = [
+            scaled_dot_product_attention(
+                queries[index],
+                torch.cat([keys[each] for each in (*above, index)], dim=2),
+                torch.cat([values[each] for each in (*above, index)], dim=2),
+                attn_mask=layout.mask(index, query),
+                dropout_p=more.get("dropout", 0.0),
+                scale=more.get("scaling"),
+            )
+            for index, above in enumerate(layout.ancestors)
+        ]
+        return torch.cat(outputs, dim=2).transpose(1, 2), None
+
+    ALL_ATTENTION_FUNCTIONS.register(TREE_ATTENTION, attend)
+    ALL_MASK_ATTENTION_FUNCTIONS.register(TREE_ATTENTION, sdpa_mask)
+    config._attn_implementation = TREE_ATTENTION
+
+
+def head_losses(head: "torch.nn.Module", states: "torch.Tensor", targets: "torch.Tensor") -> "torch.Tensor":
+    """(n,): the cross-entropy of `head(states)` against each target. Logits are not stored.
+
+    Where the head is not trained its gradient is made at once with the loss; a trained head's logits are computed again on the way back.
+    """
     import torch
     from torch.nn.functional import cross_entropy
     from torch.utils.checkpoint import checkpoint
 
-    body, head = getattr(causal, causal.base_model_prefix), causal.get_output_embeddings()
-    names = ("input_ids", "position_ids", "attention_mask")
-    hidden = body(**{name: inputs[name] for name in names}, use_cache=False).last_hidden_state[0]
-
-    def part(states: "torch.Tensor", targets: "torch.Tensor") -> "torch.Tensor":
+    def losses(states: torch.Tensor) -> torch.Tensor:
         return cross_entropy(head(states).float(), targets, reduction="none")
 
-    columns = (hidden[inputs["predictors"]], inputs["targets"])
-    parts = zip(*(column.split(HEAD_ROWS) for column in columns), strict=True)
-    return torch.cat([checkpoint(part, *each, use_reentrant=False) for each in parts])
+    class FrozenHead(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, states: torch.Tensor) -> torch.Tensor:
+            with torch.enable_grad():
+                leaf = states.detach().requires_grad_()
+                computed = losses(leaf)
+                (gradient,) = torch.autograd.grad(computed.sum(), leaf)  # a position's loss depends on its own state only
+            ctx.save_for_backward(gradient)
+            return computed.detach()
+
+        @staticmethod
+        def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+            return gradient[:, None].to(ctx.saved_tensors[0].dtype) * ctx.saved_tensors[0]
+
+    if not torch.is_grad_enabled():
+        return losses(states)
+    trained = any(parameter.requires_grad for parameter in head.parameters())
+    return checkpoint(losses, states, use_reentrant=False) if trained else FrozenHead.apply(states)
 
 
 def tree_trainer(*args: Any, **kwargs: Any) -> "SFTTrainer":
@@ -161,10 +266,9 @@ def tree_trainer(*args: Any, **kwargs: Any) -> "SFTTrainer":
 
 def collate_trees(rows: list[dict[str, list[int]]]) -> dict[str, Any]:
     """The rows of one optimizer step (columns `input_ids`, `labels`) as the tensors of their trees."""
-    import torch
 
     encoded = [Encoded(row["input_ids"], [label != -100 for label in row["labels"]], []) for row in rows]
-    trees = [tree_tensors(tree, torch.float32) for tree, _ in trees_of_step(encoded)]
+    trees = [tree_tensors(tree) for tree, _ in trees_of_step(encoded)]
     return {"trees": trees, "row_tokens": sum(len(row.input_ids) for row in encoded)}
 
 
@@ -179,8 +283,11 @@ def prove_tree_labels(trainer: "SFTTrainer", rows: list[Encoded]) -> None:
     for row in rows:
         expected.update(tuple(row.input_ids[: at + 1]) for at in range(1, len(row.input_ids)) if row.trained[at])
     for tree in batch["trees"]:
-        visible = tree["attention_mask"][0, 0] == 0
-        for predictor, target, weight in zip(tree["predictors"], tree["targets"], tree["weights"], strict=True):
-            path = tree["input_ids"][0][visible[predictor]]
-            if expected[(*path.tolist(), int(target))] < int(weight):
+        layout = tree["layout"]
+        runs = [run.tolist() for run in tree["input_ids"][0].split(layout.runs)]
+        starts = [sum(layout.runs[:index]) for index in range(len(runs))]
+        for predictor, target, weight in zip(*(tree[name].tolist() for name in ("predictors", "targets", "weights")), strict=True):
+            run = bisect_right(starts, predictor) - 1
+            above = [token for index in layout.ancestors[run] for token in runs[index]]
+            if expected[(*above, *runs[run][: predictor - starts[run] + 1], target)] < weight:
                 raise DataError("A tree of prefixes trains other tokens than its rows: report this as a bug of agent-pipeline.")
