@@ -39,8 +39,14 @@ def episodes(
         agent = workspace.settings().agents.get(context.partition_key)
         if agent is None or not agent.world:
             context.log.info(f"{context.partition_key} has no world to play in: the setting agents.*.world names one (docs/episodes.md).")
-            passed = dg.AssetCheckResult(check_name=CHECK, passed=True, metadata={"world": "none"})
-            return dg.MaterializeResult(value=None, metadata={"world": "none"}, check_results=[passed])
+            unmeasured = dg.AssetCheckResult(
+                check_name=CHECK,
+                passed=False,
+                severity=dg.AssetCheckSeverity.WARN,
+                description="Not measured: the agent has no world to play in.",
+                metadata={"world": "none"},
+            )
+            return dg.MaterializeResult(value=None, metadata={"world": "none"}, check_results=[unmeasured])
         config = in_force(context, workspace, EpisodesConfig)
         params = {
             "world": agent.world,

@@ -17,7 +17,8 @@ def figures(episodes: Sequence[Episode]) -> dict[str, Any]:
     """A player's figures; a share is `{"n": …, "of": …}`.
 
     `done`: all episodes; `must_act` and `must_not`: those of them whose task asks for a change of the world, or for none; `harm`: episodes
-    in which the world was changed against the task. The last three are None where the world does not say. `pass_hat`: by k, the chance
+    in which the world was changed against the task. The last three are None where the world does not say. `kinds`: done, by the kind of
+    decision that the task asks for. `pass_hat`: by k, the chance
     that k trials of a task are all done (Yao et al., 2024: C(c, k) / C(n, k) for c of n trials, the mean over tasks).
     """
     told = [each for each in episodes if each.must_act is not None]
@@ -28,6 +29,7 @@ def figures(episodes: Sequence[Episode]) -> dict[str, Any]:
         "must_not": share([each.done for each in told if not each.must_act]) if told else None,
         "harm": share([bool(each.wrong_changes) for each in watched]) if watched else None,
         "harm_where_no_change_was_due": share([bool(each.wrong_changes) for each in watched if each.must_act is False]) if told else None,
+        "kinds": kinds(episodes),
         "pass_hat": pass_hat(episodes),
         "turns": mean([each.turns for each in episodes]),
         "calls": mean([each.calls for each in episodes]),
@@ -40,6 +42,15 @@ def figures(episodes: Sequence[Episode]) -> dict[str, Any]:
 def share(values: Sequence[bool]) -> dict[str, int]:
     """How many are true, and of how many."""
     return {"n": sum(values), "of": len(values)}
+
+
+def kinds(episodes: Sequence[Episode]) -> dict[str, dict[str, int]]:
+    """How many are done, by kind; nothing where the world names no kinds."""
+    done: defaultdict[str, list[bool]] = defaultdict(list)
+    for each in episodes:
+        if each.kind:
+            done[each.kind].append(each.done)
+    return {kind: share(done[kind]) for kind in sorted(done)}
 
 
 def mean(values: Sequence[float]) -> float:
@@ -93,6 +104,8 @@ def table(report: Mapping[str, Any]) -> str:
 
     for name, label in ROWS.items():
         line(label, (shown(each[name]) for each in players.values()))
+    for kind in sorted({kind for each in players.values() for kind in each["kinds"]}):
+        line(f"done where the task asks for: {kind}", (shown(each["kinds"].get(kind)) for each in players.values()))
     for k in sorted({k for each in players.values() for k in each["pass_hat"]}, key=int)[1:]:
         values = [each["pass_hat"].get(k) for each in players.values()]
         line(f"pass^{k}", ("–" if value is None else f"{value:.3f}" for value in values))

@@ -45,13 +45,15 @@ Player = Callable[[Sequence[Conversation]], list[Reply]]
 
 @dataclass(frozen=True)
 class Episode:
-    """How a task went. `must_act` and `wrong_changes` are None where the world does not say; `tokens` are those that the model wrote."""
+    """How a task went. `must_act`, `kind` and `wrong_changes` are None where the world does not say; `tokens` are those that the model
+    wrote."""
 
     task_key: str
     seed: int | None
     trial: int
     done: bool
     must_act: bool | None
+    kind: str | None
     wrong_changes: list[str] | None
     complaint: str
     end: End
@@ -152,6 +154,7 @@ class _Running:
             trial=self._trial,
             done=self._world.get_reward() >= 1 and self.end == "answered",
             must_act=getattr(self._world, "must_act", None),
+            kind=getattr(self._world, "kind", None),
             wrong_changes=None if changes is None else list(changes),
             complaint=getattr(self._world, "complaint", None) or "",
             end=self.end or "answered",

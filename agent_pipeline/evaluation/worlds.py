@@ -10,6 +10,7 @@ a world has them:
 | `tools` | OpenAI schemas of the tools | those of the row, else made from the methods |
 | `user` | an object whose `reply(text)` is what the user says next, or None | the first answer ends the episode |
 | `must_act` | whether the task asks for a change | tasks are not told apart |
+| `kind` | the kind of decision that the task asks for, such as `refund` | no figure a kind |
 | `wrong_changes` | what was changed against the task, a text each | harm is not measured |
 | `complaint` | why the task is not done | no reason is given |
 | `fresh_tasks(count, seed, like)` | a class method: arguments of `reset` for tasks that are in no session | there are none |

@@ -1,12 +1,13 @@
 """A simulated world as a model meets it: the environment contract of TRL's `GRPOTrainer`, with a scripted user.
 
 `reset` begins a task, the public methods of a subclass are the tools, `get_reward` says at the end whether the task is done. What TRL
-does not ask for are attributes: `system` and `tools` open the conversation, `user` answers the model, `must_act` and `wrong_changes` say
-what the task asks for and what was changed against it.
+does not ask for are attributes: `system` and `tools` open the conversation, `user` answers the model, `must_act`, `kind` and
+`wrong_changes` say what the task asks for and what was changed against it.
 """
 
 import itertools
 from functools import lru_cache
+from random import Random
 from typing import Any, ClassVar
 
 from agent_pipeline.errors import DataError
@@ -14,7 +15,7 @@ from agent_pipeline.sample.cast import CAST
 from agent_pipeline.sample.draw import DEFAULT_SEED, stream
 from agent_pipeline.sample.items import compact
 from agent_pipeline.sample.judge import difference, haste, repetition
-from agent_pipeline.sample.play import Episode
+from agent_pipeline.sample.play import Episode, play
 from agent_pipeline.sample.world import Call, Domain, Result, Task, Turn
 
 
@@ -48,6 +49,7 @@ class Environment:
         self.system, self.tools = task.system, list(self.domain.world.tools)
         self.user = ScriptedUser(task.turns[1:])
         self.must_act = task.start != task.goal
+        self.kind = kind_of(self.domain, task)
         return task.turns[0].text
 
     def get_reward(self) -> float:
@@ -84,6 +86,13 @@ class Environment:
         result = self._world.run(call)
         self._events += [call, Result(result)]
         return compact(result)
+
+
+def kind_of(domain: Domain, task: Task) -> str:
+    """The decision that a task asks for: the calls with which a good agent changes the world (`cancel, book`), or `refuse or ask`."""
+    events = play(task, domain, None, 0, Random(0)).events
+    changes = [event.name for event in events if isinstance(event, Call) and event.name not in domain.world.reads]
+    return ", ".join(changes) or "refuse or ask"
 
 
 def task_of(domain: Domain, task_id: str, seed: int) -> Task:

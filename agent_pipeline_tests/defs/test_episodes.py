@@ -1,7 +1,11 @@
 """The asset `episodes` and what follows from it."""
 
+from types import SimpleNamespace
+
+import dagster as dg
 import pyarrow as pa
 
+from agent_pipeline.defs.episodes import episodes
 from agent_pipeline.evaluation.heldout import recorded_sessions
 from agent_pipeline.export.serving import unfit
 from agent_pipeline.keys import PartitionKey
@@ -25,6 +29,14 @@ def test_a_model_is_kept_from_registration_by_its_own_episodes_only(tmp_path):
     artifact(lake, "episodes", "c" * 64, {"gguf_export": harmful.identity}, {"against": ["it harms"]})
     assert unfit(lake, KEY, harmful) == ["it harms"]
     assert unfit(lake, KEY, other) == []
+
+
+def test_what_no_world_measures_does_not_pass(tmp_path):
+    workspace = SimpleNamespace(settings=lambda: SimpleNamespace(agents={}))
+    exported = artifact(Lake(str(tmp_path)), "gguf_export", "a" * 64, {}, {})
+    with dg.build_asset_context(partition_key=str(KEY)) as context:
+        (check,) = episodes(context, gguf_export=exported, workspace=workspace, pipes=None).check_results
+    assert (check.passed, check.severity) == (False, dg.AssetCheckSeverity.WARN)
 
 
 def test_the_recorded_agent_plays_the_first_whole_session_of_each_held_out_task(tmp_path):

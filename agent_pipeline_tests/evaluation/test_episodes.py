@@ -43,6 +43,8 @@ def test_the_recorded_agent_does_every_fresh_task_and_harms_nothing(world, agent
     report = figures(episodes)
     assert report["done"] == {"n": len(rows), "of": len(rows)} and report["harm"]["n"] == 0
     assert report["must_act"]["of"] + report["must_not"]["of"] == len(rows)
+    assert report["kinds"].get("refuse or ask", {"n": 0, "of": 0}) == report["must_not"]
+    assert sum(each["of"] for each in report["kinds"].values()) == len(rows)
 
 
 @pytest.mark.parametrize("flaw", ["wrong_amount", "invented_id", "wrong_tool", "broken_rule"])
