@@ -174,7 +174,7 @@ def export(params: Params, progress: Progress = silent) -> Result:
     return build(export, params, "gguf_export", made_from, make, [adapter])
 
 
-@task(version=2, libraries=(*MODELS, "xllamacpp"))
+@task(version=3, libraries=(*MODELS, "xllamacpp"))
 def episodes(params: Params, progress: Progress = silent) -> Result:
     """The held-out tasks, played in the agent's world by the exported model (or the adapter in memory) and by its base model."""
     from agent_pipeline.compute.playing import gguf_player, memory_player, play_all, tasks_to_play, world_source

@@ -113,7 +113,7 @@ def preference_trainer(
 
 def _tree_log_probs(causal: "PreTrainedModel", rows: Sequence[Encoded]) -> "torch.Tensor":
     """(rows,): each row's log-probability, through one tree."""
-    tensors = {name: tensor.to(causal.device) for name, tensor in tree_tensors(prefix_tree(rows), causal.dtype).items()}
+    tensors = {name: tensor.to(causal.device) for name, tensor in tree_tensors(prefix_tree(rows)).items()}
     return row_log_probs(causal, tensors, len(rows))
 
 
