@@ -76,7 +76,7 @@ class Redactor:
             return Counter()
         texts = texts_of(session)
         views = seen_by_detectors(texts)
-        finds = self._found(session, [*views, session.session_id, session.task_key, session.task_id or ""])
+        finds = self._private_values(session, [*views, session.session_id, session.task_key, session.task_id or ""])
         if not finds:
             return Counter()
         names = Pseudonyms(texts)
@@ -86,7 +86,7 @@ class Redactor:
             # What is gone may lay something open: two addresses without a blank between them, say.
             fresh = seen_by_detectors([new for new, old in zip(changed, texts, strict=True) if new != old])
             texts, views = changed, seen_by_detectors(changed)
-            finds = self._found(session, fresh) if fresh else {}
+            finds = self._private_values(session, fresh) if fresh else {}
         if names.counts:
             replacing = iter(texts)
             rewrite(session, lambda _: next(replacing))
@@ -103,23 +103,23 @@ class Redactor:
         Raises:
             RedactionError: a detector raised.
         """
-        return self._found(session, [*seen_by_detectors(texts_of(session)), session.task_key, session.task_id or ""])
+        return self._private_values(session, [*seen_by_detectors(texts_of(session)), session.task_key, session.task_id or ""])
 
-    def _found(self, session: Session, texts: list[str]) -> dict[str, str]:
+    def _private_values(self, session: Session, texts: list[str]) -> dict[str, str]:
         if self._detectors is None:
             return {}
         written = "\n\n".join(texts)
         read = unescaped_text(written)
         try:
-            found = self._detectors.find(read)
+            values = self._detectors.find(read)
         except Exception as error:  # its text may hold what is private: the type must do
             raise RedactionError(
                 f"The search for private data failed in session {session.session_id} of {session.project}/{session.agent} "
                 f"({type(error).__name__}): nothing is written; report it with the session's shape."
             ) from error
         if read is not written:
-            found = as_written(found, texts)
-        return {value: kind for value, kind in found.items() if not self._stays(value)}
+            values = as_written(values, texts)
+        return {value: kind for value, kind in values.items() if not self._stays(value)}
 
     def _stays(self, value: str) -> bool:
         return folded(value) in self._allowed or any(form.fullmatch(value) for form in self._allowed_forms)

@@ -44,7 +44,7 @@ class Detectors:
             _addresses: {"IP"},
         }
         wanted |= {_own_detector(entry): {kind} for kind, entry in REGISTERED.items()}
-        self._detectors = [detector for detector, found in wanted.items() if found & self._kinds]
+        self._detectors = [detector for detector, kinds_found in wanted.items() if kinds_found & self._kinds]
         if self._kinds & _SECRETS:
             _scanner()  # what cannot be loaded must fail now, not after a thousand sessions
 
@@ -121,13 +121,13 @@ def _assigned(text: str, flat: bytes) -> Iterator[Find]:
     for start in starts:
         if lowered.startswith(b"pass", start) and not (lowered.startswith(_PASS, start) or lowered[start - 1 : start] in (b"_", b"b")):
             continue  # a passenger
-        found: tuple[Find, ...] = ()
+        finds: tuple[Find, ...] = ()
         if assignment := _ASSIGNMENT.match(text, start):
             name = _WORD_BEFORE.search(text, max(0, start - _LONGEST_AFFIX), start)[0] + assignment.group()  # type: ignore[index]
-            found = _assigned_in(name, _VALUE.match(text, assignment.end()).group())  # type: ignore[union-attr]
-        if not found and (name_said := _SPOKEN.match(text, start)):
-            found = _spoken(text, start, name_said)
-        yield from found
+            finds = _assigned_in(name, _VALUE.match(text, assignment.end()).group())  # type: ignore[union-attr]
+        if not finds and (spoken_name := _SPOKEN.match(text, start)):
+            finds = _spoken(text, start, spoken_name)
+        yield from finds
 
 
 @lru_cache(maxsize=1 << 14)
@@ -140,11 +140,11 @@ def _assigned_in(name: str, rest: str, any_word: bool = True) -> tuple[Find, ...
     from detect_secrets.filters.heuristic import is_templated_secret
     from detect_secrets.plugins.keyword import CONFIG_DENYLIST_REGEX_TO_GROUP, QUOTES_REQUIRED_DENYLIST_REGEX_TO_GROUP, KeywordDetector
 
-    said = _IS.sub(": ", name + rest)
+    assignment = _IS.sub(": ", name + rest)
     named = bool(_PASSWORD_NAME.search(name))
     kind = "PASSWORD" if named else "TOKEN" if "token" in name.lower() else "API_KEY"
     for quoted, forms in ((True, QUOTES_REQUIRED_DENYLIST_REGEX_TO_GROUP), (False, CONFIG_DENYLIST_REGEX_TO_GROUP)):
-        for value in KeywordDetector().analyze_string(said, forms):
+        for value in KeywordDetector().analyze_string(assignment, forms):
             secret = value if quoted else _END_OF_BARE.split(value, maxsplit=1)[0].rstrip(".:!?)\\")
             is_of_this_name = secret and not re.search(r"\w", rest[: rest.find(secret)])
             if is_of_this_name and _is_secret(secret, quoted, named and any_word) and not is_templated_secret(secret):

@@ -28,7 +28,7 @@ class Numbers:
     def _phones(self, text: str, start: int, end: int) -> Iterator[Find]:
         for match in _PHONE.finditer(text, max(0, start - 2), end + 2):
             candidate = match.group()
-            if not _is_bare(candidate) or _said_before(text, match.start(), _PHONE_WORDS):
+            if not _is_bare(candidate) or _is_preceded_by(text, match.start(), _PHONE_WORDS):
                 yield from (Find("PHONE", value) for value in _phones_in(candidate, self._regions))
 
 
@@ -96,9 +96,9 @@ def _cards_and_accounts(text: str, start: int, end: int) -> Iterator[Find]:
         # Issued cards have 13 to 19 digits and begin with 2 to 6.
         elif 13 <= len(digits) <= 19 and digits[0] in "23456" and len(set(digits)) > 1 and luhn.is_valid(digits):
             yield Find("CARD", value)
-        elif len(digits) == 9 and ssn.is_valid(digits) and _said_before(text, match.start(), _SSN_WORDS):
+        elif len(digits) == 9 and ssn.is_valid(digits) and _is_preceded_by(text, match.start(), _SSN_WORDS):
             yield Find("SSN", value)
-        elif len(digits) <= 17 and _said_before(text, match.start(), _ACCOUNT_WORDS):
+        elif len(digits) <= 17 and _is_preceded_by(text, match.start(), _ACCOUNT_WORDS):
             yield Find("ACCOUNT", value)
 
 
@@ -121,11 +121,11 @@ def _phones_in(candidate: str, regions: tuple[str, ...]) -> tuple[str, ...]:
     if _DATE.search(candidate) or not _FEWEST_DIGITS <= sum(each.isdigit() for each in candidate) <= 15:
         return ()
     if candidate.startswith("+"):
-        found = phonenumbers.PhoneNumberMatcher(candidate, None, leniency=phonenumbers.Leniency.POSSIBLE)
-        return tuple(match.raw_string for match in found)
+        matches = phonenumbers.PhoneNumberMatcher(candidate, None, leniency=phonenumbers.Leniency.POSSIBLE)
+        return tuple(match.raw_string for match in matches)
     for region in regions:
-        found = phonenumbers.PhoneNumberMatcher(candidate, region, leniency=phonenumbers.Leniency.STRICT_GROUPING)
-        if values := tuple(match.raw_string for match in found):
+        matches = phonenumbers.PhoneNumberMatcher(candidate, region, leniency=phonenumbers.Leniency.STRICT_GROUPING)
+        if values := tuple(match.raw_string for match in matches):
             return values
     return ()
 
@@ -134,7 +134,7 @@ _WORDS_BEFORE = 5
 _BOUND = re.compile(r"[\n\d<>@]")
 
 
-def _said_before(text: str, start: int, words: frozenset[str]) -> bool:
+def _is_preceded_by(text: str, start: int, words: frozenset[str]) -> bool:
     """Whether one of the five words before a place (the key of a JSON value among them) is one of these.
 
     Words beyond another private value do not count, so that its pseudonym, which may have fewer words, changes nothing.

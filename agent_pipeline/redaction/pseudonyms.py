@@ -18,7 +18,7 @@ class Pseudonyms:
         self.counts: Counter[str] = Counter()
         self._kinds: dict[str, str] = {}
         self._values = Values({})
-        self._made: dict[tuple[str, str], str] = {}
+        self._names: dict[tuple[str, str], str] = {}
         self._last: Counter[str] = Counter()
         for text in texts:
             for kind, number in PSEUDONYM.findall(text) if "<" in text else ():
@@ -53,7 +53,7 @@ class Pseudonyms:
         spans += [
             (start, order, start + len(value), value)
             for start, order, value in self._values.occurrences(text)
-            if stands_alone(value, self._kinds[value], text, start)
+            if is_whole_word(value, self._kinds[value], text, start)
         ]
         places, done = [], 0
         for start, _, end, value in sorted(spans):
@@ -74,10 +74,10 @@ class Pseudonyms:
         kind = self._kinds[value]
         self.counts[kind] += 1
         key = (kind, folded(value))
-        if key not in self._made:
+        if key not in self._names:
             self._last[kind] += 1
-            self._made[key] = f"<{kind}_{self._last[kind]}>"
-        return self._made[key]
+            self._names[key] = f"<{kind}_{self._last[kind]}>"
+        return self._names[key]
 
 
 class Values:
@@ -113,7 +113,7 @@ class Values:
 
     def within(self, texts: Iterable[str], kinds: dict[str, str]) -> set[str]:
         """The values that stand in one of the texts, the short ones as words of their own."""
-        return {value for text in texts for start, _, value in self.occurrences(text) if stands_alone(value, kinds[value], text, start)}
+        return {value for text in texts for start, _, value in self.occurrences(text) if is_whole_word(value, kinds[value], text, start)}
 
 
 def as_written(finds: dict[str, str], texts: list[str]) -> dict[str, str]:
@@ -126,12 +126,12 @@ def as_written(finds: dict[str, str], texts: list[str]) -> dict[str, str]:
             form = re.compile(re.escape(value[0]) + "".join(spellings.get(each) or re.escape(each) for each in value[1:]))
             for text in escaped:
                 for match in form.finditer(text):
-                    if stands_alone(match.group(), kind, text, match.start()):
+                    if is_whole_word(match.group(), kind, text, match.start()):
                         written[match.group()] = kind
     return written
 
 
-def stands_alone(value: str, kind: str, text: str, start: int) -> bool:
+def is_whole_word(value: str, kind: str, text: str, start: int) -> bool:
     """Whether a value at a place in a text counts: a short one (`WORDS`) only as a word of its own."""
     return kind not in WORDS or not (_continues(text, start) or _continues(text, start + len(value)))
 

@@ -86,10 +86,10 @@ def json_bytes(value: Any) -> bytes:
 
 def content_sha256(messages: bytes, tools: bytes) -> str:
     """sha256 (hex) of the JSON of a session's messages, a line feed, and the JSON of its tools, both as `json_bytes` gives them."""
-    found = hashlib.sha256(messages)
-    found.update(b"\n")
-    found.update(tools)
-    return found.hexdigest()
+    hashed = hashlib.sha256(messages)
+    hashed.update(b"\n")
+    hashed.update(tools)
+    return hashed.hexdigest()
 
 
 def is_trained(message: Mapping[str, Any]) -> bool:

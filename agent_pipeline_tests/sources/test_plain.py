@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_pipeline.errors import PartitionError, StoreError
-from agent_pipeline.keys import PartitionKey, parse_key
+from agent_pipeline.errors import StoreError
+from agent_pipeline.keys import parse_key
 from agent_pipeline.sessions.session import Session
 from agent_pipeline.sessions.tables import SESSIONS, session_row, to_table
 from agent_pipeline.sources import SOURCES, open_source
@@ -198,12 +198,6 @@ def test_a_broken_file_does_not_hide_the_others_of_its_folder(tmp_path: Path) ->
     assert len(read(source)) == 1
     assert "bad.parquet is no whole Parquet or Arrow file" in source.notes[0]
     assert source.notes[1:] == [f"1 files under {source.path} hold no records of openai_chat and were left out (readme.md)."]
-
-
-def test_a_partition_that_is_not_there_is_named_with_those_that_are(tmp_path: Path) -> None:
-    source = opened(OpenAIChatSource, tmp_path, chat__jsonl=lines(chat_row()))
-    with pytest.raises(PartitionError, match=r"has no partition no/body: it has garden/keeper\."):
-        list(source.sessions(PartitionKey("no", "body")))
 
 
 def test_a_file_that_shrinks_while_it_is_read_is_a_failure(tmp_path: Path) -> None:

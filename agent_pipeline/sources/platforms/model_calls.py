@@ -2,55 +2,47 @@
 
 from typing import Any, NamedTuple
 
-from agent_pipeline.sources.formats.fields import decoded
+from agent_pipeline.sources.formats.fields import decoded, objects, section
 
 _ASKED = ("messages", "input_messages", "message", "input", "inputs", "prompt", "question", "query", "content", "text")
 _ANSWERED = ("messages", "message", "output", "outputs", "answer", "response", "content", "text", "result")
 
 
-class Request(NamedTuple):
-    """What a model was asked."""
+class Exchange(NamedTuple):
+    """One side of a model call: what was asked (with `tools`) or answered (with `usage`, as the API counts it)."""
 
     messages: list[Any]
+    model: Any = None
     tools: Any = None
-    model: Any = None
+    usage: dict[str, Any] = {}
 
 
-class Response(NamedTuple):
-    """What it answered. Of several choices the first is taken; `usage` as the API counts it."""
-
-    messages: list[Any]
-    usage: dict[str, Any]
-    model: Any = None
-
-
-def request_of(value: Any) -> Request:
+def request_of(value: Any) -> Exchange:
     """A request in any spelling: messages, an API's request, a text."""
     value = decoded(value)
     if not isinstance(value, dict):
-        return Request(messages_of(value, "user"))
+        return Exchange(messages_of(value, "user"))
     system = value.get("system") or value.get("instructions")
     head = [{"role": "system", "content": system}] if isinstance(system, str | list) and system else []
     messages = [value] if "role" in value else _first(value, _ASKED, "user")
-    return Request([*head, *messages], value.get("tools") or value.get("functions"), value.get("model"))
+    return Exchange([*head, *messages], value.get("model"), tools=value.get("tools") or value.get("functions"))
 
 
-def response_of(value: Any) -> Response:
-    """A response in any spelling: choices, output items, content blocks, messages, a text."""
+def response_of(value: Any) -> Exchange:
+    """A response in any spelling: choices (the first is taken), output items, content blocks, messages, a text."""
     value = decoded(value)
     if not isinstance(value, dict):
-        return Response(messages_of(value, "assistant"), {})
-    usage = value.get("usage")
-    choices = value.get("choices")
-    if isinstance(choices, list) and choices and isinstance(choices[0], dict):
-        answered = messages_of(choices[0].get("message", choices[0].get("text")), "assistant")
+        return Exchange(messages_of(value, "assistant"))
+    choice = next(iter(objects(value.get("choices"))), None)
+    if choice is not None:
+        answered = messages_of(choice.get("message", choice.get("text")), "assistant")
     elif "role" in value or value.get("type") in ("function_call", "message"):
         answered = [value]
     elif "tool_calls" in value:
         answered = [{"role": "assistant", **value}]
     else:
         answered = _first(value, _ANSWERED, "assistant")
-    return Response(answered, usage if isinstance(usage, dict) else {}, value.get("model"))
+    return Exchange(answered, value.get("model"), usage=section(value, "usage"))
 
 
 def messages_of(value: Any, role: str) -> list[Any]:

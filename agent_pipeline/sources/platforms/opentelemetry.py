@@ -70,8 +70,8 @@ class OpenTelemetrySource(SpanSource):
 
     @classmethod
     def _is_mine(cls, path: Path) -> bool:
-        kind, found = sampled(path)
-        mine = [record for record in found if isinstance(record, dict) and cls.accepts(record)] if kind in cls.kinds else []
+        kind, sample = sampled(path)
+        mine = [record for record in sample if isinstance(record, dict) and cls.accepts(record)] if kind in cls.kinds else []
         steps = [step for record in mine for step in _steps_in(record)]
         return bool(steps) and any(step["is_openinference"] for step in steps) == cls.is_openinference
 

@@ -1,6 +1,5 @@
 """Which reader takes what: detection, a reader named by hand, readers of the user's own, several stores as one."""
 
-import json
 import shutil
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -294,11 +293,3 @@ def test_stores_that_all_fail_are_a_failure_and_a_partition_that_none_has_is_nam
         open_sources([Location(str(tmp_path / "a")), Location(str(tmp_path / "b"))])
     with pytest.raises(PartitionError, match="have no partition shop/nobody: they have office/rooms, shop/support"):
         list(open_sources(two_homes(tmp_path)).sessions(PartitionKey("shop", "nobody")))
-
-
-def test_what_a_caller_notes_is_seen_beside_what_the_stores_note(tmp_path):
-    source = open_sources(two_homes(tmp_path))
-    source.notes.append("mine")
-    list(source.sessions(KEY))
-    assert "mine" in source.notes and len(source.notes) > 1
-    assert json.dumps(source.notes)
