@@ -12,6 +12,7 @@ from agent_pipeline.datasets.sft import SFT
 from agent_pipeline.defs import worker_client
 from agent_pipeline.errors import DataError
 from agent_pipeline.keys import parse_key
+from agent_pipeline.progress import silent
 from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.sessions.tables import to_table
 from agent_pipeline.storage.lake import Artifact
@@ -31,7 +32,9 @@ class Exports:
 
     def artifact(self, asset: str, made_from: dict[str, Any]) -> Artifact:
         identity = sha256_of(made_from)
-        made = self.lake.finish(asset, KEY, identity, self.lake.building(asset, KEY, identity), made_from, {"differences": {}})
+        made = self.lake.finish(
+            asset, KEY, identity, self.lake.building(asset, KEY, identity), made_from, {"differences": {}, "longest_row_tokens": 9}
+        )
         self.lake.set_latest(made)
         return made
 
@@ -91,18 +94,32 @@ def test_what_is_served_stays_until_another_export_is_promoted(made: Exports) ->
     assert result.asset_materializations_for_node("ollama_model")[0].metadata["because"].value == "champion"
 
 
-def test_an_evaluation_of_another_adapter_is_refused(made: Exports, tmp_path: Any) -> None:
-    evaluated, other = made.adapter("evaluated"), made.artifact("sft_adapter", {"name": "other"})
+def export_by_task(made: Exports, adapter: Artifact) -> dict[str, Any]:
+    """What the task itself returns, with the latest evaluation."""
+    settings = {"outtypes": ["f16"], "max_new_tokens": 4, "max_conversations": 4}
     evaluation = made.lake.latest("evaluation", KEY)
-    assert evaluation.manifest["made_from"]["adapter"] == evaluated.identity
-    params = {
-        "lake": str(made.lake.root),
-        "cache": str(tmp_path),
-        "partition": str(KEY),
-        "adapter": other.reference,
-        "evaluation": evaluation.reference,
-        "config": {},
-    }
+    params = {"lake": str(made.lake.root), "cache": str(made.bench.store), "partition": str(KEY), "llama_cpp": "", "config": settings}
+    return tasks.export.run(params | {"adapter": adapter.reference, "evaluation": evaluation.reference}, silent)
+
+
+def test_an_evaluation_of_another_adapter_is_refused(made: Exports) -> None:
+    made.adapter("evaluated")
+    evaluation, other = made.lake.latest("evaluation", KEY), made.artifact("sft_adapter", {"name": "other"})
     with pytest.raises(DataError) as refused:
-        tasks.export.run(params, lambda *event: None)
+        export_by_task(made, other)
     assert evaluation.identity[:16] in str(refused.value)
+
+
+def test_an_evaluation_that_is_made_again_leaves_no_old_figures_in_the_export(made: Exports, tmp_path: Any, monkeypatch: Any) -> None:
+    (tmp_path / "converter.py").touch()
+    monkeypatch.setattr("agent_pipeline.export.converter.find_converter", lambda path: tmp_path / "converter.py")
+    monkeypatch.setattr("agent_pipeline.export.gguf_export.export", lambda *_, name, **__: {"ok": True, "name": name})
+    monkeypatch.setattr(tasks, "_base_of", lambda *_: None)
+    adapter = made.adapter("adapter")
+    first = export_by_task(made, adapter)
+    made.artifact("evaluation", {"adapter": adapter.identity, "config": "another"})
+    again = export_by_task(made, adapter)
+    exported = made.lake.find("gguf_export", KEY, first["identity"])
+    assert again["reused"] and again["identity"] == first["identity"] and exported is not None
+    assert exported.manifest["parents"] == [adapter.identity]
+    assert exported.manifest["report"] == {"ok": True, "name": f"shop/support {adapter.identity[:16]}"}

@@ -66,7 +66,7 @@ def test_the_base_models_hidden_states_place_rows_in_a_process_of_their_own_and_
     config = {"embeddings": "hidden_states", "base_model": str(tiny_base.path), "strategy": "diversity", "target_size": 8}
     data = [*rows(30), *rows(3, "select"), *rows(5, "test")]
     index, said = coreset(bench, data, **config)
-    assert len(given) == 1 and sum(row["chosen"] for row in index) == 8
+    assert len(given) == 1 and given[0]["base_revision"] == "" and sum(row["chosen"] for row in index) == 8
     assert said["embeddings"].data == {"computed": 30, "kept": 0, "fitted": 0} and said["embedded_by"].value == "hidden_states"
     kept = bench.lake.open("embeddings", KEY)
     assert kept.metadata.num_rows == 30 and json.loads(kept.schema_arrow.metadata[b"agent_pipeline"])["revision"] == tiny_base.revision
