@@ -8,7 +8,6 @@ import sys
 import typer
 
 from agent_pipeline.cli import champions, checking, governing, running, stores
-from agent_pipeline.cli.explain import explain
 from agent_pipeline.cli.play import play
 from agent_pipeline.errors import PipelineError, disk_sentence
 
@@ -27,7 +26,7 @@ for command in (
     champions.champions,
     stores.review,
     stores.status,
-    explain,
+    stores.explain,
     play,
     governing.forget,
     running.demo,

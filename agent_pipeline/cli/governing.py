@@ -1,6 +1,7 @@
 """Where sessions went, and how they are forgotten: lineage session, lineage model, forget."""
 
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, Any
 
 import msgspec
 import typer
@@ -27,10 +28,7 @@ def lineage_session(
     from agent_pipeline.governance.lineage import session_lineage
 
     found = session_lineage(load_settings().open_lake(), session_id)
-    if as_json:
-        typer.echo(msgspec.json.encode(found).decode())
-    else:
-        print_session_lineage(console, found)
+    _show(found, as_json, print_session_lineage)
     if not (found.rows or found.models or found.forgotten_in):
         raise typer.Exit(1)
 
@@ -44,11 +42,7 @@ def lineage_model(
     from agent_pipeline.cli.report import print_model_lineage
     from agent_pipeline.governance.lineage import model_lineage
 
-    found = model_lineage(load_settings().open_lake(), model)
-    if as_json:
-        typer.echo(msgspec.json.encode(found).decode())
-    else:
-        print_model_lineage(console, found)
+    _show(model_lineage(load_settings().open_lake(), model), as_json, print_model_lineage)
 
 
 def forget(
@@ -75,11 +69,14 @@ def forget(
             f"{printable(session_id)} is in {len(found.rows)} rows of {', '.join(has) or 'no table'}.", soft_wrap=True, highlight=False
         )
         typer.confirm(f"Remove it from {where} for good, and keep it out?", abort=True)
-    gone = take_out(lake, session_id, key, load_settings().cache_path / "judge.sqlite")
+    _show(take_out(lake, session_id, key, load_settings().cache_path / "judge.sqlite"), as_json, print_forgotten)
+
+
+def _show(found: Any, as_json: bool, in_words: Callable[[Console, Any], None]) -> None:
     if as_json:
-        typer.echo(msgspec.json.encode(gone).decode())
+        typer.echo(msgspec.json.encode(found).decode())
     else:
-        print_forgotten(console, gone)
+        in_words(console, found)
 
 
 def _refuse_beside_runs() -> None:

@@ -1,4 +1,4 @@
-"""What the store and the lake hold: discover, status, review."""
+"""What the store and the lake hold: discover, review, explain, status."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -101,6 +101,17 @@ def review(
     write_review(out, rows)
     found = ", ".join(f"{name} {count}" for name, count in counts.most_common())
     console.print(f"{len(rows)} sessions of {key} are in {out} (of {counts.total()}: {found}).", soft_wrap=True, highlight=False)
+
+
+def explain(
+    session_id: Annotated[str, typer.Argument(help="The session's id.")],
+    partition: Annotated[str, typer.Option(help="project/agent; without it, every partition of the lake is looked at.")] = "",
+) -> None:
+    """What became of a session in ten lines: source, damage, task, verdict and by whom, measures, use, rows."""
+    from agent_pipeline.judging.explain import explain as lines_about
+
+    for line in lines_about(load_settings().open_lake(), session_id, parse_key(partition) if partition else None):
+        typer.echo("".join(character if character.isprintable() else "\ufffd" for character in line))
 
 
 def status() -> None:
