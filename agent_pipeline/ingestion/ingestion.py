@@ -124,9 +124,8 @@ class _Remaining:
             else:
                 yield each
 
-    def _without_names(self, build: Callable[[], Session | None]) -> Session | None:
-        session = build()
-        return session and self._blocked.without_names(session, self._key)
+    def _without_names(self, build: Callable[[], Session]) -> Session:
+        return self._blocked.without_names(build(), self._key)
 
 
 class _Last(NamedTuple):
@@ -194,13 +193,11 @@ class _Run:
                 size += old.size(at)
                 known = self._last.seen[at]
                 self.copied += 1
-            elif found := self._prepared_row(each):
-                row, known = found
+            else:
+                row, known = self._prepared_row(each)
                 places.append((False, len(made)))
                 made.append(row)
                 size += len(row[MESSAGES])
-            else:
-                continue
             self._calls.add(known.calls)
             self.seen.append(known)
             self.preparation.note(known.session_id, _redacted(known.redacted), known.private_id)
@@ -210,10 +207,8 @@ class _Run:
         if places:
             yield self._batch(made, places, old)
 
-    def _prepared_row(self, stored: Stored) -> tuple[list[Any], _Seen] | None:
+    def _prepared_row(self, stored: Stored) -> tuple[list[Any], _Seen]:
         session = stored.build()
-        if session is None:
-            return None
         redacted, calls = self.preparation.prepare(session)
         private = self.preparation.took_private_id()
         counted = json_bytes(redacted).decode() if redacted else "{}"

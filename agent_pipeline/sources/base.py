@@ -19,13 +19,13 @@ SEPARATOR = b"\n\xff\n"
 class Stored(NamedTuple):
     """A session as its store holds it.
 
-    `digest` changes whenever anything that the reader uses does. `build` reads the session; `None` means that it cannot be read, which the
-    source notes.
+    `digest` changes whenever anything that the reader uses does. `build` reads the session: what of it cannot be read is its damage, and a
+    store that cannot be read raises.
     """
 
     session_id: str
     digest: bytes
-    build: Callable[[], Session | None]
+    build: Callable[[], Session]
 
 
 class TraceSource(ABC):
