@@ -6,9 +6,9 @@ not read again. A table that is made by copying has the bytes of one that is mad
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,7 +24,7 @@ from agent_pipeline.ingestion.maker import made_by
 from agent_pipeline.ingestion.reading import Preparation, ReadingOptions
 from agent_pipeline.ingestion.volume import check_volume
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.sessions.session import Session, Tool, content_sha256, json_bytes
+from agent_pipeline.sessions.session import Tool, content_sha256, json_bytes
 from agent_pipeline.sessions.tables import (
     CHARACTERS_PER_BATCH,
     MESSAGES,
@@ -33,6 +33,7 @@ from agent_pipeline.sessions.tables import (
     column,
     encoded_batch,
     encoded_row,
+    to_batches,
     to_rows,
 )
 from agent_pipeline.sessions.tools import CallShape, ToolSchemas
@@ -82,14 +83,12 @@ class Ingested(NamedTuple):
 def ingest(source: TraceSource, key: PartitionKey, options: ReadingOptions, lake: Lake, smallest_share: float = 0.0) -> Ingested:
     """Read a partition and write its table, unless the store has less than `smallest_share` of the last table's sessions or verdicts.
 
-    What the next run needs is kept at once: it names the table that it belongs to, and counts for nothing beside another.
+    `sessions_seen` is written at once. It names the table that it describes, and is ignored beside any other.
     Raises what `TraceSource.sessions`, `Preparation`, `Lake.stage` and `check_volume` raise.
     """
     maker = made_by(options, source)
-    last = _last(lake, key, maker)
-    run = _Run(Preparation(options), last)
-    stored = _Remaining(source.stored(key), key, BlockList.read(lake))
-    table = lake.stage("sessions", key, run.batches(iter(stored)), SESSIONS)
+    run = _Run(key, Preparation(options), BlockList.read(lake), _last(lake, key, maker))
+    table = lake.stage("sessions", key, run.batches(source.stored(key)), SESSIONS)
     tools = run.inferred()
     if run.tools is not None and tools != run.tools:  # the last sessions taught what the first ones did not know
         table = lake.stage("sessions", key, _with_tools(table, tools), SESSIONS)
@@ -98,34 +97,8 @@ def ingest(source: TraceSource, key: PartitionKey, options: ReadingOptions, lake
     source.notes.extend(run.preparation.notes(key))
     metadata = {_MADE_BY: maker.encode(), TABLE_SHA256: table.sha256.encode(), _TOOLS: json_bytes(tools)}
     schema = _SEEN_SCHEMA.with_metadata(metadata)
-    lake.stage(SEEN, key, _seen_batches(run.seen, schema), schema).commit()
-    return Ingested(table, _counts(table), run.preparation.redacted, _first(table), run.copied, stored.forgotten, tool_drift)
-
-
-def _seen_batches(seen: list[_Seen], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    for start in range(0, len(seen), ROWS_PER_BATCH):
-        columns = zip(*seen[start : start + ROWS_PER_BATCH], strict=True)
-        yield pa.RecordBatch.from_arrays([column(list(values), each) for values, each in zip(columns, schema, strict=True)], schema=schema)
-
-
-class _Remaining:
-    """Stored sessions without those that were forgotten, which are counted."""
-
-    def __init__(self, stored: Iterator[Stored], key: PartitionKey, blocked: BlockList) -> None:
-        self._stored, self._key, self._blocked = stored, key, blocked
-        self.forgotten = 0
-
-    def __iter__(self) -> Iterator[Stored]:
-        for each in self._stored:
-            if self._blocked.has(each.session_id, self._key):
-                self.forgotten += 1
-            elif self._blocked.entries:
-                yield each._replace(build=partial(self._without_names, each.build))
-            else:
-                yield each
-
-    def _without_names(self, build: Callable[[], Session]) -> Session:
-        return self._blocked.without_names(build(), self._key)
+    lake.stage(SEEN, key, to_batches((each._asdict() for each in run.seen), schema), schema).commit()
+    return Ingested(table, _counts(table), run.preparation.redacted, _first(table), run.copied, run.forgotten, tool_drift)
 
 
 class _Last(NamedTuple):
@@ -164,12 +137,12 @@ def _last(lake: Lake, key: PartitionKey, maker: str) -> _Last | None:
 class _Run:
     """One pass over a store; `tools` are those that the batches were given, which the end of the pass may prove wrong."""
 
-    def __init__(self, preparation: Preparation, last: _Last | None) -> None:
+    def __init__(self, key: PartitionKey, preparation: Preparation, blocked: BlockList, last: _Last | None) -> None:
         self.preparation = preparation
         self.tools: list[Tool] | None = last.tools if last else None
         self.seen: list[_Seen] = []
-        self.copied = 0
-        self._last = last
+        self.copied = self.forgotten = 0
+        self._key, self._blocked, self._last = key, blocked, last
         self._calls: set[str] = set()
 
     def inferred(self) -> list[Tool]:
@@ -186,6 +159,9 @@ class _Run:
         places: list[tuple[bool, int]] = []  # of each row: whether it is copied, and its place in the last table or in `made`
         size, newest = 0, -1
         for each in stored:
+            if self._blocked.has(each.session_id, self._key):
+                self.forgotten += 1
+                continue
             at = self._last.places.get(each.session_id, -1) if self._last else -1
             if self._last and old and at > newest and self._last.seen[at].digest == each.digest:
                 newest = at
@@ -208,11 +184,10 @@ class _Run:
             yield self._batch(made, places, old)
 
     def _prepared_row(self, stored: Stored) -> tuple[list[Any], _Seen]:
-        session = stored.build()
-        redacted, calls = self.preparation.prepare(session)
-        private = self.preparation.took_private_id()
+        session = self._blocked.without_names(stored.build(), self._key)
+        redacted, calls, private_id = self.preparation.prepare(session)
         counted = json_bytes(redacted).decode() if redacted else "{}"
-        return encoded_row(session), _Seen(stored.session_id, stored.digest, _text_of(calls), sys.intern(counted), private)
+        return encoded_row(session), _Seen(stored.session_id, stored.digest, _text_of(calls), sys.intern(counted), private_id)
 
     def _batch(self, made: list[list[Any]], places: list[tuple[bool, int]], old: "_Rows | None") -> pa.RecordBatch:
         if self.tools is None:

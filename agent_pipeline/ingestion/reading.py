@@ -39,10 +39,11 @@ class ReadingOptions:
 
 
 class Prepared(NamedTuple):
-    """What was redacted of a session by kind, and where it has no tools, the shapes of its calls."""
+    """What was redacted of a session by kind; where it has no tools, the shapes of its calls; and whether its id looks private."""
 
     redacted: Counter[str]
     calls: frozenset[CallShape]
+    private_id: bool
 
 
 class Preparation:
@@ -73,9 +74,8 @@ class Preparation:
         session.task_key = task_key(session, self._pattern, options.task_field)
         # Last: the task belongs to what was said, whatever is redacted of it.
         redacted = self._redactor.redact(session)
-        if session.tools:
-            return Prepared(redacted, frozenset())
-        return Prepared(redacted, call_shapes(session.messages))
+        private_id, self._redactor.private_ids = bool(self._redactor.private_ids), 0
+        return Prepared(redacted, frozenset() if session.tools else call_shapes(session.messages), private_id)
 
     def note(self, session_id: str, redacted: Mapping[str, int], private_id: bool) -> None:
         """Count a session that was prepared, now or by an earlier run."""
@@ -84,11 +84,6 @@ class Preparation:
         if redacted:
             self.redacted.update(redacted)
         self.private_ids += private_id
-
-    def took_private_id(self) -> bool:
-        """Whether the id of the session that was prepared last holds something private."""
-        found, self._redactor.private_ids = bool(self._redactor.private_ids), 0
-        return found
 
     def notes(self, key: PartitionKey) -> Iterator[str]:
         """What a person should be told about all of them, in sentences."""
@@ -110,7 +105,7 @@ def read_sessions(
     preparation, schemas, found = Preparation(options), ToolSchemas(), []
     for session in source.sessions(key):
         prepared = preparation.prepare(session)
-        preparation.note(session.session_id, prepared.redacted, preparation.took_private_id())
+        preparation.note(session.session_id, prepared.redacted, prepared.private_id)
         schemas.add(prepared.calls)
         found.append(session)
     source.notes.extend(preparation.notes(key))
