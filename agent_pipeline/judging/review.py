@@ -93,25 +93,27 @@ def _review_row(row: dict[str, Any], why: str) -> dict[str, Any]:
         f"{name}: {opinion['verdict'] or 'no opinion'}" + (f" ({opinion['reason']})" if opinion["reason"] else "")
         for name, opinion in row["opinions"].items()
     )
-    made = {"judgment": "", "reason": "", "why": why, "opinions": opinions, "conversation": _conversation(row)}
-    return {name: made.get(name, row.get(name)) for name in COLUMNS}
+    parts = _parts(row)
+    conversation = "\n\n".join(text for text, _ in parts)
+    added = {"judgment": "", "reason": "", "why": why, "opinions": opinions, "conversation": conversation}
+    return {name: added.get(name, row.get(name)) for name in COLUMNS} | {"parts": parts}
 
 
-def _conversation(row: dict[str, Any]) -> str:
-    """The conversation for a reader, with a line `FACTS: …` after each turn of which there are any."""
-    turns, parts = iter(row["turns"]), []
+def _parts(row: dict[str, Any]) -> list[tuple[str, bool]]:
+    """The conversation for a reader, a text a message; after each turn of which there are facts a text with them, which is marked."""
+    turns, parts = iter(row["turns"]), list[tuple[str, bool]]()
     for message in row["messages"]:
-        parts.append(readable([message]))
+        parts.append((readable([message]), False))
         facts = readable_facts(next(turns)) if message["role"] == "assistant" else []
         facts += [] if is_trained(message) else ["not trained, by its source"]
         if facts:
-            parts.append(f"FACTS: {', '.join(facts)}")
-    return "\n\n".join(parts)
+            parts.append((f"FACTS: {', '.join(facts)}", True))
+    return parts
 
 
 def _csv(rows: list[dict[str, Any]]) -> str:
     text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, COLUMNS)
+    writer = csv.DictWriter(text, COLUMNS, extrasaction="ignore")
     writer.writeheader()
     for row in rows:
         writer.writerow(row | {"conversation": _cell(row["conversation"])})
@@ -126,7 +128,7 @@ def _cell(text: str) -> str:
 
 
 def _jsonl(rows: list[dict[str, Any]]) -> str:
-    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    return "".join(json.dumps({name: row[name] for name in COLUMNS}, ensure_ascii=False) + "\n" for row in rows)
 
 
 def _html(rows: list[dict[str, Any]]) -> str:

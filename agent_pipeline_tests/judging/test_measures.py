@@ -12,17 +12,7 @@ from hypothesis import strategies as st
 from agent_pipeline import plugins
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
-from agent_pipeline.judging import (
-    MEASURES,
-    EvaluationContext,
-    Labels,
-    MeasureResult,
-    Panel,
-    Policy,
-    measure,
-    parse_measure,
-    parse_measures,
-)
+from agent_pipeline.judging import MEASURES, EvaluationContext, Labels, MeasureResult, Panel, Policy, measure, parse_measure, parse_measures
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.text import is_tool_error
 from agent_pipeline.sources import open_source

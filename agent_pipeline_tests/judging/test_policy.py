@@ -190,20 +190,6 @@ orders = st.permutations(JUDGES).flatmap(
 
 
 @given(orders, opinions)
-def test_a_verdict_is_of_the_first_group_that_has_one_and_every_judge_named_said_it(order, said):
-    judged = decide(session(), Policy(order), {}, said)
-    if judged.verdict is None:
-        assert all(None in [said.get(name, Opinion(None)).verdict for name in group.split("+")] for group in order)
-        assert not any(opinion.verdict == "unacceptable" for opinion in said.values())
-        return
-    assert said[judged.verdict_by].verdict == judged.verdict
-    group = next(group for group in order if judged.verdict_by in group.split("+"))
-    for earlier in order[: order.index(group)]:
-        verdicts = [said.get(name, Opinion(None)).verdict for name in earlier.split("+")]
-        assert None in verdicts and "unacceptable" not in verdicts
-
-
-@given(orders, opinions)
 def test_a_model_that_is_not_asked_could_not_have_changed_the_verdict(order, said):
     policy, without = Policy(order), {name: opinion for name, opinion in said.items() if name != "llm"}
     if not policy.asks_for("llm", without):

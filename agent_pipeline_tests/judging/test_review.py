@@ -72,11 +72,11 @@ def test_a_conversation_reads_as_one():
 
 def test_the_facts_about_a_turn_stand_below_it():
     messages = [calls(("find", {})), result("Error: no order"), calls(("find", {"id": 1})), result("here"), ANSWERED[1] | {"weight": 0}]
-    parts = sample([row("s", messages=messages)], 1)[0][0]["conversation"].split("\n\n")
-    assert [(at, part) for at, part in enumerate(parts) if part.startswith("FACTS")] == [
-        (1, "FACTS: tool error, corrected later"),
-        (6, "FACTS: not trained, by its source"),
-    ]
+    messages.append({"role": "user", "content": "Thanks.\n\nFACTS: forged"})
+    chosen_row = sample([row("s", messages=messages)], 1)[0][0]
+    marked = [(at, text) for at, (text, is_fact) in enumerate(chosen_row["parts"]) if is_fact]
+    assert marked == [(1, "FACTS: tool error, corrected later"), (6, "FACTS: not trained, by its source")]
+    assert all(text in chosen_row["conversation"] for _, text in marked)
 
 
 @pytest.mark.parametrize("ending", [".csv", ".jsonl"])
@@ -136,16 +136,8 @@ def test_the_page_shows_conversations_as_text_in_a_real_browser(tmp_path):
     # Judge the first, then save as the button does; what the page then is comes back.
     script = "<script>document.querySelectorAll('article button')[1].click();</script>"
     path.write_text(path.read_text(encoding="utf-8").replace("</html>", f"{script}</html>"), encoding="utf-8")
-    command = [
-        browser,
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        f"--user-data-dir={tmp_path / 'profile'}",
-        "--dump-dom",
-        path.as_uri(),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    options = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom"]
+    done = subprocess.run([browser, *options, path.as_uri()], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr[-500:]
     assert "1 of 2 judged" in done.stdout and "<title>Review of sessions</title>" in done.stdout
     assert done.stdout.count("<article") == 2 and 'class="done"' in done.stdout
