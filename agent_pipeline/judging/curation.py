@@ -51,32 +51,6 @@ class Reason(StrEnum):
     MAX_SESSIONS = "max_sessions"
 
 
-class Candidate(NamedTuple):
-    """What curation looks at: a session without its text.
-
-    `failed` and `passed` are measures by name. `leak` is a verdict that stands in the text and cannot be taken out. `beginnings` are hashes
-    of the conversation up to each of its messages; the last one is the whole. `stopped_calling`: a judge found the session bad, and
-    nothing is wrong with its record but that the last message's calls have no results, because the agent was stopped there.
-    """
-
-    session_id: str
-    content_sha256: str
-    created_at: datetime | None = None
-    archived: bool = False
-    messages: int = 1
-    error: str | None = None
-    verdict: str | None = None
-    by_person: bool = False
-    failed: Sequence[str] = ()
-    passed: Sequence[str] = ()
-    broken: str | None = None
-    attack_succeeded: bool | None = None
-    leak: str | None = None
-    characters: int = 0
-    stopped_calling: bool = False
-    beginnings: Sequence[int] = ()
-
-
 class Decision(NamedTuple):
     """A session's fate, in the columns of `curated_sessions`; a positive has no reason."""
 
@@ -105,25 +79,38 @@ class Bounds(NamedTuple):
     max_characters: int = 0
 
 
-NO_BOUNDS = Bounds()
+class Candidate(NamedTuple):
+    """What curation holds of a session: what is decided of it on its own, and what decides beside others.
+
+    `beginnings` are hashes of the conversation up to each of its messages; the last one is the whole.
+    """
+
+    decision: Decision
+    content_sha256: str
+    created_at: datetime | None = None
+    by_person: bool = False
+    beginnings: Sequence[int] = ()
+
+    @property
+    def session_id(self) -> str:
+        return self.decision.session_id
 
 
-def curate(candidates: Iterable[Candidate], required_measures: Sequence[str] = (), bounds: Bounds = NO_BOUNDS) -> list[Decision]:
+def curate(candidates: Iterable[Candidate], max_sessions: int = 0) -> list[Decision]:
     """Decide on every session; the result is in the order of the input and as long.
 
     Of several sessions with the same content the one that a person judged is kept, then the better judged, then the earlier. A session
     that another one of the same use (or a positive one) begins with and goes on from is dropped: it would be trained on twice.
     """
     everyone = list(candidates)
-    decisions = {each.session_id: _decide_alone(each, required_measures, bounds.max_characters) for each in everyone}
+    decisions = {each.session_id: each.decision for each in everyone}
     _drop_duplicates(everyone, decisions)
     _drop_beginnings(everyone, decisions)
-    if bounds.max_sessions:
+    if max_sessions:
         positive = [each for each in everyone if decisions[each.session_id].use is Use.POSITIVE]
         latest_first = sorted(positive, key=lambda each: (-each.created_at.timestamp() if each.created_at else inf, each.session_id))
-        for each in latest_first[bounds.max_sessions :]:
-            detail = str(bounds.max_sessions)
-            decisions[each.session_id] = decisions[each.session_id]._replace(reason=Reason.MAX_SESSIONS, detail=detail)
+        for each in latest_first[max_sessions:]:
+            decisions[each.session_id] = each.decision._replace(reason=Reason.MAX_SESSIONS, detail=str(max_sessions))
     return [decisions[each.session_id] for each in everyone]
 
 
@@ -169,8 +156,8 @@ def curate_rows(
         if lines:
             stripped.add(row["session_id"])
             row = _with_messages(row, messages)
-        candidates.append(candidate_of(row, leak))
-    decisions = curate(candidates, required_measures, bounds)
+        candidates.append(candidate_of(row, leak, required_measures, bounds.max_characters))
+    decisions = curate(candidates, bounds.max_sessions)
 
     def rows() -> Iterator[dict[str, Any]]:
         for row, decision in zip(read(), decisions, strict=True):
@@ -183,26 +170,10 @@ def curate_rows(
     return Curation(decisions, [each.created_at for each in candidates], stripped), rows()
 
 
-def candidate_of(row: dict[str, Any], leak: str | None = None) -> Candidate:
-    """What curation looks at of a row of `judged_sessions`."""
-    return Candidate(
-        session_id=row["session_id"],
-        content_sha256=row["content_sha256"],
-        created_at=row["created_at"],
-        archived=row["archived"],
-        messages=sum(message["role"] != "system" for message in row["messages"]),
-        error=row["error"],
-        verdict=row["verdict"],
-        by_person=row["verdict_by"] == "label",
-        failed=[name for name, result in row["measures"].items() if result["passed"] is False],
-        passed=[name for name, result in row["measures"].items() if result["passed"] is True],
-        broken=row["broken"],
-        attack_succeeded=row["attack_succeeded"],
-        leak=leak,
-        characters=characters(row["messages"]),
-        stopped_calling=stopped_calling(row),
-        beginnings=_beginnings(row["messages"]),
-    )
+def candidate_of(row: dict[str, Any], leak: str | None = None, required: Sequence[str] = (), max_characters: int = 0) -> Candidate:
+    """What curation holds of a row of `judged_sessions`; `leak` is a verdict that stands in its text and cannot be taken out."""
+    decision = _decided_alone(row, leak, required, max_characters)
+    return Candidate(decision, row["content_sha256"], row["created_at"], row["verdict_by"] == "label", _beginnings(row["messages"]))
 
 
 def stopped_calling(row: dict[str, Any]) -> bool:
@@ -216,25 +187,27 @@ def stopped_calling(row: dict[str, Any]) -> bool:
     return seen and row["damage"].get("unanswered_call") == len(row["messages"][-1].get("tool_calls") or ())
 
 
-def _decide_alone(session: Candidate, required: Sequence[str], max_characters: int) -> Decision:
+def _decided_alone(row: dict[str, Any], leak: str | None, required: Sequence[str], max_characters: int) -> Decision:
     """The first reason that a session carries in itself."""
-    missed = [name for name in required if name not in session.passed]
-    failed = [name for name in missed if name in session.failed]
+    passed = {name: result["passed"] for name, result in row["measures"].items()}
+    missed = [name for name in required if not passed.get(name)]
+    failed = [name for name in missed if passed.get(name) is False]
+    length = characters(row["messages"])
     tests: list[tuple[Any, Reason, str | None]] = [
-        (session.archived, Reason.ARCHIVED, None),
-        (not session.messages, Reason.EMPTY, None),
-        (session.broken is not None and not session.stopped_calling, Reason.BROKEN, session.broken),
-        (session.error is not None, Reason.INFRASTRUCTURE_ERROR, session.error),
-        (session.attack_succeeded, Reason.ATTACK_SUCCEEDED, None),
-        (session.leak is not None, Reason.VERDICT_LEAK, session.leak),
-        (max_characters and session.characters > max_characters, Reason.TOO_LONG, str(session.characters)),
-        (session.verdict is None, Reason.UNJUDGED, None),
-        (session.verdict != "acceptable", Reason.UNACCEPTABLE, None),
+        (row["archived"], Reason.ARCHIVED, None),
+        (all(message["role"] == "system" for message in row["messages"]), Reason.EMPTY, None),
+        (row["broken"] is not None and not stopped_calling(row), Reason.BROKEN, row["broken"]),
+        (row["error"] is not None, Reason.INFRASTRUCTURE_ERROR, row["error"]),
+        (row["attack_succeeded"], Reason.ATTACK_SUCCEEDED, None),
+        (leak is not None, Reason.VERDICT_LEAK, leak),
+        (max_characters and length > max_characters, Reason.TOO_LONG, str(length)),
+        (row["verdict"] is None, Reason.UNJUDGED, None),
+        (row["verdict"] != "acceptable", Reason.UNACCEPTABLE, None),
         (failed, Reason.MEASURE, next(iter(failed), None)),
         (missed, Reason.UNMEASURED, next(iter(missed), None)),
     ]
     reason, detail = next(((reason, detail) for holds, reason, detail in tests if holds), (None, None))
-    return Decision(session.session_id, reason, detail, missed)
+    return Decision(row["session_id"], reason, detail, missed)
 
 
 def _drop_duplicates(everyone: list[Candidate], decisions: dict[str, Decision]) -> None:

@@ -17,7 +17,7 @@ MEASURES = ["ended_with_answer", "no_tool_error_at_end", "all_calls_answered"]
 
 
 def candidate(session: Session) -> Candidate:
-    return candidate_of(session_row(session) | verdict_columns(judge(session, MEASURES)))
+    return candidate_of(session_row(session) | verdict_columns(judge(session, MEASURES)), None, ["ended_with_answer"])
 
 
 @pytest.mark.parametrize("partition", ["shop/support", "shop/intern", "office/rooms"])
@@ -37,7 +37,7 @@ def test_the_sample_is_read_as_its_manifest_says(partition, sample_store, sample
         assert bool(set(session.damage) - {"trailing_user", "trailing_tool"}) == (broken in kinds), session.session_id
         assert broken not in kinds or kinds[broken] in session.damage
         assert session.task_key == facts[session.session_id].get("task_id", session.task_key)
-    decisions = {decision.session_id: decision for decision in curate(map(candidate, sessions), ["ended_with_answer"])}
+    decisions = {decision.session_id: decision for decision in curate(map(candidate, sessions))}
     dropped_as = Counter(decision.reason or "kept" for decision in decisions.values())
     assert sum(dropped_as.values()) == len(sessions)
     assert dropped_as["kept"] == truth["clean_acceptable"]

@@ -20,13 +20,25 @@ from agent_pipeline_tests.judging.sessions import judge
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
+def chat(*turns: str) -> list[Message]:
+    return [{"role": ("user", "assistant")[at % 2], "content": text} for at, text in enumerate(turns)]
+
+
 def candidate(session_id: str = "s", **fields: Any) -> Candidate:
-    given_fields = {"content_sha256": f"content of {session_id}", "created_at": NOON, "verdict": "acceptable", "passed": ["m"]} | fields
-    return Candidate(session_id=session_id, **given_fields)
+    """The candidate of a row with these fields, and `passed`, `failed`, `by_person`, `required`, `leak`, `max_characters`, `beginnings`."""
+    measures = {name: {"passed": passed} for passed in (True, False) for name in fields.pop("passed" if passed else "failed", "m" * passed)}
+    given_fields = {name: fields.pop(name) for name in ("leak", "required", "max_characters") if name in fields}
+    beginnings = fields.pop("beginnings", ())
+    row = {
+        "content_sha256": f"content of {session_id}", "created_at": NOON, "verdict": "acceptable", "messages": chat("Hi"),
+        "archived": False, "error": None, "broken": None, "attack_succeeded": None, "measures": measures, "damage": {}, "opinions": {},
+        "verdict_by": "label" if fields.pop("by_person", False) else "score",
+    }  # fmt: skip
+    return candidate_of(row | fields | {"session_id": session_id}, **given_fields)._replace(beginnings=beginnings)
 
 
-def reasons(candidates: list[Candidate], *arguments: Any) -> dict[str, str | None]:
-    return {decision.session_id: decision.reason for decision in curate(candidates, *arguments)}
+def reasons(candidates: list[Candidate], max_sessions: int = 0) -> dict[str, str | None]:
+    return {decision.session_id: decision.reason for decision in curate(candidates, max_sessions)}
 
 
 def judged_row(
@@ -37,56 +49,58 @@ def judged_row(
     return session_row(session) | verdict_columns(judge(session, measures))
 
 
-def chat(*turns: str) -> list[Message]:
-    return [{"role": ("user", "assistant")[at % 2], "content": text} for at, text in enumerate(turns)]
+CALL = {"type": "function", "function": {"name": "f", "arguments": "{}"}}
+CALLED = {"role": "assistant", "content": "", "tool_calls": [CALL | {"id": "1"}, CALL | {"id": "2"}]}
+BAD = {"verdict": "unacceptable"}
+STOPPED = BAD | {
+    "messages": [*chat("x"), CALLED],
+    "broken": "unanswered_call",
+    "damage": {"unanswered_call": 2, "empty_call_id": 5},
+    "opinions": {"judgment": BAD},
+}
 
 
 @pytest.mark.parametrize(
     ("fields", "reason", "detail", "use"),
     [
         ({}, None, None, Use.POSITIVE),
-        ({"archived": True, "messages": 0}, "archived", None, Use.NEITHER),
-        ({"messages": 0, "broken": "orphan_output"}, "empty", None, Use.NEITHER),
+        ({"archived": True, "messages": []}, "archived", None, Use.NEITHER),
+        ({"messages": [], "broken": "orphan_output"}, "empty", None, Use.NEITHER),
         ({"broken": "invalid_item", "error": "x"}, "broken", "invalid_item", Use.NEITHER),
         ({"error": "timeout", "verdict": "unacceptable", "attack_succeeded": True}, "infrastructure_error", "timeout", Use.NEITHER),
         ({"attack_succeeded": True, "leak": "reward = 1"}, "attack_succeeded", None, Use.NEITHER),
         ({"attack_succeeded": False}, None, None, Use.POSITIVE),
         ({"leak": "reward = 1", "verdict": None}, "verdict_leak", "reward = 1", Use.NEITHER),
-        ({"characters": 101}, "too_long", "101", Use.NEITHER),
-        ({"characters": 100}, None, None, Use.POSITIVE),
+        ({"messages": chat("x" * 101)}, "too_long", "101", Use.NEITHER),
+        ({"messages": chat("x" * 100)}, None, None, Use.POSITIVE),
         ({"verdict": None, "passed": [], "failed": ["m"]}, "unjudged", None, Use.NEITHER),
         ({"verdict": "unacceptable", "passed": [], "failed": ["m"]}, "unacceptable", None, Use.NEGATIVE),
         ({"passed": [], "failed": ["other", "m"]}, "measure", "m", Use.NEITHER),  # judged good: never a bad answer
         ({"passed": ["other"]}, "unmeasured", "m", Use.NEITHER),
-        ({"broken": "unanswered_call", "verdict": "unacceptable", "stopped_calling": True}, "unacceptable", None, Use.NEGATIVE),
-        ({"broken": "unanswered_call", "stopped_calling": True, "error": "x"}, "infrastructure_error", "x", Use.NEITHER),
+        (STOPPED, "unacceptable", None, Use.NEGATIVE),
+        (STOPPED | {"error": "x"}, "infrastructure_error", "x", Use.NEITHER),
     ],
 )
 def test_the_first_reason_decides_what_a_session_may_be_used_for(fields, reason, detail, use):
-    (decision,) = curate([candidate(**fields)], ["m"], Bounds(max_characters=100))
+    (decision,) = curate([candidate(required=["m"], max_characters=100, **fields)])
     assert (decision.reason, decision.detail, decision.use) == (reason, detail, use)
     assert list(decision.missed_measures) == ([] if "m" in fields.get("passed", ["m"]) else ["m"])
     assert decision.columns()["kept"] == (use == "positive")
 
 
 def test_a_bad_agent_that_was_stopped_while_it_called_is_a_bad_answer_and_not_a_broken_record():
-    called = {"role": "assistant", "content": "", "tool_calls": [{"id": "1"}, {"id": "2"}]}
-    user = {"role": "user", "content": "x"}
-    bad = {"verdict": "unacceptable"}
-    stopped = {"messages": [user, called], "broken": "unanswered_call", "damage": {"unanswered_call": 2, "empty_call_id": 5}, **bad}
-    stopped |= {"opinions": {"judgment": bad}}
-    assert stopped_calling(stopped) and stopped_calling(stopped | {"opinions": {"measures": bad, "llm": bad}})
+    assert stopped_calling(STOPPED) and stopped_calling(STOPPED | {"opinions": {"measures": BAD, "llm": BAD}})
     for fields in (
         {"damage": {"unanswered_call": 3}},  # one before lacks its result: the record may lack more
         {"broken": "mismatched_call_id"},
         {"broken": None},
-        {"opinions": {"measures": bad}},  # measures see the missing result and nothing else
+        {"opinions": {"measures": BAD}},  # measures see the missing result and nothing else
         {"opinions": {}},
         {"verdict": "acceptable"},
-        {"messages": [user, called, user]},
+        {"messages": [*STOPPED["messages"], *chat("x")]},
         {"messages": []},
     ):
-        assert not stopped_calling(stopped | fields)
+        assert not stopped_calling(STOPPED | fields)
     assert list(KINDS)[-1] == "unanswered_call", "so that it is named only where no other kind drops the session"
 
 
@@ -104,8 +118,8 @@ def test_of_two_equals_the_better_judged_then_the_earlier_is_kept_and_the_other_
 
 def test_the_limit_keeps_the_latest_and_drops_those_without_a_time_first():
     everyone = [candidate("timeless", created_at=None), candidate("late", created_at=NOON + timedelta(days=1)), candidate("early")]
-    assert reasons(everyone, (), Bounds(2)) == {"timeless": "max_sessions", "late": None, "early": None}
-    assert reasons(everyone, (), Bounds(1)) == {"timeless": "max_sessions", "late": None, "early": "max_sessions"}
+    assert reasons(everyone, 2) == {"timeless": "max_sessions", "late": None, "early": None}
+    assert reasons(everyone, 1) == {"timeless": "max_sessions", "late": None, "early": "max_sessions"}
 
 
 @pytest.mark.parametrize(
@@ -151,7 +165,7 @@ def test_a_run_that_its_source_lets_end_on_a_tool_misses_no_answer():
     measures = ("ended_with_answer", "all_calls_answered")
     ends = judged_row("a", messages, measures, judgment="acceptable", ends_on_tool=True)
     other = judged_row("b", messages, measures, judgment="acceptable")
-    uses = [each.use for each in curate(map(candidate_of, [ends, other]), measures)]
+    uses = [each.use for each in curate(candidate_of(row, None, measures) for row in (ends, other))]
     assert uses == ["positive", "neither"]
 
 
@@ -179,7 +193,7 @@ CANDIDATES = st.lists(
         content_sha256=st.sampled_from("xyz"),
         created_at=st.sampled_from([None, NOON, NOON + timedelta(hours=1)]),
         archived=st.sampled_from([False, False, True]),
-        messages=st.sampled_from([0, 2, 2]),
+        messages=st.sampled_from([[], chat("Hi"), chat("Hi")]),
         error=st.sampled_from([None, None, "timeout"]),
         broken=st.sampled_from([None, None, "orphan_output"]),
         attack_succeeded=st.sampled_from([None, False, True]),
@@ -187,6 +201,7 @@ CANDIDATES = st.lists(
         failed=st.sampled_from([[], ["m"]]),
         passed=st.sampled_from([[], ["m"]]),
         beginnings=st.sampled_from([[], [1], [1, 2], [1, 2, 3], [4]]),
+        required=st.just(["m"]),
     ),
     unique_by=lambda each: each.session_id,
     max_size=12,
@@ -196,14 +211,14 @@ CANDIDATES = st.lists(
 @given(CANDIDATES, st.randoms(use_true_random=False), st.integers(0, 4))
 @settings(max_examples=200)
 def test_every_session_is_decided_the_same_whatever_the_order(candidates, random, limit):
-    decisions = curate(candidates, ["m"], Bounds(limit))
+    decisions = curate(candidates, limit)
     assert [decision.session_id for decision in decisions] == [each.session_id for each in candidates]
     shuffled = list(candidates)
     random.shuffle(shuffled)
-    assert sorted(curate(shuffled, ["m"], Bounds(limit)), key=str) == sorted(decisions, key=str)
+    assert sorted(curate(shuffled, limit), key=str) == sorted(decisions, key=str)
     by_id = {each.session_id: each for each in candidates}
-    kept = [by_id[decision.session_id] for decision in decisions if decision.use == "positive"]
-    assert len({each.content_sha256 for each in kept}) == len(kept), "no content is kept twice"
+    kept = [by_id[decision.session_id].content_sha256 for decision in decisions if decision.use == "positive"]
+    assert len(set(kept)) == len(kept), "no content is kept twice"
     for decision in decisions:
-        good = by_id[decision.session_id].verdict
-        assert decision.use == "neither" or good == {"positive": "acceptable", "negative": "unacceptable"}[decision.use]
+        alone = by_id[decision.session_id].decision.use
+        assert decision.use in (alone, "neither"), "what others are takes a session out, and never turns it round"
