@@ -9,7 +9,7 @@ import csv
 import io
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -61,9 +61,7 @@ class Labels:
     def unknown(self, session_ids: set[str]) -> str:
         """A sentence on the labels that name none of the sessions; empty where there are none."""
         unknown = sorted(set(self.by_id) - session_ids)
-        if not unknown:
-            return ""
-        return f"{self.where}: {len(unknown)} labels name no session of this agent ({_some(map(repr, unknown), len(unknown))})."
+        return f"{self.where}: {len(unknown)} labels name no session of this agent ({_first(unknown)})." if unknown else ""
 
 
 def label_files(path: Path) -> list[Path]:
@@ -99,23 +97,19 @@ def read_labels(path: Path, key: PartitionKey) -> Labels:
     broken = 0
     for file in label_files(path):
         for row in _rows(file):
-            session_id = _text(row.get("session_id")) if row is not None else ""
-            if row is None or not session_id:
+            if row is None or not (session_id := _text(row.get("session_id"))):
                 broken += 1
-                continue
-            if not _is_of(row, key):
-                continue
-            said = _text(row.get("judgment"))
-            judgment = VERDICTS.get(said.casefold())
-            if judgment:
-                labels.by_id[session_id] = Label(judgment, _text(row.get("reason")))
-            elif said:
-                unknown[said[:40]] += 1
+            elif _is_of(row, key) and (word := _text(row.get("judgment"))):
+                if judgment := VERDICTS.get(word.casefold()):
+                    labels.by_id[session_id] = Label(judgment, _text(row.get("reason")))
+                else:
+                    unknown[word[:40]] += 1
     if broken:
         labels.notes.append(f"{path}: {broken} rows are no label (not JSON, or without a session_id) and were left out.")
     if unknown:
-        named = _some(map(repr, sorted(unknown)), len(unknown))
-        labels.notes.append(f"{path}: {unknown.total()} judgments are neither acceptable nor unacceptable ({named}) and were left out.")
+        labels.notes.append(
+            f"{path}: {unknown.total()} judgments are neither acceptable nor unacceptable ({_first(sorted(unknown))}) and were left out."
+        )
     return labels
 
 
@@ -172,9 +166,8 @@ def _text(value: Any) -> str:
     return "" if value is None else str(value).strip().encode("utf-8", "replace").decode("utf-8")
 
 
-def _some(names: Iterable[str], count: int) -> str:
-    shown = [name for name, _ in zip(names, range(_SHOWN), strict=False)]
-    return ", ".join(shown) + (", …" if count > _SHOWN else "")
+def _first(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names[:_SHOWN])) + (", …" if len(names) > _SHOWN else "")
 
 
 def _unreadable(path: Path, error: Exception) -> SettingsError:
