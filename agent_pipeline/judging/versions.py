@@ -79,8 +79,10 @@ class StoreVersions:
 
     def in_time(self, key: PartitionKey) -> StoreVersion | None:
         """The version of a partition; `None` where it would have to be computed and the look is out of time. Raises what `of` raises."""
+        if known := self._known(key):
+            return known
         late = self._deadline is not None and time.monotonic() > self._deadline
-        return None if late and not self._known(key) else self.of(key)
+        return None if late else self._computed(key)
 
     def of(self, key: PartitionKey) -> StoreVersion:
         """The version of a partition.
