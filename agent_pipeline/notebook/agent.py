@@ -6,21 +6,24 @@ The adapter is the one that the asset `sft_adapter` would train from the same ro
 import json
 import math
 import shutil
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from agent_pipeline.datasets.jsonl import write_atomically
 from agent_pipeline.errors import DataError, ModelError
 from agent_pipeline.evaluation.turns import Answering
 from agent_pipeline.notebook.coresets import CoresetSelector
 from agent_pipeline.notebook.models import base_model, copied_model
+from agent_pipeline.notebook.rl import judged_rows
 from agent_pipeline.notebook.samples import Row, rows_only
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.selection.buffer import OnlineContinualLearner
 from agent_pipeline.sessions.session import json_bytes
 from agent_pipeline.training.adapter import train_adapter
 from agent_pipeline.training.config import TrainingConfig
+from agent_pipeline.training.preference_adapter import METHODS, train_preferences
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -163,6 +166,32 @@ class AgentSFTTrainer:
             {**counts, "trained": report["rows"]["trained"]},
             report,
         )
+
+    def prefer(self, data: Iterable[Mapping[str, Any]], method: Literal["dpo", "kto"] = "dpo", **options: Any) -> TrainingResult:
+        """Train the adapter on from judgments, as `dpo_adapter` and `kto_adapter` do; the model in `output_dir` is replaced.
+
+        `data` are rows of `preference_dataset` (dpo) or `kto_dataset` (kto), `options` those of the asset. The kinds of decision are
+        watched on `eval_data`.
+
+        Raises:
+            ModelError: no adapter was trained or loaded.
+            DataError: too few rows can be trained on, or they made right decisions less probable from the start.
+            SettingsError: an option does not exist, or is out of range.
+        """
+        if self.model_path is None or not (self.model_path / "adapter_config.json").is_file():
+            raise ModelError("There is no adapter to train on from preferences: call train() with use_lora, or load_model(path), first.")
+        rows = judged_rows(data)
+        select = rows_only(self.config.eval_data, "select")[0] if self.config.eval_data is not None else []
+        out_dir = Path(self.config.output_dir).expanduser()
+        building = out_dir / f".{method}"
+        building.mkdir(parents=True, exist_ok=True)
+        config, base = METHODS[method].options(**options), base_model(self.config.base_model)
+        report = train_preferences(method, rows, base, self.model_path, config, building, select, progress=self._progress)
+        shutil.rmtree(out_dir / MODEL, ignore_errors=True)
+        building.rename(out_dir / MODEL)
+        self.model_path, self._loaded = out_dir / MODEL, None
+        counts = {"records": len(rows), "trained": report["rows"]["trained"]}
+        return TrainingResult(str(self.model_path), report["loss_last"], None, report["steps"], counts, report)
 
     def evaluate(self, data: Any = None, max_samples: int = 0, max_new_tokens: int = 96) -> EvalResult:
         """The model (before any training: the base model) on every assistant turn of `data`, or of the configuration's `eval_data`.

@@ -1,19 +1,28 @@
 """Learning from preferences and rewards: one configuration, as TRL's own for each algorithm that it holds stable.
 
-| `algorithm` | TRL's trainer | learns from |
+| `algorithm` | trainer | learns from |
 |---|---|---|
-| `dpo` | `DPOTrainer` | `prompt`, `chosen`, `rejected`: the table `preference_dataset` |
-| `kto` | `KTOTrainer` | `prompt`, `completion`, `label`: the table `kto_dataset` |
+| `dpo` | that of `dpo_adapter`: TRL's loss, the assistant's tokens alone | `prompt`, `chosen`, `rejected`: the table `preference_dataset` |
+| `kto` | that of `kto_adapter` | `prompt`, `completion`, `label`: the table `kto_dataset` |
 | `grpo`, `rloo` | `GRPOTrainer`, `RLOOTrainer` | `prompt`, and a reward of what the model answers |
 | `ppo` | `GRPOTrainer` | the same; `PPO` says what that is and isn't |
+
+`dpo` and `kto` on plain texts, which have no turns, take TRL's own trainers.
 """
 
+import itertools
+import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from agent_pipeline.errors import ArgumentError
+from agent_pipeline.errors import ArgumentError, DataError
+from agent_pipeline.notebook.models import base_model
+from agent_pipeline.progress import silent
+from agent_pipeline.training.config import probe_device
+from agent_pipeline.training.loading import load_model
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments
@@ -79,8 +88,6 @@ class RLTrainingConfig:
         """
         import trl
 
-        from agent_pipeline.training.config import probe_device
-
         if self.algorithm in _REWARDED and self.reward_model is None:
             raise ArgumentError(f"{self.algorithm} needs a reward_model: give a model's name, or a function of completions.")
         if self.algorithm == "ppo":
@@ -98,7 +105,14 @@ class RLTrainingConfig:
         return getattr(trl, f"{_TRAINERS[self.algorithm]}Config")(**(fixed | options))
 
     def trainer(self, model: Any, train_dataset: Any, tokenizer: Any, output_dir: str = "./rl_output", **options: Any) -> Any:
-        """TRL's trainer over a model (or its name) and a data set of the columns that the algorithm learns from. Raises as above."""
+        """The trainer over a model (or its name) and a data set of the columns that the algorithm learns from.
+
+        `dpo` and `kto` take chats as `dpo_adapter` and `kto_adapter` take them, with the model as it is now as the reference.
+
+        Raises as above, and DataError where no row can be trained on.
+        """
+        if self.algorithm in ("dpo", "kto") and not isinstance(next(iter(train_dataset), {}).get("prompt"), str):
+            return self._judged(model, judged_rows(train_dataset), tokenizer, output_dir, options)
         rewards = {"reward_funcs": self.reward_model} if self.algorithm in _REWARDED else {}
         return self.trainer_class(
             model=model,
@@ -107,3 +121,27 @@ class RLTrainingConfig:
             processing_class=tokenizer,
             **rewards,
         )
+
+    def _judged(self, model: Any, rows: list[dict[str, Any]], tokenizer: Any, output_dir: str, options: dict[str, Any]) -> Any:
+        from agent_pipeline.training.preference_adapter import METHODS
+        from agent_pipeline.training.preferences import with_reference
+        from agent_pipeline.training.trainers.dpo import Dpo
+        from agent_pipeline.training.trainers.kto import Kto
+        from agent_pipeline.training.trainers.preferences import preference_trainer
+
+        arguments: Any = self.to_trl_config(output_dir, **({"gradient_accumulation_steps": 1} | options))
+        encoded = METHODS[self.algorithm].encode(tokenizer, rows, arguments.max_length or sys.maxsize, silent)
+        if not encoded.rows:
+            raise DataError(f"None of {len(rows)} rows can be trained on. {encoded.first_dropped}".rstrip())
+        if isinstance(model, str):
+            model = load_model(base_model(model), probe_device())
+        anchor = dict(zip(getattr(arguments, "loss_type", ()), getattr(arguments, "loss_weights", None) or repeat(1.0), strict=False))
+        objective = Dpo(self.kl_coef, anchor.get("sft", 0.0)) if self.algorithm == "dpo" else Kto(self.kl_coef)
+        return preference_trainer(model, with_reference(model, encoded.rows), objective, arguments, silent)
+
+
+def judged_rows(data: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Pairs or judged completions of the split `train`, with the names of our tables; a record without a split counts as one of it."""
+    names = ({"row_id": str(place), "session_id": str(place), "split": "train", "tools": None} for place in itertools.count())
+    rows = [name | dict(record) for name, record in zip(names, data, strict=False)]
+    return [row for row in rows if row["split"] == "train"]

@@ -17,6 +17,7 @@ from agent_pipeline.training.encoding import encode_rows
 from agent_pipeline.training.loading import load_model
 from agent_pipeline.training.templates import load_tokenizer
 from agent_pipeline.training.trainers.sft import build_trainer
+from agent_pipeline_tests.training.test_preferences import pair
 from agent_pipeline_tests.training.world import row
 
 pytestmark = pytest.mark.slow
@@ -183,3 +184,14 @@ def test_online_training_replays_earlier_batches_and_then_earlier_trainings(trai
 def test_what_cannot_work_is_said_at_once(options, what):
     with pytest.raises(SettingsError, match=what):
         AgentSFTConfig("base", ROWS, **options)
+
+
+def test_an_adapter_is_trained_on_from_pairs_and_a_base_model_is_not(train, tmp_path):
+    trainer, imitated = train(tmp_path, use_lora=True)
+    before = weights(imitated)
+    result = trainer.prefer([pair(number) for number in range(4)], min_rows=2, max_steps=1, learning_rate=1e-3)
+    after = weights(result)
+    assert result.steps == 1 and result.counts == {"records": 4, "trained": 4}
+    assert before.keys() == after.keys() and any((before[name] != after[name]).any() for name in before)
+    with pytest.raises(ModelError, match="train"):
+        AgentSFTTrainer(trainer.config).prefer([pair(0)])

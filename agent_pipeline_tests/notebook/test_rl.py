@@ -6,9 +6,11 @@ import pytest
 from datasets import Dataset
 
 from agent_pipeline import RLTrainingConfig
+from agent_pipeline.errors import DataError
 from agent_pipeline.training.config import probe_device
 from agent_pipeline.training.loading import load_model
 from agent_pipeline.training.templates import load_tokenizer
+from agent_pipeline_tests.training.test_preferences import pair
 
 pytestmark = pytest.mark.slow
 
@@ -55,6 +57,21 @@ def test_two_steps_of_each_algorithm(tiny_base, tmp_path, algorithm):
         trainer.train()
     assert trainer.state.global_step == 2 and trainer.args.beta == 0.2
     assert type(trainer).__name__.lower().startswith("grpo" if algorithm == "ppo" else algorithm)
+
+
+def test_dpo_of_a_recipe_trains_no_tool_results(tiny_base, tmp_path):
+    tokenizer, _ = load_tokenizer(tiny_base.path)
+    config = RLTrainingConfig("dpo").trainer(load_model(tiny_base, probe_device()), [pair(0)], tokenizer, str(tmp_path), max_length=512)
+    (example,) = config.train_dataset
+    for encoded in example.rows:
+        said = tokenizer.decode([token for token, trained in zip(encoded.input_ids, encoded.trained, strict=True) if trained])
+        assert "weather" in said and "RESULT" not in said and "sunny" not in said
+
+
+def test_rows_that_cannot_be_trained_on_are_one_sentence(tiny_base, tmp_path):
+    tokenizer, _ = load_tokenizer(tiny_base.path)
+    with pytest.raises(DataError, match="None of 1 rows"):
+        RLTrainingConfig("dpo").trainer(load_model(tiny_base, probe_device()), [pair(0)], tokenizer, str(tmp_path), max_length=20)
 
 
 def test_ppo_says_what_it_is_and_what_it_is_not(tmp_path):
