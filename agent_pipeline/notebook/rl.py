@@ -111,7 +111,7 @@ class RLTrainingConfig:
 
         Raises as above, and DataError where no row can be trained on.
         """
-        if self.algorithm in ("dpo", "kto") and not isinstance(next(iter(train_dataset), {}).get("prompt"), str):
+        if self.algorithm in ("dpo", "kto") and not _of_texts(train_dataset):
             return self._judged(model, judged_rows(train_dataset), tokenizer, output_dir, options)
         rewards = {"reward_funcs": self.reward_model} if self.algorithm in _REWARDED else {}
         return self.trainer_class(
@@ -138,6 +138,10 @@ class RLTrainingConfig:
         anchor = dict(zip(getattr(arguments, "loss_type", ()), getattr(arguments, "loss_weights", None) or repeat(1.0), strict=False))
         objective = Dpo(self.kl_coef, anchor.get("sft", 0.0)) if self.algorithm == "dpo" else Kto(self.kl_coef)
         return preference_trainer(model, with_reference(model, encoded.rows), objective, arguments, silent)
+
+
+def _of_texts(data: Iterable[Mapping[str, Any]]) -> bool:
+    return any(isinstance(record.get("prompt"), str) for record in itertools.islice(data, 1))
 
 
 def judged_rows(data: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -56,7 +56,8 @@ def test_two_steps_of_each_algorithm(tiny_base, tmp_path, algorithm):
         )
         trainer.train()
     assert trainer.state.global_step == 2 and trainer.args.beta == 0.2
-    assert type(trainer).__name__.lower().startswith("grpo" if algorithm == "ppo" else algorithm)
+    kinds = {"dpo": "preference", "kto": "preference", "ppo": "grpo"}
+    assert type(trainer).__name__.lower().startswith(kinds.get(algorithm, algorithm))
 
 
 def test_dpo_of_a_recipe_trains_no_tool_results(tiny_base, tmp_path):
