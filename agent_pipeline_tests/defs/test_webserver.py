@@ -56,7 +56,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def _wait(url: str, process: subprocess.Popen[bytes]) -> None:
-    until = time.monotonic() + 120
+    until = time.monotonic() + 600
     while time.monotonic() < until:
         assert process.poll() is None, "the web server ended before it answered"
         try:
@@ -65,7 +65,7 @@ def _wait(url: str, process: subprocess.Popen[bytes]) -> None:
             time.sleep(0.3)
         else:
             return
-    raise AssertionError("the web server did not answer within two minutes")
+    raise AssertionError("the web server did not answer within ten minutes")
 
 
 def _query(server: str, query: str) -> dict:
