@@ -42,8 +42,8 @@ def test_what_was_planted_in_the_sample_is_found_and_counted(bench: Bench, parti
 
 
 def test_a_materialization_shows_counts_schema_preview_and_a_picture_but_no_private_text(bench: Bench) -> None:
-    result = bench.run("shop/support", *CHEAP)
-    with sqlite3.connect(bench.store / "sessions/shop/support/sessions.db") as connection:
+    result = bench.run("shop/intern", *CHEAP)
+    with sqlite3.connect(bench.store / "sessions/shop/intern/sessions.db") as connection:
         said = next(text for (text,) in connection.execute("SELECT msg_json FROM history") if "@" in text)
     email = next(word.strip('",.]}') for word in said.split() if "@" in word)
     shown = {}

@@ -61,6 +61,7 @@ def test_a_coreset_is_an_index_of_the_training_rows_with_its_coverage(bench):  #
     assert later["embeddings"].data == {"computed": 5, "kept": 120, "fitted": 0}
 
 
+@pytest.mark.slow
 def test_the_base_models_hidden_states_place_rows_in_a_process_of_their_own_and_only_new_ones(bench, monkeypatch, tiny_base):  # noqa: F811
     given = worker_here(monkeypatch)
     config = {"embeddings": "hidden_states", "base_model": str(tiny_base.path), "strategy": "diversity", "target_size": 8}
