@@ -133,7 +133,7 @@ def evaluate(params: Params, progress: Progress = silent) -> Result:
     return build(evaluate, params, "evaluation", made_from, make, [adapter])
 
 
-@task(version=2, libraries=(*MODELS, "gguf", "xllamacpp"))
+@task(version=3, libraries=(*MODELS, "gguf", "xllamacpp"))
 def export(params: Params, progress: Progress = silent) -> Result:
     """The adapter merged into its base, as GGUF files that a real llama.cpp has loaded and answered from."""
     from agent_pipeline.evaluation.heldout import heldout_rows

@@ -99,17 +99,17 @@ def export_whole(
         progress(number, steps, f"export: writing {kind}")
         files[kind] = convert(whole.path, out_dir / f"model-{kind}.gguf", kind, llama_cpp_path, name)
 
-    progress(1 + len(outtypes), steps, "export: answers of the merged model")
-    model = load_model(whole, EXACT)
-    expected = parity.merged_answers(model, tokenizer, asked, max_new_tokens)
     needed = parity.context_needed(asked, max_new_tokens)
-    answers, template, limit = {}, {}, None
-    for number, (kind, path) in enumerate(files.items(), 2 + len(outtypes)):
-        progress(number, steps, f"export: checking {kind}")
+    answered, template, limit = {}, {}, None
+    for number, (kind, path) in enumerate(files.items(), 1 + len(outtypes)):
+        progress(number, steps, f"export: answers of {kind}")
         with LlamaCpp(path, n_ctx=needed) as llama:
             template[kind] = parity.check_template(llama, tokenizer, conversations) if has_template else None
-            answers[kind] = parity.compare_answers(llama, model, tokenizer, asked, expected, max_new_tokens)
+            answered[kind] = parity.gguf_answers(llama, asked, max_new_tokens)
             limit = llama.context_length
+    progress(1 + 2 * len(outtypes), steps, "export: comparing with the merged model")
+    model = load_model(whole, EXACT)
+    answers = parity.compare_answers(model, tokenizer, asked, answered)
 
     ends = probe(tokenizer, tokenizer.chat_template).stops if has_template else ()
     family = family_of(ends, model.config.model_type)

@@ -5,16 +5,18 @@ up to a stated tolerance: weights are rounded, so where the two likeliest tokens
 there. Such a parting is counted apart from others. Quantised answers differ more often; their rates are reported.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from agent_pipeline.errors import DataError, ExportError
-from agent_pipeline.evaluation.generate import generate
+from agent_pipeline.evaluation.greedy import verified_beginning
 from agent_pipeline.export.llama import Completion, LlamaCpp
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.sessions.session import Message
+from agent_pipeline.training.losses import token_scores
+from agent_pipeline.training.masks import Encoded
 from agent_pipeline.training.rendering import render
 
 if TYPE_CHECKING:
@@ -110,13 +112,13 @@ def check_template(
     return {"texts": texts, "tokens": tokens}
 
 
-def merged_answers(
-    model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", asked: list[Prompt], max_new_tokens: int, progress: Progress = silent
-) -> list[Completion]:
-    """The merged model's greedy answers, one prompt at a time (no padding, whose masks would be one more difference)."""
-    limits, text = [max_new_tokens] * len(asked), "answers of the merged model"
-    tokens = generate(model, [prompt.ids for prompt in asked], limits, end_ids(model, tokenizer), progress, text, batch=1)
-    return [Completion(tokens=new, stopped=len(new) < max_new_tokens) for new in tokens]
+def gguf_answers(llama: LlamaCpp, asked: list[Prompt], max_new_tokens: int, progress: Progress = silent) -> list[Completion]:
+    """The greedy answers of a GGUF."""
+    answers = []
+    for number, prompt in enumerate(asked, 1):
+        answers.append(llama.greedy(prompt.ids, max_new_tokens))
+        progress(number, len(asked), f"answers of {llama.path.name}")
+    return answers
 
 
 def end_ids(model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase") -> set[int]:
@@ -127,34 +129,53 @@ def end_ids(model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase") -> s
 
 
 def compare_answers(
-    llama: LlamaCpp,
     model: "PreTrainedModel",
     tokenizer: "PreTrainedTokenizerBase",
     asked: list[Prompt],
-    expected: list[Completion],
-    max_new_tokens: int,
+    answers: Mapping[str, list[Completion]],
     progress: Progress = silent,
-) -> dict[str, Any]:
-    """Greedy answers of a GGUF against the merged model's, each mismatch explained.
+) -> dict[str, dict[str, Any]]:
+    """By name, the greedy answers of a GGUF against the merged model's, each mismatch explained.
+
+    The merged model generates nothing: its greedy answer is the GGUF's exactly where, at each position of that, the likeliest token is the
+    next one. One pass over all answers says so, and gives the first token that differs.
 
     `rate`: share of exact ones; `agreement`: share of those that are exact or part at a near-tie.
     """
-    mismatches = []
-    for number, (prompt, answer) in enumerate(zip(asked, expected, strict=True), 1):
-        got = llama.greedy(prompt.ids, max_new_tokens)
-        if got != answer:
-            mismatches.append({"prompt": number, **explain(model, tokenizer, prompt.ids, answer, got)})
-        progress(number, len(asked), f"answers of {llama.path.name}")
-    exact = len(asked) - len(mismatches)
-    ties = sum(mismatch["near_tie"] for mismatch in mismatches)
-    return {
-        "prompts": len(asked),
-        "exact": exact,
-        "rate": round(exact / len(asked), 4),
-        "near_ties": ties,
-        "agreement": round((exact + ties) / len(asked), 4),
-        "mismatches": mismatches,
-    }
+    ends = end_ids(model, tokenizer)
+    # One token more than a stopped answer has: what the model finds likeliest there must be an end.
+    targets = {name: [[*each.tokens, *([min(ends)] if each.stopped else [])] for each in some] for name, some in answers.items()}
+    rows = [
+        Encoded([*prompt.ids, *target], [False] * len(prompt.ids) + [True] * len(target), [])
+        for some in targets.values()
+        for prompt, target in zip(asked, some, strict=True)
+    ]
+    scores = iter(token_scores(model, rows, progress))
+    report = {}
+    for name, some in answers.items():
+        mismatches = []
+        for number, (prompt, answer) in enumerate(zip(asked, some, strict=True), 1):
+            found = next(scores)
+            merged = merged_answer(answer, found.best.tolist() if found else [], ends)
+            if merged != answer:
+                mismatches.append({"prompt": number, **explain(model, tokenizer, prompt.ids, merged, answer)})
+        exact = len(asked) - len(mismatches)
+        ties = sum(mismatch["near_tie"] for mismatch in mismatches)
+        report[name] = {
+            "prompts": len(asked),
+            "exact": exact,
+            "rate": round(exact / len(asked), 4),
+            "near_ties": ties,
+            "agreement": round((exact + ties) / len(asked), 4),
+            "mismatches": mismatches,
+        }
+    return report
+
+
+def merged_answer(answer: Completion, best: Sequence[int], ends: Collection[int]) -> Completion:
+    """The merged model's answer up to and with the first token that is not the GGUF's; `best` are its likeliest tokens along that."""
+    tokens, stopped = verified_beginning([*answer.tokens, *([min(ends)] if answer.stopped else [])], best, ends)
+    return Completion(tokens=tokens, stopped=stopped)
 
 
 def explain(

@@ -13,7 +13,8 @@ that needs another one for training says so with `template`. What a model writes
 | `<\\|tool_call\\|>[{"name": …}]<\\|/tool_call\\|>`, `functools[{"name": …}]` | `phi` |
 | `<\\|channel\\|>commentary to=functions.name<\\|message\\|>{…}<\\|call\\|>` | `gpt-oss` (harmony) |
 | `<｜tool▁call▁begin｜>function<｜tool▁sep｜>name`, a block of JSON; V3.1: `name<｜tool▁sep｜>{…}` | `deepseek` |
-| a block `tool_code` of Python, or Python between `<\\|python_start\\|>` and `<\\|python_end\\|>` | `gemma`, Llama 4 |
+| a block `tool_code` of Python; Gemma 4: `<\\|tool_call>call:name{key:2}<tool_call\\|>` | `gemma` |
+| Python between `<\\|python_start\\|>` and `<\\|python_end\\|>`, `<\\|tool_call_start\\|>` and `<\\|tool_call_end\\|>` | Llama 4, LFM2 |
 | nothing but JSON calls, or a list `[name(key=value)]`, if each name is a tool of the row | any: Llama 3.x, xLAM |
 
 Thoughts (`<think>…</think>`, `[THINK]…[/THINK]`) are left out before. Any other text is an answer.
@@ -110,7 +111,7 @@ FAMILIES = (
     ),
     Family("mistral", ("</s>",), notations.read_mistral, None, ("mistral", "mixtral"), "mistral"),
     Family("llama", ("<|eot_id|>",), notations.read_llama, None, ("llama",), "llama3.1"),
-    Family("gemma", ("<end_of_turn>",), notations.read_python, None, ("gemma", "gemma2", "gemma3", "gemma3_text"), "gemma2"),
+    Family("gemma", ("<end_of_turn>", "<turn|>"), notations.read_gemma, None, ("gemma", "gemma2", "gemma3", "gemma3_text"), "gemma2"),
     Family("gpt-oss", ("<|return|>", "<|call|>"), notations.read_harmony, None, ("gpt_oss",), "gpt-oss"),
     Family("deepseek", ("<｜end▁of▁sentence｜>",), notations.read_deepseek, None, ("deepseek_v2", "deepseek_v3"), "deepseek-v3"),
     Family("glm", ("<|observation|>",), notations.read_tagged, None, ("glm", "glm4", "glm4_moe"), "glm4"),

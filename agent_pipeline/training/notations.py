@@ -209,13 +209,15 @@ def read_deepseek(text: str, schemas: Schemas) -> Reading | None:
     return Reading(places or [None], words.partition("<｜tool▁call▁begin｜>")[0])
 
 
-_PYTHON_MARKS = re.compile(r"<\|python_start\|>(.*?)(?:<\|python_end\|>|$)|```tool_code\n(.*?)(?:```|$)", re.DOTALL)
+_PYTHON_MARKS = re.compile(
+    r"(?:<\|python_start\|>|<\|tool_call_start\|>|```tool_code\n)(.*?)(?:<\|python_end\|>|<\|tool_call_end\|>|```|$)", re.DOTALL
+)
 
 
 def read_python(text: str, schemas: Schemas) -> Reading | None:
-    """Calls of functions: between Llama 4's marks, or in Gemma's block `tool_code`."""
+    """Calls of functions: between Llama 4's marks or LFM2's, or in Gemma 3's block `tool_code`."""
     found = list(_PYTHON_MARKS.finditer(text))
-    return Reading([python_calls(match[1] or match[2] or "", schemas) for match in found], text[: found[0].start()]) if found else None
+    return Reading([python_calls(match[1], schemas) for match in found], text[: found[0].start()]) if found else None
 
 
 def python_calls(text: str, schemas: Schemas) -> Calls:
@@ -251,6 +253,28 @@ def _literal(node: ast.expr) -> Any:
     if isinstance(node, ast.Name):  # JSON's words among Python's
         return {"true": True, "false": False, "null": None}[node.id] if node.id in ("true", "false", "null") else ast.literal_eval(node)
     return ast.literal_eval(node)
+
+
+_GEMMA = re.compile(r"<\|tool_call>call:([\w.-]+)(\{.*?)(?:<tool_call\|>|$)", re.DOTALL)
+
+
+def read_gemma(text: str, schemas: Schemas) -> Reading | None:
+    """Gemma 4: `<|tool_call>call:name{key:<|"|>text<|"|>,other:2}<tool_call|>`; else as Python."""
+    words, mark, _ = text.partition("<|tool_call>")
+    if not mark:
+        return read_python(text, schemas)
+    found = _GEMMA.findall(text)
+    return Reading(
+        [json_calls(f'{{"name": {json.dumps(name)}, "arguments": {_gemma_json(body)}}}') for name, body in found] or [None], words
+    )
+
+
+def _gemma_json(body: str) -> str:
+    """Keys and texts in JSON's quotes."""
+    parts = body.split('<|"|>')
+    keys = (re.sub(r"([{,]\s*)([\w.-]+)\s*:", r'\1"\2":', part) for part in parts[::2])
+    texts = (json.dumps(part) for part in parts[1::2])
+    return "".join(key + text for key, text in zip(keys, [*texts, ""], strict=False))
 
 
 _BLOCK = re.compile(r"```(?:json|python)?\s*\n(.*?)\n?```", re.DOTALL)

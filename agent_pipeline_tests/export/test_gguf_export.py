@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from agent_pipeline.errors import DataError, ExportError, ModelError
+from agent_pipeline.evaluation.generate import generate
 from agent_pipeline.export import parity
 from agent_pipeline.export.converter import convert
 from agent_pipeline.export.gguf_export import export, export_whole
@@ -65,10 +66,16 @@ def test_a_changed_model_is_found_out_and_explained(exported, tiny, tmp_path, to
     merge_adapter(model_at(tiny["base"]), tiny["adapter"], tmp_path / "merged", [[1, 2, 3]])
     model = load_model(model_at(tmp_path / "merged"), EXACT)
     asked = parity.prompts(tokenizer, CONVERSATIONS)
-    expected = parity.merged_answers(model, tokenizer, asked, 8)
     with LlamaCpp(gguf, n_ctx=1024) as llama:
         parity.check_template(llama, tokenizer, CONVERSATIONS)
-        found = parity.compare_answers(llama, model, tokenizer, asked, expected, 8)
+        answers = parity.gguf_answers(llama, asked, 8)
+    found = parity.compare_answers(model, tokenizer, asked, {"f16": answers})["f16"]
+    plain = generate(model, [prompt.ids for prompt in asked], [8] * len(asked), parity.end_ids(model, tokenizer), batch=1)
+    exact = [tokens == answer.tokens and (len(tokens) < 8) == answer.stopped for tokens, answer in zip(plain, answers, strict=True)]
+    assert found["exact"] == sum(exact)
+    for mismatch in found["mismatches"]:
+        at, tokens = mismatch["position"], plain[mismatch["prompt"] - 1]
+        assert mismatch["merged_token"] == (tokenizer.decode([tokens[at]]) if at < len(tokens) else "<end>")
     assert found["rate"] < 0.5 and found["prompts"] == found["exact"] + len(found["mismatches"])
     mismatch = found["mismatches"][0]
     assert mismatch["merged_token"] != mismatch["gguf_token"] and mismatch["logit_gap"] > 0
