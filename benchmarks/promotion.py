@@ -130,11 +130,11 @@ KINDS = (
 
 
 def planted() -> None:
-    print("\n| candidate | promoted | rejected | reasons |\n|---|---:|---:|---|")
+    print("\n| candidate | promoted | rejected | reasons against it |\n|---|---:|---:|---|")
     for kind in KINDS:
         decisions = [harmful(kind, seed) for seed in range(20)]
         outcomes = Counter(each.outcome for each in decisions)
-        reasons = Counter(reason.name for each in decisions for reason in each.reasons if reason.against == "reject")
+        reasons = Counter(reason.name for each in decisions for reason in each.reasons if reason.against != "promote")
         said = ", ".join(f"{name} {count}" for name, count in reasons.most_common(4))
         print(f"| {kind} | {outcomes['promote']} of 20 | {outcomes['reject']} | {said} |")
 

@@ -22,6 +22,7 @@ for command in (
     checking.check,
     running.materialize,
     champions.promote,
+    champions.hold,
     champions.rollback,
     champions.champions,
     stores.review,

@@ -1,14 +1,20 @@
-"""The commands that choose what is served: promote, rollback, champions."""
+"""The commands that choose what is served: promote, hold, rollback, champions."""
 
 from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markdown import Markdown
+from rich.markup import escape
 from rich.table import Table
 
 from agent_pipeline.config.settings import load_settings
+from agent_pipeline.evaluation.promotion_report import headline, page, summary
 from agent_pipeline.export import serving
-from agent_pipeline.keys import parse_key
+from agent_pipeline.export.deciding import hold as hold_back
+from agent_pipeline.export.ledger import EXPORT, last_decision, ledger
+from agent_pipeline.keys import PartitionKey, parse_key
+from agent_pipeline.storage.lake import Lake
 from agent_pipeline.storage.pointers import Entry
 
 console = Console()
@@ -35,19 +41,54 @@ def rollback(
     _print_champion(partition, serving.rollback(load_settings().open_lake(), parse_key(partition), to, why))
 
 
+def hold(
+    partition: PARTITION,
+    identity: Annotated[str, typer.Argument(help="First digits of an export's identity, or its adapter's; without it, the latest.")] = "",
+    why: WHY = "",
+) -> None:
+    """Hold an export back: it is not promoted by itself, and what is served stays."""
+    record = hold_back(load_settings().open_lake(), parse_key(partition), identity, why)
+    console.print(f"{_short(record.candidate)} of {partition} is held back.", highlight=False)
+
+
 def champions(
     partition: Annotated[str | None, typer.Argument(help="project/agent, for its history.")] = None,
 ) -> None:
-    """Show the champion and the latest export of every partition, or the history of one."""
+    """Show the champion, the latest export and its decision of every partition; or the history and all decisions of one."""
     lake = load_settings().open_lake()
     if partition:
-        entries = [(str(entry.generation), entry) for entry in lake.history(serving.EXPORT, parse_key(partition))]
-    else:
-        entries = [(str(key), entry) for key, entry in serving.champions(lake)]
-    table = Table("no." if partition else "partition", "champion", "latest", "moved", "when", "who", "why")
-    for name, entry in entries:
-        table.add_row(name, _short(entry.champion), _short(entry.latest), entry.moved, entry.when, entry.who, entry.why)
+        _print_history(lake, parse_key(partition))
+        return
+    table = Table("partition", "champion", "latest", "decision on the latest", "moved", "when", "who", "why")
+    for key, entry in serving.champions(lake):
+        decided = last_decision(lake, key, entry.latest) if entry.latest else None
+        outcome = headline(decided.decision) if decided else "none"
+        if outcome == "promote" and entry.champion != entry.latest:
+            outcome = "promote: it waits for you"
+        table.add_row(str(key), _short(entry.champion), _short(entry.latest), outcome, entry.moved, entry.when, entry.who, entry.why)
     console.print(table)
+
+
+def _print_history(lake: Lake, key: PartitionKey) -> None:
+    history = Table("no.", "champion", "latest", "moved", "when", "who", "why", title="history", title_justify="left")
+    for entry in lake.history(EXPORT, key):
+        history.add_row(
+            str(entry.generation), _short(entry.champion), _short(entry.latest), entry.moved, entry.when, entry.who, escape(entry.why)
+        )
+    columns = ("no.", "when", "candidate", "against", "gain (95 %)", "p", "allowed", "decision")
+    decisions = Table(*columns, title="decisions", title_justify="left")
+    for record in (records := ledger(lake, key).records()):
+        decision = record.decision
+        gains = [each for each in decision.figures if each.name == "gain" and each.tasks > 1]
+        gain = "".join(f"{each.difference:+.3f} [{each.low:+.3f}, {each.high:+.3f}]" for each in gains)
+        chances = [f"{value:.2g}" if decision.p is not None and value is not None else "" for value in (decision.p, decision.error)]
+        rival = _short(record.champion) if record.champion else "base"
+        said = escape(record.why or summary(decision))
+        decisions.add_row(str(record.number), record.when, _short(record.candidate), rival, gain, *chances, said)
+    console.print(history, decisions)
+    if records:
+        last = records[-1]
+        console.print(Markdown(page(last.decision, last.test, "champion" if last.champion else "base")))
 
 
 def _print_champion(partition: str, entry: Entry) -> None:

@@ -8,6 +8,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from agent_pipeline.compute.building import asked_lake, build, find_artifact
 from agent_pipeline.compute.registry import TASKS, Params, Result, task
 from agent_pipeline.errors import DataError
@@ -20,7 +22,7 @@ from agent_pipeline.training.base_model import BaseModel, resolve_base_model
 from agent_pipeline.training.chain import SKIPPED, adapter_of
 from agent_pipeline.training.identity import adapter_origin, rows_made_from
 
-__all__ = ["TASKS", "embed", "episodes", "evaluate", "export", "losses", "prefer", "train"]
+__all__ = ["TASKS", "canaries", "compare", "embed", "episodes", "evaluate", "export", "losses", "prefer", "train"]
 
 MODELS = ("torch", "transformers", "peft")
 
@@ -110,14 +112,15 @@ def prefer(params: Params, progress: Progress = silent) -> Result:
     return build(prefer, params, adapter_of(method), made_from, make, [reference])
 
 
-@task(version=2, libraries=MODELS)
+@task(version=3, libraries=MODELS)
 def evaluate(params: Params, progress: Progress = silent) -> Result:
-    """Base against adapter on the held-out rows."""
+    """Base against adapter on the held-out rows, those of the split `test` unless the configuration names another."""
     from agent_pipeline.evaluation.evaluate import evaluate as evaluate_adapter
     from agent_pipeline.evaluation.heldout import heldout_rows
     from agent_pipeline.selection.tables import dataset_rows
 
-    rows, adapter = heldout_rows(*asked_lake(params)), find_artifact(params, params["adapter"])
+    split = params["config"].get("split", "test")
+    rows, adapter = heldout_rows(*asked_lake(params), split), find_artifact(params, params["adapter"])
     base = _base_of(params, adapter)
     made_from = {"adapter": adapter.identity, "config": params["config"], **rows_made_from(rows)}
     shown = list(dataset_rows(*asked_lake(params))) if params["config"]["sessions_in_prompt"] else []
@@ -126,8 +129,8 @@ def evaluate(params: Params, progress: Progress = silent) -> Result:
 
     def make(folder: Path) -> dict[str, Any]:
         report = evaluate_adapter(rows, base, adapter.path, **params["config"], sessions=shown, progress=progress)
-        samples = report.pop("samples")
-        (folder / "samples.json").write_text(json.dumps(samples, indent=1, ensure_ascii=False), encoding="utf-8")
+        for name in ("samples", "row_losses"):
+            (folder / f"{name}.json").write_text(json.dumps(report.pop(name), indent=1, ensure_ascii=False), encoding="utf-8")
         return report
 
     return build(evaluate, params, "evaluation", made_from, make, [adapter])
@@ -210,6 +213,48 @@ def episodes(params: Params, progress: Progress = silent) -> Result:
         return report
 
     return build(episodes, params, "episodes", made_from, make, [adapter])
+
+
+@task(version=1, libraries=MODELS)
+def canaries(params: Params, progress: Progress = silent) -> Result:
+    """Base and adapter on questions beside the agent's job, with and without its tools."""
+    from agent_pipeline.evaluation.canaries import FILE, QUESTIONS, ask
+
+    adapter = find_artifact(params, params["adapter"])
+    row: dict[str, Any] = next(dataset_rows(*asked_lake(params), ("select", "test")), {})
+    tools = row.get("tools") or []
+    made_from = {"adapter": adapter.identity, "questions_sha256": sha256_of(list(QUESTIONS.items())), "tools_sha256": sha256_of(tools)}
+
+    def make(folder: Path) -> dict[str, Any]:
+        asked = ask(_base_of(params, adapter), adapter.path, tools, progress)
+        (folder / FILE).write_bytes(msgspec.json.encode(asked))
+        return {name: sum(getattr(each, name) for each in asked) for name in ("base", "candidate")} | {"of": len(asked)}
+
+    return build(canaries, params, "canaries", made_from, make, [adapter])
+
+
+@task(version=1)
+def compare(params: Params, progress: Progress = silent) -> Result:
+    """Candidate and champion on the rows of the split `select`, the champion on those of `test` and in the candidate's episodes; canaries.
+
+    The identities of what a promotion is decided on; null where there is no such row, no champion or no world. What is there is reused."""
+    candidate, champion, play = params["candidate"], params["champion"], params["play"]
+    on_test = params["evaluation"]
+    on_select = on_test | {"split": "select", "max_samples": params["select_turns"], "own_template": False, "sessions_in_prompt": 0}
+    has_select = any(True for _ in dataset_rows(*asked_lake(params), ("select",)))
+
+    def evaluated(adapter: dict[str, str] | None, config: dict[str, Any]) -> str | None:
+        return evaluate.run(params | {"adapter": adapter, "config": config}, progress)["identity"] if adapter else None
+
+    bases = [find_artifact(params, each).manifest["made_from"]["base_model"] for each in (candidate, champion) if each]
+    return {
+        "candidate": evaluated(candidate, on_select) if has_select else None,
+        "champion": evaluated(champion, on_select) if has_select else None,
+        "champion_on_test": evaluated(champion, on_test),
+        "champion_episodes": episodes.run(params | play | {"adapter": champion}, progress)["identity"] if play else None,
+        "canaries": canaries.run(params | {"adapter": candidate}, progress)["identity"],
+        "same_base": len(set(bases)) == 1,
+    }
 
 
 def _base(params: Params) -> BaseModel:

@@ -68,7 +68,7 @@ def parity_table(report: dict[str, Any]) -> dg.MetadataValue:
     return dg.MetadataValue.md("\n".join(lines))
 
 
-@dg.asset(**asset_options("exports", {"llama", "file"}, ARTIFACTS, options=OllamaConfig), deps=["episodes"])
+@dg.asset(**asset_options("exports", {"llama", "file"}, ARTIFACTS, options=OllamaConfig), deps=["champion"])
 def ollama_model(context: dg.AssetExecutionContext, gguf_export: Artifact, workspace: dg.ResourceParam[Workspace]) -> dg.MaterializeResult:
     """A Modelfile for the model that is served, and that model in Ollama where there is an `ollama` command.
 

@@ -27,6 +27,9 @@ from agent_pipeline.training.loading import load_model
 from agent_pipeline.training.losses import mean_loss
 from agent_pipeline.training.templates import load_tokenizer
 
+SAMPLES, ROW_LOSSES = "samples.json", "row_losses.json"
+"""Files of an evaluation: what both models did at each turn, and their loss on each row."""
+
 
 def evaluate(
     rows: list[dict[str, Any]],
@@ -50,7 +53,7 @@ def evaluate(
 
     The report: `n` and `counts`; for `base` and `adapter` the held-out loss (nats an assistant token), the AUC of their decisions and the
     means of `comparison.METRICS`; their `differences` (adapter − base) with 95 % intervals over tasks; `rivals`, the base asked otherwise;
-    `by_tool`; `examples`; `samples`, one entry a turn. No times.
+    `by_tool`; `examples`; `samples`, one entry a turn; `row_losses`, one a row. No times.
 
     Raises:
         DataError: no held-out turn is left.
@@ -128,6 +131,15 @@ def evaluate(
         ),
         "examples": _examples(entries),
         "samples": entries,
+        "row_losses": [
+            {
+                "row_id": row["row_id"],
+                "task_key": row["task_key"],
+                "tokens": passes["base"].losses[index].trained_tokens,
+                **{name: read.losses[index].loss for name, read in passes.items()},
+            }
+            for index, (row, _) in enumerate(rows_that_fit)
+        ],
     }
 
 
@@ -167,6 +179,7 @@ def _entry(question: Question, models: dict[str, tuple[Reply, Score, float | Non
         "prompt_tail": f"{last['role']}: {(last.get('content') or '')[-300:]}",
         "expected": as_text(sample),
         "expected_class": sample.turn_class,
+        "expected_tool": sample.calls[0].name if sample.calls else None,
         **{f"{name}_said": reply.text for name, (reply, _, _) in models.items()},
         **{name: {**asdict(scored), "right": scored.right, "call_probability": chance} for name, (_, scored, chance) in models.items()},
     }

@@ -6,6 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from agent_pipeline.datasets.splits import Split
 from agent_pipeline.errors import DataError
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.selection.tables import DATASET, dataset_rows
@@ -14,18 +15,18 @@ from agent_pipeline.sessions.tables import stored_batches, to_rows
 from agent_pipeline.storage.lake import Lake
 
 
-def heldout_rows(lake: Lake, key: PartitionKey) -> list[dict[str, Any]]:
-    """The rows of `sft_dataset` in the split `test`.
+def heldout_rows(lake: Lake, key: PartitionKey, split: Split = "test") -> list[dict[str, Any]]:
+    """The rows of `sft_dataset` in a split.
 
     Raises:
         DataError: there are none, or the table was never made.
     """
-    rows = list(dataset_rows(lake, key, ("test",)))
+    rows = list(dataset_rows(lake, key, (split,)))
     if not rows:
         tasks = pc.count_distinct(lake.open(DATASET, key).read(["task_key"])["task_key"]).as_py()
         raise DataError(
-            f"{key} has no held-out rows: none of its {tasks} tasks is in the split test; about 10 tasks are needed for 2 to be held out "
-            "(no training row is ever used instead)."
+            f"{key} has no held-out rows: none of its {tasks} tasks is in the split {split}; about 10 tasks are needed for 2 to be held "
+            "out (no training row is ever used instead)."
         )
     return rows
 

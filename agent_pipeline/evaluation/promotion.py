@@ -86,7 +86,9 @@ class Reason(msgspec.Struct, frozen=True):
     """Why a decision is what it is. `kind` says which rule speaks, `name` what it looked at; `rival` and `limit` are what `candidate` is
     held against (`None`: nothing)."""
 
-    kind: Literal["gain", "no gain", "worse", "same answers", "too few tasks", "separation", "guard", "within chance", "harm", "base"]
+    kind: Literal[
+        "gain", "no gain", "worse", "same answers", "too few tasks", "separation", "guard", "within chance", "harm", "base", "held"
+    ]
     name: str
     against: Literal["promote", "hold", "reject", "cannot decide"]
     candidate: float | None = None
@@ -143,7 +145,10 @@ def decide(
     figures, reasons = _guards(candidate, rival, policy)
     for group in sorted({each.group for each in canaries}):
         samples = [(each.question, float(each.candidate), float(each.base), 1.0) for each in canaries if each.group == group]
-        _guard(group, samples, policy.guard_margin, figures, reasons)
+        lost: list[Reason] = []
+        _guard(group, samples, policy.guard_margin, figures, lost)
+        # Whether a model for one job must still know the capital of France is for a person to say.
+        reasons += [msgspec.structs.replace(reason, against="hold") for reason in lost]
     reasons += [Reason("base", name, "reject") for name in unfit]
     new, old = candidate.turns, rival.turns
     gain = paired(
@@ -271,8 +276,8 @@ def _refuse_other_evaluators(candidate: Scores, rival: Scores) -> None:
         and [row.row for row in candidate.losses] == [row.row for row in rival.losses]
     )
     if not same:
-        raise DataError("Candidate and champion were scored on other turns or by another evaluator: score the champion again.")
+        raise DataError("Candidate and champion were scored by different evaluators: materialize evaluation and champion again.")
     if candidate.episodes and rival.episodes:
         names = [[(each.task, each.seed, each.trial) for each in of.episodes] for of in (candidate, rival)]
         if candidate.world != rival.world or names[0] != names[1]:
-            raise DataError("Candidate and champion played other episodes: play the champion's again.")
+            raise DataError("Candidate and champion played other episodes: materialize episodes and champion again.")

@@ -1,4 +1,4 @@
-"""Which export is served: the champion. A person promotes an export and rolls it back; nothing else replaces what is served."""
+"""Which export is served: the champion. A decision or a person promotes an export, a person rolls back; nothing else replaces it."""
 
 from collections.abc import Iterator
 from typing import Literal
@@ -6,6 +6,8 @@ from typing import Literal
 import msgspec
 
 from agent_pipeline.errors import DataError
+from agent_pipeline.evaluation.promotion_report import summary
+from agent_pipeline.export.ledger import EXPORT, last_decision
 from agent_pipeline.export.ollama import OllamaResult, create
 from agent_pipeline.keys import PartitionKey, parse_key
 from agent_pipeline.sessions.session import sha256_of
@@ -13,7 +15,7 @@ from agent_pipeline.storage.artifacts import Artifact
 from agent_pipeline.storage.lake import Lake
 from agent_pipeline.storage.pointers import Entry
 
-EXPORT, REGISTERED = "gguf_export", "ollama_model"
+REGISTERED = "ollama_model"
 
 
 class Served(msgspec.Struct, frozen=True):
@@ -47,7 +49,7 @@ class Registration(msgspec.Struct, frozen=True):
 def register(lake: Lake, key: PartitionKey, latest: Artifact, name: str) -> Registration:
     """Write the Modelfile of the export to serve, and create the model `name` in Ollama, where there is one.
 
-    A model whose episodes speak against it is not registered.
+    A model whose episodes speak against it is not registered, nor one that was rejected, unless a person promoted it.
 
     Raises:
         ExportError: Ollama refused it.
@@ -55,6 +57,9 @@ def register(lake: Lake, key: PartitionKey, latest: Artifact, name: str) -> Regi
     """
     choice = served(lake, key, latest)
     export, against = choice.export, unfit(lake, key, choice.export)
+    decided = last_decision(lake, key, export.identity)
+    if decided and decided.decision.outcome == "reject" and choice.because != "champion":
+        against.append(summary(decided.decision))
     made_from = {EXPORT: export.identity, "name": name}
     identity = sha256_of(made_from)
     building = lake.building(REGISTERED, key, identity)
@@ -86,7 +91,7 @@ def promote(lake: Lake, key: PartitionKey, identity: str = "", why: str = "") ->
         DataError: there is no such export, or more than one; or the pointers moved meanwhile.
     """
     seen = lake.pointers(EXPORT, key)
-    return lake.set_champion(_export(lake, key, identity) if identity else lake.latest(EXPORT, key), why=why, expected=seen.generation)
+    return lake.set_champion(export_named(lake, key, identity) if identity else lake.latest(EXPORT, key), why=why, expected=seen.generation)
 
 
 def rollback(lake: Lake, key: PartitionKey, to: int | None = None, why: str = "") -> Entry:
@@ -104,7 +109,7 @@ def rollback(lake: Lake, key: PartitionKey, to: int | None = None, why: str = ""
     if before is None:
         which = "before the one of now" if to is None else f"in entry {to} of its history"
         raise DataError(f"{key} had no champion {which}: `agent-pipeline champions {key}` shows the history.")
-    return lake.set_champion(_export(lake, key, before), why=why or "rolled back", expected=now.generation)
+    return lake.set_champion(export_named(lake, key, before), why=why or "rolled back", expected=now.generation)
 
 
 def champions(lake: Lake) -> Iterator[tuple[PartitionKey, Entry]]:
@@ -115,7 +120,8 @@ def champions(lake: Lake) -> Iterator[tuple[PartitionKey, Entry]]:
         yield key, lake.pointers(EXPORT, key)
 
 
-def _export(lake: Lake, key: PartitionKey, identity: str) -> Artifact:
+def export_named(lake: Lake, key: PartitionKey, identity: str) -> Artifact:
+    """The export whose identity, or whose adapter's, begins with `identity`. Raises DataError where there is none, or more than one."""
     every = lake.with_prefix(EXPORT, key, "")
     matching = [
         export for export in every if export.identity.startswith(identity) or export.manifest["made_from"]["adapter"].startswith(identity)

@@ -1,10 +1,12 @@
 """An adapter against its base."""
 
 import json
+from collections import Counter
 
 import pytest
 
 from agent_pipeline.errors import DataError, ModelError
+from agent_pipeline.evaluation.canaries import NO_TOOL, PLAIN, ask, is_good
 from agent_pipeline.evaluation.evaluate import evaluate
 from agent_pipeline_tests.training.world import row
 
@@ -62,3 +64,27 @@ def test_no_held_out_turn_is_one_sentence(tiny_base, adapter_dir):
 def test_an_adapter_that_is_not_there_is_one_sentence(tiny_base, tmp_path):
     with pytest.raises(ModelError):
         evaluate(HELDOUT, tiny_base, tmp_path)
+
+
+def test_canaries_ask_base_and_candidate_plain_questions_with_and_without_tools(tiny_base, adapter_dir):
+    asked = ask(tiny_base, adapter_dir, row(0)["tools"])
+    assert Counter(each.group for each in asked) == {PLAIN: 16, NO_TOOL: 8}
+    assert ask(tiny_base, adapter_dir, []) == [each for each in asked if each.group == PLAIN], (
+        "greedy answers, and none with tools without tools"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "plain", "no_tool"),
+    [
+        ("Paris.", True, True),
+        ("It is Rome.", False, True),
+        ("I'm sorry, I can't help with that.", False, False),
+        ("Which country do you mean?", False, False),
+        ('<tool_call>\n{"name": "weather", "arguments": {"city": "Paris"}}\n</tool_call>', False, False),
+        ("", False, False),
+    ],
+)
+def test_a_good_canary_answers_calls_nothing_and_refuses_nothing(text, plain, no_tool):
+    question = "What is the capital of France?"
+    assert (is_good(PLAIN, question, [], text), is_good(NO_TOOL, question, [], text)) == (plain, no_tool)

@@ -111,9 +111,9 @@ def test_what_episodes_say_beside_the_base_rejects():
     assert decided(BETTER, unfit=["done"]).outcome == "reject"
 
 
-def test_a_canary_that_is_lost_rejects_and_one_of_many_that_moved_does_not():
+def test_a_canary_that_is_lost_holds_the_candidate_back_and_one_of_many_that_moved_does_not():
     lost = [Canary(str(i), "plain questions", True, i >= 6) for i in range(10)]
-    assert against(decided(BETTER, canaries=lost)) == {"plain questions"}
+    assert against(decided(BETTER, canaries=lost), "hold") == {"plain questions"} and decided(BETTER, canaries=lost).outcome == "hold"
     moved = [Canary(str(i), "plain questions", i != 1, i != 2) for i in range(10)]
     assert decided(BETTER, canaries=moved).outcome == "promote"
 

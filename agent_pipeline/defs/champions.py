@@ -1,0 +1,113 @@
+"""The asset `champion`: whether the candidate replaces what is served; and jobs for people who promote and roll back in the UI."""
+
+import dagster as dg
+
+from agent_pipeline.config.assets import ChampionConfig
+from agent_pipeline.defs.failures import user_errors
+from agent_pipeline.defs.partitions import AGENTS, agent_key
+from agent_pipeline.defs.resources import Workspace
+from agent_pipeline.defs.run_config import in_force
+from agent_pipeline.defs.specs import ARTIFACTS, asset_options, own_check
+from agent_pipeline.defs.worker_client import run_worker
+from agent_pipeline.evaluation.promotion_report import headline, page, sentences
+from agent_pipeline.export import serving
+from agent_pipeline.export.deciding import comparison, decide_on, to_compare
+from agent_pipeline.export.ledger import EXPORT
+from agent_pipeline.keys import parse_key
+from agent_pipeline.storage.lake import Artifact
+
+CHECK = "candidate_is_not_rejected"
+
+
+@dg.asset(
+    **asset_options(
+        "exports",
+        {"report"},
+        ARTIFACTS,
+        ChampionConfig,
+        checks=[own_check("champion", CHECK, "The candidate is no worse than the champion in anything that is guarded.")],
+    ),
+    deps=["sft_dataset", "episodes"],
+)
+def champion(
+    context: dg.AssetExecutionContext,
+    evaluation: Artifact,
+    gguf_export: Artifact,
+    workspace: dg.ResourceParam[Workspace],
+    pipes: dg.ResourceParam[dg.PipesSubprocessClient],
+) -> dg.MaterializeResult:
+    """The decision on the candidate beside the champion (or the base model, where there is none): promote, hold, reject, or cannot decide.
+
+    Both answer the tasks of the split `select`, and the champion plays the candidate's episodes. With `approve = "auto"` a candidate that
+    wins becomes the champion; else it waits for a person."""
+    with user_errors():
+        config = in_force(context, workspace, ChampionConfig)
+        lake, key = workspace.open_lake(), agent_key(context)
+        served = lake.champion(EXPORT, key)
+        if served and served.identity == gguf_export.identity:
+            passed = dg.AssetCheckResult(check_name=CHECK, passed=True, metadata={"decision": "it is the champion already"})
+            return dg.MaterializeResult(value=None, metadata={"champion": served.identity}, check_results=[passed])
+        asked = to_compare(lake, key, evaluation, gguf_export, served) | {"select_turns": config.select_turns}
+        compared = comparison(lake, key, evaluation, gguf_export, run_worker(context, pipes, workspace, "compare", asked))
+        record = decide_on(lake, key, gguf_export, served, compared, config.policy(), config.approve, f"run {context.run_id}")
+        decision, now = record.decision, lake.pointers(EXPORT, key).champion
+        waits = decision.outcome == "promote" and now != gguf_export.identity
+        if waits:
+            context.log.info(f"{gguf_export.identity[:16]} wins and waits for a person: `agent-pipeline promote {key}`")
+        check = dg.AssetCheckResult(
+            check_name=CHECK,
+            passed=decision.outcome != "reject",
+            severity=dg.AssetCheckSeverity.WARN,
+            metadata={"reasons": sentences(decision)},
+        )
+        return dg.MaterializeResult(
+            value=None,
+            metadata={
+                "decision": headline(decision),
+                "waits_for_a_person": waits,
+                "champion": now or "none",
+                "page": dg.MetadataValue.md(page(decision, record.test, "champion" if served else "base")),
+                "number": record.number,
+            },
+            check_results=[check],
+        )
+
+
+@dg.op(
+    config_schema={
+        "identity": dg.Field(
+            str, default_value="", description="First digits of an export's identity, or its adapter's; empty: the latest."
+        ),
+        "why": dg.Field(str, default_value="", description="The reason, for the history."),
+    }
+)
+def promote_export(context: dg.OpExecutionContext, workspace: dg.ResourceParam[Workspace]) -> None:
+    """Make an export the champion."""
+    with user_errors():
+        given = context.op_config
+        entry = serving.promote(workspace.open_lake(), parse_key(context.partition_key), given["identity"], given["why"])
+        context.log.info(f"{entry.champion} is the champion of {context.partition_key}; the next run of ollama_model serves it")
+
+
+@dg.op(
+    config_schema={
+        "to": dg.Field(int, default_value=0, description="A number of the history; 0: the champion before."),
+        "why": dg.Field(str, default_value="", description="The reason, for the history."),
+    }
+)
+def roll_back(context: dg.OpExecutionContext, workspace: dg.ResourceParam[Workspace]) -> None:
+    """Make an earlier champion the champion again."""
+    with user_errors():
+        given = context.op_config
+        entry = serving.rollback(workspace.open_lake(), parse_key(context.partition_key), given["to"] or None, given["why"])
+        context.log.info(f"{entry.champion} is the champion of {context.partition_key}; the next run of ollama_model serves it")
+
+
+@dg.job(partitions_def=AGENTS, description="A person makes an export of one agent its champion.")
+def promote() -> None:
+    promote_export()
+
+
+@dg.job(partitions_def=AGENTS, description="A person makes an earlier champion of one agent the champion again.")
+def rollback() -> None:
+    roll_back()

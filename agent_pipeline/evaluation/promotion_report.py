@@ -1,0 +1,76 @@
+"""A decision in words and as a table."""
+
+from collections.abc import Iterable, Sequence
+
+from agent_pipeline.evaluation.promotion import Decision, Figure, Reason
+
+LESS_IS_BETTER = {"over-call", "loss", "harm"}
+
+
+def headline(decision: Decision) -> str:
+    """The outcome; with the tasks that are missing where they are."""
+    return decision.outcome if decision.outcome != "cannot decide" else f"cannot decide: {decision.more_tasks} more tasks are needed"
+
+
+def sentence(reason: Reason) -> str:
+    """What a reason says, with its numbers."""
+    now, before, limit = (_share(value) for value in (reason.candidate, reason.rival, reason.limit))
+    if reason.kind in ("guard", "within chance") and reason.name == "loss":
+        now, before, limit = (f"{value or 0.0:.3f}" for value in (reason.candidate, reason.rival, reason.limit))
+    direction = "higher" if reason.name in LESS_IS_BETTER else "lower"
+    change = f"{reason.name} is {now}, and was {before}: {direction} by more than {limit}"
+    return {
+        "gain": f"it is better, and chance explains that with {_chance(reason.candidate)} (at most {_chance(reason.limit)} is allowed)",
+        "no gain": f"no gain is shown: chance explains what was seen with {_chance(reason.candidate)} ({_chance(reason.limit)} is allowed)",
+        "worse": f"it is worse, and chance explains that with only {_chance(reason.candidate)}",
+        "same answers": "it answers every turn as well as the champion, no better and no worse",
+        "too few tasks": "there are too few tasks to see the gain that is sought"
+        + (f": one of {now} could be seen, one of {limit} is sought" if reason.candidate is not None else ""),
+        "separation": f"it hardly tells turns that need a call from others: {reason.name} is {now}, at least {limit} is required",
+        "guard": change,
+        "within chance": f"{change}, which may be chance",
+        "harm": f"{now} of its episodes change the world wrongly, at most {limit} may",
+        "base": f"beside its base, {reason.name}",
+        "held": "a person holds it back",
+    }[reason.kind]
+
+
+def sentences(decision: Decision) -> list[str]:
+    """What the reasons of a decision say, the deciding ones first."""
+    return [sentence(reason) for reason in decision.reasons]
+
+
+def summary(decision: Decision) -> str:
+    """The outcome and the reasons for it, in a line."""
+    return f"{headline(decision)}: {'; '.join(sentence(reason) for reason in decision.reasons if reason.against == decision.outcome)}"
+
+
+def table(figures: Sequence[Figure], rival: str) -> str:
+    """Figures of both models, their difference with its interval over tasks, and the least gain that could be seen; in Markdown."""
+    lines = [
+        f"| figure | candidate | {rival} | difference (95 %) | turns or episodes | tasks | could be seen |",
+        "|---|---:|---:|---|---:|---:|---:|",
+    ]
+    for figure in figures:
+        interval = "" if figure.low is None or figure.high is None else f" [{figure.low:+.3f}, {figure.high:+.3f}]"
+        visible = "" if figure.visible is None else f"{figure.visible:.3f}"
+        values = f"{figure.candidate:.3f} | {figure.rival:.3f} | {figure.difference:+.3f}{interval}"
+        lines.append(f"| {figure.name} | {values} | {figure.samples} | {figure.tasks} | {visible} |")
+    return "\n".join(lines)
+
+
+def page(decision: Decision, test: Iterable[Figure], rival: str) -> str:
+    """The decision for a person: outcome, reasons, the figures that decide, and those of the split `test`."""
+    parts = [f"**{headline(decision)}**", *(f"- {text}" for text in sentences(decision))]
+    parts += ["", "Split `select`, which decides:", "", table(decision.figures, rival)]
+    if test := list(test):
+        parts += ["", "Split `test`, which is only reported:", "", table(test, rival)]
+    return "\n".join(parts)
+
+
+def _share(value: float | None) -> str:
+    return "nothing" if value is None else f"{100 * value:.1f} %"
+
+
+def _chance(value: float | None) -> str:
+    return "nothing" if value is None else f"{value:.2g}"

@@ -1,0 +1,258 @@
+"""The decision on a partition's candidate, and what follows from it.
+
+A decision is written into the ledger before the champion moves, so that a run that is killed between the two spends nothing twice.
+"""
+
+import json
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import msgspec
+
+from agent_pipeline.errors import DataError
+from agent_pipeline.evaluation.canaries import FILE as CANARIES
+from agent_pipeline.evaluation.episode_report import TRANSCRIPTS
+from agent_pipeline.evaluation.evaluate import ROW_LOSSES, SAMPLES
+from agent_pipeline.evaluation.promotion import Canary, Decision, Figure, Played, Policy, Reason, RowLoss, Scores, TurnScore, decide
+from agent_pipeline.evaluation.promotion_report import summary
+from agent_pipeline.export.ledger import EXPORT, Record, last_decision, ledger
+from agent_pipeline.export.serving import export_named
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.sessions.session import sha256_of
+from agent_pipeline.storage.artifacts import Artifact
+from agent_pipeline.storage.lake import Lake
+from agent_pipeline.storage.pointers import now, user_name
+from agent_pipeline.training.chain import STEPS, adapter_of
+
+Approve = Literal["auto", "person"]
+Pair = tuple[Artifact | None, Artifact | None]
+
+
+class Comparison(msgspec.Struct, frozen=True):
+    """What a decision is made from, each as a pair of the candidate's and the champion's: evaluations on the splits `select` and `test`,
+    and episodes. Without a champion its part is `None`, and the rival is the base model. `same_base`: both were trained from one base."""
+
+    select: Pair
+    test: Pair
+    episodes: Pair
+    canaries: tuple[Canary, ...] = ()
+    same_base: bool = True
+
+
+def to_compare(lake: Lake, key: PartitionKey, evaluation: Artifact, candidate: Artifact, champion: Artifact | None) -> dict[str, Any]:
+    """What the task `compare` is asked for: the candidate's evaluation says on what the champion is scored, its episodes what it plays.
+
+    Raises:
+        DataError: the evaluation is of another adapter than the candidate, or the champion's adapter is gone.
+    """
+    adapter = evaluation.manifest["made_from"]["adapter"]
+    if adapter != candidate.manifest["made_from"]["adapter"]:
+        raise DataError(f"The evaluation of {key} is of another adapter than its export: materialize evaluation and gguf_export again.")
+    played = _own_episodes(lake, key, candidate)
+    made_from = played.manifest["made_from"] if played else {}
+    return {
+        "candidate": _adapter(lake, key, adapter).reference,
+        "champion": _adapter(lake, key, champion.manifest["made_from"]["adapter"]).reference if champion else None,
+        "evaluation": evaluation.manifest["made_from"]["config"],
+        "play": {
+            "world": made_from["world"],
+            "config": made_from["config"],
+            "gguf_export": champion.reference if made_from[EXPORT] else None,
+        }
+        if played and champion
+        else None,
+    }
+
+
+def comparison(lake: Lake, key: PartitionKey, evaluation: Artifact, candidate: Artifact, result: dict[str, Any]) -> Comparison:
+    """What the task `compare` made, beside what is there of the candidate.
+
+    Raises:
+        DataError: it is gone.
+    """
+
+    def made(asset: str, identity: str | None) -> Artifact | None:
+        artifact = identity and lake.find(asset, key, identity)
+        if identity and not artifact:
+            raise DataError(f"The {asset} {identity[:16]} of {key} vanished after it was made: materialize champion again.")
+        return artifact or None
+
+    return Comparison(
+        (made("evaluation", result["candidate"]), made("evaluation", result["champion"])),
+        (evaluation, made("evaluation", result["champion_on_test"])),
+        (_own_episodes(lake, key, candidate), made("episodes", result["champion_episodes"])),
+        canaries=tuple(msgspec.convert(_read(made("canaries", result["canaries"]), CANARIES), list[Canary])),
+        same_base=result["same_base"],
+    )
+
+
+def _own_episodes(lake: Lake, key: PartitionKey, candidate: Artifact) -> Artifact | None:
+    """The episodes that this very export played, if its agent has a world."""
+    identity = lake.pointers("episodes", key).latest
+    played = lake.find("episodes", key, identity) if identity else None
+    made_from = played.manifest["made_from"] if played else {}
+    is_own = (made_from.get(EXPORT) or candidate.identity, made_from.get("adapter")) == (
+        candidate.identity,
+        candidate.manifest["made_from"]["adapter"],
+    )
+    return played if is_own else None
+
+
+def _adapter(lake: Lake, key: PartitionKey, identity: str) -> Artifact:
+    for asset in map(adapter_of, STEPS):
+        if adapter := lake.find(asset, key, identity):
+            return adapter
+    raise DataError(
+        f"The adapter {identity[:16]} of {key} is gone, so nothing can be compared with it; if it is the champion's, "
+        f"`agent-pipeline promote {key}` makes the latest export the champion."
+    )
+
+
+def decide_on(
+    lake: Lake,
+    key: PartitionKey,
+    candidate: Artifact,
+    champion: Artifact | None,
+    compared: Comparison,
+    policy: Policy,
+    approve: Approve,
+    who: str = "",
+) -> Record:
+    """Decide on a candidate, write the decision into the ledger, and promote the candidate where it wins and no person has to approve.
+
+    A candidate that was decided on already, against the same champion by the same evaluator, is not decided on again.
+
+    Raises:
+        DataError: the champion moved meanwhile, or the evaluations do not compare.
+    """
+    candidate_scores, rival_scores = scores(compared.select, compared.episodes, compared.same_base)
+    before = lake.pointers(EXPORT, key)
+    against = champion.identity if champion else None
+    if before.champion != against:
+        raise DataError(f"The champion of {key} was moved by {before.who} at {before.when}: materialize champion again.")
+    evaluator = sha256_of([candidate_scores.evaluator, candidate_scores.world, msgspec.to_builtins(policy)])
+
+    def record(number: int) -> Record | None:
+        records = ledger(lake, key).records()
+        if any((each.candidate, each.champion, each.evaluator) == (candidate.identity, against, evaluator) for each in records):
+            return None
+        this_year = [each for each in records if each.when[:4] == now()[:4] and each.decision.p is not None]
+        unfit = compared.episodes[0].manifest["report"]["against"] if compared.episodes[0] else []
+        decision = decide(candidate_scores, rival_scores, policy, len(this_year), compared.canaries, unfit)
+        return Record(
+            number=number,
+            when=now(),
+            who=who or user_name(),
+            candidate=candidate.identity,
+            champion=against,
+            evaluator=evaluator,
+            decision=decision,
+            test=test_figures(compared, policy),
+        )
+
+    ledger(lake, key).append(record)
+    decided = last_decision(lake, key, candidate.identity)
+    assert decided is not None
+    if decided.decision.outcome == "promote" and approve == "auto":
+        lake.set_champion(candidate, why=summary(decided.decision), who=decided.who, expected=before.generation)
+    return decided
+
+
+def hold(lake: Lake, key: PartitionKey, identity: str = "", why: str = "") -> Record:
+    """Write into the ledger that a person holds an export back: it is not promoted by itself.
+
+    Raises:
+        DataError: there is no such export.
+    """
+    export = export_named(lake, key, identity) if identity else lake.latest(EXPORT, key)
+    last = last_decision(lake, key, export.identity)
+    held = Decision(outcome="hold", p=None, error=0.0, more_tasks=0, figures=(), reasons=(Reason("held", "person", "hold"),))
+
+    def record(number: int) -> Record:
+        return Record(
+            number=number,
+            when=now(),
+            who=user_name(),
+            candidate=export.identity,
+            champion=last.champion if last else None,
+            evaluator=last.evaluator if last else "",
+            decision=held,
+            why=why,
+        )
+
+    return ledger(lake, key).append(record) or record(0)
+
+
+def test_figures(compared: Comparison, policy: Policy) -> tuple[Figure, ...]:
+    """The figures on the split `test`, which decide nothing."""
+    candidate, rival = scores(compared.test, (None, None), compared.same_base)
+    return decide(candidate, rival, policy, 0).figures
+
+
+def scores(evaluations: Pair, played: Pair, same_base: bool) -> tuple[Scores, Scores]:
+    """The scores of the candidate and of its rival (the champion, or without one the base model) on the turns that both were asked. Losses
+    are of tokens, and compare only between models of the same base."""
+    new, champion = evaluations
+    sides = [(new, "adapter"), (champion, "adapter") if champion else (new, "base")]
+    turns = [_turns(evaluation, model) for evaluation, model in sides]
+    losses = [_losses(evaluation, model) if same_base else {} for evaluation, model in sides]
+    players = [(played[0], "model"), (played[1], "model") if champion else (played[0], "base")]
+    candidate, rival = (
+        Scores(
+            _fingerprint(sides[place][0]),
+            tuple(turn for name, turn in turns[place].items() if name in turns[1 - place]),
+            tuple(loss for name, loss in losses[place].items() if name in losses[1 - place]),
+            _fingerprint(players[place][0]),
+            tuple(_episodes(*players[place])),
+        )
+        for place in (0, 1)
+    )
+    return candidate, rival
+
+
+def _fingerprint(artifact: Artifact | None) -> str:
+    """How scores came about: rows, settings, versions; everything that an artifact was made from but the model."""
+    made_from = artifact.manifest["made_from"] if artifact else {}
+    return sha256_of({name: value for name, value in made_from.items() if name not in ("adapter", EXPORT)})
+
+
+def _turns(evaluation: Artifact | None, model: str) -> dict[str, TurnScore]:
+    """The turns that a model was judged on, by their names; a turn that the limit on new tokens ended is not judged."""
+    judged = [each for each in _read(evaluation, SAMPLES) if each[model]["right"] is not None]
+    return {
+        f"{each['row_id']}:{each['turn_index']}": TurnScore(
+            f"{each['row_id']}:{each['turn_index']}",
+            each["task_key"],
+            each["expected_tool"] or each["expected_class"],
+            each["expected_class"] == "call",
+            each[model]["called"],
+            each[model]["right"],
+        )
+        for each in judged
+    }
+
+
+def _losses(evaluation: Artifact | None, model: str) -> dict[str, RowLoss]:
+    return {
+        row["row_id"]: RowLoss(row["row_id"], row["task_key"], row[model], row["tokens"])
+        for row in _read(evaluation, ROW_LOSSES)
+        if row[model] is not None
+    }
+
+
+def _episodes(played: Artifact | None, player: str) -> Iterator[Played]:
+    if played:
+        for line in (played.path / TRANSCRIPTS).read_text(encoding="utf-8").splitlines():
+            each = json.loads(line)
+            if each["player"] == player:
+                harmed = None if each["wrong_changes"] is None else bool(each["wrong_changes"])
+                yield Played(each["task_key"], each["trial"], each["seed"], each["done"], harmed)
+
+
+def _read(artifact: Artifact | None, file: str) -> list[dict[str, Any]]:
+    if artifact is None:
+        return []
+    try:
+        return json.loads((artifact.path / file).read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise DataError(f"The {artifact.asset} of {artifact.key} was made by an older version: materialize it again.") from error

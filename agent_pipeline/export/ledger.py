@@ -1,0 +1,40 @@
+"""The ledger of a partition's decisions, beside the history of its pointers.
+
+    <root>/models/gguf_export/project=<p>/agent=<a>/decisions/00000007.json
+
+It is append-only, and it is what a year's budget of error is counted by.
+"""
+
+import msgspec
+
+from agent_pipeline.evaluation.promotion import Decision, Figure
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.storage.lake import Lake
+from agent_pipeline.storage.logs import Log
+
+EXPORT = "gguf_export"
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """An entry of the ledger. `champion` is the export that the candidate was compared with (`None`: the base model). `test` are the
+    figures of the split `test`; `why` is a person's."""
+
+    number: int
+    when: str
+    who: str
+    candidate: str
+    champion: str | None
+    evaluator: str
+    decision: Decision
+    test: tuple[Figure, ...] = ()
+    why: str = ""
+
+
+def ledger(lake: Lake, key: PartitionKey) -> Log[Record]:
+    """The decisions on a partition's candidates."""
+    return lake.log(EXPORT, key, "decisions", Record)
+
+
+def last_decision(lake: Lake, key: PartitionKey, candidate: str) -> Record | None:
+    """The last decision on an export."""
+    return next((record for record in reversed(ledger(lake, key).records()) if record.candidate == candidate), None)

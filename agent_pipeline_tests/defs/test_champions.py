@@ -1,0 +1,69 @@
+"""The asset `champion` and the jobs of people, in the graph; the commands that show what came of them."""
+
+from typing import Any
+
+import dagster as dg
+import pytest
+from typer.testing import CliRunner
+
+from agent_pipeline.cli.app import app
+from agent_pipeline.defs import worker_client
+from agent_pipeline.defs.partitions import AGENTS
+from agent_pipeline.export.ledger import EXPORT, last_decision
+from agent_pipeline_tests.export.test_deciding import CALLS, FAIR, GOOD, KEY, Night
+
+
+def decide(bench: Any, monkeypatch: pytest.MonkeyPatch, night: Night, **config: Any) -> dict[str, Any]:
+    """The metadata of the asset on a night of which the models were scored."""
+    monkeypatch.setattr(worker_client, "launch", lambda context, pipes, task, params: {"compare": night.result}[task])
+    result = bench.run(str(KEY), "champion", config={"champion": config} if config else None)
+    assert result.success
+    return {name: value.value for name, value in result.asset_materializations_for_node("champion")[0].metadata.items()}
+
+
+def run_job(bench: Any, name: str, op: str, **config: Any) -> None:
+    bench.instance.add_dynamic_partitions(AGENTS.name or "", [str(KEY)])
+    job: dg.JobDefinition = bench.defs.resolve_job_def(name)
+    assert job.execute_in_process(
+        instance=bench.instance, partition_key=str(KEY), run_config={"ops": {op: {"config": config}}}, raise_on_error=False
+    ).success
+
+
+def test_a_person_promotes_what_the_night_decided_and_rolls_it_back_in_the_ui(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = Night(bench.lake, FAIR)
+    assert decide(bench, monkeypatch, first)["decision"] == "hold"
+    run_job(bench, "promote", "promote_export", why="a beginning")
+    night = Night(bench.lake, GOOD, first.export)
+    metadata = decide(bench, monkeypatch, night)
+    assert (metadata["decision"], metadata["waits_for_a_person"], metadata["champion"]) == ("promote", True, first.export.identity)
+    assert "champion" in metadata["page"] and "`test`" in metadata["page"]
+    run_job(bench, "promote", "promote_export")
+    assert bench.lake.pointers(EXPORT, KEY).champion == night.export.identity
+    run_job(bench, "rollback", "roll_back", why="a complaint")
+    assert bench.lake.pointers(EXPORT, KEY).champion == first.export.identity
+
+
+def test_a_winner_is_promoted_by_the_run_with_approve_auto_and_is_then_not_decided_on_again(
+    bench: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    night = Night(bench.lake, GOOD)
+    assert decide(bench, monkeypatch, night, approve="auto")["champion"] == night.export.identity
+    assert "decision" not in decide(bench, monkeypatch, night)
+
+
+def test_a_rejected_candidate_warns_and_the_run_goes_on(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    night = Night(bench.lake, CALLS)
+    assert decide(bench, monkeypatch, night, approve="auto")["decision"] == "reject"
+    assert bench.lake.pointers(EXPORT, KEY).champion is None
+
+
+def test_the_commands_show_decisions_and_hold_a_candidate_back(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    night = Night(bench.lake, GOOD)
+    decide(bench, monkeypatch, night)
+    shown = CliRunner(env={"COLUMNS": "240"})
+    assert "waits for you" in shown.invoke(app, ["champions"]).output
+    assert shown.invoke(app, ["hold", str(KEY), "--why", "[a] bad feeling"]).exit_code == 0
+    record = last_decision(bench.lake, KEY, night.export.identity)
+    assert record is not None and record.decision.outcome == "hold"
+    history = shown.invoke(app, ["champions", str(KEY)])
+    assert history.exit_code == 0 and "[a] bad feeling" in history.output and "promote" in history.output

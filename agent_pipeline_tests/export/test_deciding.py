@@ -1,0 +1,201 @@
+"""What follows from a decision: the ledger, the champion, and what is not spent twice."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent_pipeline.errors import DataError
+from agent_pipeline.evaluation.promotion import Policy, error_rate
+from agent_pipeline.evaluation.promotion_report import page, summary
+from agent_pipeline.export.deciding import Comparison, comparison, decide_on, hold, to_compare
+from agent_pipeline.export.ledger import EXPORT, ledger
+from agent_pipeline.export.serving import promote, register
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.sessions.session import sha256_of
+from agent_pipeline.storage.lake import Artifact, Lake
+
+KEY = PartitionKey("shop", "support")
+GOOD, FAIR, CALLS = "good", "fair", "always calls"
+SPLIT = {"select": {"split": "select"}, "test": {}}
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return Lake(str(tmp_path / "lake"))
+
+
+def artifact(
+    lake: Lake, asset: str, made_from: dict[str, Any], files: dict[str, str] | None = None, report: dict | None = None
+) -> Artifact:
+    identity = sha256_of([asset, made_from])
+    building = lake.building(asset, KEY, identity)
+    for name, text in (files or {}).items():
+        (building / name).write_text(text, encoding="utf-8")
+    made = lake.finish(asset, KEY, identity, building, made_from, report or {})
+    lake.set_latest(made)
+    return made
+
+
+def samples(**models: str) -> list[dict[str, Any]]:
+    """Turns of 60 tasks: a fair model gets half of the calls right, a good one nearly all."""
+    entries = []
+    for task in range(60):
+        for turn, due in enumerate((True, False)):
+            said = {}
+            for name, kind in models.items():
+                called = due or kind == CALLS
+                right = (kind != FAIR or task % 2 == 0) if due else not called
+                said[name] = {"called": called, "right": right}
+            head = {"row_id": f"r{task}", "turn_index": turn, "task_key": f"t{task}"}
+            entries.append({**head, "expected_class": "call" if due else "answer", "expected_tool": "find" if due else None, **said})
+    return entries
+
+
+class Night:
+    """A candidate of a kind beside a champion of another, as far as the decision."""
+
+    def __init__(self, lake: Lake, kind: str, champion: Artifact | None = None, harm: int = 0) -> None:
+        self.lake, self.champion = lake, champion
+        self.adapter = artifact(lake, "sft_adapter", {"name": kind, "number": len(lake.history("sft_adapter", KEY)), "base_model": "b"})
+        self.evaluation = self.evaluated(self.adapter, kind, "test")
+        self.export = artifact(lake, EXPORT, {"adapter": self.adapter.identity}, {"Modelfile": "FROM ./model.gguf\n"})
+        self.result: dict[str, Any] = {"candidate": self.evaluated(self.adapter, kind, "select").identity, "same_base": True}
+        self.result |= dict.fromkeys(("champion", "champion_on_test", "champion_episodes", "canaries"))
+        if champion:
+            adapter = lake.find("sft_adapter", KEY, champion.manifest["made_from"]["adapter"])
+            assert adapter
+            name = adapter.manifest["made_from"]["name"]
+            self.result["champion"] = self.evaluated(adapter, name, "select").identity
+            self.result["champion_on_test"] = self.evaluated(adapter, name, "test").identity
+        lake.set_latest(self.evaluation)
+
+    def evaluated(self, adapter: Artifact, kind: str, split: str) -> Artifact:
+        losses = [{"row_id": f"r{i}", "task_key": f"t{i}", "tokens": 9, "base": 1.0, "adapter": 0.5} for i in range(60)]
+        files = {"samples.json": json.dumps(samples(base=FAIR, adapter=kind)), "row_losses.json": json.dumps(losses)}
+        return artifact(self.lake, "evaluation", {"adapter": adapter.identity, "config": SPLIT[split]}, files)
+
+    def compared(self) -> Comparison:
+        return comparison(self.lake, KEY, self.evaluation, self.export, self.result)
+
+    def decide(self, approve: Any = "person") -> Any:
+        return decide_on(self.lake, KEY, self.export, self.champion, self.compared(), Policy(), approve, "run 1")
+
+
+def champion_of(lake: Lake) -> str | None:
+    return lake.pointers(EXPORT, KEY).champion
+
+
+def test_a_winner_waits_for_a_person(lake: Lake) -> None:
+    night = Night(lake, GOOD)
+    record = night.decide("person")
+    assert record.decision.outcome == "promote" and champion_of(lake) is None
+    promote(lake, KEY)
+    assert champion_of(lake) == night.export.identity
+
+
+def test_a_winner_becomes_the_champion_by_itself_where_nobody_has_to_approve(lake: Lake) -> None:
+    first = Night(lake, FAIR)
+    promote(lake, KEY)
+    night = Night(lake, GOOD, first.export)
+    record = night.decide("auto")
+    entry = lake.pointers(EXPORT, KEY)
+    assert (entry.champion, entry.against, entry.who) == (night.export.identity, first.export.identity, "run 1")
+    assert entry.why == summary(record.decision) and record.champion == first.export.identity
+    assert record.test and "gain" in page(record.decision, record.test, "champion")
+
+
+def test_only_a_winner_is_promoted(lake: Lake) -> None:
+    good = Night(lake, GOOD)
+    promote(lake, KEY)
+    for kind, outcome in ((FAIR, "reject"), (CALLS, "reject"), (GOOD, "hold")):
+        assert Night(lake, kind, good.export).decide("auto").decision.outcome == outcome
+    assert champion_of(lake) == good.export.identity
+
+
+def test_a_repeated_run_decides_nothing_anew_and_ends_what_a_killed_one_began(lake: Lake) -> None:
+    night = Night(lake, GOOD)
+    first = night.decide("person")  # the ledger is written, the champion did not move
+    assert night.decide("auto") == first and len(ledger(lake, KEY).records()) == 1
+    assert champion_of(lake) == night.export.identity
+
+
+def test_each_decision_spends_its_part_of_the_years_budget(lake: Lake) -> None:
+    good = Night(lake, GOOD)
+    promote(lake, KEY)
+    errors = [Night(lake, FAIR, good.export).decide().decision.error for _ in range(3)]
+    assert errors == [error_rate(number, 0.05) for number in range(3)]
+    assert [record.number for record in ledger(lake, KEY).records()] == [1, 2, 3]
+
+
+def test_what_a_person_holds_back_is_not_promoted_by_itself(lake: Lake) -> None:
+    night = Night(lake, GOOD)
+    night.decide("person")
+    hold(lake, KEY, why="a bad feeling")
+    assert night.decide("auto").why == "a bad feeling" and champion_of(lake) is None
+
+
+def test_a_champion_that_moves_while_the_models_are_scored_ends_the_run(lake: Lake) -> None:
+    night = Night(lake, GOOD)
+    promote(lake, KEY, night.export.identity)
+    with pytest.raises(DataError):
+        night.decide("auto")
+
+
+def test_without_tasks_to_decide_on_nothing_is_decided(lake: Lake) -> None:
+    night = Night(lake, GOOD)
+    night.result["candidate"] = None
+    decision = night.decide("auto").decision
+    assert decision.outcome == "cannot decide" and decision.more_tasks > 0 and champion_of(lake) is None
+
+
+def test_scores_of_another_evaluator_end_the_run(lake: Lake) -> None:
+    first = Night(lake, FAIR)
+    promote(lake, KEY)
+    night = Night(lake, GOOD, first.export)
+    night.result["champion"] = night.result["champion_on_test"]
+    with pytest.raises(DataError):
+        night.decide("auto")
+
+
+def test_the_champion_is_scored_as_the_candidate_was_and_plays_its_episodes(lake: Lake) -> None:
+    first = Night(lake, FAIR)
+    promote(lake, KEY)
+    night = Night(lake, GOOD, first.export)
+    made_from = {"adapter": night.adapter.identity, EXPORT: night.export.identity, "world": "w:W", "config": {"trials": 1}}
+    artifact(lake, "episodes", made_from, report={"against": []})
+    asked = to_compare(lake, KEY, night.evaluation, night.export, first.export)
+    assert (asked["candidate"], asked["champion"]) == (night.adapter.reference, first.adapter.reference)
+    assert asked["play"] == {"world": "w:W", "config": {"trials": 1}, EXPORT: first.export.reference}
+    assert asked["evaluation"] == night.evaluation.manifest["made_from"]["config"]
+
+
+def test_harm_in_the_candidates_episodes_rejects_it(lake: Lake) -> None:
+    night = Night(lake, GOOD)
+    lines = [
+        {"player": player, "task_key": f"t{i}", "trial": 0, "seed": None, "done": True, "wrong_changes": ["x"] if harm and i < 5 else []}
+        for player, harm in (("model", True), ("base", False))
+        for i in range(40)
+    ]
+    made_from = {"adapter": night.adapter.identity, EXPORT: night.export.identity}
+    artifact(lake, "episodes", made_from, {"episodes.jsonl": "\n".join(map(json.dumps, lines))}, {"against": []})
+    decision = night.decide("auto").decision
+    assert decision.outcome == "reject" and "harm" in {reason.name for reason in decision.reasons} and champion_of(lake) is None
+
+
+def test_a_candidate_that_lost_a_canary_waits_for_a_person(lake: Lake) -> None:
+    night = Night(lake, GOOD)
+    asked = [{"question": str(i), "group": "canary: plain questions", "base": True, "candidate": i > 5} for i in range(16)]
+    night.result["canaries"] = artifact(lake, "canaries", {"adapter": "x"}, {"canaries.json": json.dumps(asked)}).identity
+    decision = night.decide("auto").decision
+    assert decision.outcome == "hold" and "canary: plain questions" in {reason.name for reason in decision.reasons}
+    assert champion_of(lake) is None
+
+
+def test_a_first_export_that_was_rejected_is_not_registered(lake: Lake) -> None:
+    night = Night(lake, CALLS)
+    assert night.decide("auto").decision.outcome == "reject"
+    assert register(lake, KEY, night.export, "name").against
+    promote(lake, KEY, why="I know better")
+    assert not register(lake, KEY, night.export, "name").against
