@@ -19,7 +19,8 @@ from upath import UPath
 from agent_pipeline.datasets.cards import Publication, push
 from agent_pipeline.datasets.curated import Curated
 from agent_pipeline.datasets.kto import KTO, labelled_rows
-from agent_pipeline.datasets.preferences import PREFERENCES, Pairing, length_ratios, rows_of_cases
+from agent_pipeline.datasets.ledger import Ledger
+from agent_pipeline.datasets.preferences import PREFERENCES, Pairing, length_ratio, rows_of_cases
 from agent_pipeline.datasets.publishing import ConversationFileOptions, FileOptions, huggingface_folder, publish
 from agent_pipeline.datasets.sft import SFT, sft_rows
 from agent_pipeline.datasets.sharegpt import SHAREGPT, sharegpt_rows
@@ -86,78 +87,57 @@ def build_sft(
         ExportError: the hub refuses.
     """
     check_facts(untrained_facts)
-    counts: Counter[str] = Counter()
-    curated = Curated.open(lake, key, sizes)
+    counts, curated = Counter[str](), Curated.open(lake, key, sizes)
     rows = sft_rows(curated.kept(), curated.ledger, counts, untrained_facts)
-    publication = Publication(
-        asset="sft_dataset",
-        partition=str(key),
-        agents=[str(key)],
-        description="Conversations of an agent, to imitate.",
-        task="text-generation",
-        filters=[f"turns with the fact {each} have weight 0: they are not trained" for each in untrained_facts],
-    )
-    built = build(lake, key, SFT, "messages", rows, counts, publication, files)
-    built.tasks_in_an_older_split = curated.ledger.older_than_the_sizes
-    return built
+    filters = [f"turns with the fact {each} have weight 0: they are not trained" for each in untrained_facts]
+    publication = _of_agent("sft_dataset", key, "Conversations of an agent, to imitate.", "text-generation", filters)
+    return build(lake, key, SFT, "messages", rows, counts, publication, files, ledger=curated.ledger)
 
 
 def build_preferences(
     lake: Lake, key: PartitionKey, sizes: SplitSizes, pairing: Pairing | None = None, files: FileOptions = DEFAULT_FILES
 ) -> Built:
     """Build `preference_dataset`: pairs for DPO. Raises as `build_sft`."""
-    counts, pairing = Counter[str](), pairing or Pairing()
-    curated = Curated.open(lake, key, sizes)
-    ratios = array("d")
-    rows = _noting_ratios(rows_of_cases(curated.cases(counts), curated.ledger, counts, pairing), ratios)
-    publication = Publication(
-        asset="preference_dataset",
-        partition=str(key),
-        agents=[str(key)],
-        description="A good and a bad answer of an agent to one prompt.",
-        task="reinforcement-learning",
-        filters=[f"pairs by the strategy {pairing.strategy}, scores apart by {pairing.min_margin} or more, equal ones never"],
-    )
-    built = build(lake, key, PREFERENCES, "prompt", rows, counts, publication, files)
-    built.ratios, built.tasks_in_an_older_split = ratios, curated.ledger.older_than_the_sizes
+    counts, curated = Counter[str](), Curated.open(lake, key, sizes)
+    pairing, ratios = pairing or Pairing(), array("d")
+
+    def rows() -> Iterator[Row]:
+        for row in rows_of_cases(curated.cases(counts), curated.ledger, counts, pairing):
+            ratios.append(length_ratio(row))
+            yield row
+
+    filters = [f"pairs by the strategy {pairing.strategy}, scores apart by {pairing.min_margin} or more, equal ones never"]
+    description = "A good and a bad answer of an agent to one prompt."
+    publication = _of_agent("preference_dataset", key, description, "reinforcement-learning", filters)
+    built = build(lake, key, PREFERENCES, "prompt", rows(), counts, publication, files, ledger=curated.ledger)
+    built.ratios = ratios
     return built
 
 
 def build_kto(lake: Lake, key: PartitionKey, sizes: SplitSizes, all_sessions: bool = False, files: FileOptions = DEFAULT_FILES) -> Built:
     """Build `kto_dataset`: labelled answers, of the sessions in no preference pair unless `all_sessions`. Raises as `build_sft`."""
-    counts: Counter[str] = Counter()
-    curated = Curated.open(lake, key, sizes)
+    counts, curated = Counter[str](), Curated.open(lake, key, sizes)
     paired: set[str] = set()
     if not all_sessions:
         pairs = lake.open("preference_dataset", key).read(_SESSION_COLUMNS)
         paired = {name for column in pairs.columns for name in column.to_pylist()}
-    publication = Publication(
-        asset="kto_dataset",
-        partition=str(key),
-        agents=[str(key)],
-        description="Answers, each with a label: good or bad.",
-        task="reinforcement-learning",
-        filters=[] if all_sessions else ["sessions that are in a preference pair are not repeated here"],
-    )
     rows = labelled_rows(curated.labelled(), curated.ledger, paired, counts)
-    built = build(lake, key, KTO, "completion", rows, counts, publication, files)
-    built.tasks_in_an_older_split = curated.ledger.older_than_the_sizes
-    return built
+    filters = [] if all_sessions else ["sessions that are in a preference pair are not repeated here"]
+    publication = _of_agent("kto_dataset", key, "Answers, each with a label: good or bad.", "reinforcement-learning", filters)
+    return build(lake, key, KTO, "completion", rows, counts, publication, files, ledger=curated.ledger)
 
 
 def build_sharegpt(lake: Lake, key: PartitionKey, alternating: bool = True, files: FileOptions = DEFAULT_FILES) -> Built:
     """Build `sharegpt_dataset` from `sft_dataset`. Raises as `build_sft`."""
     counts: Counter[str] = Counter()
     rows = sharegpt_rows(to_rows(stored_batches(lake.open("sft_dataset", key))), counts, alternating)
-    publication = Publication(
-        asset="sharegpt_dataset",
-        partition=str(key),
-        agents=[str(key)],
-        description="Conversations in ShareGPT's form.",
-        task="text-generation",
-        filters=["conversations whose turns do not alternate are left out"] if alternating else [],
-    )
+    filters = ["conversations whose turns do not alternate are left out"] if alternating else []
+    publication = _of_agent("sharegpt_dataset", key, "Conversations in ShareGPT's form.", "text-generation", filters)
     return build(lake, key, SHAREGPT, "conversations", rows, counts, publication, files)
+
+
+def _of_agent(asset: str, key: PartitionKey, description: str, task: str, filters: list[str]) -> Publication:
+    return Publication(asset=asset, partition=str(key), agents=[str(key)], description=description, task=task, filters=filters)
 
 
 def build(
@@ -170,6 +150,7 @@ def build(
     publication: Publication,
     files: FileOptions = DEFAULT_FILES,
     crossing: Callable[[pq.ParquetFile], dict[str, list[str]]] | None = None,
+    ledger: Ledger | None = None,
 ) -> Built:
     """Stage rows, a batch in memory at a time; check that nothing is in two splits; commit; publish; push where that is wanted.
 
@@ -204,6 +185,7 @@ def build(
     )
     formless = publish(lake, publication)
     built = Built(table, publication, counts, splits, len(tasks), lengths, first, found, formless)
+    built.tasks_in_an_older_split = ledger.older_than_the_sizes if ledger else None
     built.jsonl = lake.jsonl(asset, key) if publication.jsonl else None
     built.huggingface = huggingface_folder(lake, asset, key) if publication.huggingface else None
     if files.push_to and built.huggingface:
@@ -232,9 +214,3 @@ def _session_name(row: Row, column: str) -> str:
 def _text_sha256(row: Row) -> str:
     """sha256 (hex) of a row's JSON columns, not of its session: two sessions may differ only in what was cut off their end."""
     return hashlib.sha256(b"\n".join(bytes(value) for value in row.values() if type(value) is msgspec.Raw)).hexdigest()
-
-
-def _noting_ratios(rows: Iterable[Row], ratios: "array[float]") -> Iterator[Row]:
-    for row in rows:
-        ratios.extend(length_ratios([row]))
-        yield row

@@ -12,16 +12,12 @@ import pyarrow as pa
 
 from agent_pipeline.datasets.pair_messages import has_untrained_turn, to_last_answer
 from agent_pipeline.datasets.preferences import unfit_to_compare
-from agent_pipeline.datasets.splits import TaskSplit
+from agent_pipeline.datasets.splits import ROW, TaskSplit
 from agent_pipeline.sessions.session import Message, Session
 
 KTO = pa.schema(
     [
-        pa.field("row_id", pa.string(), nullable=False),
-        pa.field("session_id", pa.string(), nullable=False),
-        pa.field("content_sha256", pa.string(), nullable=False),
-        pa.field("task_key", pa.string(), nullable=False),
-        pa.field("split", pa.string(), nullable=False),
+        *ROW,
         pa.field("prompt", pa.json_(), nullable=False),
         pa.field("completion", pa.json_(), nullable=False),
         pa.field("label", pa.bool_(), nullable=False),

@@ -64,10 +64,7 @@ def record_tasks(lake: Lake, key: PartitionKey, tasks: Iterable[str], sizes: Spl
         new = {task: sizes.of(task) for task in tasks if task not in ledger.known}
         if not new:
             return ledger
-        known = dict(sorted((ledger.known | new).items()))
-        table = pa.table({"task_key": list(known), "split": list(known.values())}, schema=SCHEMA)
-        lake.stage(LEDGER, key, table.to_batches(), SCHEMA).commit()
-        return Ledger(sizes, known)
+        return _write(lake, key, Ledger(sizes, dict(sorted((ledger.known | new).items()))))
 
 
 def remove_tasks(lake: Lake, key: PartitionKey, gone: Collection[str], renamed: Mapping[str, str]) -> int:
@@ -80,6 +77,11 @@ def remove_tasks(lake: Lake, key: PartitionKey, gone: Collection[str], renamed: 
         known = read_ledger(lake, key, SplitSizes()).known
         left = dict(sorted((renamed.get(task, task), split) for task, split in known.items() if task not in gone))
         if left != known:
-            table = pa.table({"task_key": list(left), "split": list(left.values())}, schema=SCHEMA)
-            lake.stage(LEDGER, key, table.to_batches(), SCHEMA).commit()
+            _write(lake, key, Ledger(SplitSizes(), left))
         return len(known) - len(left)
+
+
+def _write(lake: Lake, key: PartitionKey, ledger: Ledger) -> Ledger:
+    table = pa.table({"task_key": list(ledger.known), "split": list(ledger.known.values())}, schema=SCHEMA)
+    lake.stage(LEDGER, key, table.to_batches(), SCHEMA).commit()
+    return ledger

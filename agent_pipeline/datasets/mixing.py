@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 import msgspec
 
@@ -17,6 +17,7 @@ from agent_pipeline.errors import DataError, SettingsError
 from agent_pipeline.sessions.session import sha256_of
 
 Strategy = Literal["weighted", "balanced", "proportional"]
+_Key = TypeVar("_Key", str, int)
 
 
 class TaskSample(msgspec.Struct, frozen=True):
@@ -129,10 +130,10 @@ class MultiTaskMixer:
         return [(key, pool[key]) for key in sorted(places[:count])]
 
 
-def largest_remainder(total: int, shares: Mapping[str, Fraction]) -> dict[str, int]:
+def largest_remainder(total: int, shares: Mapping[_Key, Fraction]) -> dict[_Key, int]:
     """Whole numbers next to `total` × share whose sum is `total` (0 where no share is).
 
-    The largest remainders are rounded up; of equal ones the first by name.
+    The largest remainders are rounded up; of equal ones the first by name or number.
     """
     exact = {task: total * share for task, share in shares.items()}
     counts = {task: int(number) for task, number in exact.items()}

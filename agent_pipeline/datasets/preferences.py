@@ -259,9 +259,9 @@ def why_no_pairs(counts: Mapping[str, int]) -> str:
     return f"There are no pairs: {'; '.join(f'{count:,} {text}' for count, text in reasons) or 'there are no judged sessions'}."
 
 
-def length_ratios(rows: Iterable[dict[str, Any]]) -> list[float]:
-    """The length of each chosen answer by that of the rejected one; where it is far from 1, a model learns the length first."""
-    return [answer_length(row["chosen"]) / max(1, answer_length(row["rejected"])) for row in rows]
+def length_ratio(row: Mapping[str, Any]) -> float:
+    """The length of a pair's chosen answer by that of the rejected one; where it is far from 1, a model learns the length first."""
+    return answer_length(row["chosen"]) / max(1, answer_length(row["rejected"]))
 
 
 def _start(session: Session) -> str:

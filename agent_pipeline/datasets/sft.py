@@ -11,17 +11,13 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from agent_pipeline.datasets.splits import TaskSplit
+from agent_pipeline.datasets.splits import ROW, TaskSplit
 from agent_pipeline.judging.turns import untrained_turns
 from agent_pipeline.sessions.session import Message, is_trained
 
 SFT = pa.schema(
     [
-        pa.field("row_id", pa.string(), nullable=False),
-        pa.field("session_id", pa.string(), nullable=False),
-        pa.field("content_sha256", pa.string(), nullable=False),
-        pa.field("task_key", pa.string(), nullable=False),
-        pa.field("split", pa.string(), nullable=False),
+        *ROW,
         pa.field("messages", pa.json_(), nullable=False),
         pa.field("tools", pa.json_(), nullable=False),
         pa.field("score", pa.float64()),

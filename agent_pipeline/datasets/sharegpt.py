@@ -21,15 +21,12 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
+from agent_pipeline.datasets.splits import ROW
 from agent_pipeline.sessions.session import Message, Tool, is_trained
 
 SHAREGPT = pa.schema(
     [
-        pa.field("row_id", pa.string(), nullable=False),
-        pa.field("session_id", pa.string(), nullable=False),
-        pa.field("content_sha256", pa.string(), nullable=False),
-        pa.field("task_key", pa.string(), nullable=False),
-        pa.field("split", pa.string(), nullable=False),
+        *ROW,
         pa.field("conversations", pa.json_(), nullable=False),
         pa.field("tools", pa.string()),
     ]

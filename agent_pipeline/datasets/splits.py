@@ -9,13 +9,18 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from sys import intern
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, get_args
+
+import pyarrow as pa
 
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.sessions.session import Message
 
 Split = Literal["train", "select", "test"]
-SPLITS: tuple[Split, ...] = ("train", "select", "test")
+SPLITS: tuple[Split, ...] = get_args(Split)
+
+ROW = [pa.field(name, pa.string(), nullable=False) for name in ("row_id", "session_id", "content_sha256", "task_key", "split")]
+"""The columns of every data set's rows: which row it is, the session and content that it is from, its task and the task's split."""
 
 
 class TaskSplit(Protocol):

@@ -27,7 +27,7 @@ def replay_buffer(context: dg.AssetExecutionContext, workspace: dg.ResourceParam
     It holds rows, not row ids as a coreset does, because it must give back sessions that the store no longer has: their text is nowhere
     else. They stay in the lake until a later row has a lower hash, they are forgotten, or `buffer_size` says so, and they are redacted anew
     by this run's settings. A session that the store still has is remembered as it is now, and let go where it is no training row
-    tonight. No row of a task that is held out stays, by the split's ledger.
+    any more. No row of a task that is held out stays, by the split's ledger.
     """
     with user_errors():
         config = in_force(context, workspace, ReplayConfig)
@@ -42,7 +42,7 @@ def replay_buffer(context: dg.AssetExecutionContext, workspace: dg.ResourceParam
             metadata={
                 "rows_before": buffer.before,
                 "forgotten": buffer.forgotten,
-                "trained_on_tonight": buffer.trained,
+                "trained_on": buffer.trained,
                 "what_became_of_them": counts_table(buffer.counts, "row"),
                 "redacted_anew": counts_table(buffer.redacted, "kind"),
             },

@@ -140,26 +140,26 @@ class OnlineContinualLearner:
 
 
 def remember(
-    before: Iterable[Row], tonight: Mapping[str, Row], chosen: Collection[str], met: Collection[str], held_out: HeldOut, size: int
+    before: Iterable[Row], current: Mapping[str, Row], chosen: Collection[str], in_store: Collection[str], held_out: HeldOut, size: int
 ) -> tuple[list[Row], Counter[str]]:
     """The buffer after a night, and what became of each row: those of the lowest hashes among all that were ever trained on.
 
-    `before` is the buffer as it was; `tonight` the training rows of tonight's table by session, at least those that are `chosen` (trained
-    on) or in the buffer; `met` the sessions that the store has tonight. A session that the store still has is remembered as it is tonight,
+    `before` is the buffer as it was; `current` the training rows of today's table by session, at least those that are `chosen` (trained
+    on) or in the buffer; `in_store` the sessions that the store has. A session that the store still has is remembered as it is now,
     and let go where curation keeps it no longer or its task moved; one that the store has no more stays as it was. What is held out is let
     go, whatever it is. The counts add up to the sessions of the buffer before and those chosen.
     """
     counts: Counter[str] = Counter()
     earlier = {row["session_id"]: row for row in before}
-    now = {session: tonight.get(session, row) for session, row in earlier.items() if session in tonight or session not in met}
-    counts["let go: no longer a training row in tonight's data"] = len(earlier) - len(now)
-    now |= {session: tonight[session] for session in chosen}
+    now = {session: current.get(session, row) for session, row in earlier.items() if session in current or session not in in_store}
+    counts["let go: no longer a training row"] = len(earlier) - len(now)
+    now |= {session: current[session] for session in chosen}
     usable = [row for row in now.values() if not held_out(row)]
     counts["let go: held out"] = len(now) - len(usable)
     rows = bottom_k(usable, size)
     counts["let go: others have lower hashes"] = len(usable) - len(rows)
     for row in rows:
-        known, here = row["session_id"] in earlier, row["session_id"] in met
+        known, here = row["session_id"] in earlier, row["session_id"] in in_store
         counts["new" if not known else "of earlier nights" if here else "of earlier nights, gone from the store"] += 1
     return rows, +counts
 
@@ -189,7 +189,7 @@ class Draw:
         if not self.ratio:
             return "nothing is replayed: replay_ratio is 0"
         if not self.candidates:
-            return "nothing is replayed: the buffer has no row of an earlier night that is not among tonight's"
+            return "nothing is replayed: the buffer has no row of an earlier night that is not among the new ones"
         if not self.wanted:
             return f"nothing is replayed: {self.ratio:.1%} of so few rows is less than one"
         lacking = self.wanted - len(self.rows)
@@ -198,11 +198,11 @@ class Draw:
 
 
 def draw(buffer: Iterable[Row], training: Sequence[Row], ratio: float, held_out: HeldOut, passed_over: Collection[str] = ()) -> Draw:
-    """Rows of the buffer to train on beside tonight's `training` rows: as many as make `ratio` of the whole, or all there are.
+    """Rows of the buffer to train on beside the `training` rows: as many as make `ratio` of the whole, or all there are.
 
-    None of them is among tonight's, or says and does the same as one of them or as another replayed one; nor is its session one of
-    `passed_over` (sessions of which selection found tonight that another row stands for them). Which ones are drawn differs from night to
-    night and is the same for the same night: a seeded hash, the seed being tonight's rows.
+    None of them is among those, or says and does the same as one of them or as another replayed one; nor is its session one of
+    `passed_over` (sessions of which selection found that another row stands for them). Which ones are drawn differs from night to
+    night and is the same for the same night: a seeded hash, the seed being the training rows.
     """
     wanted = due(len(training), checked_ratio(ratio))
     ours = {row["session_id"] for row in training}
@@ -211,7 +211,7 @@ def draw(buffer: Iterable[Row], training: Sequence[Row], ratio: float, held_out:
     candidates: list[Row] = []
     for row in sorted(buffer, key=lambda row: row["session_id"]):
         if row["session_id"] in ours:
-            left_out["among tonight's rows"] += 1
+            left_out["among the new rows"] += 1
         elif held_out(row):
             left_out["held out"] += 1
         elif row["session_id"] in passed_over or conversation_sha256(row) in taken:

@@ -7,7 +7,10 @@ the blocks run beside each other: memory stays flat, and the same input gives th
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
 from typing import TYPE_CHECKING, NamedTuple
+
+from agent_pipeline.datasets.mixing import largest_remainder
 
 if TYPE_CHECKING:
     import numpy as np
@@ -191,24 +194,11 @@ def farthest(vectors: "np.ndarray", count: int, chosen: Sequence[int]) -> list[t
     return picks
 
 
-def apportion(total: int, sizes: Sequence[int], room: Sequence[int]) -> list[int]:
-    """Shares `total` out in proportion to `sizes`, none above its `room`; sums to min(total, sum of room).
-
-    Whole parts first, then one each to the largest remainders (ties: the first); what did not fit goes round again.
-    """
-    shares = [0] * len(sizes)
-    while (left := min(total, sum(room)) - sum(shares)) > 0:
-        open_ = [i for i in range(len(sizes)) if shares[i] < room[i]]
-        weight = sum(sizes[i] for i in open_)
-        exact = {i: left * sizes[i] / weight for i in open_}
-        for i in open_:
-            shares[i] += min(int(exact[i]), room[i] - shares[i])
-        left = min(total, sum(room)) - sum(shares)
-        for i in sorted(open_, key=lambda i: (int(exact[i]) - exact[i], i)):
-            if left and shares[i] < room[i]:
-                shares[i] += 1
-                left -= 1
-    return shares
+def apportion(total: int, room: Sequence[int]) -> list[int]:
+    """Shares `total` out in proportion to `room`, none above it; sums to min(total, sum of room). Ties: the first."""
+    whole = sum(room)
+    shares = {index: Fraction(places, whole or 1) for index, places in enumerate(room)}
+    return list(largest_remainder(min(total, whole), shares).values())
 
 
 def each_block(n: int, work: Callable[[slice], None], rows: int = BLOCK) -> None:

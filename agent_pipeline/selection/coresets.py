@@ -117,33 +117,24 @@ def select(
         for rank, row in enumerate(distinct, 1):
             choices[row.row_id] = Choice(row_id=row.row_id, chosen=True, reason=Reason.ALL_FIT, rank=rank)
     else:
-        pool = _pool(distinct, options, losses, lengths or {}, vectors)
+        tokens = lengths or {}
+        pool = Pool(
+            [row.row_id for row in distinct],
+            min(options.target_size, len(distinct)),
+            embed=lambda: vectors([row.text for row in distinct]),
+            losses=[losses.get(row.row_id) for row in distinct] if losses else None,
+            scores=[row.score for row in distinct],
+            lengths=[tokens.get(row.row_id, row.words) for row in distinct],
+            groups=[row.group for row in distinct],
+            seed=options.seed,
+            loss_ratio=options.loss_ratio,
+        )
         ranking = named(options.strategy).choose(pool)
         for rank, (index, score, reason) in enumerate(ranking.picks, 1):
             choices[pool.ids[index]] = Choice(row_id=pool.ids[index], chosen=True, reason=reason, rank=rank, score=score)
         for index, row_id in enumerate(pool.ids):
             choices.setdefault(row_id, Choice(row_id=row_id, chosen=False, reason=ranking.passed.get(index, ranking.otherwise)))
     return Selection([choices[row.row_id] for row in rows], pool, alike)
-
-
-def _pool(
-    rows: Sequence[Candidate],
-    options: CoresetOptions,
-    losses: Mapping[str, float | None] | None,
-    lengths: Mapping[str, int],
-    vectors: Embed,
-) -> Pool:
-    return Pool(
-        [row.row_id for row in rows],
-        min(options.target_size, len(rows)),
-        embed=lambda: vectors([row.text for row in rows]),
-        losses=[losses.get(row.row_id) for row in rows] if losses else None,
-        scores=[row.score for row in rows],
-        lengths=[lengths.get(row.row_id, row.words) for row in rows],
-        groups=[row.group for row in rows],
-        seed=options.seed,
-        loss_ratio=options.loss_ratio,
-    )
 
 
 @dataclass(frozen=True)
@@ -191,27 +182,25 @@ def choose_coreset(
     if named(options.strategy).needs_losses and len(candidates) > options.target_size:
         losses, lengths = model_losses()
     found = select(candidates, options, losses, lengths, vectors)
-    chosen = [by_id[choice.row_id] for choice in found.choices if choice.chosen]
+    compared = {"chosen": [by_id[choice.row_id] for choice in found.choices if choice.chosen], "all": candidates}
+    quantities: dict[str, Callable[[Candidate], float | None]] = {"tokens of the assistant": lambda row: lengths.get(row.row_id, row.words)}
+    if losses:
+        quantities["loss"] = lambda row: losses.get(row.row_id)
     index = [
         {name: getattr(by_id[choice.row_id], name) for name in ("session_id", "content_sha256", "task_key")}
         | msgspec.structs.asdict(choice)
         for choice in found.choices
     ]
-    distributions = {
-        "tokens of the assistant": {
-            who: quantiles([lengths.get(row.row_id, row.words) for row in some]) for who, some in (("chosen", chosen), ("all", candidates))
-        }
-    }
-    if losses:
-        distributions["loss"] = {
-            who: quantiles([losses.get(row.row_id) for row in some]) for who, some in (("chosen", chosen), ("all", candidates))
-        }
+    tools = [len({name for row in rows for name in row.called}) for rows in compared.values()]
+    tasks = [len({row.task_key for row in rows}) for rows in compared.values()]
     return Coreset(
         table=to_table(index, CORESET),
         reasons=Counter(choice.reason for choice in found.choices),
-        tools=(len({name for row in chosen for name in row.called}), len({name for row in candidates for name in row.called})),
-        tasks=(len({row.task_key for row in chosen}), len({row.task_key for row in candidates})),
-        distributions=distributions,
+        tools=(tools[0], tools[1]),
+        tasks=(tasks[0], tasks[1]),
+        distributions={
+            quantity: {who: quantiles([of(row) for row in rows]) for who, rows in compared.items()} for quantity, of in quantities.items()
+        },
         coverage=_coverage(found, options.seed),
         losses=[loss for loss in losses.values() if loss is not None],
         duplicates=found.duplicates,

@@ -11,7 +11,7 @@ from agent_pipeline.ingestion.forgotten import BlockList
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.redaction import Redactor
 from agent_pipeline.selection.buffer import Draw, Row, conversation_sha256, draw, remember
-from agent_pipeline.selection.tables import BUFFER, chosen_rows, dataset_rows, duplicated_sessions, read_buffer, read_coreset
+from agent_pipeline.selection.tables import BUFFER, chosen_rows, dataset_rows, read_buffer, read_coreset
 from agent_pipeline.sessions.session import Session
 from agent_pipeline.storage.lake import Lake
 
@@ -42,19 +42,19 @@ def night_rows(lake: Lake, key: PartitionKey, ratio: float, sizes: SplitSizes) -
     Raises:
         DataError: there is no row to train on, or a table is damaged or out of date.
     """
-    rows = list(chosen_rows(lake, key))
+    rows, duplicated = chosen_rows(lake, key)
     if not rows:
         raise DataError(
             f"{key} has no training rows: see the drop reasons of curated_sessions (sessions without a judgment are excluded unless "
             "judged_sessions is run with when_unjudged=measures)."
         )
-    return Night(rows, draw(read_buffer(lake, key), rows, ratio, held_out(lake, key, sizes), duplicated_sessions(lake, key)))
+    return Night(rows, draw(read_buffer(lake, key), rows, ratio, held_out(lake, key, sizes), duplicated))
 
 
 def next_buffer(lake: Lake, key: PartitionKey, size: int, sizes: SplitSizes, redactor: Redactor) -> Buffer:
-    """The buffer with the rows that are trained on tonight.
+    """The buffer with the rows that this night trains on.
 
-    Memory holds the old buffer and the rows of tonight that may enter it.
+    Memory holds the old buffer and the new rows that may enter it.
 
     Raises:
         DataError: a table is damaged or out of date.
@@ -64,14 +64,14 @@ def next_buffer(lake: Lake, key: PartitionKey, size: int, sizes: SplitSizes, red
     before = [row for row in stored if not forgotten.has(row["session_id"], key)]
     in_store = set(lake.open("curated_sessions", key).read(["session_id"])["session_id"].to_pylist())
     redacted: Counter[str] = Counter()
-    current = [row if row["session_id"] in in_store else _redacted(row, redactor, key, redacted) for row in before]
+    before = [row if row["session_id"] in in_store else _redacted(row, redactor, key, redacted) for row in before]
     coreset = read_coreset(lake, key)
     chosen = coreset.filter(coreset["chosen"])["session_id"].to_pylist()
     wanted = {*chosen, *(row["session_id"] for row in before)}
-    tonight = {row["session_id"]: row for row in dataset_rows(lake, key) if row["session_id"] in wanted}
-    if missing := set(chosen) - set(tonight):
+    current = {row["session_id"]: row for row in dataset_rows(lake, key) if row["session_id"] in wanted}
+    if missing := set(chosen) - set(current):
         raise DataError(f"{len(missing)} chosen rows of {key} are no longer in sft_dataset: materialize sft_coreset again.")
-    rows, counts = remember(current, tonight, chosen, in_store, held_out(lake, key, sizes), size)
+    rows, counts = remember(before, current, chosen, in_store, held_out(lake, key, sizes), size)
     return Buffer(rows, len(stored), len(stored) - len(before), len(chosen), counts, redacted)
 
 
@@ -89,7 +89,7 @@ def held_out_sessions(lake: Lake, key: PartitionKey, sizes: SplitSizes) -> list[
 
 
 def _redacted(row: Row, redactor: Redactor, key: PartitionKey, counts: Counter[str]) -> Row:
-    """A row of a session that the store no longer has, by tonight's settings; the same object where nothing is found."""
+    """A row of a session that the store no longer has, by the settings of this run; the same object where nothing is found."""
     session = Session(
         session_id=row["session_id"],
         project=key.project,

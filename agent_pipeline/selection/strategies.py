@@ -29,7 +29,7 @@ def random_rows(pool: Pool) -> Ranking:
     for index in range(len(pool.ids)):
         strata.setdefault(pool.groups[index] if pool.groups else "", []).append(index)
     sizes = [len(strata[name]) for name in sorted(strata)]
-    for name, share in zip(sorted(strata), apportion(pool.size, sizes, sizes), strict=True):
+    for name, share in zip(sorted(strata), apportion(pool.size, sizes), strict=True):
         for place, index in sorted((_place(pool, index), index) for index in strata[name])[:share]:
             ranking.take(index, place, Reason.DRAWN)
     ranking.picks.sort(key=lambda pick: (pick[1], pick[0]))
@@ -64,8 +64,8 @@ def hybrid(pool: Pool) -> Ranking:
     ordered = sorted(clusters.members, key=lambda members: (-(capped[among[members]].max() - capped[among[members[0]]]), members.min()))
     size = min(pool.size, len(among))
     room = [len(members) - 1 for members in ordered]
-    quotas = [1 + more for more in apportion(size - len(ordered), room, room)]
-    by_loss = apportion(round(pool.loss_ratio * size), quotas, quotas)
+    quotas = [1 + more for more in apportion(size - len(ordered), room)]
+    by_loss = apportion(round(pool.loss_ratio * size), quotas)
     for members, quota, hardest in zip(ordered, quotas, by_loss, strict=True):
         rows = among[members]
         hard = rows[np.lexsort((np.arange(len(rows)), -capped[rows]))][:hardest]

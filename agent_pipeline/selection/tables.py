@@ -53,26 +53,18 @@ def read_coreset(lake: Lake, key: PartitionKey) -> pa.Table:
     return lake.open(CORESET_TABLE, key, CORESET).read()
 
 
-def chosen_rows(lake: Lake, key: PartitionKey) -> Iterator[Row]:
-    """The training rows that the coreset chose.
+def chosen_rows(lake: Lake, key: PartitionKey) -> tuple[list[Row], set[str]]:
+    """The training rows that the coreset chose, and the sessions that it left out because another row stands for them.
 
     Raises:
-        DataError: some of them are no longer in the dataset.
+        DataError: some of the rows are no longer in the dataset.
     """
     coreset = read_coreset(lake, key)
-    left = set(coreset.filter(coreset["chosen"])["row_id"].to_pylist())
-    for row in dataset_rows(lake, key):
-        if row["row_id"] in left:
-            left.remove(row["row_id"])
-            yield row
-    if left:
-        raise DataError(f"{len(left)} chosen rows of {key} are no longer in sft_dataset: materialize sft_coreset again.")
-
-
-def duplicated_sessions(lake: Lake, key: PartitionKey) -> set[str]:
-    """The sessions that the coreset left out because another row stands for them."""
-    coreset = read_coreset(lake, key)
-    return set(coreset.filter(pc.is_valid(coreset["duplicate_of"]))["session_id"].to_pylist())
+    chosen = set(coreset.filter(coreset["chosen"])["row_id"].to_pylist())
+    rows = [row for row in dataset_rows(lake, key) if row["row_id"] in chosen]
+    if missing := len(chosen) - len(rows):
+        raise DataError(f"{missing} chosen rows of {key} are no longer in sft_dataset: materialize sft_coreset again.")
+    return rows, set(coreset.filter(pc.is_valid(coreset["duplicate_of"]))["session_id"].to_pylist())
 
 
 def read_buffer(lake: Lake, key: PartitionKey) -> list[Row]:
@@ -88,6 +80,6 @@ def read_buffer(lake: Lake, key: PartitionKey) -> list[Row]:
     except (DataError, pa.ArrowException, OSError) as error:
         raise DataError(
             f"The replay buffer of {key} at {lake.table(BUFFER, key)} is damaged: put a copy of it back, or delete it, and it begins anew "
-            "with the rows of tonight."
+            "with the next run's rows."
         ) from error
     return [dict.fromkeys(SFT.names) | row for row in rows]

@@ -41,7 +41,6 @@ class KeptEmbeddings:
         self._origin = {"form": FORM, "seed": seed, "dimensions": dimensions}
         self._seed, self._dimensions = seed, dimensions
         self.counts: Counter[str] = Counter()
-        self._counted: set[str] = set()
 
     def __call__(self, texts: Sequence[str]) -> "np.ndarray":
         """(n, d) float32 of length one, or zero for texts without words; keeps exactly these texts' vectors."""
@@ -51,11 +50,10 @@ class KeptEmbeddings:
         kept = kept_vectors(self._lake, self._key, origin)
         self.counts["stored"] = len(kept)
         known = {name: vector for name, vector in kept.items() if name in distinct}
-        new = dict.fromkeys(name for name in distinct if name not in known)
+        new = [name for name in distinct if name not in known]
         if new:
             known |= zip(new, place([distinct[name] for name in new]), strict=True)
-        self.counts.update("computed" if name in new else "kept" for name in distinct if name not in self._counted)
-        self._counted.update(distinct)
+        self.counts.update(computed=len(new), kept=len(distinct) - len(new))
         if new or self.counts["stored"] != len(known):
             self._store_vectors(known, origin)
             self.counts["stored"] = len(known)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from agent_pipeline.datasets.kto import kto_rows
 from agent_pipeline.datasets.pair_messages import comparable, split_pair, to_last_answer
-from agent_pipeline.datasets.preferences import PREFERENCES, Pairing, length_ratios, preference_rows, why_no_pairs
+from agent_pipeline.datasets.preferences import PREFERENCES, Pairing, length_ratio, preference_rows, why_no_pairs
 from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
 from agent_pipeline.judging.curation import Reason, candidate_of, curate
@@ -192,7 +192,7 @@ def test_infrastructure_errors_and_obeyed_injections_stand_on_neither_side(unfit
 
 def test_the_ratio_of_lengths_counts_what_the_agent_said_and_called():
     rows = [{"chosen": [calls(("1", "f", {"a": 1}), text="ab"), answers("1", "long " * 9)], "rejected": [says("12345")]}]
-    assert length_ratios(rows) == [2.0]
+    assert [length_ratio(row) for row in rows] == [2.0]
 
 
 def curated(sessions):

@@ -90,7 +90,7 @@ def test_no_row_of_a_held_out_task_or_text_stays_and_curation_is_obeyed(nights):
     nights.night(rows(*range(40)))
     known = nights.buffer()
     moved, copied, dropped = (row["session_id"] for row in known[:3])
-    # The ledger says that a task is tested on; a held-out row says what a remembered one says; curation drops a third session tonight.
+    # The ledger says that a task is tested on; a held-out row says what a remembered one says; curation drops a third session.
     ledger = pa.table({"task_key": [known[0]["task_key"]], "split": ["test"]})
     nights.lake.stage("split_ledger", KEY, ledger.to_batches(), ledger.schema).commit()
     tested = rows(*range(40, 80))
@@ -99,10 +99,10 @@ def test_no_row_of_a_held_out_task_or_text_stays_and_curation_is_obeyed(nights):
     said = nights.night(tested, (dropped,))
     assert not {moved, copied, dropped} & sessions(nights.buffer()) and len(nights.buffer()) == 33
     assert "| let go: held out | 2 |" in said["what_became_of_them"].value
-    assert "| let go: no longer a training row in tonight's data | 1 |" in said["what_became_of_them"].value
+    assert "| let go: no longer a training row | 1 |" in said["what_became_of_them"].value
 
 
-def test_what_is_remembered_is_redacted_by_tonights_settings_and_what_is_forgotten_goes(nights):
+def test_what_is_remembered_is_redacted_by_the_settings_of_the_run_and_what_is_forgotten_goes(nights):
     data = rows(*range(40))
     for row in data:
         row["messages"][1]["content"] += " Write to ada@lovelace.org."

@@ -45,7 +45,7 @@ def trained(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any
             (folder / "adapter_model.safetensors").write_bytes(b"weights")
             return {"log_history": [], "row_ids": [], "rows": {}}
 
-        rows = rows_made_from(list(chosen_rows(*asked_lake(params))))
+        rows = rows_made_from(chosen_rows(*asked_lake(params))[0])
         decided = {name: params[name] for name in ("base_model", "base_revision", "replay_ratio", "config")}
         result = build(TASKS[task], params, "sft_adapter", {**decided, **rows}, train)
         return result | {"rows": rows["rows"], "replay": {}, "replayed": "nothing"}

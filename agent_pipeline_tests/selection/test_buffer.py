@@ -143,9 +143,9 @@ def sft(session: int | str, text: str = "", task: str = "") -> dict:
 
 def night(before: list[dict], table: list[int], chosen: list[int], dropped: set[int] = frozenset(), size: int = 2048):
     """The buffer after a night whose store has the sessions of `table`, and `dropped` ones that curation does not keep."""
-    tonight = {f"s{n}": sft(n) for n in table}
+    current = {f"s{n}": sft(n) for n in table}
     met = {f"s{n}" for n in [*table, *dropped]}
-    return remember(before, tonight, [f"s{n}" for n in chosen], met, lambda row: row["task_key"] == "tested", size)
+    return remember(before, current, [f"s{n}" for n in chosen], met, lambda row: row["task_key"] == "tested", size)
 
 
 def test_a_buffer_remembers_what_was_trained_on_also_when_the_store_does_not():
@@ -157,18 +157,18 @@ def test_a_buffer_remembers_what_was_trained_on_also_when_the_store_does_not():
     assert night(second, list(range(3, 12)), [3, 4, 10, 11])[0] == second
 
 
-def test_what_is_dropped_or_held_out_tonight_is_let_go_and_counted():
+def test_what_is_dropped_or_held_out_now_is_let_go_and_counted():
     first, _ = night([], list(range(6)), list(range(6)))
     first[0]["task_key"] = "tested"
     session = int(first[0]["session_id"][1:])
     bad = (session + 1) % 6
     rows, counts = night(first, [], [], dropped={bad})
     assert {row["session_id"] for row in rows} == {f"s{n}" for n in range(6)} - {f"s{session}", f"s{bad}"}
-    assert counts["let go: held out"] == 1 and counts["let go: no longer a training row in tonight's data"] == 1
+    assert counts["let go: held out"] == 1 and counts["let go: no longer a training row "] == 1
     assert counts.total() == 6
 
 
-def test_a_session_that_changed_is_remembered_as_it_is_tonight():
+def test_a_session_that_changed_is_remembered_as_it_is_now():
     first, _ = night([], [1, 2], [1, 2])
     changed = {"s1": sft(1, "do 1 and more")}
     rows, _ = remember(first, changed, [], {"s1", "s2"}, lambda row: False, 10)
@@ -194,19 +194,19 @@ def test_every_row_ever_trained_on_is_as_likely_to_be_remembered():
     for world in range(1500):
         buffer: list[dict] = []
         for start in range(0, 50, 10):  # the store forgets each night's sessions
-            tonight = {f"{world}-{n}": {"session_id": f"{world}-{n}", "n": n} for n in range(start, start + 10)}
-            buffer, _ = remember(buffer, tonight, list(tonight), set(tonight), lambda row: False, 10)
+            current = {f"{world}-{n}": {"session_id": f"{world}-{n}", "n": n} for n in range(start, start + 10)}
+            buffer, _ = remember(buffer, current, list(current), set(current), lambda row: False, 10)
         counts.update(row["n"] for row in buffer)
     assert chisquare([counts[n] for n in range(50)]).pvalue > 0.001
 
 
-def test_a_draw_has_none_of_tonights_rows_and_as_many_as_the_ratio_asks():
+def test_a_draw_has_none_of_the_new_rows_and_as_many_as_the_ratio_asks():
     buffer = [sft(n) for n in range(60)]
     training = [sft(n) for n in range(40, 85)]
     drawn = draw(buffer, training, 0.1, lambda row: False)
     assert (drawn.wanted, len(drawn.rows), drawn.candidates) == (5, 5, 40) and drawn.got == 0.1
     assert not {row["session_id"] for row in drawn.rows} & {row["session_id"] for row in training}
-    assert drawn.left_out == {"among tonight's rows": 20}
+    assert drawn.left_out == {"among the new rows": 20}
     assert draw(buffer[::-1], training[::-1], 0.1, lambda row: False).rows == drawn.rows
     other = draw(buffer, [*training, sft(99)], 0.1, lambda row: False)
     assert {row["session_id"] for row in other.rows} != {row["session_id"] for row in drawn.rows}, "every night the same rows"

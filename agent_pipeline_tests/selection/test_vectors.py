@@ -20,7 +20,7 @@ def lake(tmp_path) -> Lake:
 def test_a_night_computes_only_what_is_new(lake, monkeypatch):
     first = KeptEmbeddings(lake, KEY)
     vectors = first(TEXTS)
-    assert first.counts == {"computed": 30, "fitted": 1, "stored": 30}
+    assert +first.counts == {"computed": 30, "fitted": 1, "stored": 30}
     seen: list[str] = []
     place = Space.vectors
     monkeypatch.setattr(Space, "vectors", lambda self, texts: seen.extend(texts) or place(self, texts))
