@@ -164,7 +164,7 @@ def test_what_is_dropped_or_held_out_now_is_let_go_and_counted():
     bad = (session + 1) % 6
     rows, counts = night(first, [], [], dropped={bad})
     assert {row["session_id"] for row in rows} == {f"s{n}" for n in range(6)} - {f"s{session}", f"s{bad}"}
-    assert counts["let go: held out"] == 1 and counts["let go: no longer a training row "] == 1
+    assert counts["let go: held out"] == 1 and counts["let go: no longer a training row"] == 1
     assert counts.total() == 6
 
 

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent_pipeline.selection import clusters
-from agent_pipeline.selection.clusters import apportion, cluster, farthest, largest, nearest_distance, neighbourhood, outliers
+from agent_pipeline.selection.clusters import apportion, cluster, farthest, nearest_distance, neighbourhood, outliers
 
 
 def cloud(n: int, d: int, seed: int, unit: bool = True) -> np.ndarray:
@@ -44,12 +44,6 @@ def test_clusters_do_not_depend_on_the_number_of_threads(monkeypatch):
     found = cluster(vectors, 30, 0)
     monkeypatch.setattr(clusters, "cores", lambda: 1)
     assert np.array_equal(cluster(vectors, 30, 0).labels, found.labels)
-
-
-def test_the_largest_of_a_line_are_found_by_folding():
-    values = np.random.default_rng(0).normal(size=(50, 2100)).astype(np.float32)
-    assert np.array_equal(np.sort(largest(values, 5)), np.sort(values)[:, -5:])
-    assert np.array_equal(np.sort(largest(values[:, :40], 5)), np.sort(values[:, :40])[:, -5:])
 
 
 def test_a_row_is_no_neighbour_of_itself_and_the_strange_are_alone():
