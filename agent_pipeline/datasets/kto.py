@@ -26,18 +26,6 @@ KTO = pa.schema(
 )
 
 
-def kto_rows(
-    good: Iterable[Session],
-    bad: Iterable[Session],
-    split: TaskSplit,
-    paired: Collection[str] = (),
-    counts: Counter[str] | None = None,
-) -> Iterator[dict[str, Any]]:
-    """`labelled_rows` of sessions that are in memory, in the order of their ids."""
-    labelled = [(session, label) for sessions, label in ((good, True), (bad, False)) for session in sessions]
-    return labelled_rows(sorted(labelled, key=lambda pair: pair[0].session_id), split, paired, counts)
-
-
 def labelled_rows(
     labelled: Iterable[tuple[Session, bool]], split: TaskSplit, paired: Collection[str] = (), counts: Counter[str] | None = None
 ) -> Iterator[dict[str, Any]]:

@@ -9,12 +9,6 @@ from agent_pipeline.sessions.text import characters
 Parts = tuple[list[Message], list[Message], list[Message]]
 
 
-def split_pair(chosen: list[Message], rejected: list[Message]) -> Parts | str:
-    """`(prompt, chosen rest, rejected rest)` with comparable call ids, or the name of the reason why the two make no pair."""
-    better, worse = (to_last_answer(comparable(messages)) for messages in (chosen, rejected))
-    return no_difference(answers(better), answers(worse)) or parted(better, worse)
-
-
 def to_last_answer(messages: list[Message]) -> list[Message]:
     """The messages up to and with the agent's last one, trained or not: a verdict is about all of them."""
     return messages[: max((at for at, message in enumerate(messages) if message["role"] == "assistant"), default=-1) + 1]

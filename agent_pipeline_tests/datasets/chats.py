@@ -5,6 +5,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from agent_pipeline.datasets.kto import labelled_rows
 from agent_pipeline.judging import EvaluationContext, parse_measures
 from agent_pipeline.judging.turns import turn_facts
 from agent_pipeline.sessions.chat import to_messages
@@ -69,3 +70,9 @@ def with_turns(*sessions, measures=()):
     """Sessions as rows with the column `turns`."""
     facts = [turn_facts(EvaluationContext.of(each), parse_measures(measures)) for each in sessions]
     return [row | {"turns": [turn._asdict() for turn in turns]} for row, turns in zip(rows_of(*sessions), facts, strict=True)]
+
+
+def kto_rows(good, bad, split, paired=(), counts=None):
+    """`labelled_rows` of good and bad sessions, by id."""
+    labelled = [(each, label) for sessions, label in ((good, True), (bad, False)) for each in sessions]
+    return labelled_rows(sorted(labelled, key=lambda pair: pair[0].session_id), split, paired, counts)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from agent_pipeline.datasets.curated import ASSET, Curated
-from agent_pipeline.datasets.kto import kto_rows, labelled_rows
+from agent_pipeline.datasets.kto import labelled_rows
 from agent_pipeline.datasets.preferences import TRIALS_IN_MEMORY, Case, preference_rows, rows_of_cases
 from agent_pipeline.datasets.sft import SFT, sft_rows
 from agent_pipeline.datasets.splits import SplitSizes
@@ -20,7 +20,7 @@ from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.session import Session
 from agent_pipeline.sessions.tables import CURATED, session_row, stored_batches, to_batches, to_rows, to_table
 from agent_pipeline.storage.lake import Lake
-from agent_pipeline_tests.datasets.chats import calls, chats, rows_of, says, session, user
+from agent_pipeline_tests.datasets.chats import calls, chats, kto_rows, rows_of, says, session, user
 
 KEY = PartitionKey("p", "a")
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

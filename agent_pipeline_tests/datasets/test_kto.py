@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_pipeline.datasets.kto import KTO, kto_rows, prompt_and_completion
+from agent_pipeline.datasets.kto import KTO, prompt_and_completion
 from agent_pipeline.datasets.preferences import preference_rows
 from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
@@ -13,7 +13,7 @@ from agent_pipeline.keys import parse_key
 from agent_pipeline.redaction import RedactionOptions
 from agent_pipeline.sessions.tables import to_rows, to_table
 from agent_pipeline.sources import open_source
-from agent_pipeline_tests.datasets.chats import answers, calls, chats, says, session, user
+from agent_pipeline_tests.datasets.chats import answers, calls, chats, kto_rows, says, session, user
 
 
 def test_the_completion_is_all_that_came_of_the_first_request():

@@ -10,7 +10,7 @@ import pytest
 
 from agent_pipeline.datasets.formats import form, in_form
 from agent_pipeline.datasets.jsonl import trainers_lines
-from agent_pipeline.datasets.kto import KTO, kto_rows
+from agent_pipeline.datasets.kto import KTO
 from agent_pipeline.datasets.preferences import PREFERENCES, preference_rows
 from agent_pipeline.datasets.sft import SFT, sft_rows
 from agent_pipeline.datasets.sharegpt import SHAREGPT, sharegpt_rows
@@ -19,7 +19,7 @@ from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.session import Session
 from agent_pipeline.sessions.tables import to_batches
 from agent_pipeline.storage.lake import Lake
-from agent_pipeline_tests.datasets.chats import calls, rows_of, says, session, user
+from agent_pipeline_tests.datasets.chats import calls, kto_rows, rows_of, says, session, user
 from agent_pipeline_tests.training.world import TOOL, row
 
 KEY = PartitionKey("p", "a")

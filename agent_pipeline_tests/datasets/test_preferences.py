@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent_pipeline.datasets.kto import kto_rows
-from agent_pipeline.datasets.pair_messages import comparable, split_pair, to_last_answer
+from agent_pipeline.datasets import pair_messages
+from agent_pipeline.datasets.pair_messages import comparable, to_last_answer
 from agent_pipeline.datasets.preferences import PREFERENCES, Pairing, length_ratio, preference_rows, why_no_pairs
 from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
@@ -18,8 +18,14 @@ from agent_pipeline.keys import parse_key
 from agent_pipeline.sessions.session import Session
 from agent_pipeline.sessions.tables import session_row, to_rows, to_table
 from agent_pipeline.sources import open_source
-from agent_pipeline_tests.datasets.chats import answers, calls, chats, says, session, user
+from agent_pipeline_tests.datasets.chats import answers, calls, chats, kto_rows, says, session, user
 from agent_pipeline_tests.judging.sessions import judge
+
+
+def split_pair(good, bad):
+    """The prompt and the two continuations, or why the two make no pair."""
+    good, bad = (to_last_answer(comparable(messages)) for messages in (good, bad))
+    return pair_messages.no_difference(*map(pair_messages.answers, (good, bad))) or pair_messages.parted(good, bad)
 
 
 def of_agent(messages):
