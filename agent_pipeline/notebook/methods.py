@@ -1,5 +1,6 @@
 """The ways to train an agent that are compared with one another (SAGE's names), each as a configuration that does what it says."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 from agent_pipeline.datasets.mixing import MixerConfig, MultiTaskMixer
 from agent_pipeline.errors import ArgumentError, DataError
 from agent_pipeline.notebook.agent import AgentSFTConfig
+from agent_pipeline.notebook.intake import counted
 from agent_pipeline.notebook.samples import rows_only
 from agent_pipeline.notebook.trajectories import AgentTrajectory, TrajectoryFilter, TrajectoryToSFTConverter, load_trajectories
 
@@ -62,8 +64,8 @@ class MethodConfig:
         converter = TrajectoryToSFTConverter()
         rows = converter.convert(self.trajectory_filter.filter(runs))
         if not rows:
-            dropped = self.trajectory_filter.get_stats(runs)["dropped"] | {k: v for k, v in converter.counts.items() if k != "trajectories"}
-            reasons = ", ".join(f"{name} {count}" for name, count in sorted(dropped.items())) or "there are none"
+            dropped = Counter(self.trajectory_filter.get_stats(runs)["dropped"]) + converter.counts
+            reasons = counted(dropped, "trajectories") or "there are none"
             raise DataError(f"None of {len(runs)} trajectories can be trained on ({reasons}): collect runs that succeed.")
         return rows
 

@@ -457,16 +457,9 @@ def test_beside_a_process_that_writes_it_refuses_and_what_a_killed_one_left_goes
     with lake.run_of(KEY), pytest.raises(DataError, match="A run is working on shop/support"):
         forget(lake, "gone")
     assert not BlockList.read(lake).entries
-    forget(lake, "gone")
-    assert not left.exists()
-
-
-def test_beside_a_run_that_may_have_its_rows_in_memory_nothing_is_forgotten(lake: Lake) -> None:
-    with lake.run_of(KEY), pytest.raises(DataError, match="A run is working on shop/support"):
-        forget(lake, "gone")
-    assert not BlockList.read(lake).entries
     with lake.run_of(PartitionKey("another", "agent")):
         forget(lake, "gone")
+    assert not left.exists()
 
 
 def test_a_training_that_was_killed_cannot_go_on_with_it_and_others_can(lake: Lake) -> None:
