@@ -63,18 +63,3 @@ def test_every_line_is_what_openai_documents_and_every_form_survives_the_lake(ev
     for name in FORMATS:
         made = [{column: row.get(column) for column in form(name).schema.names} for row in in_form(rows, name)]
         assert list(to_rows(to_table(made, form(name).schema))) == made
-
-
-@pytest.mark.slow
-def test_the_airlines_lines_are_what_openai_documents(real_traces):
-    from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
-    from agent_pipeline.keys import parse_key
-    from agent_pipeline.redaction import RedactionOptions
-    from agent_pipeline.sources import open_source
-
-    source = open_source(real_traces / "stores" / "omniagents_home")
-    sessions = read_sessions(source, parse_key("tau/airline"), ReadingOptions(redaction=RedactionOptions(enabled=False)))
-    lines = list(in_form(sft_rows(rows_of(*sessions), SplitSizes()), "openai"))
-    assert len(lines) == 100
-    for line in lines:
-        jsonschema.validate(line, OPENAI)

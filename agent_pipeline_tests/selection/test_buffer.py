@@ -94,16 +94,6 @@ def test_the_choice_by_hash_is_idempotent_order_free_and_mergeable(ids, size, se
     assert len(found) == min(size, len(set(ids)))
 
 
-def test_nights_in_any_order_leave_the_same_buffer():
-    nights = [rows(30, start) for start in (0, 20, 50)]
-    made = [OnlineContinualLearner(12, selection_strategy="hash") for _ in range(2)]
-    for night in nights:
-        made[0].update_buffer(night)
-    for night in (nights[2], nights[0], nights[1], nights[0]):
-        made[1].update_buffer(night)
-    assert made[0].buffer == made[1].buffer
-
-
 @pytest.mark.parametrize(
     ("asked", "says"),
     [
@@ -187,17 +177,6 @@ def test_after_any_nights_the_buffer_is_the_lowest_hashes_of_all_that_were_train
         assert buffer == bottom_k(trained.values(), size)
         assert counts.total() == len({row["session_id"] for row in before} | {f"s{n}" for n in chosen})
         assert night(buffer, sorted(table), chosen, size=size)[0] == buffer
-
-
-def test_every_row_ever_trained_on_is_as_likely_to_be_remembered():
-    counts: Counter[str] = Counter()
-    for world in range(1500):
-        buffer: list[dict] = []
-        for start in range(0, 50, 10):  # the store forgets each night's sessions
-            current = {f"{world}-{n}": {"session_id": f"{world}-{n}", "n": n} for n in range(start, start + 10)}
-            buffer, _ = remember(buffer, current, list(current), set(current), lambda row: False, 10)
-        counts.update(row["n"] for row in buffer)
-    assert chisquare([counts[n] for n in range(50)]).pvalue > 0.001
 
 
 def test_a_draw_has_none_of_the_new_rows_and_as_many_as_the_ratio_asks():
