@@ -1,9 +1,11 @@
 """The data assets on the sample store, through Dagster: counts, checks, versions, failures."""
 
+import contextvars
 import json
 import sqlite3
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pytest
@@ -124,20 +126,24 @@ def test_a_full_disk_is_one_sentence_and_leaves_the_last_good_version(bench: Ben
 
 def test_the_discovery_sensor_adds_partitions_starts_nothing_and_deletes_nothing(bench: Bench) -> None:
     sensor, repository = bench.defs.resolve_sensor_def("discover_agents"), bench.defs.get_repository_def()
-    context = dg.build_sensor_context(bench.instance, repository_def=repository, resources={"workspace": Workspace()})
-    result = sensor.evaluate_tick(context)
+
+    def evaluate(cursor: str | None) -> Any:
+        resources = {"workspace": Workspace()}
+        return sensor.evaluate_tick(dg.build_sensor_context(bench.instance, repository_def=repository, resources=resources, cursor=cursor))
+
+    def tick(cursor: str | None = None) -> Any:
+        # The context enters the instance once more and never leaves it; in a copy, what it sets does not reach the next test.
+        return contextvars.copy_context().run(evaluate, cursor)
+
+    result = tick()
     added = [key for request in result.dynamic_partitions_requests for key in request.partition_keys]
     assert sorted(added) == sorted(MANIFEST) and not result.run_requests
     assert {event.partition for event in result.asset_events} == set(MANIFEST)
     bench.instance.add_dynamic_partitions("agent_pipeline_project_agent", added)
-    again = sensor.evaluate_tick(
-        dg.build_sensor_context(bench.instance, repository_def=repository, resources={"workspace": Workspace()}, cursor=result.cursor)
-    )
+    again = tick(result.cursor)
     assert again.skip_message and not again.asset_events and not again.dynamic_partitions_requests
     (bench.store / "sessions").rename(bench.store / "gone")
-    lost = sensor.evaluate_tick(
-        dg.build_sensor_context(bench.instance, repository_def=repository, resources={"workspace": Workspace()}, cursor=result.cursor)
-    )
+    lost = tick(result.cursor)
     assert lost.skip_message and not lost.dynamic_partitions_requests
     assert sorted(bench.instance.get_dynamic_partitions("agent_pipeline_project_agent")) == sorted(MANIFEST)
 

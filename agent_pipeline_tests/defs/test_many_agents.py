@@ -1,5 +1,6 @@
 """The sensor and the schedule cost what changed, and one unreadable agent costs only itself."""
 
+import contextvars
 import os
 import sqlite3
 from datetime import UTC, datetime
@@ -48,9 +49,12 @@ class Ticks:
     def __init__(self, instance: dg.DagsterInstance) -> None:
         self.instance, self.cursor = instance, None
 
+    def _evaluate(self) -> dg.SensorResult | dg.SkipReason:
+        return discover_agents(dg.build_sensor_context(self.instance, cursor=self.cursor, resources={"workspace": Workspace()}))
+
     def __call__(self, recorded: bool = True) -> list[str]:
-        context = dg.build_sensor_context(self.instance, cursor=self.cursor, resources={"workspace": Workspace()})
-        result = discover_agents(context)
+        # The context enters the instance once more and never leaves it; in a copy, what it sets does not reach the next test.
+        result = contextvars.copy_context().run(self._evaluate)
         if isinstance(result, dg.SkipReason):
             return []
         if recorded:
@@ -120,9 +124,12 @@ def test_what_the_schedule_saw_while_the_sensor_looked_is_reported(store: Path) 
 def test_the_schedule_reads_what_changed_and_requests_what_it_had_no_time_for(
     store: Path, read: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def requested(instance: dg.DagsterInstance) -> list[str]:
+    def evaluate(instance: dg.DagsterInstance) -> list[str]:
         context = dg.build_schedule_context(instance, datetime.now(UTC), resources={"workspace": Workspace()})
         return [each.partition_key for each in nightly(context) if isinstance(each, dg.RunRequest)]
+
+    def requested(instance: dg.DagsterInstance) -> list[str]:
+        return contextvars.copy_context().run(evaluate, instance)
 
     with dg.instance_for_test() as instance:
         instance.add_dynamic_partitions("agent_pipeline_project_agent", AGENTS)
