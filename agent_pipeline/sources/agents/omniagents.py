@@ -67,7 +67,7 @@ class OmniagentsSource(ItemStore):
             if orphans := connection.execute(_ORPHANS).fetchone()[0]:
                 add_note(self.notes, f"{path}: {orphans} history items belong to no session and were left out.")
             connection.text_factory = bytes  # most of it is decoded as JSON, or by nobody
-            heads = (SessionRow._make((*row, _judged(judgments, row[0]))) for row in connection.execute(_SESSIONS))
+            heads = (SessionRow._make((*row, {"judgment": judgments.get(str(as_text(row[0])))})) for row in connection.execute(_SESSIONS))
             items = connection.execute(_ITEMS.format(only=_ONLY_OF_SESSIONS if orphans else ""))
             yield from side_by_side(heads, items, str(path))
 
@@ -144,7 +144,3 @@ class OmniagentsSource(ItemStore):
                 add_note(self.notes, f"{path} has no table analysis(group_id, judgment): no session of {path.stem} is judged.")
                 return {}
             return {str(group): clean_text(judgment) for group, judgment in connection.execute(_VERDICTS)}
-
-
-def _judged(judgments: dict[str, str | None], session_id: Any) -> dict[str, Any]:
-    return {"judgment": judgments.get(str(as_text(session_id)))}

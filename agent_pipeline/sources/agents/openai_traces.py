@@ -68,11 +68,8 @@ class OpenAITracesSource(SpanSource):
             span.kind = "agent"
         return [span]
 
-    def about(self, record: Record) -> dict[str, Any]:
-        if record.get("object") != "trace":
-            return {}
-        metadata = section(record, "metadata")
-        return {"task_id": metadata.get("task_id"), "trial": metadata.get("trial"), "context": metadata}
+    def metadata(self, record: Record) -> Record:
+        return section(record, "metadata") if record.get("object") == "trace" else {}
 
     def beside(self, session_id: str) -> dict[str, Any]:
         signature = self.signature()

@@ -65,6 +65,12 @@ def decoded(value: Any) -> Any:
     return value
 
 
+def decoded_object(value: Any) -> Record:
+    """An object, or the one in a JSON text; an empty one for anything else."""
+    value = decoded(value)
+    return value if isinstance(value, dict) else {}
+
+
 def number(value: Any) -> float | None:
     """A finite number; `None` for anything else. NaN is unknown, and unknown is not zero."""
     return float(value) if isinstance(value, int | float) and abs(value) < 1e300 and math.isfinite(value) else None

@@ -4,7 +4,7 @@ blob-storage export writes them (snake_case, a row each). Traces with one sessio
 import re
 from typing import ClassVar
 
-from agent_pipeline.sources.formats.fields import Record, decoded, first_of, first_text, number, objects, section, text, when
+from agent_pipeline.sources.formats.fields import Record, decoded_object, first_of, first_text, number, objects, section, text, when
 from agent_pipeline.sources.formats.file_source import Ident
 from agent_pipeline.sources.formats.record_files import Place
 from agent_pipeline.sources.platforms.conversations import Kind, Span
@@ -82,12 +82,8 @@ class LangfuseSource(SpanSource):
         names = ("stringValue", "value") if record.get("dataType") == "CATEGORICAL" else ("value", "stringValue")
         return [(text(record.get("name")) or "score", first_of(record, *names))]
 
-    def about(self, record: Record) -> Record:
-        if not _is_trace(record):
-            return {}
-        metadata = decoded(record.get("metadata"))
-        metadata = metadata if isinstance(metadata, dict) else {}
-        return {"task_id": metadata.get("task_id"), "trial": metadata.get("trial"), "context": metadata | {"tags": record.get("tags")}}
+    def metadata(self, record: Record) -> Record:
+        return decoded_object(record.get("metadata")) | {"tags": record.get("tags")} if _is_trace(record) else {}
 
 
 def _type(record: Record) -> str:

@@ -3,7 +3,7 @@ logs as rows. The calls of one session repeat the conversation so far."""
 
 from typing import ClassVar
 
-from agent_pipeline.sources.formats.fields import Record, chosen, decoded, first_of, first_text, number, section, text, when
+from agent_pipeline.sources.formats.fields import Record, chosen, decoded_object, first_of, first_text, number, section, text, when
 from agent_pipeline.sources.formats.file_source import Ident
 from agent_pipeline.sources.formats.record_files import Place
 from agent_pipeline.sources.platforms.conversations import Span
@@ -33,8 +33,7 @@ class LiteLLMSource(SpanSource):
         return Ident(session, session, project, first_text(metadata, "agent_name", "user_api_key_alias"))
 
     def spans(self, record: Record) -> list[Span]:
-        parameters = decoded(record.get("model_parameters"))
-        parameters = parameters if isinstance(parameters, dict) else {}
+        parameters = decoded_object(record.get("model_parameters"))
         request, response = request_of(record.get("messages")), response_of(record.get("response"))
         failed = record.get("status") in ("failure", "failed", "error")
         error = text(record.get("error_str")) or text(section(record, "error_information").get("error_message"))
@@ -56,6 +55,5 @@ class LiteLLMSource(SpanSource):
             )
         ]
 
-    def about(self, record: Record) -> Record:
-        metadata = section(record, "metadata")
-        return {"task_id": metadata.get("task_id"), "trial": metadata.get("trial"), "context": {"tags": record.get("request_tags")}}
+    def metadata(self, record: Record) -> Record:
+        return {"tags": record.get("request_tags")} | chosen(section(record, "metadata"), ("task_id", "trial"))

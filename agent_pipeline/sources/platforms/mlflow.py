@@ -6,7 +6,18 @@ A span's attributes are JSON texts. Traces with one `mlflow.trace.session` are t
 
 from typing import Any, ClassVar
 
-from agent_pipeline.sources.formats.fields import Record, decoded, elements, first_of, first_text, number, section, text, when
+from agent_pipeline.sources.formats.fields import (
+    Record,
+    decoded,
+    decoded_object,
+    elements,
+    first_of,
+    first_text,
+    number,
+    section,
+    text,
+    when,
+)
 from agent_pipeline.sources.formats.file_source import Ident
 from agent_pipeline.sources.formats.record_files import Place
 from agent_pipeline.sources.platforms.conversations import Kind, Span
@@ -26,7 +37,7 @@ class MLflowSource(SpanSource):
     def accepts(cls, record: Record) -> bool:
         if {"trace_id", "trace_metadata", "spans"} <= record.keys():
             return True
-        return "data" in record and bool(_object(record.get("info")).keys() & {"trace_id", "request_id"})
+        return "data" in record and bool(decoded_object(record.get("info")).keys() & {"trace_id", "request_id"})
 
     def identify(self, record: Record, place: Place) -> Ident:
         info = _info(record)
@@ -38,29 +49,23 @@ class MLflowSource(SpanSource):
 
     def spans(self, record: Record) -> list[Span]:
         trace = first_text(_info(record), "trace_id", "request_id") or ""
-        data = _object(record.get("data")) if "info" in record else record
+        data = decoded_object(record.get("data")) if "info" in record else record
         return [_span(each, trace) for each in map(decoded, elements(data.get("spans"))) if isinstance(each, dict)]
 
     def scores_of(self, record: Record) -> list[Score]:
         return [
             (first_text(each, "assessment_name", "name") or "feedback", each["feedback"].get("value"))
-            for each in map(_object, elements(_info(record).get("assessments")))
+            for each in map(decoded_object, elements(_info(record).get("assessments")))
             if isinstance(each.get("feedback"), dict) and each.get("valid") is not False
         ]
 
-    def about(self, record: Record) -> Record:
-        tags = {name: value for name, value in section(_info(record), "tags").items() if not str(name).startswith("mlflow.")}
-        return {"task_id": tags.get("task_id"), "trial": tags.get("trial"), "context": tags}
-
-
-def _object(value: Any) -> Record:
-    value = decoded(value)
-    return value if isinstance(value, dict) else {}
+    def metadata(self, record: Record) -> Record:
+        return {name: value for name, value in section(_info(record), "tags").items() if not str(name).startswith("mlflow.")}
 
 
 def _info(record: Record) -> Record:
     """What is said of a trace; a table's row says it in columns."""
-    return _object(record.get("info")) if "info" in record else {name: decoded(record[name]) for name in record if name != "spans"}
+    return decoded_object(record.get("info")) if "info" in record else {name: decoded(record[name]) for name in record if name != "spans"}
 
 
 def _span(raw: Record, trace: str) -> Span:

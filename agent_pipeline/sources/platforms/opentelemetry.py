@@ -15,6 +15,7 @@ from agent_pipeline.sources.formats.fields import (
     Record,
     chosen,
     decoded,
+    decoded_object,
     elements,
     first_of,
     first_text,
@@ -102,12 +103,9 @@ class OpenTelemetrySource(SpanSource):
         scores = [score for attributes in (record["attributes"], *events) for score in _genai_scores(attributes)]
         return scores + openinference_scores(record["attributes"])
 
-    def about(self, record: Record) -> Record:
+    def metadata(self, record: Record) -> Record:
         attributes = record["attributes"]
-        metadata = decoded(attributes.get("metadata"))
-        context = metadata if isinstance(metadata, dict) else {}
-        named = {name: attributes.get(name) or context.get(name) for name in ("task_id", "trial")}
-        return {**named, "context": context}
+        return decoded_object(attributes.get("metadata")) | chosen(attributes, ("task_id", "trial"))
 
 
 class OpenInferenceSource(OpenTelemetrySource):

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.items import assembled
 from agent_pipeline.sessions.session import Session
-from agent_pipeline.sources.formats.fields import Record, number, text, verdict
+from agent_pipeline.sources.formats.fields import Record, chosen, number, text, verdict
 from agent_pipeline.sources.formats.file_source import FileSource, Index
 from agent_pipeline.sources.formats.record_files import Place
 from agent_pipeline.sources.formats.session_fields import new_session
@@ -55,8 +55,8 @@ class SpanSource(FileSource):
         """The evaluations in a record."""
         return []
 
-    def about(self, record: Record) -> Record:
-        """What a record says of the whole session: fields of `Session` (`context` among them)."""
+    def metadata(self, record: Record) -> Record:
+        """What a record says of the whole session, by name: its context, of which `task_id` and `trial` are its fields too."""
         return {}
 
     def beside(self, session_id: str) -> Record:
@@ -68,9 +68,9 @@ class SpanSource(FileSource):
         fields: Record = {}
         context: Record = {}
         for _, record in records:
-            about = self.about(record)
-            context |= about.pop("context", None) or {}
-            fields |= {name: value for name, value in about.items() if value is not None}
+            metadata = self.metadata(record)
+            context |= metadata
+            fields |= chosen(metadata, ("task_id", "trial"))
         fields["scores"], labels = metrics(score for _, record in records for score in self.scores_of(record))
         context |= {"labels": labels} if labels else {}
         yield from self._sessions(key, session_id, spans, fields | self.beside(session_id), context)
