@@ -15,7 +15,6 @@ from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.sessions.tables import to_table
 from agent_pipeline.training.adapter import train_adapter
 from agent_pipeline_tests.defs.conftest import Bench, worker_here
-from agent_pipeline_tests.training.conftest import tiny_base  # noqa: F401
 from agent_pipeline_tests.training.test_preferences import pair
 from agent_pipeline_tests.training.world import TRAINING, row
 
@@ -57,7 +56,7 @@ class Chain:
 
 
 @pytest.fixture
-def chain(bench: Bench, tiny_base: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Chain:  # noqa: F811
+def chain(bench: Bench, tiny_base: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Chain:
     monkeypatch.chdir(tmp_path)
     worker_here(monkeypatch)
     return Chain(bench, tiny_base, tmp_path)
