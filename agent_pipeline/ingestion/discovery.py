@@ -55,13 +55,13 @@ class Discovery(msgspec.Struct, kw_only=True):
 def discover(locations: Iterable[Location], known: Sequence[Reader] = SOURCES, blocked: BlockList = NOTHING_FORGOTTEN) -> Discovery:
     """Look at each place; a folder of different things is walked, and each store in it is listed. What cannot be opened is reported with
     its error."""
-    found = Discovery()
+    discovery = Discovery()
     for location in locations:
         try:
-            found.stores += _stores_at(location, known, found.unknown, blocked)
+            discovery.stores += _stores_at(location, known, discovery.unknown, blocked)
         except StoreError as error:
-            found.stores.append(StoreReport(path=str(location), errors=[str(error)]))
-    return found
+            discovery.stores.append(StoreReport(path=str(location), errors=[str(error)]))
+    return discovery
 
 
 def _stores_at(location: Location, known: Sequence[Reader], unknown: list[str], blocked: BlockList) -> Iterator[StoreReport]:
@@ -69,13 +69,13 @@ def _stores_at(location: Location, known: Sequence[Reader], unknown: list[str], 
     if location.is_url or location.reader or not path.is_dir():
         yield _report(str(location), open_source(location, known), blocked)
         return
-    found = find(path, known)
-    if not (found.stores or found.errors):
+    contents = find(path, known)
+    if not (contents.stores or contents.errors):
         open_source(location, known)  # says in its sentence what would be one
-    unknown += map(str, found.unknown)
-    for where, error in found.errors:
+    unknown += map(str, contents.unknown)
+    for where, error in contents.errors:
         yield StoreReport(path=str(where), errors=[str(error)])
-    for where, reader in found.stores:
+    for where, reader in contents.stores:
         yield _report(str(where), reader(where), blocked)
 
 

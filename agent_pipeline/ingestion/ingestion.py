@@ -155,8 +155,8 @@ class _Run:
     def batches(self, stored: Iterator[Stored]) -> Iterator[pa.RecordBatch]:
         """The table's batches: a thousand rows each, or fewer where they are long; an unchanged session's row is copied."""
         old = _Rows(self._last.file) if self._last else None
-        made: list[list[Any]] = []
-        places: list[tuple[bool, int]] = []  # of each row: whether it is copied, and its place in the last table or in `made`
+        rows: list[list[Any]] = []
+        places: list[tuple[bool, int]] = []  # of each row: whether it is copied, and its place in the last table or in `rows`
         size, newest = 0, -1
         for each in stored:
             if self._blocked.has(each.session_id, self._key):
@@ -171,17 +171,17 @@ class _Run:
                 self.copied += 1
             else:
                 row, known = self._prepared_row(each)
-                places.append((False, len(made)))
-                made.append(row)
+                places.append((False, len(rows)))
+                rows.append(row)
                 size += len(row[MESSAGES])
             self._calls.add(known.calls)
             self.seen.append(known)
             self.preparation.note(known.session_id, _redacted(known.redacted), known.private_id)
             if len(places) == ROWS_PER_BATCH or size >= CHARACTERS_PER_BATCH:
-                yield self._batch(made, places, old)
-                made, places, size = [], [], 0
+                yield self._batch(rows, places, old)
+                rows, places, size = [], [], 0
         if places:
-            yield self._batch(made, places, old)
+            yield self._batch(rows, places, old)
 
     def _prepared_row(self, stored: Stored) -> tuple[list[Any], _Seen]:
         session = self._blocked.without_names(stored.build(), self._key)
@@ -189,14 +189,14 @@ class _Run:
         counted = json_bytes(redacted).decode() if redacted else "{}"
         return encoded_row(session), _Seen(stored.session_id, stored.digest, _text_of(calls), sys.intern(counted), private_id)
 
-    def _batch(self, made: list[list[Any]], places: list[tuple[bool, int]], old: "_Rows | None") -> pa.RecordBatch:
+    def _batch(self, rows: list[list[Any]], places: list[tuple[bool, int]], old: "_Rows | None") -> pa.RecordBatch:
         if self.tools is None:
             self.tools = self.inferred()  # of the first batch: mostly they are all
-        batch = encoded_batch(made, json_bytes(self.tools))
+        batch = encoded_batch(rows, json_bytes(self.tools))
         if old is not None:
-            kept, first = old.up_to(max((at for copied, at in places if copied), default=-1))
+            groups, first = old.up_to(max((at for copied, at in places if copied), default=-1))
             order = column([batch.num_rows + at - first if copied else at for copied, at in places], pa.field("at", pa.int64()))
-            batch = _single_batch(pa.concat_tables([pa.Table.from_batches([batch]), *kept]).take(order))
+            batch = _single_batch(pa.concat_tables([pa.Table.from_batches([batch]), *groups]).take(order))
         return batch
 
 
@@ -219,12 +219,12 @@ class _Rows:
 
     def up_to(self, at: int) -> tuple[list[pa.Table], int]:
         """The row groups in memory and the place of their first row; those that end before the row after `at` are let go afterwards."""
-        found, first = list(self._groups), self._first
+        groups, first = list(self._groups), self._first
         while self._groups and self._first + self._groups[0].num_rows <= at + 1:
             gone = self._groups.pop(0).num_rows
             self._first += gone
             del self._sizes[:gone]
-        return found, first
+        return groups, first
 
     def _group(self, number: int) -> pa.Table | None:
         return self._file.read_row_group(number, use_threads=False) if number < self._file.num_row_groups else None
@@ -275,9 +275,9 @@ def _counts(staged: StagedTable) -> dict[str, Counter[str]]:
     """Damage and what was skipped, by kind; sessions by the source's judgment and by the origin of their tools."""
     table = pq.ParquetFile(staged.file).read(["damage", "skipped", "judgment", "tools_origin"])
     counts: dict[str, Counter[str]] = {name: Counter() for name in ("damage", "skipped")}
-    for name, found in counts.items():
+    for name, by_kind in counts.items():
         for text, times in _value_counts(table[name].cast(pa.string())):
-            found.update({kind: number * times for kind, number in msgspec.json.decode(text).items()})
+            by_kind.update({kind: number * times for kind, number in msgspec.json.decode(text).items()})
     for name, place in (("judgment", "judgment"), ("tools", "tools_origin")):
         counts[name] = Counter({value or "none": times for value, times in _value_counts(table[place])})
     return counts

@@ -102,17 +102,17 @@ def read_sessions(
     All of them are held in memory, since the last one may teach the first one's tools: `ingestion` writes a table without that.
     Raises what `TraceSource.sessions` and `Preparation` raise.
     """
-    preparation, schemas, found = Preparation(options), ToolSchemas(), []
+    preparation, schemas, sessions = Preparation(options), ToolSchemas(), []
     for session in source.sessions(key):
         prepared = preparation.prepare(session)
         preparation.note(session.session_id, prepared.redacted, prepared.private_id)
         schemas.add(prepared.calls)
-        found.append(session)
+        sessions.append(session)
     source.notes.extend(preparation.notes(key))
     if redacted is not None:
         redacted.update(preparation.redacted)
     tools = schemas.tools()
-    for session in found:
+    for session in sessions:
         if tools and not session.tools:
             session.tools, session.tools_origin = tools, "inferred"
         yield session
@@ -141,11 +141,11 @@ def fingerprint(stored: Iterable[Stored]) -> tuple[str, int]:
     The version changes when what the reader takes from the store does: it is the sha256 of the sessions' ids and digests, in their order;
     a vacuumed, copied or touched file keeps its version.
     """
-    found, count = hashlib.sha256(), 0
+    digest, count = hashlib.sha256(), 0
     for each in stored:
-        found.update(canonical_json([each.session_id, each.digest.hex()]).encode())
+        digest.update(canonical_json([each.session_id, each.digest.hex()]).encode())
         count += 1
-    return found.hexdigest(), count
+    return digest.hexdigest(), count
 
 
 def _named(pattern: re.Pattern[str], session_id: str) -> str:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from agent_pipeline.sessions.session import Message, Session, Tool
+from agent_pipeline.sessions.session import Message, Session, Tool, canonical_json
 from agent_pipeline.sessions.text import Call, paired_calls
 
 _FIELDS_OF_THEIR_OWN = ("messages", "tools")
@@ -51,3 +51,8 @@ class EvaluationContext:
         """The agent's last words, if it had the last word (a closing user message aside) and called nothing with them; else empty."""
         last = self.last_spoken
         return last["content"].strip() if last and last["role"] == "assistant" and not last.get("tool_calls") else ""
+
+
+def call_identity(call: Call) -> tuple[str, str, str | None]:
+    """What two calls that repeat each other have in common: name, arguments and result. Another result is a retry or a poll."""
+    return call.name, call.raw if call.arguments is None else canonical_json(call.arguments), call.result

@@ -172,7 +172,7 @@ def curate_rows(
 
 def candidate_of(row: dict[str, Any], leak: str | None = None, required: Sequence[str] = (), max_characters: int = 0) -> Candidate:
     """What curation holds of a row of `judged_sessions`; `leak` is a verdict that stands in its text and cannot be taken out."""
-    decision = _decided_alone(row, leak, required, max_characters)
+    decision = _own_decision(row, leak, required, max_characters)
     return Candidate(decision, row["content_sha256"], row["created_at"], row["verdict_by"] == "label", _beginnings(row["messages"]))
 
 
@@ -187,7 +187,7 @@ def stopped_calling(row: dict[str, Any]) -> bool:
     return seen and row["damage"].get("unanswered_call") == len(row["messages"][-1].get("tool_calls") or ())
 
 
-def _decided_alone(row: dict[str, Any], leak: str | None, required: Sequence[str], max_characters: int) -> Decision:
+def _own_decision(row: dict[str, Any], leak: str | None, required: Sequence[str], max_characters: int) -> Decision:
     """The first reason that a session carries in itself."""
     passed = {name: result["passed"] for name, result in row["measures"].items()}
     missed = [name for name in required if not passed.get(name)]

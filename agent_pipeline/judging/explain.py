@@ -70,8 +70,8 @@ def _row(lake: Lake, asset: str, key: PartitionKey, session_id: str, schema: pa.
     """The session's row in a table; `None` where there is no table, or no such row."""
     if not lake.has(asset, key):
         return None
-    found = (batch.filter(pc.equal(batch["session_id"], session_id)) for batch in stored_batches(lake.open(asset, key, schema)))
-    return next(to_rows(found), None)
+    matching = (batch.filter(pc.equal(batch["session_id"], session_id)) for batch in stored_batches(lake.open(asset, key, schema)))
+    return next(to_rows(matching), None)
 
 
 def _rows_naming(lake: Lake, asset: str, key: PartitionKey, session_id: str) -> int:

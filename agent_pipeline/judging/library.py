@@ -2,10 +2,9 @@
 
 import re
 
-from agent_pipeline.judging.context import EvaluationContext
+from agent_pipeline.judging.context import EvaluationContext, call_identity
 from agent_pipeline.judging.measures import MeasureResult, measure
 from agent_pipeline.judging.schemas import call_fault
-from agent_pipeline.sessions.session import canonical_json
 from agent_pipeline.sessions.text import is_tool_error
 
 # How a model declines, at the beginning of its answer. An apology alone ("I'm sorry, your order is late") is none.
@@ -79,7 +78,7 @@ def no_repeated_call(context: EvaluationContext, allowed: int = 0) -> MeasureRes
     seen: set[tuple[str, str, str | None]] = set()
     repeated = []
     for call in context.calls:
-        this = (call.name, call.raw if call.arguments is None else canonical_json(call.arguments), call.result)
+        this = call_identity(call)
         if this in seen:
             repeated.append(call.name)
         seen.add(this)

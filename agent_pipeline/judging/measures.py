@@ -1,6 +1,6 @@
 """Measures: functions that look at one session and pass or fail it with a reason, or score it.
 
-`@measure` registers a function under its name. In a configuration a measure is said as it would be called in Python, without the context:
+`@measure` registers a function under its name. A setting names a measure as Python would call it, without the context:
 `ended_with_answer`, `at_most_steps(12)`, `called_tool("refund", times=1)`; one of your own by its dotted path,
 `my_package.measures.polite`, or by the name of an entry point of the group `agent_pipeline.measures`. A measure that scores passes with a
 threshold: `politeness >= 0.8`. The text is read with `ast`, never run: its arguments are literals.

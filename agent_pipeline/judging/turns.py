@@ -1,4 +1,4 @@
-"""Facts about each of the agent's turns: what its calls came to. They are never a verdict, nor made from one.
+"""Facts about each of the agent's turns, such as a tool's error. They are never a verdict, and no verdict is spread over them.
 
 A turn is one message of the agent with its calls and their results. The facts are the column `turns` of `judged_sessions`, in the order of
 the agent's messages. Training takes its turn weights from them, and a review shows them.
@@ -9,11 +9,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from agent_pipeline.errors import SettingsError
-from agent_pipeline.judging.context import EvaluationContext
+from agent_pipeline.judging.context import EvaluationContext, call_identity
 from agent_pipeline.judging.measures import ConfiguredMeasure
 from agent_pipeline.judging.schemas import call_fault
 from agent_pipeline.options import did_you_mean
-from agent_pipeline.sessions.session import canonical_json
 from agent_pipeline.sessions.text import Call, is_tool_error
 
 
@@ -63,17 +62,17 @@ def turn_facts(context: EvaluationContext, measures: Sequence[ConfiguredMeasure]
     facts: list[TurnFacts] = []
     called: list[list[Call]] = []
     for at, message in enumerate(context.messages):
-        made = [next(calls) for _ in message.get("tool_calls") or ()]
+        turn_calls = [next(calls) for _ in message.get("tool_calls") or ()]
         if message["role"] != "assistant":
             continue
-        identities = [(call.name, call.raw if call.arguments is None else canonical_json(call.arguments), call.result) for call in made]
+        identities = list(map(call_identity, turn_calls))
         repeated = any(each in seen for each in identities) or len(set(identities)) < len(identities)
         seen.update(identities)
-        results = [call.result for call in made if call.result is not None]
-        breaks_schema = _breaks_schema(made, context) if schemas_known else None if made else False
+        results = [call.result for call in turn_calls if call.result is not None]
+        breaks_schema = _breaks_schema(turn_calls, context) if schemas_known else None if turn_calls else False
         failed = _failed_measures(context, at, measures)
         facts.append(TurnFacts(any(map(is_tool_error, results)), any(map(_REFUSED.match, results)), breaks_schema, repeated, False, failed))
-        called.append(made)
+        called.append(turn_calls)
     later: set[str] = set()
     for at in reversed(range(len(facts))):
         names = {call.name for call in called[at]}
