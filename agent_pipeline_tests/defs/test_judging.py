@@ -91,9 +91,7 @@ def test_the_language_model_judges_what_people_did_not_and_its_spend_is_shown(
     ("config", "says"),
     [
         ({"decided_by": ["llm"]}, "set judge.endpoint and judge.model"),
-        ({"decided_by": ["people"]}, "decided_by names 'people'"),
         ({"measures": ["polite"]}, "no measure 'polite'"),
-        ({"measures": ["at_most_steps('x')"]}, "wrong steps"),
     ],
 )
 def test_a_wrong_configuration_is_one_sentence(bench: Bench, config, says) -> None:

@@ -10,14 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.judging import EvaluationContext, Labels, Opinion, Panel, Policy
 from agent_pipeline.judging.client import UNPARSABLE, Endpoint, Limits, LlmClient
 from agent_pipeline.judging.labels import Label
-from agent_pipeline.judging.llm import TOO_LONG, LlmJudge, _parsed, _Verdict
+from agent_pipeline.judging.llm import TOO_LONG, LlmJudge
 from agent_pipeline_tests.judging.endpoint import endpoint, refuses, says, verdict
 from agent_pipeline_tests.judging.sessions import ANSWERED, calls, result, session
 
@@ -95,11 +93,6 @@ def test_an_answer_in_another_form_is_no_opinion_and_counted_once(judging, conte
         judge = judging(server.url)
         assert judge.opinion(about()).result() == Opinion(None, UNPARSABLE, pending=True)
         assert judge.client.counts == {UNPARSABLE: 1}
-
-
-@given(st.text() | st.binary().map(repr) | st.recursive(st.none() | st.booleans() | st.text(), st.lists).map(json.dumps))
-def test_no_text_but_the_form_gives_an_opinion(text):
-    assert _parsed(text, _Verdict) is None
 
 
 @pytest.mark.parametrize(
