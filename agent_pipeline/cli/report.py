@@ -9,6 +9,8 @@ from rich.table import Table
 
 from agent_pipeline.errors import DataError
 from agent_pipeline.evaluation.episode_report import ROWS, shown
+from agent_pipeline.evaluation.promotion_report import summary
+from agent_pipeline.export.ledger import EXPORT, last_decision
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.storage.lake import Artifact, Lake
 from agent_pipeline.training.chain import SKIPPED, STEPS, adapter_of
@@ -51,7 +53,7 @@ def status_table(lake: Lake, keys: list[PartitionKey]) -> Table:
 
 
 def print_report(console: Console, lake: Lake, keys: list[PartitionKey]) -> None:
-    """Tasks done and harm; sessions in, kept, dropped and why; rows; loss and tool-call accuracy; where the files are."""
+    """Tasks done and harm; sessions in, kept, dropped and why; rows; loss and tool-call accuracy; the decision; where the files are."""
     for key in keys:
         counts, splits = count_values(lake, "curated_sessions", "drop_reason", key), count_values(lake, "sft_dataset", "split", key)
         dropped = ", ".join(f"{name} {count}" for name, count in counts.most_common() if name != "kept")
@@ -68,6 +70,8 @@ def print_report(console: Console, lake: Lake, keys: list[PartitionKey]) -> None
         if evaluated := models.get("evaluation"):
             for line in _comparison(evaluated.manifest["report"]):
                 console.print(f"  {line}")
+        if (exported := models.get(EXPORT)) and (decided := last_decision(lake, key, exported.identity)):
+            console.print(f"  decision   {escape(summary(decided.decision))}", soft_wrap=True, highlight=False)
         for asset, artifact in models.items():
             console.print(f"  {asset:<12} [dim]{artifact.path}[/dim]", soft_wrap=True, highlight=False)
 

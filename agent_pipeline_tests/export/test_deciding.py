@@ -129,6 +129,16 @@ def test_each_decision_spends_its_part_of_the_years_budget(lake: Lake) -> None:
     assert [record.number for record in ledger(lake, KEY).records()] == [1, 2, 3]
 
 
+def test_a_new_year_has_a_budget_of_its_own(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    good = Night(lake, GOOD)
+    promote(lake, KEY)
+    errors = []
+    for day in ("2025-12-30", "2025-12-31", "2026-01-01"):
+        monkeypatch.setattr("agent_pipeline.export.deciding.now", lambda day=day: f"{day}T02:00:00+00:00")
+        errors.append(Night(lake, FAIR, good.export).decide().decision.error)
+    assert errors == [error_rate(0, 0.05), error_rate(1, 0.05), error_rate(0, 0.05)]
+
+
 def test_what_a_person_holds_back_is_not_promoted_by_itself(lake: Lake) -> None:
     night = Night(lake, GOOD)
     night.decide("person")
