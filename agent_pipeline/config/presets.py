@@ -21,6 +21,8 @@ PRESETS: dict[str, Mapping[str, Mapping[str, Any]]] = {
     "gpu": {
         "sft_coreset": {"target_size": 10_000},
         "sft_adapter": {"batch_size": 8, "max_length": 8192, "learning_rate": 2e-4, "epochs": 2.0},
+        "dpo_adapter": {"batch_size": 8, "max_length": 8192, "learning_rate": 2e-5},
+        "kto_adapter": {"batch_size": 8, "max_length": 8192, "learning_rate": 2e-5},
         "evaluation": {"max_samples": 400, "max_new_tokens": 512, "max_length": 8192},
     },
 }
