@@ -21,7 +21,7 @@ from agent_pipeline.training.trainers import sft
 from benchmarks.strategies import data_assets
 
 STEPS = int(sys.argv[1]) if len(sys.argv) > 1 else 8
-STEP_ROWS = int(os.environ.get("STEP_ROWS", "8"))
+STEP_ROWS = int(os.environ.get("STEP_ROWS", "4"))
 
 
 def main() -> None:

@@ -52,7 +52,7 @@ CAST = (
     Agent(
         "shop",
         "support",
-        tasks=380,
+        tasks=640,
         trials=1,
         extra_trials=50,
         skill=0.80,
@@ -91,4 +91,4 @@ CAST = (
         broken={"cut_json": 1, "orphan_output": 1, "unanswered_call": 1, "empty": 1},
     ),
 )
-"""The three agents. `shop/support` is the one that the demo trains; it leaves about 230 good training sessions."""
+"""The three agents. `shop/support` is the one that the demo trains; it leaves about 400 good training sessions."""

@@ -104,13 +104,13 @@ def decide(request: Request, order: dict[str, Any], mind: Mind) -> Step:
     order_id, status, days = order["order"], order["status"], order.get("days", 0)
     facts = f"{request.intent.capitalize()} {order['item']} {order_id}: {status}"
     if request.intent == "refund" or (request.intent == "unwanted" and status == "delivered"):
-        facts += f" {days} days ago"
         if days > RETURN_DAYS and mind.obeys:
-            return said_after(f"{facts}, {days} > {RETURN_DAYS}.", mind.voice("too_late", order=order_id))
+            return said_after(f"{facts}, {days} > {RETURN_DAYS} days.", mind.voice("too_late", order=order_id))
         units = request.units or order["units"]
         amount = order["price"] * units
-        within = f", {days} <= {RETURN_DAYS}" if days <= RETURN_DAYS else ""
-        return Call("refund", {"order": order_id, "amount": amount}, f"{facts}{within}, {units} x {order['price']} = {amount}.")
+        within = f", {days} <= {RETURN_DAYS} days" if days <= RETURN_DAYS else ""
+        product = f"{request.units or 'all'} of {order['units']}, {units} x {order['price']} = {amount}"
+        return Call("refund", {"order": order_id, "amount": amount}, f"{facts}{within}, {product}.")
     if status != "open" and mind.obeys:
         return said_after(f"{facts}.", mind.voice("shipped", order=order_id))
     return Call("cancel", {"order": order_id}, f"{facts}.")

@@ -5,19 +5,19 @@ user's writing is from the canonical form of the arguments.
 """
 
 CASES = {
-    "refund all": 20,
-    "refund part": 6,
-    "refund late": 22,
-    "cancel open": 16,
-    "cancel shipped": 18,
-    "unwanted open": 4,
-    "unwanted delivered": 4,
+    "refund all": 18,
+    "refund part": 12,
+    "refund late": 20,
+    "cancel open": 15,
+    "cancel shipped": 15,
+    "unwanted open": 5,
+    "unwanted delivered": 5,
     "unwanted late": 5,
     "unwanted shipped": 5,
 }
 """What is wanted, and the state of the order that decides it (relative shares)."""
 
-PATHS = {"by id": 54, "by name": 12, "one of two": 10, "ask id": 12, "wrong id": 4, "ask which": 5, "instead": 3}
+PATHS = {"by id": 32, "by name": 10, "one of two": 16, "ask id": 12, "wrong id": 6, "ask which": 12, "instead": 12}
 """How the user leads the agent to the order; `instead`: a refused request about one order, then the case about another."""
 
 PRICES = (5, 10, 15, 20, 25, 30, 40, 50, 60, 80)
@@ -26,7 +26,7 @@ PRICES = (5, 10, 15, 20, 25, 30, 40, 50, 60, 80)
 MULTIPLE = 0.2
 """Share of orders with 2 to 4 units where the case does not need them (`refund part` always does)."""
 
-NEAR_WINDOW = 0.15
+NEAR_WINDOW = 0.25
 """Share of deliveries within 3 days of the end of the refund window, on either side."""
 
 UNTIDY_IDS = 0.12

@@ -24,6 +24,7 @@ def shared_arguments(config: Training, device: Device, work_dir: Path, rows: int
         "learning_rate": config.learning_rate,
         "lr_scheduler_type": config.lr_scheduler,
         "warmup_steps": config.warmup_ratio,  # below 1 it is a share of all steps
+        "adam_beta2": config.adam_beta2,
         "max_grad_norm": config.max_grad_norm,
         "gradient_checkpointing": config.checkpoints_gradients(tokens),
         "bf16": device.bf16,
