@@ -16,6 +16,8 @@ from agent_pipeline.evaluation.paired import Difference, paired, tasks_needed
 Outcome = Literal["promote", "hold", "reject", "cannot decide"]
 CHANCE = 0.1
 """A guard on a few turns blocks where a drop as great has a smaller chance than this (one-sided)."""
+FEW = 5
+"""Turns of a kind below which a model is held back, and not rejected, for always doing the same: one turn may be a slip."""
 NIGHTS = 365
 
 
@@ -202,9 +204,9 @@ def _guards(candidate: Scores, rival: Scores, policy: Policy) -> tuple[list[Figu
         of = [(new, old) for new, old in turns if new.expects_call == due]
         samples = [(new.task, float(new.called), float(old.called), 1.0) for new, old in of]
         _guard(name, samples, policy.guard_margin, figures, reasons, less_is_better=not due, also_by_chance=True)
-    shares = {figure.name: figure.candidate for figure in figures}
-    if len(shares) == 2 and (separation := shares["call recall"] - shares["over-call"]) < policy.least_separation:
-        reasons.append(Reason("separation", "call recall − over-call", "reject", separation, limit=policy.least_separation))
+    if len(figures) == 2 and (separation := figures[0].candidate - figures[1].candidate) < policy.least_separation:
+        against: Outcome = "reject" if min(figure.samples for figure in figures) >= FEW else "hold"
+        reasons.append(Reason("separation", "call recall − over-call", against, separation, limit=policy.least_separation))
     for capability in sorted({new.capability for new, _ in turns}):
         samples = [(new.task, float(new.right), float(old.right), 1.0) for new, old in turns if new.capability == capability]
         _guard(capability, samples, policy.guard_margin, figures, reasons)

@@ -71,6 +71,11 @@ def test_a_better_model_is_promoted_and_its_figures_are_shown():
     assert 0 < gain.visible < 0.2
 
 
+def test_on_a_handful_of_turns_a_model_that_always_does_the_same_is_held_back_and_not_rejected():
+    silent = Model(0, 0, 0, 0, tasks=2)
+    assert decided(silent, silent.scores()).outcome == "hold"
+
+
 def test_the_same_answers_hold():
     same = decide(CHAMPION, CHAMPION, Policy(), 0)
     assert (same.outcome, same.reasons[0].kind, same.p) == ("hold", "same answers", 1.0)
