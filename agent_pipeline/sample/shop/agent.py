@@ -83,14 +83,22 @@ def support(request: Request, mind: Mind) -> Generator[Step, Any, None]:
     if not found:
         yield mind.voice("not_found", key=request.key)
     elif len(found) > 1:
-        yield mind.voice("ask_which", first=found[0]["item"], second=found[1]["item"])
+        yield said_after(asked(request, len(orders)), mind.voice("ask_which", first=found[0]["item"], second=found[1]["item"]))
     else:
-        yield from act(request, found[0], mind)
+        yield from act(request, found[0], len(orders), mind)
 
 
-def act(request: Request, order: dict[str, Any], mind: Mind) -> Generator[Step, Any, None]:
-    """Do what the request asks with this order, or say why not."""
-    step = decide(request, order, mind)
+def asked(request: Request, orders: int) -> str:
+    """What the user asks for and how many orders there are, said before anything is decided: a small model that does not say how many
+    units are meant, or that no item was named, refunds all of an order, and acts on the first of two."""
+    by_name = " " in (request.key or "")
+    which = request.item or ("any" if by_name else request.key)
+    return f"Asked: {request.intent} {request.units or 'all'}, {which}. Found: {orders}."
+
+
+def act(request: Request, order: dict[str, Any], orders: int, mind: Mind) -> Generator[Step, Any, None]:
+    """Do what the request asks with this order, one of `orders`, or say why not."""
+    step = decide(request, order, orders, mind)
     if isinstance(step, Say):
         yield step
         return
@@ -99,10 +107,10 @@ def act(request: Request, order: dict[str, Any], mind: Mind) -> Generator[Step, 
     yield mind.voice(done, **step.arguments)
 
 
-def decide(request: Request, order: dict[str, Any], mind: Mind) -> Step:
+def decide(request: Request, order: dict[str, Any], orders: int, mind: Mind) -> Step:
     """The right step by the house rules, with the facts that it rests on; an agent without rules (`mind.obeys`) does as it is told."""
     order_id, status, days = order["order"], order["status"], order.get("days", 0)
-    facts = f"{request.intent.capitalize()} {order['item']} {order_id}: {status}"
+    facts = f"{asked(request, orders)} {order['item'].capitalize()} {order_id}: {status}"
     if request.intent == "refund" or (request.intent == "unwanted" and status == "delivered"):
         if days > RETURN_DAYS and mind.obeys:
             return said_after(f"{facts}, {days} > {RETURN_DAYS} days.", mind.voice("too_late", order=order_id))

@@ -5,11 +5,11 @@ user's writing is from the canonical form of the arguments.
 """
 
 CASES = {
-    "refund all": 18,
-    "refund part": 12,
-    "refund late": 20,
-    "cancel open": 15,
-    "cancel shipped": 15,
+    "refund all": 16,
+    "refund part": 18,
+    "refund late": 18,
+    "cancel open": 14,
+    "cancel shipped": 14,
     "unwanted open": 5,
     "unwanted delivered": 5,
     "unwanted late": 5,
@@ -17,13 +17,13 @@ CASES = {
 }
 """What is wanted, and the state of the order that decides it (relative shares)."""
 
-PATHS = {"by id": 32, "by name": 10, "one of two": 16, "ask id": 12, "wrong id": 6, "ask which": 12, "instead": 12}
+PATHS = {"by id": 28, "by name": 10, "one of two": 16, "ask id": 12, "wrong id": 6, "ask which": 16, "instead": 12}
 """How the user leads the agent to the order; `instead`: a refused request about one order, then the case about another."""
 
 PRICES = (5, 10, 15, 20, 25, 30, 40, 50, 60, 80)
 """Prices of one unit in dollars: round numbers keep price x units within a small model's reach; primes would not."""
 
-MULTIPLE = 0.2
+MULTIPLE = 0.4
 """Share of orders with 2 to 4 units where the case does not need them (`refund part` always does)."""
 
 NEAR_WINDOW = 0.25
