@@ -145,7 +145,7 @@ class PreferenceTraining(Training):
 
     other_names = {**Training.other_names, "kl_coef": "beta"}
 
-    learning_rate: float = Field(default=1e-4, gt=0, description="Peak learning rate; preferences need a tenth of what imitation does.")
+    learning_rate: float = Field(default=2e-4, gt=0, description="Peak learning rate; preferences need less than imitation does.")
     adam_beta2: float = Field(default=0.999, gt=0, lt=1, description="Decay of Adam's mean of squared gradients.")
     batch_size: int = Field(default=4, ge=1, description="Rows of an optimizer step.")
     beta: float = Field(default=0.1, gt=0, description="How strongly the adapter is held near the one that it starts from.")

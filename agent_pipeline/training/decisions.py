@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import exp
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agent_pipeline.sessions.json_text import decoded_arguments
 from agent_pipeline.sessions.session import Message, canonical_json, sha256_of
@@ -28,6 +28,17 @@ class Probe:
     kind: str
     encoded: Encoded
     refuted: bool
+
+
+class _Turn(NamedTuple):
+    """An assistant's turn: its tokens are `ids[start:stop]`, and `place` is its place in the order by hash."""
+
+    place: str
+    kind: str
+    message: Message
+    ids: list[int]
+    start: int
+    stop: int
 
 
 def decision(message: Message) -> str:
@@ -56,39 +67,45 @@ def kind(messages: Sequence[Message], at: int) -> str:
 def probes(tokenizer: "PreTrainedTokenizerBase", rows: Iterable[dict[str, Any]], max_length: int, most: int) -> list[Probe]:
     """At most `most` turns of each kind, chosen by hash, of SFT rows that can be trained on.
 
-    A turn that says something before it calls is left out: its first token decides nothing. Without any call there is nothing to decide.
+    A call is decided where it begins, which may be after words of the same turn. An answer is decided where a call would begin: at its
+    first token or, where agents speak before they call, at its end. Without any bare call there is nothing to decide.
     """
-    calls: list[tuple[str, str, Encoded, int]] = []
-    answers: list[tuple[str, str, Encoded, int]] = []
+    turns: list[_Turn] = []
     for row in rows:
         shown = encode_row(tokenizer, row, max_length)
-        if shown is None:
-            continue
-        turns = [at for at, message in enumerate(shown.messages) if message["role"] == "assistant"]
-        for at, (start, end) in zip(turns, shown.encoded.turns, strict=True):
-            message, place = shown.messages[at], sha256_of([row["row_id"], at])
-            if not message.get("tool_calls"):
-                answers.append((place, kind(shown.messages, at), shown.encoded, start))
-            elif not message.get("content"):
-                name = message["tool_calls"][0]["function"]["name"]
-                ids = shown.encoded.input_ids
-                named = next((stop for stop in range(start + 1, end) if name in tokenizer.decode(ids[start:stop])), end)
-                decided = Encoded(ids[:named], [start <= position < named for position in range(named)], [])
-                calls.append((place, kind(shown.messages, at), decided, start))
-    openers = Counter(encoded.input_ids[start] for _, _, encoded, start in calls)
+        if shown is not None:
+            places = [at for at, message in enumerate(shown.messages) if message["role"] == "assistant"]
+            turns += [
+                _Turn(sha256_of([row["row_id"], at]), kind(shown.messages, at), shown.messages[at], shown.encoded.input_ids, *span)
+                for at, span in zip(places, shown.encoded.turns, strict=True)
+            ]
+    calls = [turn for turn in turns if turn.message.get("tool_calls")]
+    openers = Counter(turn.ids[turn.start] for turn in calls if not turn.message.get("content"))
     if not openers:
         return []
     opener = max(openers, key=lambda token: (openers[token], token))
-    all_turns = [(place, Probe(of, encoded, False)) for place, of, encoded, _ in calls]
-    for place, of, encoded, start in answers:
-        all_turns.append((place, Probe(of, Encoded([*encoded.input_ids[:start], opener], [False] * start + [True], []), True)))
+    speaks_first = any(turn.message.get("content") for turn in calls)
     taken: Counter[str] = Counter()
     chosen = []
-    for _, probe in sorted(all_turns, key=lambda pair: pair[0]):
-        taken[probe.kind] += 1
-        if taken[probe.kind] <= most:
+    for turn in sorted(turns, key=lambda turn: turn.place):
+        probe = _probe(tokenizer, turn, opener, speaks_first)
+        taken[turn.kind] += probe is not None
+        if probe is not None and taken[turn.kind] <= most:
             chosen.append(probe)
     return chosen
+
+
+def _probe(tokenizer: "PreTrainedTokenizerBase", turn: _Turn, opener: int, speaks_first: bool) -> Probe | None:
+    """The decision of a turn; None for a call that does not begin as calls do."""
+    if not turn.message.get("tool_calls"):
+        at = turn.stop - 1 if speaks_first else turn.start
+        return Probe(turn.kind, Encoded([*turn.ids[:at], opener], [False] * at + [True], []), True)
+    spoken = turn.ids[turn.start : turn.stop]
+    if opener not in spoken:
+        return None
+    begin, name = turn.start + spoken.index(opener), turn.message["tool_calls"][0]["function"]["name"]
+    named = next((stop for stop in range(begin + 1, turn.stop) if name in tokenizer.decode(turn.ids[begin:stop])), turn.stop)
+    return Probe(turn.kind, Encoded(turn.ids[:named], [begin <= position < named for position in range(named)], []), False)
 
 
 def decision_probabilities(model: "PreTrainedModel", asked: Sequence[Probe]) -> dict[str, float]:

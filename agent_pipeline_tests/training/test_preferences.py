@@ -255,6 +255,18 @@ def test_the_probability_of_a_decision_is_that_of_its_tokens(tiny_base, tiny_tok
     assert probes(tiny_tokenizer, SELECT, 512, 0) == []
 
 
+def test_a_decision_after_words_is_looked_at_where_a_call_begins(tiny_tokenizer):
+    spoken = [{**row(number), "messages": [{**each} for each in row(number)["messages"]]} for number in range(2)]
+    spoken[1]["messages"][2]["content"] = "Let me look."
+    call, spoken_call, *answers = sorted(
+        probes(tiny_tokenizer, spoken, 512, 4), key=lambda each: (each.refuted, len(each.encoded.input_ids))
+    )
+    texts = [trained_text(tiny_tokenizer, each.encoded.input_ids, each.encoded.trained) for each in (call, spoken_call)]
+    assert texts[0] == texts[1] and texts[0].startswith("<tool_call>") and texts[0].endswith("weather")
+    assert "Let me look." in tiny_tokenizer.decode(spoken_call.encoded.input_ids)
+    assert all("It is sunny" in tiny_tokenizer.decode(each.encoded.input_ids[:-1]) for each in answers) and len(answers) == 2
+
+
 def test_the_reference_is_the_adapter_and_not_its_base(tiny_base, tiny_tokenizer, imitated):
     examples = encode_pairs(tiny_tokenizer, PAIRS[:2], 512).rows
     of_adapter = with_reference(load_model(tiny_base, probe_device(), imitated, trainable=True), examples)
