@@ -21,7 +21,8 @@ class TurnFacts(NamedTuple):
 
     `breaks_schema`: a call is of no tool of the session, or its arguments break the tool's schema; `None` where the source and the settings
     give no schema. `repeated_call`: a call repeats an earlier one, with the same result. `corrected_later`: one of the first three is true,
-    and a later call of the same tool went well. `failed_measures` are the measures of turns that failed, or raised.
+    and for each call that it is true of, a later call of the same tool went well. `failed_measures` are the measures of turns that failed,
+    or raised.
     """
 
     tool_error: bool
@@ -60,7 +61,7 @@ def turn_facts(context: EvaluationContext, measures: Sequence[ConfiguredMeasure]
     calls, seen = iter(context.calls), set[tuple[str, str, str | None]]()
     schemas_known = bool(context.tools) and context.metadata.get("tools_origin") not in ("inferred", "none")
     facts: list[TurnFacts] = []
-    called: list[list[Call]] = []
+    called: list[list[tuple[str, bool]]] = []  # each call's tool, and whether the call went wrong
     for at, message in enumerate(context.messages):
         turn_calls = [next(calls) for _ in message.get("tool_calls") or ()]
         if message["role"] != "assistant":
@@ -68,18 +69,18 @@ def turn_facts(context: EvaluationContext, measures: Sequence[ConfiguredMeasure]
         identities = list(map(call_identity, turn_calls))
         repeated = any(each in seen for each in identities) or len(set(identities)) < len(identities)
         seen.update(identities)
-        results = [call.result for call in turn_calls if call.result is not None]
-        breaks_schema = _breaks_schema(turn_calls, context) if schemas_known else None if turn_calls else False
+        results = [call.result or "" for call in turn_calls]
+        errors, refusals = list(map(is_tool_error, results)), [bool(_REFUSED.match(result)) for result in results]
+        faults = [_breaks_schema(call, context) if schemas_known else None for call in turn_calls]
+        breaks_schema = any(faults) or (None if None in faults else False)
         failed = _failed_measures(context, at, measures)
-        facts.append(TurnFacts(any(map(is_tool_error, results)), any(map(_REFUSED.match, results)), breaks_schema, repeated, False, failed))
-        called.append(turn_calls)
+        facts.append(TurnFacts(any(errors), any(refusals), breaks_schema, repeated, False, failed))
+        called.append([(call.name, any(wrong)) for call, *wrong in zip(turn_calls, errors, refusals, faults, strict=True)])
     later: set[str] = set()
     for at in reversed(range(len(facts))):
-        names = {call.name for call in called[at]}
-        if facts[at].tool_error or facts[at].refused or facts[at].breaks_schema:
-            facts[at] = facts[at]._replace(corrected_later=bool(names & later))
-        else:
-            later |= names
+        wrong = {name for name, is_wrong in called[at] if is_wrong}
+        facts[at] = facts[at]._replace(corrected_later=bool(wrong) and wrong <= later)
+        later |= {name for name, is_wrong in called[at] if not is_wrong}
     return facts
 
 
@@ -99,9 +100,9 @@ def untrained_turns(turns: Sequence[Mapping[str, Any]], facts: Sequence[str]) ->
     return [at for at, turn in enumerate(turns) if any(turn[name] for name in facts)]
 
 
-def _breaks_schema(calls: Sequence[Call], context: EvaluationContext) -> bool | None:
+def _breaks_schema(call: Call, context: EvaluationContext) -> bool | None:
     try:
-        return any(call_fault(call, context.tools) for call in calls)
+        return bool(call_fault(call, context.tools))
     except Exception:  # a schema that is broken itself, or lies elsewhere, allows and forbids nothing
         return None
 

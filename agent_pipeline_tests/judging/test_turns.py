@@ -32,6 +32,14 @@ def test_a_turn_that_went_wrong_and_is_corrected_later_says_both_and_its_correct
     assert facts([*messages[:3], other, result("fine")])[0] == ["tool_error"], "another tool corrects nothing"
 
 
+def test_of_parallel_calls_each_is_corrected_by_its_own_tool():
+    both, f, g = calls(("f", {}), ("g", {})), calls(("f", {"a": 1})), calls(("g", {"a": 1}))
+    one_failed = [USER, both, result("Error: x", "1"), result("fine", "2")]
+    assert facts([*one_failed, g, result("fine too")]) == [["tool_error"], []], "what went well needs no correction, and is none"
+    assert facts([*one_failed, f, result("fine too")]) == [["tool_error", "corrected_later"], []]
+    assert facts([USER, g, result("Error: x"), *one_failed[1:]]) == [["tool_error", "corrected_later"], ["tool_error"]]
+
+
 def test_a_call_repeats_only_where_its_result_is_the_same_too():
     poll, same = [calls(("f", {"a": 1, "b": 2})), result("wait")], [calls(("f", {"b": 2, "a": 1})), result("wait")]
     assert facts([*poll, ANSWER, *same]) == [[], [], ["repeated_call"]]
