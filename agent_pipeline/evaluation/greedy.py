@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Continuation:
-    """What a model writes after a prompt, its end token left out. `cut`: the limit ended it; `verified`: nothing had to be generated."""
+    """What a model writes after a prompt, its end token left out. `cut`: the limit ended it; `verified`: it is the expected text,
+    and nothing had to be generated."""
 
     tokens: list[int]
     cut: bool
@@ -55,7 +56,7 @@ def greedy(
     )
     whole = dict(zip(open_ones, (begun[index] + new for index, new in zip(open_ones, rest, strict=True)), strict=True))
     return [
-        Continuation(begun[index], False, True)
+        Continuation(begun[index], False, expected is not None and set(expected[index][len(begun[index]) :]) <= set(stops))
         if finished[index]
         else Continuation(tokens := whole.get(index, begun[index])[: limits[index]], len(tokens) == limits[index])
         for index in range(len(prompts))

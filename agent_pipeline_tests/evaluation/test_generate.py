@@ -1,9 +1,10 @@
 """Greedy answers."""
 
+import numpy as np
 import pytest
 
 from agent_pipeline.evaluation.generate import generate, shared_prefix
-from agent_pipeline.evaluation.greedy import greedy, verified_beginning
+from agent_pipeline.evaluation.greedy import Continuation, greedy, verified_beginning
 from agent_pipeline.evaluation.samples import turn_samples
 from agent_pipeline.evaluation.turns import MARGIN, Answering, stop_ids
 from agent_pipeline.training.config import probe_device
@@ -65,6 +66,17 @@ def test_verified_answers_are_those_of_plain_greedy_decoding(tiny_base, adapter_
     quick = greedy(answering.model, prompts, limits, stops, expected, best)
     assert [(each.tokens, each.cut) for each in quick] == [(each.tokens, each.cut) for each in plain]
     assert [each.verified for each in quick[::3]] == [not each.cut for each in plain[::3]] and not all(each.cut for each in plain[::3])
+
+
+def test_an_answer_that_ends_before_the_expected_text_does_is_not_verified(tiny_base, adapter_dir):
+    model = load_model(tiny_base, probe_device(), adapter_dir)
+    stops, expected = {2, 3}, [[5, 6, 2]] * 3
+    best = [np.array([2, 9, 9]), np.array([5, 6, 2]), np.array([5, 6, 3])]
+    assert greedy(model, [[7, 8]] * 3, [9] * 3, stops, expected, best) == [
+        Continuation([], False, False),
+        Continuation([5, 6], False, True),
+        Continuation([5, 6], False, True),
+    ]
 
 
 def test_the_first_token_that_is_not_expected_ends_what_is_verified():
