@@ -63,8 +63,8 @@ class Question:
 
 @dataclass(frozen=True)
 class Reply:
-    """What a model writes at a turn. `cut`: it was ended by a limit that leaves no room for what was expected, so that nobody can say
-    whether it would have become right; `verified`: it is what was expected, and was not generated.
+    """What a model writes at a turn. `cut`: it was ended by a limit that leaves no room for what was expected; `verified`: it is what was
+    expected, and was not generated.
     """
 
     text: str
@@ -83,15 +83,15 @@ class ForwardPass:
 
 @dataclass(frozen=True)
 class Turn:
-    """What the agent did at a turn, what the model says, and whether that is right (None: not judged): the exact call, or an answer of the
-    same class and values (see `scoring`)."""
+    """What the agent did at a turn, what the model says, and whether that is right: the exact call, or an answer of the same class and
+    values (see `scoring`)."""
 
     session_id: str
     task_key: str
     turn_index: int
     expected: str
     said: str
-    right: bool | None
+    right: bool
 
 
 @dataclass(frozen=True)

@@ -217,8 +217,7 @@ def _fingerprint(artifact: Artifact | None) -> str:
 
 
 def _turns(evaluation: Artifact | None, model: str) -> dict[str, TurnScore]:
-    """The turns that a model was judged on, by their names; a turn that the limit on new tokens ended is not judged."""
-    judged = [each for each in _read(evaluation, SAMPLES) if each[model]["right"] is not None]
+    """The turns that a model was asked, by their names."""
     return {
         f"{each['row_id']}:{each['turn_index']}": TurnScore(
             f"{each['row_id']}:{each['turn_index']}",
@@ -226,9 +225,9 @@ def _turns(evaluation: Artifact | None, model: str) -> dict[str, TurnScore]:
             each["expected_tool"] or each["expected_class"],
             each["expected_class"] == "call",
             each[model]["called"],
-            each[model]["right"],
+            bool(each[model]["right"]),  # null in evaluations of older versions: a call that the limit ended
         )
-        for each in judged
+        for each in _read(evaluation, SAMPLES)
     }
 
 

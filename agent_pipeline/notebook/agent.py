@@ -203,7 +203,7 @@ class AgentSFTTrainer:
             raise DataError("There is nothing to evaluate on: give data, or eval_data in the configuration.")
         rows, _ = rows_only(data, "test")
         answered = self.answering.on_rows(rows, max_samples, max_new_tokens)
-        right = [each.right for each in answered.turns if each.right is not None]
+        right = [each.right for each in answered.turns]
         return EvalResult(
             sum(right) / len(right) if right else math.nan,
             answered.loss,

@@ -5,7 +5,7 @@ The labels were written before any scorer saw the cases. `said` is the reply's c
 - `strict`: the same calls in effect, or an answer that does the job of the recorded one;
 - `lenient`: a reader takes it for the same call, but a tool may not (case of a word, a number written as text);
 - `wrong`;
-- `cut`: the limit on new tokens ended the reply within its call, so nobody can say.
+- `cut`: the limit on new tokens ended the reply within its call, which is wrong and counted apart.
 """
 # ruff: noqa: E501 (a case a line)
 

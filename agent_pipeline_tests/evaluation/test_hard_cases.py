@@ -27,7 +27,8 @@ def sample_of(case: Case) -> TurnSample:
 def labels(case: Case) -> tuple[str, str]:
     """What the scorer says of a case, in the words of its labels."""
     given = score(sample_of(case), case.reply, case.cut)
-    right = "cut" if given.right is None else "strict" if given.right else "lenient" if given.lenient else "wrong"
+    cut = given.truncated and given.exact is False
+    right = "cut" if cut else "strict" if given.right else "lenient" if given.lenient else "wrong"
     return given.said or "answer", right
 
 

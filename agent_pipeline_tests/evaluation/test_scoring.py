@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_pipeline.evaluation.calls import normal, same, same_calls
+from agent_pipeline.evaluation.comparison import accuracies
 from agent_pipeline.evaluation.samples import turn_samples
 from agent_pipeline.evaluation.scoring import score, values
 from agent_pipeline.training.families import read_reply
@@ -34,9 +35,12 @@ def test_a_turn_that_does_not_call_has_no_figures_of_calls():
     assert (given.tool_name, given.arguments, given.exact, given.lenient) == (None,) * 4
 
 
-def test_a_call_that_the_limit_ended_is_counted_apart():
+def test_a_call_that_the_limit_ended_is_wrong_and_counted_apart():
     begun = score(CALL, JSON[:-9], cut=True)
-    assert begun.truncated and begun.called and begun.right is None and not begun.invalid_call
+    assert begun.truncated and begun.called and not begun.right and not begun.invalid_call
+    assert score(CALL, JSON, cut=True).right, "it had ended"
+    means = accuracies(["a", "b"], [score(CALL, JSON), begun])
+    assert means["exact_call_accuracy"] == 0.5, "rambling on where it is wrong makes no model better"
     assert score(CALL, JSON, cut=False).right and not score(CALL, JSON[:-9]).truncated and score(CALL, JSON[:-9]).invalid_call
 
 
