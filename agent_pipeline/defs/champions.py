@@ -47,7 +47,9 @@ def champion(
         if served and served.identity == gguf_export.identity:
             passed = dg.AssetCheckResult(check_name=CHECK, passed=True, metadata={"decision": "it is the champion already"})
             return dg.MaterializeResult(value=None, metadata={"champion": served.identity}, check_results=[passed])
-        asked = to_compare(lake, key, evaluation, gguf_export, served) | {"select_turns": config.select_turns}
+        agent = workspace.settings().agents.get(str(key))
+        world = agent.world if agent else ""
+        asked = to_compare(lake, key, evaluation, gguf_export, served, world) | {"select_turns": config.select_turns}
         compared = comparison(lake, key, evaluation, gguf_export, run_worker(context, pipes, workspace, "compare", asked))
         record = decide_on(lake, key, gguf_export, served, compared, config.policy(), config.approve, f"run {context.run_id}")
         decision, now = record.decision, lake.pointers(EXPORT, key).champion

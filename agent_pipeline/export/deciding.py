@@ -15,8 +15,8 @@ from agent_pipeline.evaluation.episode_report import TRANSCRIPTS
 from agent_pipeline.evaluation.evaluate import ROW_LOSSES, SAMPLES
 from agent_pipeline.evaluation.promotion import Canary, Decision, Figure, Played, Policy, Reason, RowLoss, Scores, TurnScore, decide
 from agent_pipeline.evaluation.promotion_report import summary
-from agent_pipeline.export.ledger import EXPORT, Record, last_decision, ledger
-from agent_pipeline.export.serving import export_named
+from agent_pipeline.export.ledger import EXPORT, Record, is_held, last_decision, ledger
+from agent_pipeline.export.serving import export_named, own_episodes
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.storage.artifacts import Artifact
@@ -39,17 +39,22 @@ class Comparison(msgspec.Struct, frozen=True):
     same_base: bool = True
 
 
-def to_compare(lake: Lake, key: PartitionKey, evaluation: Artifact, candidate: Artifact, champion: Artifact | None) -> dict[str, Any]:
+def to_compare(
+    lake: Lake, key: PartitionKey, evaluation: Artifact, candidate: Artifact, champion: Artifact | None, world: str = ""
+) -> dict[str, Any]:
     """What the task `compare` is asked for: the candidate's evaluation says on what the champion is scored, its episodes what it plays.
 
     Raises:
-        DataError: the evaluation is of another adapter than the candidate, or the champion's adapter is gone.
+        DataError: the evaluation is of another adapter than the candidate, the candidate has not played in the agent's `world`, or the
+            champion's adapter is gone.
     """
     adapter = evaluation.manifest["made_from"]["adapter"]
     if adapter != candidate.manifest["made_from"]["adapter"]:
         raise DataError(f"The evaluation of {key} is of another adapter than its export: materialize evaluation and gguf_export again.")
-    played = _own_episodes(lake, key, candidate)
+    played = own_episodes(lake, key, candidate)
     made_from = played.manifest["made_from"] if played else {}
+    if world and made_from.get("world") != world:
+        raise DataError(f"The export {candidate.identity[:16]} of {key} has not played in {world}: materialize episodes again.")
     return {
         "candidate": _adapter(lake, key, adapter).reference,
         "champion": _adapter(lake, key, champion.manifest["made_from"]["adapter"]).reference if champion else None,
@@ -80,22 +85,10 @@ def comparison(lake: Lake, key: PartitionKey, evaluation: Artifact, candidate: A
     return Comparison(
         (made("evaluation", result["candidate"]), made("evaluation", result["champion"])),
         (evaluation, made("evaluation", result["champion_on_test"])),
-        (_own_episodes(lake, key, candidate), made("episodes", result["champion_episodes"])),
+        (own_episodes(lake, key, candidate), made("episodes", result["champion_episodes"])),
         canaries=tuple(msgspec.convert(_read(made("canaries", result["canaries"]), CANARIES), list[Canary])),
         same_base=result["same_base"],
     )
-
-
-def _own_episodes(lake: Lake, key: PartitionKey, candidate: Artifact) -> Artifact | None:
-    """The episodes that this very export played, if its agent has a world."""
-    identity = lake.pointers("episodes", key).latest
-    played = lake.find("episodes", key, identity) if identity else None
-    made_from = played.manifest["made_from"] if played else {}
-    is_own = (made_from.get(EXPORT) or candidate.identity, made_from.get("adapter")) == (
-        candidate.identity,
-        candidate.manifest["made_from"]["adapter"],
-    )
-    return played if is_own else None
 
 
 def _adapter(lake: Lake, key: PartitionKey, identity: str) -> Artifact:
@@ -120,7 +113,8 @@ def decide_on(
 ) -> Record:
     """Decide on a candidate, write the decision into the ledger, and promote the candidate where it wins and no person has to approve.
 
-    A candidate that was decided on already, against the same champion by the same evaluator, is not decided on again.
+    A candidate that was decided on already, against the same champion by the same evaluator, is not decided on again. One that a person
+    holds back, or that was the champion before, is promoted by a person only: a rollback must not be undone by the next run.
 
     Raises:
         DataError: the champion moved meanwhile, or the evaluations do not compare.
@@ -132,9 +126,13 @@ def decide_on(
         raise DataError(f"The champion of {key} was moved by {before.who} at {before.when}: materialize champion again.")
     evaluator = sha256_of([candidate_scores.evaluator, candidate_scores.world, msgspec.to_builtins(policy)])
 
+    def decision_before(records: list[Record]) -> Record | None:
+        same = (candidate.identity, against, evaluator)
+        return next((each for each in reversed(records) if (each.candidate, each.champion, each.evaluator) == same), None)
+
     def record(number: int) -> Record | None:
         records = ledger(lake, key).records()
-        if any((each.candidate, each.champion, each.evaluator) == (candidate.identity, against, evaluator) for each in records):
+        if decision_before(records):
             return None
         this_year = [each for each in records if each.when[:4] == now()[:4] and each.decision.p is not None]
         unfit = compared.episodes[0].manifest["report"]["against"] if compared.episodes[0] else []
@@ -150,10 +148,11 @@ def decide_on(
             test=test_figures(compared, policy),
         )
 
-    ledger(lake, key).append(record)
-    decided = last_decision(lake, key, candidate.identity)
+    decided = ledger(lake, key).append(record) or decision_before(ledger(lake, key).records())
     assert decided is not None
-    if decided.decision.outcome == "promote" and approve == "auto":
+    was_champion = any(entry.champion == candidate.identity for entry in lake.history(EXPORT, key))
+    by_itself = approve == "auto" and not was_champion and not is_held(lake, key, candidate.identity)
+    if decided.decision.outcome == "promote" and by_itself:
         lake.set_champion(candidate, why=summary(decided.decision), who=decided.who, expected=before.generation)
     return decided
 

@@ -35,6 +35,12 @@ def ledger(lake: Lake, key: PartitionKey) -> Log[Record]:
     return lake.log(EXPORT, key, "decisions", Record)
 
 
+def is_held(lake: Lake, key: PartitionKey, candidate: str) -> bool:
+    """Whether a person holds an export back."""
+    records = ledger(lake, key).records()
+    return any(reason.kind == "held" for record in records if record.candidate == candidate for reason in record.decision.reasons)
+
+
 def last_decision(lake: Lake, key: PartitionKey, candidate: str) -> Record | None:
     """The last decision on an export."""
     return next((record for record in reversed(ledger(lake, key).records()) if record.candidate == candidate), None)

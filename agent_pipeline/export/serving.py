@@ -7,7 +7,7 @@ import msgspec
 
 from agent_pipeline.errors import DataError
 from agent_pipeline.evaluation.promotion_report import summary
-from agent_pipeline.export.ledger import EXPORT, last_decision
+from agent_pipeline.export.ledger import EXPORT, is_held, ledger
 from agent_pipeline.export.ollama import OllamaResult, create
 from agent_pipeline.keys import PartitionKey, parse_key
 from agent_pipeline.sessions.session import sha256_of
@@ -49,7 +49,8 @@ class Registration(msgspec.Struct, frozen=True):
 def register(lake: Lake, key: PartitionKey, latest: Artifact, name: str) -> Registration:
     """Write the Modelfile of the export to serve, and create the model `name` in Ollama, where there is one.
 
-    A model whose episodes speak against it is not registered, nor one that was rejected, unless a person promoted it.
+    A model whose episodes speak against it is not registered. Without a champion, neither is one that was rejected, nor a first one that a
+    person holds back.
 
     Raises:
         ExportError: Ollama refused it.
@@ -57,9 +58,13 @@ def register(lake: Lake, key: PartitionKey, latest: Artifact, name: str) -> Regi
     """
     choice = served(lake, key, latest)
     export, against = choice.export, unfit(lake, key, choice.export)
-    decided = last_decision(lake, key, export.identity)
-    if decided and decided.decision.outcome == "reject" and choice.because != "champion":
-        against.append(summary(decided.decision))
+    decisions = [record.decision for record in ledger(lake, key).records() if record.candidate == export.identity]
+    if choice.because == "first" and is_held(lake, key, export.identity):
+        against.append("a person holds it back")
+    # What a person holds back may have been rejected before: holding it does not make it fit.
+    measured = [decision for decision in decisions if all(reason.kind != "held" for reason in decision.reasons)]
+    if choice.because != "champion" and measured and measured[-1].outcome == "reject":
+        against.append(summary(measured[-1]))
     made_from = {EXPORT: export.identity, "name": name}
     identity = sha256_of(made_from)
     building = lake.building(REGISTERED, key, identity)
@@ -76,12 +81,20 @@ def register(lake: Lake, key: PartitionKey, latest: Artifact, name: str) -> Regi
 
 
 def unfit(lake: Lake, key: PartitionKey, export: Artifact) -> list[str]:
-    """What the episodes that this very export played speak against it; nothing where it played none."""
-    try:
-        played = lake.latest("episodes", key)
-    except DataError:
-        return []
-    return list(played.manifest["report"]["against"]) if played.manifest["made_from"][EXPORT] == export.identity else []
+    """What the episodes of an export speak against it; nothing where it played none."""
+    played = own_episodes(lake, key, export)
+    return list(played.manifest["report"]["against"]) if played else []
+
+
+def own_episodes(lake: Lake, key: PartitionKey, export: Artifact) -> Artifact | None:
+    """The latest episodes, if this very export played them, or its adapter in memory."""
+    identity = lake.pointers("episodes", key).latest
+    played = lake.find("episodes", key, identity) if identity else None
+    if played is None:
+        return None
+    made_from = played.manifest["made_from"]
+    is_own = made_from[EXPORT] == export.identity if made_from[EXPORT] else made_from["adapter"] == export.manifest["made_from"]["adapter"]
+    return played if is_own else None
 
 
 def promote(lake: Lake, key: PartitionKey, identity: str = "", why: str = "") -> Entry:

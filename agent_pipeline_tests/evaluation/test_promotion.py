@@ -107,6 +107,10 @@ def test_a_gain_does_not_buy_a_loss_elsewhere(name):
     assert decision.p <= decision.error and decision.outcome == "reject" and name in against(decision)
 
 
+def test_a_loss_that_is_no_number_rejects():
+    assert against(decided(Model(loss=float("nan")))) == {"loss"}
+
+
 def test_harm_above_the_limit_is_rejected_though_the_champion_harms_as_much():
     decision = decided(Model(harm=0.3), Model(exact=0.5, harm=0.3).scores())
     assert decision.outcome == "reject" and ("harm", 0.05) in {(each.name, each.limit) for each in decision.reasons}

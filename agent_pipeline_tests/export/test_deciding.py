@@ -11,7 +11,7 @@ from agent_pipeline.evaluation.promotion import Policy, error_rate
 from agent_pipeline.evaluation.promotion_report import page, summary
 from agent_pipeline.export.deciding import Comparison, comparison, decide_on, hold, to_compare
 from agent_pipeline.export.ledger import EXPORT, ledger
-from agent_pipeline.export.serving import promote, register
+from agent_pipeline.export.serving import promote, register, rollback
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.storage.lake import Artifact, Lake
@@ -146,6 +146,34 @@ def test_what_a_person_holds_back_is_not_promoted_by_itself(lake: Lake) -> None:
     assert night.decide("auto").why == "a bad feeling" and champion_of(lake) is None
 
 
+def test_a_rollback_is_not_undone_by_the_next_run(lake: Lake) -> None:
+    first = Night(lake, FAIR)
+    promote(lake, KEY)
+    night = Night(lake, GOOD, first.export)
+    night.decide("auto")
+    rollback(lake, KEY, why="a complaint")
+    assert night.decide("auto").decision.outcome == "promote" and champion_of(lake) == first.export.identity
+
+
+def test_what_was_held_back_before_any_decision_is_decided_on_and_not_promoted_by_itself(lake: Lake) -> None:
+    night = Night(lake, GOOD)
+    hold(lake, KEY)
+    assert night.decide("auto").decision.outcome == "promote" and champion_of(lake) is None
+    assert register(lake, KEY, night.export, "name").against
+
+
+def test_a_win_over_another_champion_does_not_count(lake: Lake) -> None:
+    good, fair = Night(lake, GOOD), Night(lake, FAIR)
+    night, again = (Night(lake, GOOD, champion.export) for champion in (good, fair))
+    again.export, again.adapter, again.evaluation = night.export, night.adapter, night.evaluation
+    again.result["candidate"] = night.result["candidate"]
+    for champion, each, outcome in ((good, night, "hold"), (fair, again, "promote")):
+        promote(lake, KEY, champion.export.identity)
+        assert each.decide("person").decision.outcome == outcome
+    promote(lake, KEY, good.export.identity)
+    assert night.decide("auto").decision.outcome == "hold" and champion_of(lake) == good.export.identity
+
+
 def test_a_champion_that_moves_while_the_models_are_scored_ends_the_run(lake: Lake) -> None:
     night = Night(lake, GOOD)
     promote(lake, KEY, night.export.identity)
@@ -181,6 +209,16 @@ def test_the_champion_is_scored_as_the_candidate_was_and_plays_its_episodes(lake
     assert asked["evaluation"] == night.evaluation.manifest["made_from"]["config"]
 
 
+def test_without_episodes_of_its_own_in_the_agents_world_a_candidate_is_not_compared(lake: Lake) -> None:
+    first = Night(lake, FAIR)
+    artifact(lake, "episodes", {"adapter": first.adapter.identity, EXPORT: first.export.identity, "world": "w:W", "config": {}})
+    to_compare(lake, KEY, first.evaluation, first.export, None, "w:W")
+    night = Night(lake, GOOD)
+    for world, of in (("w:W", night), ("w:Other", first)):
+        with pytest.raises(DataError):
+            to_compare(lake, KEY, of.evaluation, of.export, None, world)
+
+
 def test_harm_in_the_candidates_episodes_rejects_it(lake: Lake) -> None:
     night = Night(lake, GOOD)
     lines = [
@@ -209,3 +247,16 @@ def test_a_first_export_that_was_rejected_is_not_registered(lake: Lake) -> None:
     assert register(lake, KEY, night.export, "name").against
     promote(lake, KEY, why="I know better")
     assert not register(lake, KEY, night.export, "name").against
+
+
+def test_what_was_rejected_stays_unfit_when_a_person_holds_it_back(lake: Lake) -> None:
+    night = Night(lake, CALLS)
+    night.decide("auto")
+    hold(lake, KEY)
+    assert len(register(lake, KEY, night.export, "name").against) == 2
+
+
+def test_harm_in_episodes_that_the_adapter_played_in_memory_keeps_its_export_from_ollama(lake: Lake) -> None:
+    night = Night(lake, GOOD)
+    artifact(lake, "episodes", {"adapter": night.adapter.identity, EXPORT: None}, report={"against": ["it harms"]})
+    assert register(lake, KEY, night.export, "name").against == ["it harms"]

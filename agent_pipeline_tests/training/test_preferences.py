@@ -251,6 +251,7 @@ def test_the_probability_of_a_decision_is_that_of_its_tokens(tiny_base, tiny_tok
     assert trained_text(tiny_tokenizer, called.encoded.input_ids, called.encoded.trained).endswith("weather")
     high, low = {"user → weather": 0.9}, {"user → weather": 0.8}
     assert fallen(high, low, asked, 0.05) == ["user → weather"]
+    assert fallen(high, dict.fromkeys(high, float("nan")), asked, 0.05) == ["user → weather"]
     assert fallen(high, low, asked, 0.2) == fallen(low, high, asked, 0.05) == fallen(high, low, asked[:3], 0.05) == []
     assert probes(tiny_tokenizer, SELECT, 512, 0) == []
 
