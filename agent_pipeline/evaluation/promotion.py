@@ -5,6 +5,7 @@ is: the mean of two shares, of the turns with a call that the model gets exactly
 nothing. A model that always calls, or never does, gets half of it at most, and `separation` refuses it whatever it gains.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Literal
 
@@ -89,7 +90,18 @@ class Reason(msgspec.Struct, frozen=True):
     held against (`None`: nothing)."""
 
     kind: Literal[
-        "gain", "no gain", "worse", "same answers", "too few tasks", "separation", "guard", "within chance", "harm", "base", "held"
+        "gain",
+        "no gain",
+        "worse",
+        "same answers",
+        "too few tasks",
+        "separation",
+        "guard",
+        "within chance",
+        "not a number",
+        "harm",
+        "base",
+        "held",
     ]
     name: str
     against: Literal["promote", "hold", "reject", "cannot decide"]
@@ -248,6 +260,9 @@ def _guard(
     tasks, new, old, weights = zip(*samples, strict=True)
     difference = paired(tasks, new, old, weights=weights)
     assert difference is not None
+    if not math.isfinite(difference.value):  # no margin is ever exceeded by nan
+        reasons.append(Reason("not a number", name, "reject"))
+        return
     total = sum(weights)
     now, before = (sum(value * weight for value, weight in zip(values, weights, strict=True)) / total for values in (new, old))
     figures.append(_figure(name, now, before, difference))

@@ -28,6 +28,7 @@ def sentence(reason: Reason) -> str:
         + (f": one of {now} could be seen, one of {limit} is sought" if reason.candidate is not None else ""),
         "separation": f"it hardly tells turns that need a call from others: {reason.name} is {now}, at least {limit} is required",
         "guard": change,
+        "not a number": f"{reason.name} is not a number for one of the two",
         "within chance": f"{change}, which may be chance",
         "harm": f"{now} of its episodes change the world wrongly, at most {limit} may",
         "base": f"beside its base, {reason.name}",

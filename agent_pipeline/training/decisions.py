@@ -118,6 +118,6 @@ def decision_probabilities(model: "PreTrainedModel", asked: Sequence[Probe]) -> 
 
 
 def fallen(before: Mapping[str, float], now: Mapping[str, float], asked: Sequence[Probe], most: float) -> list[str]:
-    """The kinds, of enough turns, whose probability fell by more than `most`."""
+    """The kinds, of enough turns, whose probability fell by more than `most`, or is no number any more."""
     turns = Counter(probe.kind for probe in asked)
-    return [name for name in before if turns[name] >= FEWEST_TURNS and before[name] - now[name] > most]
+    return [name for name in before if turns[name] >= FEWEST_TURNS and not before[name] - now[name] <= most]
