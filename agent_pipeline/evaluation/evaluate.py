@@ -7,10 +7,11 @@ training template: the base is asked in the form that the adapter was trained on
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from agent_pipeline.errors import DataError
+from agent_pipeline.errors import DataError, ModelError
 from agent_pipeline.evaluation.comparison import accuracies, by_tool, differences
 from agent_pipeline.evaluation.decision import auc
 from agent_pipeline.evaluation.intervals import jackknife, reported
@@ -57,7 +58,7 @@ def evaluate(
 
     Raises:
         DataError: no held-out turn is left.
-        ModelError: a model cannot be loaded.
+        ModelError: a model cannot be loaded, or its loss is not finite.
     """
     heldout = [row for row in rows if row["split"] == split]
     every, counts = turn_samples(heldout, 0, split, seed)
@@ -165,6 +166,11 @@ def _loss_difference(tasks: list[str], passes: dict[str, ForwardPass]) -> dict[s
     judged = [i for i, row in enumerate(passes["base"].losses) if row.loss is not None]
     base, adapter = ([passes[name].losses[i].loss or 0.0 for i in judged] for name in ("base", "adapter"))
     weights = [passes["base"].losses[i].trained_tokens for i in judged]
+    for name, losses in (("base model", base), ("adapter", adapter)):
+        if broken := sum(not isfinite(loss) for loss in losses):
+            raise ModelError(
+                f"The {name} has no finite loss on {broken} of {len(losses)} held-out rows: its weights are broken, train again."
+            )
     return reported(paired([tasks[i] for i in judged], adapter, base, weights=weights), of_shares=False)
 
 

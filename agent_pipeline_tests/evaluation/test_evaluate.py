@@ -1,6 +1,8 @@
 """An adapter against its base."""
 
 import json
+import math
+import shutil
 from collections import Counter
 
 import pytest
@@ -13,6 +15,17 @@ from agent_pipeline_tests.training.world import row
 pytestmark = pytest.mark.slow
 
 HELDOUT = [row(number, "test") for number in (25, 31, 38, 40)]
+
+
+@pytest.mark.parametrize("heldout", [HELDOUT[:1], HELDOUT], ids=["a task", "four tasks"])
+def test_an_adapter_without_a_finite_loss_is_an_error_and_no_figure(heldout, tiny_base, adapter_dir, tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    broken = shutil.copytree(adapter_dir, tmp_path / "broken")
+    weights = broken / "adapter_model.safetensors"
+    save_file({name: tensor * math.nan for name, tensor in load_file(weights).items()}, weights)
+    with pytest.raises(ModelError):
+        evaluate(heldout, tiny_base, broken, max_samples=0)
 
 
 @pytest.fixture(scope="module")
