@@ -7,7 +7,7 @@ from math import exp
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agent_pipeline.sessions.json_text import decoded_arguments
-from agent_pipeline.sessions.session import Message, canonical_json, sha256_of
+from agent_pipeline.sessions.session import Message, canonical_json, is_trained, sha256_of
 from agent_pipeline.training.encoding import encode_row
 from agent_pipeline.training.losses import encoded_losses
 from agent_pipeline.training.masks import Encoded
@@ -78,6 +78,7 @@ def probes(tokenizer: "PreTrainedTokenizerBase", rows: Iterable[dict[str, Any]],
             turns += [
                 _Turn(sha256_of([row["row_id"], at]), kind(shown.messages, at), shown.messages[at], shown.encoded.input_ids, *span)
                 for at, span in zip(places, shown.encoded.turns, strict=True)
+                if is_trained(shown.messages[at])  # what should not be trained is no right decision either
             ]
     calls = [turn for turn in turns if turn.message.get("tool_calls")]
     openers = Counter(turn.ids[turn.start] for turn in calls if not turn.message.get("content"))

@@ -256,6 +256,12 @@ def test_the_probability_of_a_decision_is_that_of_its_tokens(tiny_base, tiny_tok
     assert probes(tiny_tokenizer, SELECT, 512, 0) == []
 
 
+def test_a_turn_that_is_not_to_be_trained_is_no_right_decision(tiny_tokenizer):
+    messages = [message | {"weight": 0} if message.get("tool_calls") else message for message in row(1)["messages"]]
+    asked = probes(tiny_tokenizer, [row(0, "select"), {**row(1, "select"), "messages": messages}], 512, 4)
+    assert sorted(each.kind for each in asked) == ["user → weather", "weather → answer", "weather → answer"]
+
+
 def test_a_decision_after_words_is_looked_at_where_a_call_begins(tiny_tokenizer):
     spoken = [{**row(number), "messages": [{**each} for each in row(number)["messages"]]} for number in range(2)]
     spoken[1]["messages"][2]["content"] = "Let me look."
