@@ -6,7 +6,7 @@ import typer
 from rich.console import Console
 from rich.markdown import Markdown
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from agent_pipeline.config.settings import load_settings
 from agent_pipeline.evaluation.promotion_report import headline, page, summary
@@ -59,7 +59,8 @@ def champions(
     if partition:
         _print_history(lake, parse_key(partition))
         return
-    table = Table("partition", "champion", "latest", "decision on the latest", "moved", "when", "who", "why")
+    names = ("champion", "latest", "decision on the latest", "moved", "when", "who", "why")
+    table = Table(Column("partition", no_wrap=True), *(Column(name, overflow="fold") for name in names))
     for key, entry in serving.champions(lake):
         decided = last_decision(lake, key, entry.latest) if entry.latest else None
         outcome = headline(decided.decision) if decided else "none"

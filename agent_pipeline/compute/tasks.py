@@ -112,7 +112,7 @@ def prefer(params: Params, progress: Progress = silent) -> Result:
     return build(prefer, params, adapter_of(method), made_from, make, [reference])
 
 
-@task(version=4, libraries=MODELS)
+@task(version=5, libraries=MODELS)
 def evaluate(params: Params, progress: Progress = silent) -> Result:
     """Base against adapter on the held-out rows, those of the split `test` unless the configuration names another."""
     from agent_pipeline.evaluation.evaluate import evaluate as evaluate_adapter

@@ -135,6 +135,7 @@ def evaluate(
         "row_losses": [
             {
                 "row_id": row["row_id"],
+                "session_id": row["session_id"],  # what is forgotten is found by it
                 "task_key": row["task_key"],
                 "tokens": passes["base"].losses[index].trained_tokens,
                 **{name: read.losses[index].loss for name, read in passes.items()},

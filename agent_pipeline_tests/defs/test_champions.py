@@ -4,6 +4,7 @@ from typing import Any
 
 import dagster as dg
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from agent_pipeline.cli.app import app
@@ -60,7 +61,8 @@ def test_a_rejected_candidate_warns_and_the_run_goes_on(bench: Any, monkeypatch:
 def test_the_commands_show_decisions_and_hold_a_candidate_back(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     night = Night(bench.lake, GOOD)
     decide(bench, monkeypatch, night)
-    shown = CliRunner(env={"COLUMNS": "240"})
+    shown = CliRunner()
+    monkeypatch.setattr("agent_pipeline.cli.champions.console", Console(width=240))
     assert "waits for you" in shown.invoke(app, ["champions"]).output
     assert shown.invoke(app, ["hold", str(KEY), "--why", "[a] bad feeling"]).exit_code == 0
     record = last_decision(bench.lake, KEY, night.export.identity)

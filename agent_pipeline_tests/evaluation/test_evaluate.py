@@ -58,6 +58,10 @@ def test_every_turn_is_listed_with_what_was_expected_and_said(report):
     json.dumps(report)
 
 
+def test_every_row_of_an_evaluation_names_its_session_so_that_it_can_be_forgotten(report):
+    assert report["row_losses"] and all(each["session_id"] for name in ("samples", "row_losses") for each in report[name])
+
+
 def test_the_same_evaluation_gives_the_same_report(report, tiny_base, adapter_dir):
     assert evaluate(HELDOUT, tiny_base, adapter_dir, max_new_tokens=96)["samples"] == report["samples"]
 
