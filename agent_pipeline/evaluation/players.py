@@ -62,7 +62,7 @@ def endpoint_player(endpoint: Endpoint, called: str = "the model") -> Player:
     """A model behind an OpenAI-compatible endpoint (vLLM, Ollama, llama.cpp's server); `endpoint.parameters` go into every request.
 
     A request for trial k of a task carries `seed` k, so that k trials with a temperature differ. A prompt that the endpoint refuses as too
-    long ends its episode.
+    long ends its episode, and so does a call that the model did not finish: llama.cpp's server answers it with an error of its own.
     """
     client = endpoint.connect(called)
 
@@ -81,6 +81,10 @@ def endpoint_player(endpoint: Endpoint, called: str = "the model") -> Player:
             answer: Any = client.chat.completions.create(**request)
         except openai.BadRequestError as error:
             if "context" in str(error) or "too long" in str(error):
+                return Reply(None)
+            raise
+        except openai.InternalServerError as error:
+            if "Failed to parse tool call" in str(error):
                 return Reply(None)
             raise
         message = answer.choices[0].message

@@ -1,16 +1,19 @@
 """Episodes: worlds, players and figures, with the sample's own agents as the oracle."""
 
 import json
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from random import Random
+from threading import Thread
 
 import pytest
 
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.evaluation.episode_report import figures, pass_hat, transcript, verdict, write
 from agent_pipeline.evaluation.episodes import Reply, one_at_a_time, play
-from agent_pipeline.evaluation.players import message_of, recorded_player
+from agent_pipeline.evaluation.players import endpoint_player, message_of, recorded_player
 from agent_pipeline.evaluation.worlds import load_world, run_tool, tool_methods, tool_schemas
+from agent_pipeline.judging.client import Endpoint
 from agent_pipeline.sample.environment import tasks_by_id
 from agent_pipeline.sample.office import World as Office
 from agent_pipeline.sample.play import play as play_scripted
@@ -214,3 +217,22 @@ def test_the_world_in_the_documentation_works(tmp_path, monkeypatch):
     good, bad = play(names["Airline"], rows, recorded_player([[ask, right, done], [ask, wrong, done]]))
     assert good.done and good.must_act and not good.wrong_changes
     assert not bad.done and bad.wrong_changes == ["B2"]
+
+
+def test_a_call_that_a_server_cannot_read_ends_its_episode_and_no_others():
+    class Unfinished(BaseHTTPRequestHandler):
+        def do_POST(self):
+            self.send_response(500)
+            self.send_header("content-type", "application/json")
+            self.end_headers()
+            self.wfile.write(b'{"error": {"code": 500, "message": "Failed to parse tool call arguments as JSON: parse error"}}')
+
+        def log_message(self, *args):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Unfinished)
+    Thread(target=server.serve_forever, daemon=True).start()
+    endpoint = Endpoint(url=f"http://127.0.0.1:{server.server_port}/v1", model="m", retries=0)
+    episodes = play(Shop, Shop.fresh_tasks(2, 1001, "support-001"), endpoint_player(endpoint))
+    server.shutdown()
+    assert [(each.end, each.done) for each in episodes] == [("too long", False)] * 2
