@@ -64,11 +64,9 @@ def call_probability(branches: Sequence[TokenScores | None]) -> float | None:
 
 
 def auc(scores: "np.ndarray", positive: "np.ndarray") -> float:
-    """The chance that a positive turn scores higher than another one, ties counting half; nan without both kinds."""
+    """The chance that a positive turn scores higher than another one, ties counting half; nan without both kinds, or where a score is."""
     import numpy as np
+    from sklearn.metrics import roc_auc_score
 
-    first, second = scores[positive], np.sort(scores[~positive])
-    if not len(first) or not len(second):
-        return math.nan
-    below, upto = np.searchsorted(second, first, "left"), np.searchsorted(second, first, "right")
-    return float((below + upto).sum() / (2 * len(first) * len(second)))
+    undefined = positive.all() or not positive.any() or np.isnan(scores).any()
+    return math.nan if undefined else float(roc_auc_score(positive, scores))

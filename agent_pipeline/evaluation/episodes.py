@@ -13,7 +13,7 @@ from agent_pipeline.progress import Progress, silent
 from agent_pipeline.sessions.json_text import decoded_arguments
 from agent_pipeline.sessions.session import Message, Tool
 
-End = Literal["answered", "silent", "too many turns", "too long"]
+End = Literal["answered", "silent", "too many turns", "too long", "cut off"]
 
 
 @dataclass(frozen=True)
@@ -28,9 +28,10 @@ class Conversation:
 
 @dataclass(frozen=True)
 class Reply:
-    """An assistant's message in the OpenAI form (None: the conversation is too long for the model), and the tokens that it cost.
+    """An assistant's message in the OpenAI form (None: there is none that can be read), and the tokens that it cost.
 
-    `finish_reason` is the endpoint's, where one was asked: `length` for a message that was cut off.
+    `finish_reason` is the endpoint's, where one was asked: `length` for a message that was cut off. Without a message, anything else means
+    that the conversation is too long for the model.
     """
 
     message: Message | None
@@ -123,7 +124,7 @@ class _Running:
         """Go on with what the model said: run its calls, or let the user answer."""
         self._counts.update(prompt_tokens=reply.prompt_tokens, tokens=reply.new_tokens)
         if reply.message is None:
-            self.end = "too long"
+            self.end = "cut off" if reply.finish_reason == "length" else "too long"
             return
         self._messages.append(reply.message)
         self._counts["turns"] += 1

@@ -85,7 +85,7 @@ def endpoint_player(endpoint: Endpoint, called: str = "the model") -> Player:
             raise
         except openai.InternalServerError as error:
             if "Failed to parse tool call" in str(error):
-                return Reply(None)
+                return Reply(None, finish_reason="length")
             raise
         message = answer.choices[0].message
         calls = [

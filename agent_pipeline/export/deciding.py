@@ -192,13 +192,13 @@ def scores(evaluations: Pair, played: Pair, same_base: bool) -> tuple[Scores, Sc
     """The scores of the candidate and of its rival (the champion, or without one the base model) on the turns that both were asked. Losses
     are of tokens, and compare only between models of the same base."""
     new, champion = evaluations
-    sides = [(new, "adapter"), (champion, "adapter") if champion else (new, "base")]
-    turns = [_turns(evaluation, model) for evaluation, model in sides]
-    losses = [_losses(evaluation, model) if same_base else {} for evaluation, model in sides]
+    models = [(new, "adapter"), (champion, "adapter") if champion else (new, "base")]
+    turns = [_turns(evaluation, model) for evaluation, model in models]
+    losses = [_losses(evaluation, model) if same_base else {} for evaluation, model in models]
     players = [(played[0], "model"), (played[1], "model") if champion else (played[0], "base")]
     candidate, rival = (
         Scores(
-            _fingerprint(sides[place][0]),
+            _fingerprint(models[place][0]),
             tuple(turn for name, turn in turns[place].items() if name in turns[1 - place]),
             tuple(loss for name, loss in losses[place].items() if name in losses[1 - place]),
             _fingerprint(players[place][0]),
@@ -218,8 +218,8 @@ def _fingerprint(artifact: Artifact | None) -> str:
 def _turns(evaluation: Artifact | None, model: str) -> dict[str, TurnScore]:
     """The turns that a model was asked, by their names."""
     return {
-        f"{each['row_id']}:{each['turn_index']}": TurnScore(
-            f"{each['row_id']}:{each['turn_index']}",
+        (name := f"{each['row_id']}:{each['turn_index']}"): TurnScore(
+            name,
             each["task_key"],
             each["expected_tool"] or each["expected_class"],
             each["expected_class"] == "call",
@@ -239,18 +239,23 @@ def _losses(evaluation: Artifact | None, model: str) -> dict[str, RowLoss]:
 
 
 def _episodes(played: Artifact | None, player: str) -> Iterator[Played]:
-    if played:
-        for line in (played.path / TRANSCRIPTS).read_text(encoding="utf-8").splitlines():
-            each = json.loads(line)
-            if each["player"] == player:
-                harmed = None if each["wrong_changes"] is None else bool(each["wrong_changes"])
-                yield Played(each["task_key"], each["trial"], each["seed"], each["done"], harmed)
+    for each in map(json.loads, _text(played, TRANSCRIPTS).splitlines()):
+        if each["player"] == player:
+            harmed = None if each["wrong_changes"] is None else bool(each["wrong_changes"])
+            yield Played(each["task_key"], each["trial"], each["seed"], each["done"], harmed)
 
 
 def _read(artifact: Artifact | None, file: str) -> list[dict[str, Any]]:
+    return json.loads(_text(artifact, file) or "[]")
+
+
+def _text(artifact: Artifact | None, file: str) -> str:
     if artifact is None:
-        return []
+        return ""
     try:
-        return json.loads((artifact.path / file).read_text(encoding="utf-8"))
+        return (artifact.path / file).read_text(encoding="utf-8")
     except FileNotFoundError as error:
-        raise DataError(f"The {artifact.asset} of {artifact.key} was made by an older version: materialize it again.") from error
+        raise DataError(
+            f"The {artifact.asset} of {artifact.key} has no {file}: a session of it was forgotten, or it is of an older version. "
+            "Materialize it again."
+        ) from error

@@ -167,14 +167,18 @@ def _over_tree(causal: "PreTrainedModel", tree: PrefixTree) -> Iterator[tuple[in
 
 def _row_by_row(causal: "PreTrainedModel", rows: Sequence[Encoded]) -> Iterator[tuple[int, TokenScores]]:
     """(row, scores) of every row, for models whose attention cannot be told which tokens a token follows."""
+    for index, row in enumerate(rows):
+        yield index, _scores(lambda part: part, *trained_logits(causal, row))
+
+
+def trained_logits(causal: "PreTrainedModel", row: Encoded) -> "tuple[torch.Tensor, torch.Tensor]":
+    """The logits (trained tokens, vocabulary) about a row's trained tokens, and these tokens."""
     import torch
 
-    for index, row in enumerate(rows):
-        ids = torch.tensor(row.input_ids, device=causal.device)
-        trained = torch.tensor([at for at, on in enumerate(row.trained) if on and at], device=causal.device)
-        # The logits at position t are about token t + 1.
-        logits = causal(input_ids=ids[None], use_cache=False, logits_to_keep=trained - 1).logits[0]
-        yield index, _scores(lambda part: part, logits, ids[trained])
+    ids = torch.tensor(row.input_ids, device=causal.device)
+    trained = torch.tensor([at for at, on in enumerate(row.trained) if on and at], device=causal.device)
+    # The logits at position t are about token t + 1.
+    return causal(input_ids=ids[None], use_cache=False, logits_to_keep=trained - 1).logits[0], ids[trained]
 
 
 def _scores(head: "Callable[[torch.Tensor], torch.Tensor]", states: "torch.Tensor", targets: "torch.Tensor") -> TokenScores:

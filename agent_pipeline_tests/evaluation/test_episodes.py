@@ -235,4 +235,4 @@ def test_a_call_that_a_server_cannot_read_ends_its_episode_and_no_others():
     endpoint = Endpoint(url=f"http://127.0.0.1:{server.server_port}/v1", model="m", retries=0)
     episodes = play(Shop, Shop.fresh_tasks(2, 1001, "support-001"), endpoint_player(endpoint))
     server.shutdown()
-    assert [(each.end, each.done) for each in episodes] == [("too long", False)] * 2
+    assert [(each.end, each.done) for each in episodes] == [("cut off", False)] * 2

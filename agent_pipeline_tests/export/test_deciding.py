@@ -232,6 +232,13 @@ def test_harm_in_the_candidates_episodes_rejects_it(lake: Lake) -> None:
     assert decision.outcome == "reject" and "harm" in {reason.name for reason in decision.reasons} and champion_of(lake) is None
 
 
+def test_episodes_whose_transcripts_were_forgotten_end_the_run_with_a_sentence(lake: Lake) -> None:
+    night = Night(lake, GOOD)
+    artifact(lake, "episodes", {"adapter": night.adapter.identity, EXPORT: night.export.identity}, report={"against": []})
+    with pytest.raises(DataError, match="forgotten"):
+        night.decide()
+
+
 def test_a_candidate_that_lost_a_canary_waits_for_a_person(lake: Lake) -> None:
     night = Night(lake, GOOD)
     asked = [{"question": str(i), "group": "canary: plain questions", "base": True, "candidate": i > 5} for i in range(16)]

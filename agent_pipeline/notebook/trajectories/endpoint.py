@@ -71,10 +71,10 @@ class EndpointAgent:
                 f"{str(error)[:200]}): start it, or correct its URL, model or key."
             ) from error
         for reply in replies:
-            if reply.message is None:
-                raise InfrastructureError(f"The conversation is too long for the model {self.model_id}: let its server take longer ones.")
             if reply.finish_reason in _NOT_IN_FULL:
                 raise InfrastructureError(f"An answer of the model {self.model_id} {_NOT_IN_FULL[reply.finish_reason]}.")
+            if reply.message is None:
+                raise InfrastructureError(f"The conversation is too long for the model {self.model_id}: let its server take longer ones.")
         return replies
 
 

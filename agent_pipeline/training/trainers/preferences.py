@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.progress import Progress
 from agent_pipeline.training.decisions import Probe, decision_probabilities, fallen
-from agent_pipeline.training.losses import takes_trees
+from agent_pipeline.training.losses import takes_trees, trained_logits
 from agent_pipeline.training.masks import Encoded
 from agent_pipeline.training.preferences import Example
 from agent_pipeline.training.prefixes import prefix_tree
@@ -122,13 +122,8 @@ def _plain_log_probs(causal: "PreTrainedModel", rows: Sequence[Encoded]) -> "tor
     import torch
     from torch.nn.functional import cross_entropy
 
-    values = []
-    for row in rows:
-        ids = torch.tensor(row.input_ids, device=causal.device)
-        trained = torch.tensor([at for at, on in enumerate(row.trained) if on and at], device=causal.device)
-        logits = causal(input_ids=ids[None], use_cache=False, logits_to_keep=trained - 1).logits[0]
-        values.append(-cross_entropy(logits.float(), ids[trained], reduction="sum"))
-    return torch.stack(values)
+    passes = (trained_logits(causal, row) for row in rows)
+    return torch.stack([-cross_entropy(logits.float(), tokens, reduction="sum") for logits, tokens in passes])
 
 
 def stop_on_fall(model: "PreTrainedModel", asked: Sequence[Probe], fall: float) -> "TrainerCallback":
