@@ -4,7 +4,6 @@ A location is a path, a URL whose scheme a reader opens, or either with a reader
 skips detection.
 """
 
-import difflib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,7 +11,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from agent_pipeline.errors import StoreError
-from agent_pipeline.sources.agents.postgres import shown_url
 from agent_pipeline.sources.base import TraceSource, unreadable
 from agent_pipeline.sources.combined import CombinedSource
 from agent_pipeline.sources.formats.record_files import kind_of, records
@@ -29,7 +27,7 @@ class Location(NamedTuple):
     reader: str | None = None
 
     def __str__(self) -> str:
-        where = shown_url(self.where) if self.is_url else self.where
+        where = re.sub(r"(?<=://)[^?]*@|\?.*", "", self.where) if self.is_url else self.where  # passwords are not shown
         return f"{self.reader}:{where}" if self.reader else where
 
     @property
@@ -44,16 +42,6 @@ class Finds:
     stores: list[tuple[Path, Reader]] = field(default_factory=list)
     unknown: list[Path] = field(default_factory=list)
     errors: list[tuple[Path, StoreError]] = field(default_factory=list)
-
-
-class UnknownFormatError(StoreError):
-    """No reader knows a path. `nearest` are the names of the formats that its records look like."""
-
-    def __init__(self, path: Path, holds: str, nearest: Sequence[Reader]) -> None:
-        self.nearest = [reader.name for reader in nearest[:3]]
-        formats = "; ".join(f"{reader.name}: {reader.looks_like}" for reader in nearest[:3])
-        advice = f"The nearest formats are {formats}; to write" if nearest else "To write"
-        super().__init__(f"{path} is no session store that a reader knows: {holds}. {advice} a source of your own, see docs/traces.md.")
 
 
 def parse_location(text: str, home: Path | None = None) -> Location:
@@ -121,7 +109,7 @@ def open_source(location: Location | Path, known: Sequence[Reader] = SOURCES) ->
         raise StoreError(f"{path} is a folder of {len(finds.stores)} session stores: name those to read in the setting store ({some}).")
     if finds.errors:
         raise finds.errors[0][1]
-    raise _unknown(path, known)
+    raise _unknown(path)
 
 
 def find(path: Path, known: Sequence[Reader] = SOURCES) -> Finds:
@@ -177,13 +165,11 @@ def _reader_for(location: Location, known: Sequence[Reader]) -> Reader | None:
     schemes = {each: reader for reader in reversed(known) for each in reader.schemes}
     if scheme in schemes:
         return schemes[scheme]
-    listed = ", ".join(f"{each}://" for each in sorted(schemes))
-    raise StoreError(f"No reader knows stores at {scheme}://: give a path, or one of {listed}.")
+    raise StoreError(f"No reader knows stores at {scheme}://: give a path, or name a reader of your own in the setting sources.")
 
 
-def _unknown(path: Path, known: Sequence[Reader]) -> StoreError:
-    """The error for a path that no reader knows: what it holds, the formats that are nearest, and what to do."""
-    fields: list[str] = []
+def _unknown(path: Path) -> StoreError:
+    """The error for a path that no reader knows: what it holds, and what to do."""
     if not path.is_file():
         holds = "it is a folder, and no file in it is one"
     elif (kind := kind_of(path)) is None:
@@ -193,16 +179,9 @@ def _unknown(path: Path, known: Sequence[Reader]) -> StoreError:
             first = next((record for _, record in records(path, [], kind)), None)
         except StoreError as error:
             return error
-        fields = [str(name) for name in first] if isinstance(first, dict) else []
-        holds = f"it has records with the fields {', '.join(fields[:6])}" if fields else "it holds no records"
-    near = sorted(((_likeness(fields, reader), reader) for reader in known), key=lambda pair: -pair[0])
-    return UnknownFormatError(path, holds, [reader for likeness, reader in near if likeness])
-
-
-def _likeness(fields: list[str], reader: Reader) -> int:
-    """How many of a record's fields, or nearly, stand in the description of a format."""
-    words = re.findall(r"\w{4,}", reader.looks_like)
-    return sum(bool(difflib.get_close_matches(name, words, 1, 0.85)) for name in fields)
+        fields = [str(name) for name in first][:6] if isinstance(first, dict) else []
+        holds = f"it has records with the fields {', '.join(fields)}" if fields else "it holds no records"
+    return StoreError(f"{path} is no session store that a reader knows: {holds}. To write a source of your own, see docs/traces.md.")
 
 
 def _is_file(path: Path) -> bool:

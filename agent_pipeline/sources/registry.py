@@ -5,7 +5,6 @@ from agent_pipeline.sources.agents.codex import CodexSource
 from agent_pipeline.sources.agents.omniagents import OmniagentsSource
 from agent_pipeline.sources.agents.openai_agents import OpenAIAgentsSource
 from agent_pipeline.sources.agents.openai_traces import OpenAITracesSource
-from agent_pipeline.sources.agents.postgres import PostgresSource
 from agent_pipeline.sources.base import TraceSource
 from agent_pipeline.sources.benchmarks.agentdojo import AgentDojoSource
 from agent_pipeline.sources.benchmarks.inspect_ai import InspectSource
@@ -24,7 +23,6 @@ Reader = type[TraceSource]
 
 SOURCES: tuple[Reader, ...] = (
     OmniagentsSource,
-    PostgresSource,
     OpenAIAgentsSource,
     OpenAITracesSource,
     OpenInferenceSource,

@@ -11,7 +11,6 @@ from agent_pipeline.sessions.chat import to_messages
 from agent_pipeline.sources import Location, open_source, open_sources, parse_location
 from agent_pipeline.sources.base import items_of
 from agent_pipeline_tests.datasets.chats import chats, session
-from agent_pipeline_tests.sources.platforms.test_postgres import rows, tables
 from agent_pipeline_tests.stores import AGENTS_SCHEMA, HELLO, call, omniagents_home, says, user
 
 KEY = PartitionKey("shop", "support")
@@ -58,9 +57,3 @@ def test_the_agents_sdk_gives_its_items(tmp_path):
     found = list(open_source(parse_location(str(path))).histories(PartitionKey("chat", "default")))
     assert [(session.session_id, items) for session, items in found] == [("a", ODD), ("b", [])]
     assert found[0][0].damage["invalid_item"] == 1
-
-
-def test_postgresql_gives_its_items(database):
-    url = database(tables(), *rows("a", [*ODD, "no json"]), *rows("b", []), *rows("c", HELLO))
-    found = list(open_source(parse_location(url)).histories(PartitionKey("shop", "support")))
-    assert [(session.session_id, items) for session, items in found] == [("a", ODD), ("b", []), ("c", HELLO)]
