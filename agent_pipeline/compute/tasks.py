@@ -57,7 +57,7 @@ def embed(params: Params, progress: Progress = silent) -> Result:
     return {"origin": model.origin, "computed": kept.counts["computed"], "kept": kept.counts["kept"]}
 
 
-@task(version=2, libraries=(*MODELS, "trl"))
+@task(version=3, libraries=(*MODELS, "trl"))
 def train(params: Params, progress: Progress = silent) -> Result:
     """A LoRA adapter from the rows of the `train` split that the coreset chose, and from rows of earlier nights (`replay`)."""
     from agent_pipeline.datasets.splits import SplitSizes

@@ -14,16 +14,13 @@ from typing import TYPE_CHECKING
 from agent_pipeline.sessions.session import Message, Tool
 from agent_pipeline.training.losses import TokenScores
 from agent_pipeline.training.masks import Encoded
+from agent_pipeline.training.places import call_places
 from agent_pipeline.training.rendering import render
 
 if TYPE_CHECKING:
     import numpy as np
     from transformers import PreTrainedTokenizerBase
 
-PLACES = 8
-"""Most places of a turn at which a call may begin: the first ones, and the end of the words."""
-
-_SENTENCE_END = re.compile(r"(?<=[.!?:;])\s+|\n+")
 _OPENING = re.compile(r"\s*(?:<[^<>]*>[^\s<{\[\"]*|\[\w+\]|\S{1,2})")
 _CALL = {"id": "call00001", "type": "function", "function": {"name": "tool_q7", "arguments": "{}"}}
 
@@ -38,11 +35,10 @@ def call_branches(
     from jinja2 import TemplateError
 
     words = words.strip()
-    places = [0, *(match.start() for match in _SENTENCE_END.finditer(words))][: PLACES - 1]
     branches = []
     try:
         before = render(tokenizer, list(prompt), list(tools or ()), add_generation_prompt=True)
-        for place in dict.fromkeys([*places, len(words)]):
+        for place in call_places(words):
             said: Message = {"role": "assistant", "content": words[:place], "tool_calls": [_CALL]}
             text = render(tokenizer, [*prompt, said], list(tools or ()))
             at = text.find(words[:place], len(before)) if text.startswith(before) else -1

@@ -28,6 +28,7 @@ from agent_pipeline.training.losses import encoded_losses, mean_loss
 from agent_pipeline.training.masks import Encoded
 from agent_pipeline.training.templates import TrainingTemplate, load_tokenizer
 from agent_pipeline.training.trainers.sft import build_trainer
+from agent_pipeline.training.weights import weighed
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -86,7 +87,7 @@ def train_adapter(
     checkpoint = checkpoints.prepare(work_dir, identity)
 
     device = probe_device()
-    tokens = [row.encoded for row in encoded]
+    tokens, classes = weighed(encoded, config.decision_weight, config.balance_classes)
     model = load_model(base, device)
     held = _Heldout(tokenizer, heldout, config, progress)
     before = None if config.use_lora else held.loss(model)
@@ -98,7 +99,8 @@ def train_adapter(
         "rows": counts,
         **({"replay": replay} if replayed else {}),
         "row_ids": [row.row_id for row in encoded],
-        **token_counts([row.encoded for row in encoded]),
+        **token_counts(tokens),
+        "turn_classes": classes,
         **(held.report(trainer.model.eval(), before) if heldout else {}),
     }
     save_trained(trainer.model, tokenizer, template, base, out_dir)

@@ -105,6 +105,17 @@ class AdapterTraining(Training):
     )
     lora_plus_lr_ratio: float = Field(default=16.0, ge=1, description="LoRA+: how many times as fast.")
 
+    decision_weight: float = Field(
+        default=1.0,
+        gt=0,
+        description="How many times a token counts in the loss that decides whether a turn calls, and what: the first one wherever a call "
+        "may begin, and those of a call up to its tool's name.",
+    )
+    balance_classes: bool = Field(
+        default=False,
+        description="Let the four classes of turns (call, ask, cannot, answer) weigh the same in the loss, up to four times their share.",
+    )
+
     @property
     def step_rows(self) -> int:
         """Rows of an optimizer step."""

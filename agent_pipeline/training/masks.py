@@ -8,12 +8,13 @@ alone that the mask is right.
 
 import json
 import unicodedata
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from agent_pipeline.errors import DataError
 from agent_pipeline.sessions.json_text import decoded_arguments
 from agent_pipeline.sessions.session import Message, Tool, is_trained, tool_calls
+from agent_pipeline.training.places import deciding_spans
 from agent_pipeline.training.rendering import argument_texts, render
 from agent_pipeline.training.templates import special_tokens, stop_token
 
@@ -26,12 +27,15 @@ class Encoded:
     """A conversation as tokens: `trained[i]` says whether the loss counts `input_ids[i]`.
 
     `turns` are the token ranges [start, end) of the assistant's turns in order; `trained` is the union of those with a weight: all but
-    the messages with OpenAI's `weight: 0`.
+    the messages with OpenAI's `weight: 0`. `deciding` are the positions of the tokens that decide what a turn does (`places`). `weights`:
+    how much each token counts in the loss, 0 where it is not trained; None: all that are trained count the same.
     """
 
     input_ids: list[int]
     trained: list[bool]
     turns: list[tuple[int, int]]
+    deciding: list[int] = field(default_factory=list)
+    weights: list[float] | None = None
 
     @property
     def labels(self) -> list[int]:
@@ -69,19 +73,20 @@ def encode(tokenizer: "PreTrainedTokenizerBase", messages: list[Message], tools:
     text = render(tokenizer, messages, tools)
     spans = character_spans(tokenizer, messages, tools, text)
     encoding = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-    trained, turns, position = [False] * len(encoding.input_ids), [], 0
+    trained, turns, deciding, position = [False] * len(encoding.input_ids), [], list[int](), 0
     offsets = encoding.offset_mapping
-    weights = [is_trained(message) for message in messages if message["role"] == "assistant"]
-    for (start, end), trains in zip(spans, weights, strict=True):
+    for (start, end), message in zip(spans, (each for each in messages if each["role"] == "assistant"), strict=True):
         # A token belongs to the turn it begins in: of one that straddles the border, the model has already seen a part.
         while position < len(offsets) and offsets[position][0] < start:
             position += 1
         first = position
         while position < len(offsets) and offsets[position][0] < end:
-            trained[position] = trains
+            trained[position] = is_trained(message)
             position += 1
         turns.append((first, position))
-    return Encoded(encoding.input_ids, trained, turns)
+        places = [(start + begin, start + stop) for begin, stop in deciding_spans(message, text[start:end])]
+        deciding += [at for at in range(first, position) if any(offsets[at][0] < stop and begin < offsets[at][1] for begin, stop in places)]
+    return Encoded(encoding.input_ids, trained, turns, deciding)
 
 
 def _bare(text: str) -> str:

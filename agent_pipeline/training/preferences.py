@@ -11,12 +11,10 @@ from agent_pipeline.training.decisions import decision, same_decision
 from agent_pipeline.training.encoding import Counted, EncodedRow, RowDropped, encode_or_raise, encoded_or_counted
 from agent_pipeline.training.losses import encoded_losses
 from agent_pipeline.training.masks import Encoded
+from agent_pipeline.training.weights import balancing
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-MOST_WEIGHT = 4.0
-"""The largest weight by which kinds are balanced: one pair of a rare kind must not decide a training."""
 
 Row = dict[str, Any]
 
@@ -95,8 +93,7 @@ def mismatched(row: Encoded, other: Encoded) -> Encoded:
 
 def balanced(examples: Sequence[Example]) -> list[Example]:
     """The examples with weights under which each kind counts the same, up to `MOST_WEIGHT`."""
-    kinds = Counter(example.kind for example in examples)
-    weights = {kind: min(MOST_WEIGHT, len(examples) / len(kinds) / count) for kind, count in kinds.items()}
+    weights = balancing(Counter(example.kind for example in examples))
     return [replace(example, weight=weights[example.kind]) for example in examples]
 
 

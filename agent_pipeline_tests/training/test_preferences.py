@@ -17,10 +17,11 @@ from agent_pipeline.training.decisions import decision_probabilities, fallen, ki
 from agent_pipeline.training.loading import load_model
 from agent_pipeline.training.losses import encoded_losses
 from agent_pipeline.training.preference_adapter import NothingTrained, train_preferences
-from agent_pipeline.training.preferences import MOST_WEIGHT, balanced, encode_pairs, encode_sessions, with_reference
+from agent_pipeline.training.preferences import balanced, encode_pairs, encode_sessions, with_reference
 from agent_pipeline.training.trainers import preferences as trainers
 from agent_pipeline.training.trainers.dpo import Dpo
 from agent_pipeline.training.trainers.kto import Kto
+from agent_pipeline.training.weights import MOST_WEIGHT
 from agent_pipeline_tests.training.test_adapter import files
 from agent_pipeline_tests.training.world import CITIES, TRAINING, call, row
 

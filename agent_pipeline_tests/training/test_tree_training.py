@@ -7,28 +7,31 @@ import pytest
 from agent_pipeline.progress import silent
 from agent_pipeline.training.config import TrainingConfig, probe_device
 from agent_pipeline.training.loading import load_model
-from agent_pipeline.training.masks import Encoded, encode
+from agent_pipeline.training.encoding import encode_rows
+from agent_pipeline.training.masks import Encoded
 from agent_pipeline.training.trainers import tree
 from agent_pipeline.training.trainers.sft import build_trainer
+from agent_pipeline.training.weights import weighed
 from agent_pipeline_tests.training.world import row
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module")
-def rows(tiny_tokenizer) -> list[Encoded]:
-    given = [encode(tiny_tokenizer, row(number)["messages"], row(number)["tools"]) for number in range(6)]
-    return [*given, given[0]]  # a row that is there twice counts twice
+@pytest.fixture(scope="module", params=[(1.0, False), (5.0, True)], ids=["plain", "weighed"])
+def rows(tiny_tokenizer, request) -> list[Encoded]:
+    given = encode_rows(tiny_tokenizer, [row(number) for number in range(6)], 512).rows
+    return weighed([*given, given[0]], *request.param)[0]  # a row that is there twice counts twice
 
 
 def gradients_row_by_row(model, rows: list[Encoded]) -> dict:
     import torch
 
     model.zero_grad()
-    total = sum(sum(each.trained[1:]) for each in rows)
-    for each in rows:
-        ids, labels = torch.tensor([each.input_ids]), torch.tensor([each.labels])
-        (model(input_ids=ids, labels=labels).loss * sum(each.trained[1:]) / total).backward()
+    weights = [torch.tensor(each.weights or each.trained)[1:].float() for each in rows]
+    for each, counts in zip(rows, weights, strict=True):
+        ids = torch.tensor([each.input_ids])
+        losses = torch.nn.functional.cross_entropy(model(input_ids=ids).logits[0, :-1], ids[0, 1:], reduction="none")
+        ((losses * counts).sum() / sum(each.sum() for each in weights)).backward()
     return {name: parameter.grad.clone() for name, parameter in model.named_parameters() if parameter.requires_grad}
 
 
@@ -45,7 +48,7 @@ def test_the_gradients_of_a_step_are_those_of_its_rows(tiny_base, rows, max_node
     monkeypatch.setattr(tree, "HEAD_ROWS", 7)
     trees = [tree.tree_tensors(each) for each, _ in tree.trees_of_step(rows, max_nodes)]
     total = sum(each["weights"].sum() for each in trees)
-    assert int(total) == sum(sum(each.trained[1:]) for each in rows)
+    assert float(total) == pytest.approx(sum(sum(each.weights or each.trained) for each in rows))
     for each in trees:
         (tree.tree_loss(model, each) / total).backward()
     trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
@@ -62,9 +65,9 @@ def test_both_trainers_reach_the_same_loss(tiny_base, tiny_tokenizer, rows, tmp_
         model = load_model(tiny_base, probe_device())
         trainer = build_trainer(model, tiny_tokenizer, rows, config, probe_device(), tmp_path / str(as_trees), silent)
         trainer.train()
-        history[as_trees] = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-    assert len(history[True]) == len(history[False]) == 4
-    assert history[True] == pytest.approx(history[False], abs=1e-3)
+        history[as_trees] = [entry[name] for entry in trainer.state.log_history for name in ("loss", "grad_norm") if "loss" in entry]
+    assert len(history[True]) == len(history[False]) == 8
+    assert history[True] == pytest.approx(history[False], rel=2e-3)
 
 
 def test_rows_that_share_nothing_are_trained_row_by_row(tiny_base, rows):

@@ -8,7 +8,7 @@ output head runs at the trained positions only. The gradients are those of row-b
 
 import os
 from bisect import bisect_right
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -104,14 +104,14 @@ def tree_tensors(tree: PrefixTree) -> dict[str, Any]:
     """The model's inputs for a tree, and what attention and the loss need.
 
     `input_ids` and `position_ids` are (1, nodes), `layout` is a `Layout`. `predictors` (n,) are the nodes whose state predicts a trained
-    node, `targets` (n,) its token, `weights` (n,) the number of rows that train it. `row_of` and `place_of` (m,) name, for each trained
-    token of each row, the row and the place in `targets`.
+    node, `targets` (n,) its token, `weights` (n,) what it counts in all rows that train it. `row_of` and `place_of` (m,) name, for each
+    trained token of each row, the row and the place in `targets`.
     """
     import numpy as np
     import torch
 
     nodes_of_rows = np.concatenate([row for _, row in tree.trained])
-    trained, places, weights = np.unique(nodes_of_rows, return_inverse=True, return_counts=True)
+    trained, places = np.unique(nodes_of_rows, return_inverse=True)
     forks = np.flatnonzero((tree.parents[1:] != np.arange(len(tree.tokens) - 1)) | (tree.ends[1:] != tree.ends[:-1])) + 1
     starts = np.concatenate([[0], forks])
     ends = tree.ends[starts]
@@ -122,14 +122,14 @@ def tree_tensors(tree: PrefixTree) -> dict[str, Any]:
         "layout": Layout(np.diff([*starts, len(tree.tokens)]).tolist(), ancestors),
         "predictors": torch.from_numpy(tree.parents[trained]),
         "targets": torch.from_numpy(tree.tokens[trained]),
-        "weights": torch.from_numpy(weights).to(torch.float32),
+        "weights": torch.from_numpy(np.bincount(places, weights=tree.weights)).to(torch.float32),
         "row_of": torch.from_numpy(np.repeat([index for index, _ in tree.trained], [len(row) for _, row in tree.trained])),
         "place_of": torch.from_numpy(places),
     }
 
 
 def tree_loss(causal: "PreTrainedModel", inputs: dict[str, Any]) -> "torch.Tensor":
-    """The summed negative log-likelihood, in nats, of every trained token of every row in a tree."""
+    """The weighted sum of the negative log-likelihood, in nats, of every trained token of every row in a tree."""
     return (token_losses(causal, inputs) * inputs["weights"]).sum()
 
 
@@ -237,7 +237,7 @@ def tree_trainer(*args: Any, **kwargs: Any) -> "SFTTrainer":
     """An `SFTTrainer` whose batch holds all rows of an optimizer step and is computed as trees; takes SFTTrainer's arguments.
 
     `per_device_train_batch_size` is the number of rows of a step, and `gradient_accumulation_steps` is 1. The data set has the columns
-    `input_ids` and `labels`.
+    `input_ids` and `labels`, and `loss_weights` where tokens count differently: the loss is the weighted mean over the step's tokens.
     """
     import torch
     from trl import SFTTrainer
@@ -264,10 +264,9 @@ def tree_trainer(*args: Any, **kwargs: Any) -> "SFTTrainer":
     return TreeTrainer(*args, data_collator=collate_trees, **kwargs)
 
 
-def collate_trees(rows: list[dict[str, list[int]]]) -> dict[str, Any]:
-    """The rows of one optimizer step (columns `input_ids`, `labels`) as the tensors of their trees."""
-
-    encoded = [Encoded(row["input_ids"], [label != -100 for label in row["labels"]], []) for row in rows]
+def collate_trees(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """The rows of one optimizer step (columns `input_ids`, `labels`, perhaps `loss_weights`) as the tensors of their trees."""
+    encoded = [Encoded(row["input_ids"], [label != -100 for label in row["labels"]], [], weights=row.get("loss_weights")) for row in rows]
     trees = [tree_tensors(tree) for tree, _ in trees_of_step(encoded)]
     return {"trees": trees, "row_tokens": sum(len(row.input_ids) for row in encoded)}
 
@@ -276,12 +275,14 @@ def prove_tree_labels(trainer: "SFTTrainer", rows: list[Encoded]) -> None:
     """Check, on the first batch of the trainer's own data loader, that following each trained node to its root gives our rows' tokens.
 
     Raises:
-        DataError: a tree trains a token that no row trains there, or fewer of them.
+        DataError: a tree trains a token that no row trains there, or that counts less in the rows.
     """
     batch: dict[str, Any] = next(iter(trainer.get_train_dataloader()))
-    expected: Counter[tuple[int, ...]] = Counter()
+    expected: defaultdict[tuple[int, ...], float] = defaultdict(float)
     for row in rows:
-        expected.update(tuple(row.input_ids[: at + 1]) for at in range(1, len(row.input_ids)) if row.trained[at])
+        for at in range(1, len(row.input_ids)):
+            if row.trained[at]:
+                expected[tuple(row.input_ids[: at + 1])] += row.weights[at] if row.weights else 1
     for tree in batch["trees"]:
         layout = tree["layout"]
         runs = [run.tolist() for run in tree["input_ids"][0].split(layout.runs)]
@@ -289,5 +290,5 @@ def prove_tree_labels(trainer: "SFTTrainer", rows: list[Encoded]) -> None:
         for predictor, target, weight in zip(*(tree[name].tolist() for name in ("predictors", "targets", "weights")), strict=True):
             run = bisect_right(starts, predictor) - 1
             above = [token for index in layout.ancestors[run] for token in runs[index]]
-            if expected[(*above, *runs[run][: predictor - starts[run] + 1], target)] < weight:
+            if expected[(*above, *runs[run][: predictor - starts[run] + 1], target)] < weight * (1 - 1e-5):
                 raise DataError("A tree of prefixes trains other tokens than its rows: report this as a bug of agent-pipeline.")
