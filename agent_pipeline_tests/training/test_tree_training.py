@@ -6,8 +6,8 @@ import pytest
 
 from agent_pipeline.progress import silent
 from agent_pipeline.training.config import TrainingConfig, probe_device
-from agent_pipeline.training.loading import load_model
 from agent_pipeline.training.encoding import encode_rows
+from agent_pipeline.training.loading import load_model
 from agent_pipeline.training.masks import Encoded
 from agent_pipeline.training.trainers import tree
 from agent_pipeline.training.trainers.sft import build_trainer
