@@ -55,4 +55,4 @@ def prefix_tree(rows: Sequence[Encoded]) -> PrefixTree:
         count, before = count + len(nodes), row
     ends[path] = count
     weights = [np.array(rows[index].weights or rows[index].trained, dtype=float)[trained[index]] for index, _ in nodes_of_rows]
-    return PrefixTree(tokens[:count], parents[:count], depths[:count], ends[:count], nodes_of_rows, np.concatenate(weights))
+    return PrefixTree(tokens[:count], parents[:count], depths[:count], ends[:count], nodes_of_rows, np.concatenate([np.zeros(0), *weights]))
