@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from agent_pipeline.sessions.session import Message, Tool
+from agent_pipeline.training.literals import marked, tokens
 from agent_pipeline.training.losses import TokenScores
 from agent_pipeline.training.masks import Encoded
 from agent_pipeline.training.places import call_places
@@ -41,13 +42,13 @@ def call_branches(
         for place in call_places(words):
             said: Message = {"role": "assistant", "content": words[:place], "tool_calls": [_CALL]}
             text = render(tokenizer, [*prompt, said], list(tools or ()))
-            at = text.find(words[:place], len(before)) if text.startswith(before) else -1
-            opening = _OPENING.match(text, at + place) if at >= 0 else None
+            shown = marked(tokenizer, words[:place])
+            at = text.find(shown, len(before)) if text.startswith(before) else -1
+            opening = _OPENING.match(text, at + len(shown)) if at >= 0 else None
             if opening is None:
                 return []
-            encoding = tokenizer(text[: opening.end()], add_special_tokens=False, return_offsets_mapping=True)
-            opens = [end > at + place for _, end in encoding.offset_mapping]
-            branches.append(Encoded(encoding.input_ids, opens, []))
+            ids, offsets = tokens(tokenizer, text[: opening.end()])
+            branches.append(Encoded(ids, [end > at + len(shown) for _, end in offsets], []))
     except (TemplateError, TypeError):
         return []
     return branches

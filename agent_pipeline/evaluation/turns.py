@@ -19,7 +19,7 @@ from agent_pipeline.training.config import probe_device
 from agent_pipeline.training.encoding import EncodedRow, encode_row
 from agent_pipeline.training.loading import load_model
 from agent_pipeline.training.losses import RowLoss, TokenScores, mean_loss, row_loss, token_scores
-from agent_pipeline.training.masks import Encoded, prompt_ids
+from agent_pipeline.training.masks import Encoded, prompt_ids, turn_ids
 from agent_pipeline.training.templates import TrainingTemplate, load_tokenizer
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class Answering:
         ids, (start, end) = fitting.encoded.input_ids, fitting.encoded.turns[-1]
         prompt, expected = prompt_ids(self.tokenizer, fitting.messages[:-1], sample.tools), ids[start:end]
         if prompt != ids[:start]:  # a token straddles the border
-            expected = self.tokenizer(self.tokenizer.decode(expected), add_special_tokens=False).input_ids
+            expected = turn_ids(self.tokenizer, fitting.messages, sample.tools)
         whole = Encoded([*prompt, *expected], [False] * len(prompt) + [True] * len(expected), [(len(prompt), len(prompt) + len(expected))])
         branches = call_branches(self.tokenizer, fitting.messages[:-1], sample.tools, sample.text)
         room = len(expected) + MARGIN

@@ -79,9 +79,10 @@ class LlamaCpp:
         """Stops the server and gives the memory back; a second call does nothing."""
         self._server = None
 
-    def tokenize(self, text: str, add_special: bool = False) -> list[int]:
-        """Token ids of a rendered text, its special tokens recognised; `add_special` adds what llama.cpp adds by itself (BOS)."""
-        return self._ask("POST", "/tokenize", {"content": text, "add_special": add_special, "parse_special": True})["tokens"]
+    def tokenize(self, text: str | list[int | str], add_special: bool = False, parse_special: bool = True) -> list[int]:
+        """Token ids of a rendered text (or of texts between ids), its special tokens recognised unless `parse_special` is off; `add_special`
+        adds what llama.cpp adds by itself (BOS)."""
+        return self._ask("POST", "/tokenize", {"content": text, "add_special": add_special, "parse_special": parse_special})["tokens"]
 
     def render(self, messages: list[Message], tools: list[Tool], add_generation_prompt: bool = True) -> str:
         """The conversation as the GGUF's own chat template writes it."""

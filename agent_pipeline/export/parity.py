@@ -15,6 +15,7 @@ from agent_pipeline.evaluation.greedy import verified_beginning
 from agent_pipeline.export.llama import Completion, LlamaCpp
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.sessions.session import Message
+from agent_pipeline.training.literals import MARK, special_tokens, token_ids, tokens, unmarked
 from agent_pipeline.training.losses import token_scores
 from agent_pipeline.training.masks import Encoded
 from agent_pipeline.training.rendering import render
@@ -33,7 +34,8 @@ END_TOKENS = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|end|
 
 
 class Prompt(msgspec.Struct):
-    """A conversation up to where the model is to answer: its text, and the token ids that transformers makes of it."""
+    """A conversation up to where the model is to answer: its text as a server renders it, and the token ids that the model is given: special
+    tokens that a message holds are text in them."""
 
     text: str
     ids: list[int]
@@ -53,7 +55,7 @@ def prompts(
     found = []
     for conversation in conversations:
         text = render(tokenizer, prompt_of(conversation["messages"]), conversation.get("tools") or [], add_generation_prompt=True)
-        found.append(Prompt(text=text, ids=token_ids(tokenizer, text)))
+        found.append(Prompt(text=unmarked(text), ids=token_ids(tokenizer, text)))
     return found
 
 
@@ -67,17 +69,14 @@ def context_needed(asked: list[Prompt], max_new_tokens: int) -> int:
     return -(-(max(len(prompt.ids) for prompt in asked) + max_new_tokens + 1) // 256) * 256
 
 
-def token_ids(tokenizer: "PreTrainedTokenizerBase", text: str) -> list[int]:
-    """The ids of a rendered text, which holds its special tokens already."""
-    return tokenizer(text, add_special_tokens=False)["input_ids"]
-
-
 def check_template(
     llama: LlamaCpp, tokenizer: "PreTrainedTokenizerBase", conversations: Sequence[dict[str, Any]], render: Callable[..., str] = render
 ) -> dict[str, int]:
     """Prompts and whole conversations must be the same text and the same tokens in llama.cpp as in transformers.
 
-    Returns counts of texts and tokens compared. Raises `ExportError` at the first difference, with where it is.
+    Returns counts of texts and tokens compared, and of `special_literals`: texts in which a message holds special tokens. Their frame and
+    their contents are compared apart, the contents as text; llama.cpp's server reads them as special tokens. Raises `ExportError` at the
+    first difference, with where it is.
     """
     if llama.chat_template != tokenizer.chat_template:
         raise ExportError(
@@ -86,12 +85,13 @@ def check_template(
         )
     # A vocabulary may be marked "put BOS in front"; llama.cpp then takes the template's own one away, and puts it back as a token.
     added = llama.tokenize("", add_special=True)
-    texts = tokens = 0
+    counts = {"texts": 0, "tokens": 0, "special_literals": 0}
     for number, conversation in enumerate(conversations, 1):
         messages, tools = conversation["messages"], conversation.get("tools") or []
         for what, part, ask in (("prompt", prompt_of(messages), True), ("conversation", messages, False)):
             here = render(tokenizer, part, tools, add_generation_prompt=ask)
-            ids = token_ids(tokenizer, here)
+            ids, pieces = token_ids(tokenizer, here), _pieces(tokenizer, here) if MARK in here else None
+            here = unmarked(here)
             if added and ids[: len(added)] == added:
                 here = here.removeprefix(tokenizer.decode(added))
             there = llama.render(part, tools, add_generation_prompt=ask)
@@ -100,7 +100,7 @@ def check_template(
                     f"llama.cpp renders the {what} of held-out conversation {number} otherwise than training did, "
                     f"{first_difference(here, there)}: simplify the chat template, and export again."
                 )
-            served = llama.tokenize(there, add_special=True)
+            served = llama.tokenize(pieces, parse_special=False) if pieces else llama.tokenize(there, add_special=True)
             if served != ids:
                 at = _fork(served, ids)
                 raise ExportError(
@@ -108,8 +108,20 @@ def check_template(
                     f"({served[at : at + 3]} and {ids[at : at + 3]}): the tokenizer's pre-tokenizer or its BOS setting was "
                     "lost in conversion."
                 )
-            texts, tokens = texts + 1, tokens + len(ids)
-    return {"texts": texts, "tokens": tokens}
+            for name, more in (("texts", 1), ("tokens", len(ids)), ("special_literals", pieces is not None)):
+                counts[name] += more
+    return counts
+
+
+def _pieces(tokenizer: "PreTrainedTokenizerBase", text: str) -> list[int | str]:
+    """A marked text as the ids of its special tokens and, between them, what is text."""
+    specials, pieces, at = special_tokens(tokenizer), list[int | str](), 0
+    ids, offsets = tokens(tokenizer, text)
+    for token, name, (start, end) in zip(ids, tokenizer.convert_ids_to_tokens(ids), offsets, strict=True):
+        if name in specials:
+            pieces += [between, token] if (between := unmarked(text[at:start])) else [token]
+            at = end
+    return [*pieces, rest] if (rest := unmarked(text[at:])) else pieces
 
 
 def gguf_answers(llama: LlamaCpp, asked: list[Prompt], max_new_tokens: int, progress: Progress = silent) -> list[Completion]:

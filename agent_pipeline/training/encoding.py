@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, ge
 from agent_pipeline.errors import DataError
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.sessions.session import Message
+from agent_pipeline.training.literals import token_ids
 from agent_pipeline.training.loading import first_line
 from agent_pipeline.training.masks import Encoded, check, encode
 from agent_pipeline.training.rendering import render
@@ -57,11 +58,13 @@ class Counted(NamedTuple, Generic[Item]):
 def encode_rows(
     tokenizer: "PreTrainedTokenizerBase", rows: list[dict[str, Any]], max_length: int, progress: Progress = silent
 ) -> Counted[EncodedRow]:
-    """Encode the rows in at most `max_length` tokens each; the counts also have `truncated` and `unsourced_calls`."""
+    """Encode the rows in at most `max_length` tokens each; the counts also have `truncated`, `unsourced_calls` and
+    `special_literals` (rows whose texts hold special tokens: they are trained as text)."""
     encoded = encoded_or_counted(rows, lambda row: encode_or_raise(tokenizer, row, max_length), progress)
     shortened = {
         "truncated": sum(row.truncated for row in encoded.rows),
         "unsourced_calls": sum(row.unsourced_calls for row in encoded.rows),
+        "special_literals": sum(row.encoded.literals > 0 for row in encoded.rows),
     }
     return Counted(encoded.rows, encoded.counts | shortened, encoded.first_dropped)
 
@@ -108,7 +111,7 @@ def encode_or_raise(tokenizer: "PreTrainedTokenizerBase", row: dict[str, Any], m
     name, tools = f"Row {row['row_id']} (session {row['session_id']})", row.get("tools")
 
     def length(messages: list[Message]) -> int:
-        return len(tokenizer(render(tokenizer, messages, tools), add_special_tokens=False).input_ids)
+        return len(token_ids(tokenizer, render(tokenizer, messages, tools)))
 
     try:
         shorter = truncate(row["messages"], length, max_length)

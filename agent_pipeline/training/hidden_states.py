@@ -11,6 +11,7 @@ from agent_pipeline.progress import Progress, silent
 from agent_pipeline.selection.embeddings import HIDDEN_STATES, Encoder, unit
 from agent_pipeline.training.base_model import BaseModel
 from agent_pipeline.training.config import probe_device
+from agent_pipeline.training.literals import marked, token_ids
 from agent_pipeline.training.loading import load_model
 from agent_pipeline.training.templates import load_tokenizer
 
@@ -47,7 +48,7 @@ def hidden_states(texts: Sequence[str], base: BaseModel, progress: Progress = si
     windows: list[np.ndarray] = []
     for number, text in enumerate(texts):
         # Half a character is in some logs; tokenizers accept none.
-        ids = tokenizer(text.encode("utf-8", "replace").decode("utf-8"), add_special_tokens=False, verbose=False).input_ids
+        ids = token_ids(tokenizer, marked(tokenizer, text.encode("utf-8", "replace").decode("utf-8")))
         for start in range(0, len(ids), size):
             owners.append(number)
             windows.append(np.array([first, *ids[start : start + size]], dtype=np.int32))

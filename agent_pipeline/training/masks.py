@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 from agent_pipeline.errors import DataError
 from agent_pipeline.sessions.json_text import decoded_arguments
 from agent_pipeline.sessions.session import Message, Tool, is_trained, tool_calls
+from agent_pipeline.training.literals import MARK, special_tokens, token_ids, tokens
 from agent_pipeline.training.places import deciding_spans
 from agent_pipeline.training.rendering import argument_texts, render
-from agent_pipeline.training.templates import special_tokens, stop_token
+from agent_pipeline.training.templates import stop_token
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -28,7 +29,8 @@ class Encoded:
 
     `turns` are the token ranges [start, end) of the assistant's turns in order; `trained` is the union of those with a weight: all but
     the messages with OpenAI's `weight: 0`. `deciding` are the positions of the tokens that decide what a turn does (`places`). `weights`:
-    how much each token counts in the loss, 0 where it is not trained; None: all that are trained count the same.
+    how much each token counts in the loss, 0 where it is not trained; None: all that are trained count the same. `literals` counts the
+    special tokens that its texts hold, which are text.
     """
 
     input_ids: list[int]
@@ -36,6 +38,7 @@ class Encoded:
     turns: list[tuple[int, int]]
     deciding: list[int] = field(default_factory=list)
     weights: list[float] | None = None
+    literals: int = 0
 
     @property
     def labels(self) -> list[int]:
@@ -45,7 +48,13 @@ class Encoded:
 
 def prompt_ids(tokenizer: "PreTrainedTokenizerBase", messages: list[Message], tools: list[Tool] | None) -> list[int]:
     """The tokens after which the model is to speak."""
-    return tokenizer(render(tokenizer, messages, tools, add_generation_prompt=True), add_special_tokens=False).input_ids
+    return token_ids(tokenizer, render(tokenizer, messages, tools, add_generation_prompt=True))
+
+
+def turn_ids(tokenizer: "PreTrainedTokenizerBase", messages: list[Message], tools: list[Tool] | None) -> list[int]:
+    """The last message, an assistant's, as tokens of their own, its stop token included."""
+    before = render(tokenizer, messages[:-1], tools, add_generation_prompt=True)
+    return token_ids(tokenizer, render(tokenizer, messages, tools)[len(before) :].rstrip())
 
 
 def character_spans(
@@ -72,9 +81,8 @@ def encode(tokenizer: "PreTrainedTokenizerBase", messages: list[Message], tools:
     """Tokens and mask of a conversation, by the tokenizer's own (training) template. Raises DataError."""
     text = render(tokenizer, messages, tools)
     spans = character_spans(tokenizer, messages, tools, text)
-    encoding = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-    trained, turns, deciding, position = [False] * len(encoding.input_ids), [], list[int](), 0
-    offsets = encoding.offset_mapping
+    ids, offsets = tokens(tokenizer, text)
+    trained, turns, deciding, position = [False] * len(ids), [], list[int](), 0
     for (start, end), message in zip(spans, (each for each in messages if each["role"] == "assistant"), strict=True):
         # A token belongs to the turn it begins in: of one that straddles the border, the model has already seen a part.
         while position < len(offsets) and offsets[position][0] < start:
@@ -86,7 +94,7 @@ def encode(tokenizer: "PreTrainedTokenizerBase", messages: list[Message], tools:
         turns.append((first, position))
         places = [(start + begin, start + stop) for begin, stop in deciding_spans(message, text[start:end])]
         deciding += [at for at in range(first, position) if any(offsets[at][0] < stop and begin < offsets[at][1] for begin, stop in places)]
-    return Encoded(encoding.input_ids, trained, turns, deciding)
+    return Encoded(ids, trained, turns, deciding, literals=text.count(MARK))
 
 
 def _bare(text: str) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from agent_pipeline.sessions.json_text import decoded_arguments
 from agent_pipeline.sessions.session import Message, Tool
+from agent_pipeline.training.literals import marked
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -72,14 +73,15 @@ def render_with(
     tools: list[Tool] | None,
     add_generation_prompt: bool = False,
 ) -> str:
-    """The conversation as text, by the template `jinja` (None: the tokenizer's own). Raises whatever the template raises."""
+    """The conversation as text, by the template `jinja` (None: the tokenizer's own); special tokens that its texts hold are marked
+    (`literals`). Raises whatever the template raises."""
     from transformers.utils.chat_template_utils import render_jinja_template
 
     # Not `apply_chat_template`: it refuses an empty conversation, which is what comes before a greeting of the assistant's.
     # It also lays the special tokens out for the template (`bos_token`, `eos_token`): so do we.
     texts, _ = render_jinja_template(
-        conversations=[as_template_wants(messages, arguments_as)],
-        tools=as_servers_send(tools) if tools else None,
+        conversations=[marked(tokenizer, as_template_wants(messages, arguments_as))],
+        tools=marked(tokenizer, as_servers_send(tools)) if tools else None,
         chat_template=jinja or tokenizer.get_chat_template(tools=tools or None),
         add_generation_prompt=add_generation_prompt,
         **tokenizer.special_tokens_map,

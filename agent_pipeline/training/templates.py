@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from agent_pipeline.errors import ModelError
 from agent_pipeline.sessions.session import Message, Tool
 from agent_pipeline.training.families import FAMILIES
+from agent_pipeline.training.literals import special_tokens
 from agent_pipeline.training.loading import read_tokenizer
 from agent_pipeline.training.rendering import ArgumentsAs, render_with
 
@@ -66,11 +67,6 @@ class Verdict:
     defects: tuple[str, ...]
     arguments_as: ArgumentsAs = "dict"
     stops: tuple[str, ...] = ()
-
-
-def special_tokens(tokenizer: "PreTrainedTokenizerBase") -> set[str]:
-    """All tokens that text can only mean as a whole: the special ones, named or merely added."""
-    return {str(token) for token in tokenizer.added_tokens_decoder.values() if token.special} | set(tokenizer.all_special_tokens)
 
 
 def stop_token(tokenizer: "PreTrainedTokenizerBase", turn: str) -> str | None:
