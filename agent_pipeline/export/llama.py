@@ -80,8 +80,8 @@ class LlamaCpp:
         self._server = None
 
     def tokenize(self, text: str | list[int | str], add_special: bool = False, parse_special: bool = True) -> list[int]:
-        """Token ids of a rendered text (or of texts between ids), its special tokens recognised unless `parse_special` is off; `add_special`
-        adds what llama.cpp adds by itself (BOS)."""
+        """Token ids of a rendered text (or of texts between ids), its special tokens recognised unless `parse_special` is off;
+        `add_special` adds what llama.cpp adds by itself (BOS)."""
         return self._ask("POST", "/tokenize", {"content": text, "add_special": add_special, "parse_special": parse_special})["tokens"]
 
     def render(self, messages: list[Message], tools: list[Tool], add_generation_prompt: bool = True) -> str:
