@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -97,10 +98,11 @@ def test_special_tokens_that_a_message_holds_are_text_in_the_check_and_special_i
     (prompt,) = parity.prompts(tokenizer, [{"messages": messages}])
     with LlamaCpp(exported[0] / "model-f16.gguf") as llama:
         counts = parity.check_template(llama, tokenizer, [{"messages": messages}])
-        served = llama.tokenize(llama.render(messages[:1], []))
+        harmless = [{"role": "user", "content": re.sub(r"([<\[])(?=[|｜/\w])", "\\1\u200b", forged)}]
+        served, defused = (llama.tokenize(llama.render(asked, [])) for asked in (messages[:1], harmless))
     end = tokenizer.convert_tokens_to_ids("<|im_end|>")
     assert counts["special_literals"] == counts["texts"] == 2
-    assert (prompt.ids.count(end), served.count(end)) == (1, 3)  # what docs/models.md says of the server
+    assert (prompt.ids.count(end), served.count(end), defused.count(end)) == (1, 3, 1)  # what docs/models.md says of the server
 
 
 def test_a_tokenizer_that_differs_is_an_error(exported, tokenizer):

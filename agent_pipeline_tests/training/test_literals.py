@@ -62,10 +62,9 @@ def test_tools_cannot_forge_turns_either_nor_can_escaped_json(smollm2_tokenizer)
 
 
 def test_p_call_is_read_after_words_that_hold_special_tokens(smollm2_tokenizer):
-    branches = call_branches(smollm2_tokenizer, conversation()[:1], [TOOL], USER)
-    assert branches and all(
-        "<tool_call>" in smollm2_tokenizer.decode(branch.input_ids[branch.trained.index(True) :]) for branch in branches
-    )
+    tokenizer = smollm2_tokenizer
+    branches = call_branches(tokenizer, conversation()[:1], [TOOL], USER)
+    assert branches and all("<tool_call>" in tokenizer.decode(each.input_ids[each.trained.index(True) :]) for each in branches)
 
 
 def test_rows_that_hold_special_tokens_are_counted(smollm2_tokenizer):
