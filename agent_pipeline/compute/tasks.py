@@ -57,7 +57,7 @@ def embed(params: Params, progress: Progress = silent) -> Result:
     return {"origin": model.origin, "computed": kept.counts["computed"], "kept": kept.counts["kept"]}
 
 
-@task(version=3, libraries=(*MODELS, "trl"))
+@task(version=4, libraries=(*MODELS, "trl"))
 def train(params: Params, progress: Progress = silent) -> Result:
     """A LoRA adapter from the rows of the `train` split that the coreset chose, and from rows of earlier nights (`replay`)."""
     from agent_pipeline.datasets.splits import SplitSizes
@@ -81,7 +81,7 @@ def train(params: Params, progress: Progress = silent) -> Result:
     return result | {"rows": len(rows), "replay": night.replay.report(), "replayed": night.replay.sentence()}
 
 
-@task(version=3, libraries=(*MODELS, "trl"))
+@task(version=4, libraries=(*MODELS, "trl"))
 def prefer(params: Params, progress: Progress = silent) -> Result:
     """An adapter trained on by `method` from the judged rows of the `train` split, watched on the SFT rows of `select`.
 
@@ -112,7 +112,7 @@ def prefer(params: Params, progress: Progress = silent) -> Result:
     return build(prefer, params, adapter_of(method), made_from, make, [reference])
 
 
-@task(version=5, libraries=MODELS)
+@task(version=6, libraries=MODELS)
 def evaluate(params: Params, progress: Progress = silent) -> Result:
     """Base against adapter on the held-out rows, those of the split `test` unless the configuration names another."""
     from agent_pipeline.evaluation.evaluate import evaluate as evaluate_adapter
@@ -136,7 +136,7 @@ def evaluate(params: Params, progress: Progress = silent) -> Result:
     return build(evaluate, params, "evaluation", made_from, make, [adapter])
 
 
-@task(version=3, libraries=(*MODELS, "gguf", "xllamacpp"))
+@task(version=4, libraries=(*MODELS, "gguf", "xllamacpp"))
 def export(params: Params, progress: Progress = silent) -> Result:
     """The adapter merged into its base, as GGUF files that a real llama.cpp has loaded and answered from."""
     from agent_pipeline.evaluation.heldout import heldout_rows
@@ -177,7 +177,7 @@ def export(params: Params, progress: Progress = silent) -> Result:
     return build(export, params, "gguf_export", made_from, make, [adapter])
 
 
-@task(version=3, libraries=(*MODELS, "xllamacpp"))
+@task(version=4, libraries=(*MODELS, "xllamacpp"))
 def episodes(params: Params, progress: Progress = silent) -> Result:
     """The held-out tasks, played in the agent's world by the exported model (or the adapter in memory) and by its base model."""
     from agent_pipeline.compute.playing import gguf_player, memory_player, play_all, tasks_to_play, world_source

@@ -115,7 +115,7 @@ def trained_check(report: dict[str, Any], passed: bool = True, **facts: str) -> 
         check_name=TRAINED,
         passed=passed and report["rows"].get("dropped_share", 0.0) <= MOST_DROPPED,
         severity=dg.AssetCheckSeverity.WARN,
-        metadata={name: count for name, count in report["rows"].items() if name.startswith("dropped")} | facts,
+        metadata={name: count for name, count in report["rows"].items() if name.startswith(("dropped", "special"))} | facts,
     )
 
 

@@ -34,7 +34,7 @@ END_TOKENS = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|end|
 
 
 class Prompt(msgspec.Struct):
-    """A conversation up to where the model is to answer: its text as a server renders it, and the token ids that the model is given: in them,
+    """A conversation up to where the model is to answer: its text as a server renders it, and the token ids that the model is given: in
     special tokens that a message holds are text."""
 
     text: str

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from agent_pipeline.errors import DataError
 from agent_pipeline.sessions.json_text import decoded_arguments
 from agent_pipeline.sessions.session import Message, Tool, is_trained, tool_calls
-from agent_pipeline.training.literals import MARK, special_tokens, token_ids, tokens
+from agent_pipeline.training.literals import MARK, marked, special_tokens, token_ids, tokens
 from agent_pipeline.training.places import deciding_spans
 from agent_pipeline.training.rendering import argument_texts, render
 from agent_pipeline.training.templates import stop_token
@@ -92,7 +92,7 @@ def encode(tokenizer: "PreTrainedTokenizerBase", messages: list[Message], tools:
             trained[position] = is_trained(message)
             position += 1
         turns.append((first, position))
-        places = [(start + begin, start + stop) for begin, stop in deciding_spans(message, text[start:end])]
+        places = [(start + begin, start + stop) for begin, stop in deciding_spans(marked(tokenizer, message), text[start:end])]
         deciding += [at for at in range(first, position) if any(offsets[at][0] < stop and begin < offsets[at][1] for begin, stop in places)]
     return Encoded(ids, trained, turns, deciding, literals=text.count(MARK))
 
