@@ -44,7 +44,7 @@ def losses(params: Params, progress: Progress = silent) -> Result:
 def embed(params: Params, progress: Progress = silent) -> Result:
     """The vectors of the training rows' conversations, put into the lake, by a model: their origin there, and how many were new."""
     from agent_pipeline.selection.embeddings import HIDDEN_STATES, conversation_text, encoder
-    from agent_pipeline.selection.vectors import KeptEmbeddings
+    from agent_pipeline.selection.vectors import keep_vectors
     from agent_pipeline.training.hidden_states import hidden_state_encoder
 
     if params["embeddings"] == HIDDEN_STATES:
@@ -52,9 +52,7 @@ def embed(params: Params, progress: Progress = silent) -> Result:
     else:
         model = encoder(params["embeddings"], params["trust_remote_code"])
     lake, key = asked_lake(params)
-    kept = KeptEmbeddings(lake, key, encoder=model)
-    kept([conversation_text(row["messages"]) for row in dataset_rows(lake, key)])
-    return {"origin": model.origin, "computed": kept.counts["computed"], "kept": kept.counts["kept"]}
+    return keep_vectors(lake, key, model, [conversation_text(row["messages"]) for row in dataset_rows(lake, key)])
 
 
 @task(version=4, libraries=(*MODELS, "trl"))

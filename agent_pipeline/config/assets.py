@@ -10,8 +10,8 @@ from pydantic import Field
 from agent_pipeline.datasets.preferences import Strategy
 from agent_pipeline.datasets.publishing import ConversationFileOptions, FileOptions
 from agent_pipeline.evaluation.promotion import Policy as PromotionPolicy
-from agent_pipeline.judging import JUDGES, MEASURES, Policy
 from agent_pipeline.judging.leaks import LEAKS
+from agent_pipeline.judging.panel import JudgingOptions
 from agent_pipeline.options import Options
 from agent_pipeline.selection.coresets import CoresetOptions
 from agent_pipeline.selection.embeddings import TFIDF
@@ -37,44 +37,6 @@ class SessionsConfig(Options):
         description="Refuse a store that has a smaller share of the sessions, or of the sessions with a recorded verdict, of the last run: "
         "most of it may be missing. 0 accepts any.",
     )
-
-
-class JudgingConfig(Options):
-    """How a verdict is reached."""
-
-    measures: list[str] = Field(
-        default=["ended_with_answer", "no_tool_error_at_end", "all_calls_answered"],
-        description="Measures to take of every session, as at_most_steps(12), tool_success_rate >= 0.8 or my_package.measures.polite; "
-        f"registered: {', '.join(sorted(MEASURES))}.",
-    )
-    turn_measures: list[str] = Field(
-        default=[],
-        description="Measures to take of each of the agent's turns on its own (its words, its calls, their results), written as measures; "
-        "the column turns names those that a turn fails, and sft_dataset.untrained_turns leaves such turns out of training.",
-    )
-    decided_by: list[str] = Field(
-        default=list(Policy().decided_by),
-        description=f"Who decides, the first with an opinion first: {', '.join(JUDGES)}; measures+llm is both together.",
-    )
-    when_unjudged: Literal["exclude", "measures", "acceptable", "unacceptable"] = Field(
-        default="exclude",
-        description="What a session is of which none of them has an opinion: without a verdict (exclude), judged by whether all measures "
-        "pass (measures), or one of the two verdicts.",
-    )
-    score_acceptable: float = Field(default=1.0, description="A score from here up is acceptable.")
-    score_unacceptable: float = Field(default=0.0, description="A score from here down is unacceptable; between the two it says nothing.")
-    metrics: dict[str, str] = Field(
-        default={},
-        description="A platform's metrics that are opinions, each with its direction: higher, lower (with the two thresholds of scores), "
-        "or a comparison ('>= 0.8', '<= 2'). A metric that is not named here decides nothing.",
-    )
-    ask_llm: Literal["undecided", "all"] = Field(
-        default="undecided",
-        description="With llm in decided_by: ask it where its opinion can still change the verdict, or of all (to compare it with people).",
-    )
-    llm_max_requests: int = Field(default=1000, ge=0, description="Requests to the language model in one run; 0 is no limit.")
-    llm_max_tokens: int = Field(default=5_000_000, ge=0, description="Tokens in one run, asked and answered; 0 is no limit.")
-    llm_max_usd: float = Field(default=0.0, ge=0, description="US dollars in one run, by the prices of the settings; 0 is no limit.")
 
 
 class CurationConfig(Options):
@@ -258,7 +220,7 @@ class EpisodesConfig(Options):
 
 ASSETS: dict[str, type[Options]] = {
     "sessions": SessionsConfig,
-    "judged_sessions": JudgingConfig,
+    "judged_sessions": JudgingOptions,
     "curated_sessions": CurationConfig,
     "sft_dataset": SftConfig,
     "preference_dataset": PreferenceConfig,

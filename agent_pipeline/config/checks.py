@@ -9,19 +9,18 @@ from agent_pipeline.config.assets import (
     CurationConfig,
     EpisodesConfig,
     GgufConfig,
-    JudgingConfig,
     SessionsConfig,
     SftConfig,
 )
 from agent_pipeline.config.resolution import resolve
 from agent_pipeline.config.settings import Settings
-from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.errors import PipelineError, SettingsError
 from agent_pipeline.evaluation.worlds import load_world
 from agent_pipeline.export.converter import check_outtypes
 from agent_pipeline.ingestion.reading import task_expression
-from agent_pipeline.judging import Policy, parse_measures
+from agent_pipeline.judging import parse_measures
 from agent_pipeline.judging.leaks import leak_patterns
+from agent_pipeline.judging.panel import JudgingOptions, Panel
 from agent_pipeline.judging.turns import check_facts
 from agent_pipeline.keys import PartitionKey, parse_key
 from agent_pipeline.options import Options, did_you_mean
@@ -32,7 +31,7 @@ from agent_pipeline.sessions.damage import repair_policy
 
 def problems(settings: Settings) -> list[str]:
     """A sentence for each setting that cannot work, for all agents and for each that has settings of its own. Opens no store."""
-    general = [*_sentences(lambda: Redactor(settings.redaction_options), lambda: _split(settings)), *_problems_of(settings, None)]
+    general = [*_sentences(lambda: Redactor(settings.redaction_options), lambda: settings.split_sizes), *_problems_of(settings, None)]
     own = [
         f"{name}: {sentence}" for name in settings.agents for sentence in _problems_of(settings, parse_key(name)) if sentence not in general
     ]
@@ -58,16 +57,12 @@ def _sentences(*checks: Callable[[], object]) -> list[str]:
     return sentences
 
 
-def _split(settings: Settings) -> None:
-    SplitSizes(settings.split.test, settings.split.select).checked()
-
-
 def _reading(settings: Settings, key: PartitionKey | None) -> None:
     task_expression(settings.reading(key).task_pattern if key else settings.task_pattern)
 
 
 def _judge(settings: Settings, key: PartitionKey | None) -> None:
-    if "llm" in "+".join(resolve(settings, JudgingConfig, key).options.decided_by).split("+"):
+    if resolve(settings, JudgingOptions, key).options.policy.has("llm"):
         settings.judge.checked()
 
 
@@ -92,11 +87,6 @@ def unknown_agents(settings: Settings, partitions: Iterable[PartitionKey]) -> li
     ]
 
 
-def _judging(config: JudgingConfig) -> None:
-    parse_measures([*config.measures, *config.turn_measures])
-    Policy(config.decided_by, config.when_unjudged, config.score_acceptable, config.score_unacceptable, config.metrics)
-
-
 def _curation(config: CurationConfig) -> None:
     parse_measures(config.required_measures)
     leak_patterns(config.verdict_leaks)
@@ -104,7 +94,7 @@ def _curation(config: CurationConfig) -> None:
 
 CHECKS: dict[type[Options], Callable[[Any], object]] = {
     SessionsConfig: lambda config: repair_policy(config.repair),
-    JudgingConfig: _judging,
+    JudgingOptions: Panel.of,
     CurationConfig: _curation,
     SftConfig: lambda config: check_facts(config.untrained_turns),
     CoresetConfig: lambda config: check_embeddings(config.embeddings),

@@ -23,6 +23,7 @@ from pydantic_settings import (
 
 from agent_pipeline.config.assets import ASSETS, EMBEDDED_BASE_MODEL
 from agent_pipeline.datasets.mixing import Strategy
+from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.errors import PartitionError, SettingsError
 from agent_pipeline.ingestion.reading import ReadingOptions
 from agent_pipeline.keys import PartitionKey, parse_key
@@ -30,6 +31,7 @@ from agent_pipeline.options import did_you_mean, problem
 from agent_pipeline.redaction import DEFAULT_TYPES, RedactionOptions
 from agent_pipeline.redaction.kinds import KINDS
 from agent_pipeline.sources import Location, parse_location
+from agent_pipeline.sources.agents.omniagents import own_store
 from agent_pipeline.storage.lake import Artifact, Lake
 from agent_pipeline.training.chain import Step, candidate, checked_chain
 
@@ -118,7 +120,7 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix=PREFIX, env_nested_delimiter="__", env_ignore_empty=True, extra="forbid")
 
     store: Annotated[str | list[str], NoDecode] = Field(
-        default_factory=lambda: omniagents_store(),
+        default_factory=own_store,
         description="Session store, or a list of them: paths, URLs, or name:path to name a reader.",
     )
     sources: list[str] = Field(default=[], description="Readers of your own, each package.module:Class.")
@@ -238,6 +240,11 @@ class Settings(BaseSettings):
         return str(self._absolute(self.llama_cpp)) if self.llama_cpp else ""
 
     @property
+    def split_sizes(self) -> SplitSizes:
+        """The shares of the tasks that are held out; raises SettingsError."""
+        return SplitSizes(self.split.test, self.split.select).checked()
+
+    @property
     def redaction_options(self) -> RedactionOptions:
         """What is redacted."""
         of = self.redaction
@@ -260,14 +267,6 @@ class Settings(BaseSettings):
 
     def _absolute(self, path: str) -> Path:
         return (self._home / Path(path).expanduser()).resolve()
-
-
-def omniagents_store() -> str:
-    """Where omniagents keeps its sessions by its own variables: the store of whoever sets none."""
-    named = {name: os.environ.get(f"OMNIAGENTS_{name}", "") for name in ("HISTORY_BACKEND", "HISTORY_URL", "HISTORY_DB", "HOME")}
-    if named["HISTORY_BACKEND"].lower() in ("postgres", "postgresql") and named["HISTORY_URL"]:
-        return named["HISTORY_URL"]
-    return named["HISTORY_DB"] or named["HOME"] or "~/.omniagents"
 
 
 def load_settings(**overrides: Any) -> Settings:

@@ -8,7 +8,7 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -51,6 +51,22 @@ class SplitError(DataError):
 DEFAULT_FILES = FileOptions()
 
 
+class Kind(NamedTuple):
+    """What a data set is: its asset, schema, and the column that its rows are about; what its card says, and the hub's task category."""
+
+    asset: str
+    schema: pa.Schema
+    text: str
+    description: str
+    task: str
+
+
+_SFT = Kind("sft_dataset", SFT, "messages", "Conversations of an agent, to imitate.", "text-generation")
+_PAIRS = Kind("preference_dataset", PREFERENCES, "prompt", "A good and a bad answer of an agent to one prompt.", "reinforcement-learning")
+_KTO = Kind("kto_dataset", KTO, "completion", "Answers, each with a label: good or bad.", "reinforcement-learning")
+_SHAREGPT = Kind("sharegpt_dataset", SHAREGPT, "conversations", "Conversations in ShareGPT's form.", "text-generation")
+
+
 @dataclass
 class Built:
     """A data set that is in its place, and what a person wants to know of it.
@@ -59,8 +75,8 @@ class Built:
     `formless` the rows that the published form has no place for, by reason; `in_two_splits` the proof that nothing is.
     """
 
+    kind: Kind
     table: StagedTable
-    publication: Publication
     counts: Counter[str]
     splits: Counter[str]
     tasks: int
@@ -90,8 +106,7 @@ def build_sft(
     counts, curated = Counter[str](), Curated.open(lake, key, sizes)
     rows = sft_rows(curated.kept(), curated.ledger, counts, untrained_facts)
     filters = [f"turns with the fact {each} have weight 0: they are not trained" for each in untrained_facts]
-    publication = _of_agent("sft_dataset", key, "Conversations of an agent, to imitate.", "text-generation", filters)
-    return build(lake, key, SFT, "messages", rows, counts, publication, files, ledger=curated.ledger)
+    return build(lake, key, _SFT, rows, counts, filters, files, ledger=curated.ledger)
 
 
 def build_preferences(
@@ -107,9 +122,7 @@ def build_preferences(
             yield row
 
     filters = [f"pairs by the strategy {pairing.strategy}, scores apart by {pairing.min_margin} or more, equal ones never"]
-    description = "A good and a bad answer of an agent to one prompt."
-    publication = _of_agent("preference_dataset", key, description, "reinforcement-learning", filters)
-    built = build(lake, key, PREFERENCES, "prompt", rows(), counts, publication, files, ledger=curated.ledger)
+    built = build(lake, key, _PAIRS, rows(), counts, filters, files, ledger=curated.ledger)
     built.ratios = ratios
     return built
 
@@ -117,14 +130,10 @@ def build_preferences(
 def build_kto(lake: Lake, key: PartitionKey, sizes: SplitSizes, all_sessions: bool = False, files: FileOptions = DEFAULT_FILES) -> Built:
     """Build `kto_dataset`: labelled answers, of the sessions in no preference pair unless `all_sessions`. Raises as `build_sft`."""
     counts, curated = Counter[str](), Curated.open(lake, key, sizes)
-    paired: set[str] = set()
-    if not all_sessions:
-        pairs = lake.open("preference_dataset", key).read(_SESSION_COLUMNS)
-        paired = {name for column in pairs.columns for name in column.to_pylist()}
-    rows = labelled_rows(curated.labelled(), curated.ledger, paired, counts)
+    paired = () if all_sessions else lake.open("preference_dataset", key).read(_SESSION_COLUMNS).columns
+    rows = labelled_rows(curated.labelled(), curated.ledger, {name for column in paired for name in column.to_pylist()}, counts)
     filters = [] if all_sessions else ["sessions that are in a preference pair are not repeated here"]
-    publication = _of_agent("kto_dataset", key, "Answers, each with a label: good or bad.", "reinforcement-learning", filters)
-    return build(lake, key, KTO, "completion", rows, counts, publication, files, ledger=curated.ledger)
+    return build(lake, key, _KTO, rows, counts, filters, files, ledger=curated.ledger)
 
 
 def build_sharegpt(lake: Lake, key: PartitionKey, alternating: bool = True, files: FileOptions = DEFAULT_FILES) -> Built:
@@ -132,31 +141,26 @@ def build_sharegpt(lake: Lake, key: PartitionKey, alternating: bool = True, file
     counts: Counter[str] = Counter()
     rows = sharegpt_rows(to_rows(stored_batches(lake.open("sft_dataset", key))), counts, alternating)
     filters = ["conversations whose turns do not alternate are left out"] if alternating else []
-    publication = _of_agent("sharegpt_dataset", key, "Conversations in ShareGPT's form.", "text-generation", filters)
-    return build(lake, key, SHAREGPT, "conversations", rows, counts, publication, files)
-
-
-def _of_agent(asset: str, key: PartitionKey, description: str, task: str, filters: list[str]) -> Publication:
-    return Publication(asset=asset, partition=str(key), agents=[str(key)], description=description, task=task, filters=filters)
+    return build(lake, key, _SHAREGPT, rows, counts, filters, files)
 
 
 def build(
     lake: Lake,
     key: PartitionKey | None,
-    schema: pa.Schema,
-    text: str,
+    kind: Kind,
     rows: Iterable[Row],
     counts: Counter[str],
-    publication: Publication,
+    filters: list[str],
     files: FileOptions = DEFAULT_FILES,
+    agents: Sequence[PartitionKey] = (),
     crossing: Callable[[pq.ParquetFile], dict[str, list[str]]] | None = None,
     ledger: Ledger | None = None,
 ) -> Built:
     """Stage rows, a batch in memory at a time; check that nothing is in two splits; commit; publish; push where that is wanted.
 
-    `text` is the column that the rows are about; `crossing` names what else of the staged table is in two splits. Raises as `build_sft`.
+    Without a key the rows are of `agents`; `crossing` names what else of the staged table is in two splits. Raises as `build_sft`.
     """
-    asset = publication.asset
+    asset, schema, text, description, task = kind
     splits, tasks, lengths, first = Counter[str](), set[str](), array("q"), list[Row]()
 
     def counted() -> Iterator[pa.RecordBatch]:
@@ -174,17 +178,21 @@ def build(
         table.file.unlink()
         raise SplitError(asset, found)
     table.commit()
-    publication = msgspec.structs.replace(
-        publication,
+    publication = Publication(
+        asset=asset,
+        partition=str(key) if key else None,
+        agents=[str(each) for each in ([key] if key else agents)],
+        description=description,
+        task=task,
         jsonl=files.jsonl,
         huggingface=files.huggingface or bool(files.push_to),
         format=files.format if isinstance(files, ConversationFileOptions) else "conversational",
         license=files.license,
         counts=dict(counts),
+        filters=filters,
         table_sha256=table.sha256,
     )
-    formless = publish(lake, publication)
-    built = Built(table, publication, counts, splits, len(tasks), lengths, first, found, formless)
+    built = Built(kind, table, counts, splits, len(tasks), lengths, first, found, publish(lake, publication))
     built.tasks_in_an_older_split = ledger.older_than_the_sizes if ledger else None
     built.jsonl = lake.jsonl(asset, key) if publication.jsonl else None
     built.huggingface = huggingface_folder(lake, asset, key) if publication.huggingface else None

@@ -18,8 +18,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from agent_pipeline.datasets.build import Built, build
-from agent_pipeline.datasets.cards import Publication
+from agent_pipeline.datasets.build import Built, Kind, build
 from agent_pipeline.datasets.curated import row_store
 from agent_pipeline.datasets.mixing import MixerConfig, MultiTaskMixer, Strategy, TaskSample, TaskShare
 from agent_pipeline.datasets.publishing import ConversationFileOptions
@@ -35,6 +34,8 @@ ASSET, SOURCE = "multi_task_dataset", "sft_dataset"
 
 MULTI_TASK = pa.schema([*SFT, pa.field("project", pa.string(), nullable=False), pa.field("agent", pa.string(), nullable=False)])
 """The columns of `SFT`, and the agent of the row. `row_id` is the agent's with `project/agent:` before it."""
+
+_KIND = Kind(ASSET, MULTI_TASK, "messages", "Conversations of several agents, to imitate.", "text-generation")
 
 Row = dict[str, Any]
 
@@ -100,19 +101,12 @@ def build_multi_task(
     config = MixerConfig({str(key): weighted[key] for key in keys}, strategy, seed=seed, total_samples=total or None)
     mixed = mix({key: [] if key in missing else list(candidates(lake, key)) for key in keys}, config, counts)
     shown = ", ".join(f"{name} = {weight:g}" for name, weight in weights.items())
-    publication = Publication(
-        asset=ASSET,
-        partition=None,
-        agents=[str(key) for key in keys if key not in missing],
-        description="Conversations of several agents, to imitate.",
-        task="text-generation",
-        filters=[
-            f"training rows mixed by the strategy {strategy}, weights {shown}",
-            "rows that another agent holds out more are left out; equal conversations are taken once",
-        ],
-    )
-    files = files or ConversationFileOptions()
-    built = build(lake, None, MULTI_TASK, "messages", mixed_rows(lake, mixed.taken), counts, publication, files, crossing_requests)
+    filters = [
+        f"training rows mixed by the strategy {strategy}, weights {shown}",
+        "rows that another agent holds out more are left out; equal conversations are taken once",
+    ]
+    rows, agents = mixed_rows(lake, mixed.taken), [key for key in keys if key not in missing]
+    built = build(lake, None, _KIND, rows, counts, filters, files or ConversationFileOptions(), agents, crossing_requests)
     return Mixed(built, mixed, missing)
 
 

@@ -12,12 +12,8 @@ from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.run_config import in_force
 from agent_pipeline.defs.specs import asset_options, version
 from agent_pipeline.defs.worker_client import run_worker
-from agent_pipeline.selection.coresets import Coreset, Losses, choose_coreset
-from agent_pipeline.selection.embeddings import TFIDF, check_embeddings
+from agent_pipeline.selection.coresets import Coreset, Losses, build_coreset
 from agent_pipeline.selection.pool import DESCRIPTIONS
-from agent_pipeline.selection.strategies import strategy
-from agent_pipeline.selection.tables import CORESET, dataset_rows
-from agent_pipeline.selection.vectors import KeptEmbeddings, WorkersEmbeddings
 
 
 @dg.asset(**asset_options("coresets", {"parquet"}, options=CoresetConfig), deps=["sft_dataset"])
@@ -29,27 +25,23 @@ def sft_coreset(
     """The training rows that were chosen, and those that were not, each with its score and reason."""
     with user_errors():
         config = in_force(context, workspace, CoresetConfig)
-        lake, key = workspace.open_lake(), agent_key(context)
         model = {"base_model": config.base_model, "base_revision": config.base_revision}
-        check_embeddings(config.embeddings)
 
         def losses() -> Losses:
             result = run_worker(context, pipes, workspace, "losses", model)
             return result["losses"], result["tokens"]
 
-        def embed() -> dict[str, Any]:
+        def vectors() -> dict[str, Any]:
             return run_worker(context, pipes, workspace, "embed", model | {"embeddings": config.embeddings})
 
-        vectors = KeptEmbeddings(lake, key, config.seed) if config.embeddings == TFIDF else WorkersEmbeddings(lake, key, embed)
-        coreset = choose_coreset(dataset_rows(lake, key), config, losses, vectors)
-        staged = lake.stage("sft_coreset", key, coreset.table.to_batches(), CORESET)
-        metadata = shown(coreset) | {"strategy": config.strategy, "embedded_by": config.embeddings}
-        if vectors.counts:
-            metadata["embeddings"] = dg.MetadataValue.json({name: vectors.counts[name] for name in ("computed", "kept", "fitted")})
-        if coreset.had_to_choose and (warning := strategy(config.strategy).warning):
+        built = build_coreset(workspace.open_lake(), agent_key(context), config, config.embeddings, losses, vectors)
+        metadata = shown(built.coreset) | {"strategy": config.strategy, "embedded_by": config.embeddings}
+        if built.embedded:
+            metadata["embeddings"] = dg.MetadataValue.json(built.embedded)
+        if warning := built.coreset.warning:
             context.log.warning(f"The coreset strategy '{config.strategy}': {warning}.")
             metadata["warning"] = warning
-        return dg.MaterializeResult(value=staged, data_version=version(staged.sha256), metadata=metadata)
+        return dg.MaterializeResult(value=built.staged, data_version=version(built.staged.sha256), metadata=metadata)
 
 
 def shown(coreset: Coreset) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import dagster as dg
 from agent_pipeline.config.assets import KtoConfig, PreferenceConfig, SftConfig, ShareGptConfig
 from agent_pipeline.datasets.build import Built, build_kto, build_preferences, build_sft, build_sharegpt
 from agent_pipeline.datasets.preferences import Pairing, why_no_pairs
-from agent_pipeline.datasets.splits import SplitSizes, empty_splits, first_request
+from agent_pipeline.datasets.splits import empty_splits, first_request
 from agent_pipeline.defs.failures import user_errors
 from agent_pipeline.defs.metadata import counts_table, histogram, preview
 from agent_pipeline.defs.partitions import AGENTS, agent_key
@@ -38,8 +38,8 @@ def sft_dataset(context: dg.AssetExecutionContext, workspace: dg.ResourceParam[W
     """Conversations to imitate (`messages`, `tools`), one a kept session, each in the permanent split of its task."""
     with user_errors():
         config = in_force(context, workspace, SftConfig)
-        built = build_sft(workspace.open_lake(), agent_key(context), split_sizes(workspace), config.untrained_turns, config)
-        return result(built, "messages")
+        built = build_sft(workspace.open_lake(), agent_key(context), workspace.settings().split_sizes, config.untrained_turns, config)
+        return result(built)
 
 
 @dg.asset(
@@ -51,12 +51,12 @@ def preference_dataset(context: dg.AssetExecutionContext, workspace: dg.Resource
     with user_errors():
         config = in_force(context, workspace, PreferenceConfig)
         pairing = Pairing(config.strategy, config.min_margin, config.max_pairs_per_case)
-        built = build_preferences(workspace.open_lake(), agent_key(context), split_sizes(workspace), pairing, config)
+        built = build_preferences(workspace.open_lake(), agent_key(context), workspace.settings().split_sizes, pairing, config)
         more = _lengths(built.ratios)
         if not built.table.rows:
             more["why_no_pairs"] = why_no_pairs(built.counts)
             context.log.warning(more["why_no_pairs"])
-        return result(built, "prompt", more)
+        return result(built, more)
 
 
 @dg.asset(
@@ -68,7 +68,7 @@ def kto_dataset(context: dg.AssetExecutionContext, workspace: dg.ResourceParam[W
     with user_errors():
         config = in_force(context, workspace, KtoConfig)
         lake, key = workspace.open_lake(), agent_key(context)
-        return result(build_kto(lake, key, split_sizes(workspace), config.all_sessions, config), "completion")
+        return result(build_kto(lake, key, workspace.settings().split_sizes, config.all_sessions, config))
 
 
 @dg.asset(
@@ -79,19 +79,18 @@ def sharegpt_dataset(context: dg.AssetExecutionContext, workspace: dg.ResourcePa
     """The SFT rows as ShareGPT conversations, calls as `function_call` and results as `observation`."""
     with user_errors():
         config = in_force(context, workspace, ShareGptConfig)
-        return result(build_sharegpt(workspace.open_lake(), agent_key(context), config.alternating, config), "conversations")
+        return result(build_sharegpt(workspace.open_lake(), agent_key(context), config.alternating, config))
 
 
-def result(built: Built, text: str, more: dict[str, Any] | None = None) -> dg.MaterializeResult:
-    """What the UI shows of a data set whose rows are about the column `text`."""
-    asset = built.publication.asset
+def result(built: Built, more: dict[str, Any] | None = None) -> dg.MaterializeResult:
+    """What the UI shows of a data set."""
     metadata: dict[str, Any] = {
         "rows": built.table.rows,
         "counts": counts_table(built.counts, "what"),
         "splits": counts_table(built.splits, "split"),
         "tasks": built.tasks,
-        "preview": preview(built.first, text),
-        "lengths": histogram(built.lengths, f"{asset}: {text} of a row", "bytes of JSON"),
+        "preview": preview(built.first, built.kind.text),
+        "lengths": histogram(built.lengths, f"{built.kind.asset}: {built.kind.text} of a row", "bytes of JSON"),
         **(more or {}),
         **built.formless,
     }
@@ -117,18 +116,12 @@ def _lengths(ratios: Sequence[float]) -> dict[str, Any]:
     }
 
 
-def split_sizes(workspace: Workspace) -> SplitSizes:
-    """The sizes of the split that are in force."""
-    split = workspace.settings().split
-    return SplitSizes(test=split.test, select=split.select).checked()
-
-
 @dg.asset_check(asset=sft_dataset, partitions_def=AGENTS)
 def every_split_has_rows(context: dg.AssetCheckExecutionContext, workspace: dg.ResourceParam[Workspace]) -> dg.AssetCheckResult:
     """Each split that the settings want has rows; else how many tasks it takes. No other split's rows ever stand in."""
     with user_errors():
         rows = workspace.open_lake().open("sft_dataset", agent_key(context)).read(["split", "task_key"]).to_pylist()
-        empty = empty_splits(rows, split_sizes(workspace))
+        empty = empty_splits(rows, workspace.settings().split_sizes)
     return dg.AssetCheckResult(passed=not empty, severity=dg.AssetCheckSeverity.WARN, metadata={"empty_splits": "\n".join(empty) or "none"})
 
 

@@ -42,7 +42,7 @@ def multi_task_dataset(context: dg.AssetExecutionContext, workspace: dg.Resource
             "without_an_sft_dataset": _named(mixed.missing) or "none",
             "mixing": mixing.model_dump(),
         }
-        return result(mixed.built, "messages", more)
+        return result(mixed.built, more)
 
 
 def _proportions(mix: Mix) -> str:

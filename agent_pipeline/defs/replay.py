@@ -3,8 +3,6 @@
 import dagster as dg
 
 from agent_pipeline.config.assets import ReplayConfig
-from agent_pipeline.datasets.sft import SFT
-from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.defs.failures import user_errors
 from agent_pipeline.defs.metadata import counts_table
 from agent_pipeline.defs.partitions import AGENTS, agent_key
@@ -12,8 +10,7 @@ from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.run_config import in_force
 from agent_pipeline.defs.specs import asset_options, version
 from agent_pipeline.redaction import Redactor
-from agent_pipeline.selection.replay import held_out_sessions, next_buffer
-from agent_pipeline.sessions.tables import to_batches
+from agent_pipeline.selection.replay import build_buffer, held_out_sessions
 
 
 @dg.asset(**asset_options("coresets", {"parquet"}, options=ReplayConfig), deps=["curated_sessions", "sft_dataset", "sft_coreset"])
@@ -30,15 +27,12 @@ def replay_buffer(context: dg.AssetExecutionContext, workspace: dg.ResourceParam
     any more. No row of a task that is held out stays, by the split's ledger.
     """
     with user_errors():
-        config = in_force(context, workspace, ReplayConfig)
-        lake, key, settings = workspace.open_lake(), agent_key(context), workspace.settings()
-        buffer = next_buffer(
-            lake, key, config.buffer_size, SplitSizes(settings.split.test, settings.split.select), Redactor(settings.redaction_options)
-        )
-        staged = lake.stage("replay_buffer", key, to_batches(buffer.rows, SFT), SFT)
+        size = in_force(context, workspace, ReplayConfig).buffer_size
+        settings, redactor = workspace.settings(), Redactor(workspace.settings().redaction_options)
+        buffer = build_buffer(workspace.open_lake(), agent_key(context), size, settings.split_sizes, redactor)
         return dg.MaterializeResult(
-            value=staged,
-            data_version=version(staged.sha256),
+            value=buffer.table,
+            data_version=version(buffer.table.sha256),
             metadata={
                 "rows_before": buffer.before,
                 "forgotten": buffer.forgotten,
@@ -53,6 +47,5 @@ def replay_buffer(context: dg.AssetExecutionContext, workspace: dg.ResourceParam
 def nothing_held_out_is_replayed(context: dg.AssetCheckExecutionContext, workspace: dg.ResourceParam[Workspace]) -> dg.AssetCheckResult:
     """No remembered row has a task of the select or test split, or says the same as a row that is held out."""
     with user_errors():
-        split = workspace.settings().split
-        sessions = held_out_sessions(workspace.open_lake(), agent_key(context), SplitSizes(split.test, split.select))
+        sessions = held_out_sessions(workspace.open_lake(), agent_key(context), workspace.settings().split_sizes)
     return dg.AssetCheckResult(passed=not sessions, metadata={"held_out": len(sessions), "sessions": ", ".join(sessions[:20])})

@@ -3,13 +3,12 @@
 import json
 from collections import Counter
 from collections.abc import Mapping
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
 import dagster as dg
 
-from agent_pipeline.config.assets import CurationConfig, JudgingConfig, SessionsConfig
+from agent_pipeline.config.assets import CurationConfig, SessionsConfig
 from agent_pipeline.defs.failures import user_errors
 from agent_pipeline.defs.metadata import bars, counts_table, drift_result, preview, weeks
 from agent_pipeline.defs.partitions import AGENTS, agent_key
@@ -19,11 +18,11 @@ from agent_pipeline.defs.runs import PENDING, PENDING_TAG
 from agent_pipeline.defs.specs import asset_options, version
 from agent_pipeline.ingestion.ingestion import ingest
 from agent_pipeline.ingestion.scan import scan_new_sessions
-from agent_pipeline.judging import Panel, Policy, parse_measures
 from agent_pipeline.judging.agreement import Agreement
-from agent_pipeline.judging.client import Limits, LlmClient
+from agent_pipeline.judging.client import LlmClient
 from agent_pipeline.judging.curation import Bounds, Reason
-from agent_pipeline.judging.tables import curate_sessions, judge_sessions
+from agent_pipeline.judging.panel import JudgingOptions
+from agent_pipeline.judging.tables import curate_sessions, judge
 from agent_pipeline.redaction import Redactor
 from agent_pipeline.sessions.damage import repair_policy
 
@@ -122,22 +121,16 @@ def _treated(damage: Counter[str], policy: Mapping[str, str]) -> Counter[str]:
 
 
 # The labels are observed with the store: what changes in them is judged again.
-@dg.asset(**asset_options("traces", {"parquet", "silver"}, options=JudgingConfig), deps=[session_store, sessions])
+@dg.asset(**asset_options("traces", {"parquet", "silver"}, options=JudgingOptions), deps=[session_store, sessions])
 def judged_sessions(context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace]) -> dg.MaterializeResult:
     """The sessions with one verdict each, who gave it and why, the result of every measure and the opinion of every judge.
 
     A null verdict means that nobody decided; it is never a bad verdict.
     """
     with user_errors():
-        config = in_force(context, workspace, JudgingConfig)
-        key = agent_key(context)
-        policy = Policy(config.decided_by, config.when_unjudged, config.score_acceptable, config.score_unacceptable, config.metrics)
-        panel = Panel(parse_measures(config.measures), policy, workspace.labels(key), ask_llm=config.ask_llm)
-        panel.turn_measures = parse_measures(config.turn_measures)
-        panel.labels.redact(Redactor(workspace.settings().redaction_options))
-        limits = Limits(config.llm_max_requests, config.llm_max_tokens, config.llm_max_usd)
-        with workspace.open_judge(limits) if policy.has("llm") else nullcontext() as panel.llm:
-            table = judge_sessions(workspace.open_lake(), key, panel)
+        config = in_force(context, workspace, JudgingOptions)
+        key, redactor = agent_key(context), Redactor(workspace.settings().redaction_options)
+        table, panel = judge(workspace.open_lake(), key, config, workspace.labels(key), redactor, workspace.open_judge)
         for note in panel.notes(key):
             context.log.warning(note)
         if panel.pending:  # the next night runs again for them

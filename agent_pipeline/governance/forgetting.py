@@ -51,10 +51,10 @@ from agent_pipeline.ingestion.forgotten import FORGOTTEN, BlockList, alias
 from agent_pipeline.ingestion.ingestion import SEEN
 from agent_pipeline.judging.client import AnswerCache
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.selection.vectors import SPACE, VECTORS
+from agent_pipeline.selection.vectors import OLD_SPACE, VECTORS
 from agent_pipeline.storage.lake import MANIFEST, Lake, LakeFile, read_manifest
 
-_CACHES = (SPACE, VECTORS, SEEN)
+_CACHES = (OLD_SPACE, VECTORS, SEEN)
 """Tables that the next run makes again."""
 
 _COPIES = ("jsonl", "huggingface")

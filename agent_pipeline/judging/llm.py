@@ -1,27 +1,25 @@
-"""A language model as a judge of one session, or of two.
+"""A language model as a judge of one session.
 
 The rubric is a Jinja template over the evaluation context; what the answer must look like is added to it, and an answer that is anything
-else is no opinion: it is counted, never guessed at. Of two sessions the better is asked for in both orders, for models favour a place.
+else is no opinion: it is counted, never guessed at.
 """
 
 import json
-from collections.abc import Sequence
 from concurrent.futures import Future
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self, TypeVar, get_args
+from typing import Any, Literal, Self, get_args
 
 import msgspec
 
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.ingestion.forgotten import alias
-from agent_pipeline.judging.client import Answer, LlmClient
+from agent_pipeline.judging.client import LlmClient
 from agent_pipeline.judging.context import EvaluationContext
 from agent_pipeline.judging.labels import VERDICTS
 from agent_pipeline.judging.policy import Opinion
 from agent_pipeline.sessions.session import canonical_json, sha256_of
 
-_REASON = {"type": "string", "description": "One or two sentences."}
 _LONGEST_REASON = 2000
 
 TOO_LONG = "the session is too long to ask about"
@@ -32,19 +30,17 @@ class _Verdict(msgspec.Struct, forbid_unknown_fields=True):
     verdict: Literal["acceptable", "unacceptable", "unsure"]
 
 
-class _Better(msgspec.Struct, forbid_unknown_fields=True):
-    reason: str
-    better: Literal["first", "second", "tie"]
-
-
-_Form = TypeVar("_Form", _Verdict, _Better)
-
-
-class Comparison(NamedTuple):
-    """`better` is `tie` where the two orders disagree, and `None` where one of them got no answer."""
-
-    better: Literal["a", "b", "tie"] | None
-    reasons: tuple[str, str]
+_WORDS = get_args(_Verdict.__annotations__["verdict"])
+_SCHEMA = {
+    "type": "object",
+    "properties": {
+        "reason": {"type": "string", "description": "One or two sentences."},
+        "verdict": {"type": "string", "enum": list(_WORDS)},
+    },
+    "required": ["reason", "verdict"],
+    "additionalProperties": False,
+}
+_EXAMPLE = json.dumps({"reason": "…", "verdict": " or ".join(_WORDS)}, ensure_ascii=False)
 
 
 class LlmJudge:
@@ -58,7 +54,8 @@ class LlmJudge:
 
     def __init__(self, client: LlmClient, rubric: str = "", max_characters: int = 200_000) -> None:
         self.client = client
-        self._rubric, self._comparison = _template(rubric or _own_template("rubric")), _template(_own_template("comparison"))
+        own = files("agent_pipeline.judging").joinpath("rubric.jinja")
+        self._rubric = _template(rubric or own.read_text(encoding="utf-8"))
         self._max_characters = max_characters
 
     def __enter__(self) -> Self:
@@ -73,60 +70,30 @@ class LlmJudge:
         raises."""
         return self.client.pool.submit(self._opinion, context)
 
-    def compare(self, a: EvaluationContext, b: EvaluationContext) -> Comparison:
-        """Which of two sessions is better, asked in both orders."""
-        futures = [self.client.pool.submit(self._better, *order) for order in ((a, b), (b, a))]
-        (first, why), (second, why_second) = (future.result() for future in futures)
-        if first is None or second is None:
-            return Comparison(None, (why, why_second))
-        winners = ({"first": "a", "second": "b"}.get(first), {"first": "b", "second": "a"}.get(second))
-        better: Any = winners[0] if winners[0] == winners[1] and winners[0] else "tie"
-        return Comparison(better, (why, why_second))
-
     def _opinion(self, context: EvaluationContext) -> Opinion:
-        parsed, answer = self._ask(self._rubric, _Verdict, [context], **_fields(context), calls=context.calls)
-        if parsed is None:
+        fields = _fields(context)
+        text = _rendered(self._rubric, fields | {"calls": context.calls, "boundary": f"=== {sha256_of(fields['messages'])[:12]} ==="})
+        text += f"\nAnswer with one JSON object and nothing else: {_EXAMPLE}\n"
+        if len(text) > self._max_characters:
+            self.client.count(TOO_LONG)
+            return Opinion(None, TOO_LONG)
+        about = alias(str(context.metadata.get("session_id")))
+        answer = self.client.ask(text, _SCHEMA, lambda answer: _parsed(answer) is not None, about)
+        if (parsed := _parsed(answer.text)) is None:
             return Opinion(None, answer.problem, pending=answer.pending)
         return Opinion(VERDICTS.get(parsed.verdict), parsed.reason, self.client.endpoint.model)
 
-    def _better(self, first: EvaluationContext, second: EvaluationContext) -> tuple[str | None, str]:
-        """Which of the two is better, `None` without an answer; and why."""
-        parsed, answer = self._ask(self._comparison, _Better, [first, second], first=_fields(first), second=_fields(second))
-        return (parsed.better, parsed.reason) if parsed else (None, answer.problem)
 
-    def _ask(self, template: Any, form: type[_Form], about: Sequence[EvaluationContext], **fields: Any) -> tuple[_Form | None, Answer]:
-        text = _rendered(template, fields | {"boundary": f"=== {sha256_of(fields.get('messages') or fields)[:12]} ==="})
-        name, kind = list(form.__annotations__.items())[1]
-        schema = {
-            "type": "object",
-            "properties": {"reason": _REASON, name: {"type": "string", "enum": list(get_args(kind))}},
-            "required": ["reason", name],
-            "additionalProperties": False,
-        }
-        example = json.dumps({"reason": "…", name: " or ".join(get_args(kind))}, ensure_ascii=False)
-        text += f"\nAnswer with one JSON object and nothing else: {example}\n"
-        if len(text) > self._max_characters:
-            self.client.count(TOO_LONG)
-            return None, Answer(None, TOO_LONG)
-        aliases = " ".join(alias(str(each.metadata.get("session_id"))) for each in about)
-        answer = self.client.ask(text, schema, lambda answer: _parsed(answer, form) is not None, aliases)
-        return _parsed(answer.text, form), answer
-
-
-def _parsed(answer: str | None, form: type[_Form]) -> _Form | None:
+def _parsed(answer: str | None) -> _Verdict | None:
     """The answer in its form; `None` where there is none, or it has another form."""
     if answer is None:
         return None
     try:
-        parsed = msgspec.json.decode(answer.strip(), type=form)
+        parsed = msgspec.json.decode(answer.strip(), type=_Verdict)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return None
     parsed.reason = parsed.reason.strip().replace("\0", "\ufffd")[:_LONGEST_REASON]
     return parsed
-
-
-def _own_template(name: str) -> str:
-    return files("agent_pipeline.judging").joinpath(f"{name}.jinja").read_text(encoding="utf-8")
 
 
 def read_rubric(path: Path) -> str:

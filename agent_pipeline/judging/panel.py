@@ -6,17 +6,70 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
+from pydantic import Field
+
+from agent_pipeline.judging import library as library  # registers the measures that the options name
 from agent_pipeline.judging.agreement import Agreement
+from agent_pipeline.judging.client import Limits
 from agent_pipeline.judging.context import EvaluationContext
 from agent_pipeline.judging.labels import Labels
 from agent_pipeline.judging.llm import LlmJudge
-from agent_pipeline.judging.measures import ConfiguredMeasure, MeasureResult
-from agent_pipeline.judging.policy import Judged, Opinion, Policy, decide, opinions_of
+from agent_pipeline.judging.measures import MEASURES, ConfiguredMeasure, MeasureResult, parse_measures
+from agent_pipeline.judging.policy import JUDGES, Judged, Opinion, Policy, WhenUnjudged, decide, opinions_of
 from agent_pipeline.judging.turns import TurnFacts, true_facts, turn_facts
 from agent_pipeline.keys import PartitionKey
+from agent_pipeline.options import Options
 from agent_pipeline.sessions.session import Session
 
 AskLlm = Literal["undecided", "all"]
+
+
+class JudgingOptions(Options):
+    """How a verdict is reached."""
+
+    measures: list[str] = Field(
+        default=["ended_with_answer", "no_tool_error_at_end", "all_calls_answered"],
+        description="Measures to take of every session, as at_most_steps(12), tool_success_rate >= 0.8 or my_package.measures.polite; "
+        f"registered: {', '.join(sorted(MEASURES))}.",
+    )
+    turn_measures: list[str] = Field(
+        default=[],
+        description="Measures to take of each of the agent's turns on its own (its words, its calls, their results), written as measures; "
+        "the column turns names those that a turn fails, and sft_dataset.untrained_turns leaves such turns out of training.",
+    )
+    decided_by: list[str] = Field(
+        default=list(Policy().decided_by),
+        description=f"Who decides, the first with an opinion first: {', '.join(JUDGES)}; measures+llm is both together.",
+    )
+    when_unjudged: WhenUnjudged = Field(
+        default="exclude",
+        description="What a session is of which none of them has an opinion: without a verdict (exclude), judged by whether all measures "
+        "pass (measures), or one of the two verdicts.",
+    )
+    score_acceptable: float = Field(default=1.0, description="A score from here up is acceptable.")
+    score_unacceptable: float = Field(default=0.0, description="A score from here down is unacceptable; between the two it says nothing.")
+    metrics: dict[str, str] = Field(
+        default={},
+        description="A platform's metrics that are opinions, each with its direction: higher, lower (with the two thresholds of scores), "
+        "or a comparison ('>= 0.8', '<= 2'). A metric that is not named here decides nothing.",
+    )
+    ask_llm: AskLlm = Field(
+        default="undecided",
+        description="With llm in decided_by: ask it where its opinion can still change the verdict, or of all (to compare it with people).",
+    )
+    llm_max_requests: int = Field(default=1000, ge=0, description="Requests to the language model in one run; 0 is no limit.")
+    llm_max_tokens: int = Field(default=5_000_000, ge=0, description="Tokens in one run, asked and answered; 0 is no limit.")
+    llm_max_usd: float = Field(default=0.0, ge=0, description="US dollars in one run, by the prices of the settings; 0 is no limit.")
+
+    @property
+    def policy(self) -> Policy:
+        """Who decides; raises SettingsError where that contradicts itself."""
+        return Policy(self.decided_by, self.when_unjudged, self.score_acceptable, self.score_unacceptable, self.metrics)
+
+    @property
+    def limits(self) -> Limits:
+        """What the language model may cost."""
+        return Limits(self.llm_max_requests, self.llm_max_tokens, self.llm_max_usd)
 
 
 class _Heard(NamedTuple):
@@ -50,6 +103,12 @@ class Panel:
     undeclared: Counter[str] = field(default_factory=Counter)
     turns: Counter[str] = field(default_factory=Counter)
     agreement: Agreement = field(default_factory=Agreement)
+
+    @classmethod
+    def of(cls, options: JudgingOptions, labels: Labels | None = None) -> "Panel":
+        """The judges of these options, but the language model. Raises SettingsError."""
+        measures, of_turns = parse_measures(options.measures), parse_measures(options.turn_measures)
+        return cls(measures, options.policy, labels or Labels(), ask_llm=options.ask_llm, turn_measures=of_turns)
 
     def judge(self, sessions: Iterable[tuple[Any, Session]]) -> Iterator[tuple[Any, Judged]]:
         """Every session's verdict beside whatever came with it, in order.

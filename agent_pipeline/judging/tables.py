@@ -1,24 +1,47 @@
 """The tables `judged_sessions` and `curated_sessions`, each made by one function of the table before it."""
 
+from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 from agent_pipeline.ingestion.drift import Drift, drift
+from agent_pipeline.judging.client import Limits
 from agent_pipeline.judging.curation import Bounds, Curation, curate_rows
+from agent_pipeline.judging.labels import Labels
+from agent_pipeline.judging.llm import LlmJudge
 from agent_pipeline.judging.measures import parse_measures
-from agent_pipeline.judging.panel import Panel
+from agent_pipeline.judging.panel import JudgingOptions, Panel
 from agent_pipeline.judging.policy import Judged
 from agent_pipeline.keys import PartitionKey
+from agent_pipeline.redaction import Redactor
 from agent_pipeline.sessions.tables import CURATED, JUDGED, row_session, stored_batches, to_batches, to_rows
 from agent_pipeline.storage.lake import Lake, StagedTable
 
 
-def judge_sessions(lake: Lake, key: PartitionKey, panel: Panel) -> StagedTable:
-    """Write the verdicts of a panel on every session of the table `sessions`; the panel counts what its judges said.
+class JudgedTable(NamedTuple):
+    """The table, not yet in its place, and the panel that judged, which counted what its judges said."""
+
+    table: StagedTable
+    panel: Panel
+
+
+def judge(
+    lake: Lake, key: PartitionKey, options: JudgingOptions, labels: Labels, redactor: Redactor, open_judge: Callable[[Limits], LlmJudge]
+) -> JudgedTable:
+    """Judge every session of the table `sessions`; `open_judge` gives the language model, where it is among those who decide.
 
     Raises:
         DataError: there is no such table, or it is damaged.
-        SettingsError: the language model's endpoint cannot be used at all.
+        SettingsError: an option is wrong, or the language model's endpoint cannot be used at all.
     """
+    panel = Panel.of(options, labels)
+    labels.redact(redactor)
+    with open_judge(options.limits) if panel.policy.has("llm") else nullcontext() as panel.llm:
+        return JudgedTable(judge_sessions(lake, key, panel), panel)
+
+
+def judge_sessions(lake: Lake, key: PartitionKey, panel: Panel) -> StagedTable:
+    """Write the verdicts of a panel on every session of the table `sessions`. Raises as `judge`."""
     judged = panel.judge((row, row_session(row)) for row in to_rows(stored_batches(lake.open("sessions", key))))
     return lake.stage("judged_sessions", key, to_batches((row | verdict_columns(each) for row, each in judged), JUDGED), JUDGED)
 

@@ -1,12 +1,10 @@
 """Structure in a cloud of embedded rows: which stand alone, which belong together, which are far; and how a quota is shared out.
 
-All of it is linear in the rows. Sums of floats depend on how many threads share them, so each block of rows is computed by one thread, and
-the blocks run beside each other: memory stays flat, and the same input gives the same choice on any number of cores.
+All of it is linear in the rows, in flat memory. scikit-learn computes each block of distances in one thread, so the same input gives the
+same choice on any number of cores.
 """
 
-import os
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,9 +16,8 @@ if TYPE_CHECKING:
 LANDMARKS = 4096
 NEIGHBOURS = 5
 SPARSEST = 0.03
-BLOCK = 4096
 SAME = 1e-3
-"""Distances up to here are 0: float32 can't tell such rows apart."""
+"""Distances up to here are 0: embeddings are rounded."""
 
 SMALL = 1_000_000
 """Rows times clusters; up to here exact k-means takes a second, beyond it mini-batches do nearly as well."""
@@ -35,7 +32,7 @@ ENOUGH_ROWS = 100
 
 
 class Clusters(NamedTuple):
-    """`labels` (n,) int and `distances` (n,) float32 to the own centre; `members` are the rows of each cluster that has any.
+    """`labels` (n,) int and `distances` (n,) to the own centre; `members` are the rows of each cluster that has any.
 
     `members` are arrays of row indices, nearest to the centre first (ties: the lowest index), the clusters in the order of their lowest
     rows, so that k-means's own numbering does not matter.
@@ -54,29 +51,22 @@ def sample(n: int, size: int, seed: int) -> "np.ndarray":
 
 
 def neighbourhood(vectors: "np.ndarray", seed: int) -> "np.ndarray":
-    """(n,) float32: each row's mean cosine similarity to its 5 nearest landmarks, itself not counted.
+    """(n,) each row's mean dot product with its 5 nearest landmarks, itself not counted, rounded.
 
     Landmarks are all rows, or a seeded sample of them where there are many: the cost stays linear in n.
     """
     import numpy as np
+    from sklearn.neighbors import NearestNeighbors
 
-    n = len(vectors)
-    landmarks = sample(n, LANDMARKS, seed)
-    places = np.full(n, -1)
-    places[landmarks] = np.arange(len(landmarks))
-    columns = np.ascontiguousarray(vectors[landmarks].T)
-    k = min(NEIGHBOURS, len(landmarks) - 1)
-    found = np.zeros(n, dtype=np.float32)
-
-    def work(part: slice) -> None:
-        similar = vectors[part] @ columns
-        own = places[part]
-        similar[np.flatnonzero(own >= 0), own[own >= 0]] = -np.inf
-        found[part] = np.partition(similar, -k, axis=1)[:, -k:].mean(axis=1)
-
-    if k > 0:
-        each_block(n, work, rows=512)
-    return found
+    landmarks = sample(len(vectors), LANDMARKS, seed)
+    if (k := min(NEIGHBOURS, len(landmarks) - 1)) < 1:
+        return np.zeros(len(vectors))
+    distances, nearest = NearestNeighbors(n_neighbors=k + 1, algorithm="brute").fit(vectors[landmarks]).kneighbors(vectors)
+    squares = np.einsum("ij,ij->i", vectors, vectors)
+    similar = (squares[:, None] + squares[landmarks][nearest] - distances**2) / 2
+    # The nearest landmark of a landmark is itself, or a row that is equal to it.
+    own = np.isin(np.arange(len(vectors)), landmarks)
+    return np.where(own, similar[:, 1:].mean(axis=1), similar[:, :-1].mean(axis=1)).round(5)
 
 
 def outliers(vectors: "np.ndarray", seed: int, keep: int) -> "np.ndarray":
@@ -87,27 +77,18 @@ def outliers(vectors: "np.ndarray", seed: int, keep: int) -> "np.ndarray":
     count = min(int(n * SPARSEST), n - keep) if n >= ENOUGH_ROWS else 0
     if count <= 0:
         return np.zeros(0, dtype=int)
-    return np.sort(np.argsort(neighbourhood(vectors, seed).round(5), kind="stable")[:count])
+    return np.sort(np.argsort(neighbourhood(vectors, seed), kind="stable")[:count])
 
 
 def cluster(vectors: "np.ndarray", k: int, seed: int) -> Clusters:
     """k-means; some of the `k` clusters may stay empty (fewer distinct rows than clusters)."""
     import numpy as np
+    from sklearn.metrics import pairwise_distances_argmin_min
 
-    centres = np.ascontiguousarray(_centres(vectors, k, seed), dtype=np.float32)
-    half = np.einsum("ij,ij->i", centres, centres) / 2
-    n = len(vectors)
-    labels = np.zeros(n, dtype=np.int64)
-    distances = np.zeros(n, dtype=np.float32)
-
-    def work(part: slice) -> None:
-        labels[part] = (vectors[part] @ centres.T - half).argmax(axis=1)
-        distances[part] = np.linalg.norm(vectors[part] - centres[labels[part]], axis=1)
-
-    each_block(n, work, rows=max(64, 2**20 // k))
+    labels, distances = pairwise_distances_argmin_min(vectors, _centres(vectors, k, seed).astype(np.float32))
     distances = distances.round(5)
-    order = np.lexsort((np.arange(n), distances, labels))
-    groups = np.split(order, np.flatnonzero(np.diff(labels[order])) + 1) if n else []
+    order = np.lexsort((distances, labels))
+    groups = np.split(order, np.flatnonzero(np.diff(labels[order])) + 1)
     return Clusters(labels, distances, sorted(groups, key=lambda members: int(members.min())))
 
 
@@ -140,22 +121,10 @@ def _centres(vectors: "np.ndarray", k: int, seed: int) -> "np.ndarray":
 def nearest_distance(vectors: "np.ndarray", to: "np.ndarray") -> "np.ndarray":
     """(n,) Euclidean distance of each row of `vectors` (n, d) to the nearest of `to` (m, d), m ≥ 1."""
     import numpy as np
+    from sklearn.metrics import pairwise_distances_argmin_min
 
-    squares = np.full(len(vectors), np.inf, dtype=np.float32)
-    for start in range(0, len(to), 4096):
-        some = to[start : start + 4096]
-        half, columns = np.einsum("ij,ij->i", some, some) / 2, np.ascontiguousarray(some.T)
-
-        def work(part: slice, half: "np.ndarray" = half, columns: "np.ndarray" = columns) -> None:
-            rows = vectors[part]
-            product = rows @ columns
-            product -= half
-            np.minimum(squares[part], np.einsum("ij,ij->i", rows, rows) - 2 * product.max(axis=1), out=squares[part])
-
-        # So few products at a time that they are still in the processor's cache when their largest is looked for.
-        each_block(len(vectors), work, rows=max(256, 2**19 // len(some)))
-    distances = np.sqrt(np.maximum(squares, 0))
-    return np.where(distances > SAME, distances, np.float32(0))
+    distances = pairwise_distances_argmin_min(vectors, to)[1]
+    return np.where(distances > SAME, distances, 0)
 
 
 def farthest(vectors: "np.ndarray", count: int, chosen: Sequence[int]) -> list[tuple[int, float]]:
@@ -181,22 +150,3 @@ def apportion(total: int, room: Sequence[int]) -> list[int]:
     whole = sum(room)
     shares = {index: Fraction(places, whole or 1) for index, places in enumerate(room)}
     return list(largest_remainder(min(total, whole), shares).values())
-
-
-def each_block(n: int, work: Callable[[slice], None], rows: int = BLOCK) -> None:
-    """`work` on slices that cover 0 to `n`, as many at a time as there are cores for this process; each must write only its own rows."""
-    from threadpoolctl import threadpool_limits
-
-    slices = [slice(start, min(start + rows, n)) for start in range(0, n, rows)]
-    with threadpool_limits(1):
-        if len(slices) < 2:
-            for part in slices:
-                work(part)
-            return
-        with ThreadPoolExecutor(cores()) as threads:
-            list(threads.map(work, slices))
-
-
-def cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

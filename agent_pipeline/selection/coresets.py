@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -12,14 +12,20 @@ import pyarrow.compute as pc
 from pydantic import Field, field_validator
 
 from agent_pipeline.errors import DataError
+from agent_pipeline.keys import PartitionKey
 from agent_pipeline.options import Options
 from agent_pipeline.selection.coverage import coverage, quantiles
 from agent_pipeline.selection.duplicates import Duplicates, duplicates
-from agent_pipeline.selection.embeddings import Embed, embed
+from agent_pipeline.selection.embeddings import TFIDF, Embed, check_embeddings, embed
 from agent_pipeline.selection.pool import LOSS_RATIO, Candidate, Pool, Reason, candidate
 from agent_pipeline.selection.strategies import strategy as named
-from agent_pipeline.selection.tables import CORESET
+from agent_pipeline.selection.tables import CORESET, CORESET_TABLE, dataset_rows
+from agent_pipeline.selection.vectors import kept_vectors
 from agent_pipeline.sessions.tables import to_table
+from agent_pipeline.storage.lake import Lake, StagedTable
+
+if TYPE_CHECKING:
+    import numpy as np
 
 Losses = tuple[Mapping[str, float | None], Mapping[str, int]]
 """By row id: the mean loss over the trained tokens (nats), and how many those are."""
@@ -142,7 +148,7 @@ class Coreset:
     """The table `sft_coreset`, and what a person would look at.
 
     `distributions`: by quantity (`tokens of the assistant`, `loss`), quantiles of the chosen and of all rows. `coverage` is `None` where
-    the strategy embedded nothing: rows are not embedded for a figure alone.
+    the strategy embedded nothing: rows are not embedded for a figure alone. `warning` is the strategy's, where it had to choose.
     """
 
     table: pa.Table
@@ -153,6 +159,7 @@ class Coreset:
     coverage: dict[str, float] | None
     losses: list[float]
     duplicates: Duplicates
+    warning: str
 
     @property
     def chosen(self) -> int:
@@ -204,7 +211,46 @@ def choose_coreset(
         coverage=_coverage(found, options.seed),
         losses=[loss for loss in losses.values() if loss is not None],
         duplicates=found.duplicates,
+        warning=named(options.strategy).warning if found.pool else "",
     )
+
+
+class BuiltCoreset(NamedTuple):
+    """The coreset, its table on the way into the lake, and how many rows a model embedded (`computed`), or had (`kept`)."""
+
+    coreset: Coreset
+    staged: StagedTable
+    embedded: dict[str, int]
+
+
+def build_coreset(
+    lake: Lake,
+    key: PartitionKey,
+    options: CoresetOptions,
+    embeddings: str,
+    model_losses: Callable[[], Losses],
+    model_vectors: Callable[[], Mapping[str, Any]],
+) -> BuiltCoreset:
+    """Build `sft_coreset` from the training rows of `sft_dataset`.
+
+    `model_vectors` puts the vectors of all rows into the lake by the model that `embeddings` names, and returns what `keep_vectors` does.
+
+    Raises:
+        DataError: as `select`, or a table is missing or damaged.
+        SettingsError: there are no such embeddings.
+    """
+    check_embeddings(embeddings)
+    embedded: dict[str, int] = {}
+
+    def vectors(texts: Sequence[str]) -> "np.ndarray":
+        if embeddings == TFIDF:
+            return embed(texts, options.seed)
+        made = model_vectors()
+        embedded.update(computed=made["computed"], kept=made["kept"])
+        return kept_vectors(lake, key, made["origin"], texts)
+
+    coreset = choose_coreset(dataset_rows(lake, key), options, model_losses, vectors)
+    return BuiltCoreset(coreset, lake.stage(CORESET_TABLE, key, coreset.table.to_batches(), CORESET), embedded)
 
 
 def _coverage(found: Selection, seed: int) -> dict[str, float] | None:

@@ -42,67 +42,36 @@ def conversation_text(messages: Sequence[Message]) -> str:
     return "\n".join(text for message in messages if message["role"] != "system" for text in message_texts(message, names=True))
 
 
-@dataclass(frozen=True)
-class Space:
-    """Directions fitted to some texts, in which these and others are placed.
+def embed(texts: Sequence[str], seed: int = 0, dimensions: int = DIMENSIONS) -> "np.ndarray":
+    """(n, d ≤ `dimensions`) float32, rows of length one, or zero for a text without words: compare only vectors of one call.
 
-    `columns` (c,) are the hashed features that occur, sorted; `weights` (c,) how rare each is; `directions` (d, c).
+    The directions are fitted to all texts (of many, to a seeded sample), whatever their order. Equal texts get equal vectors.
     """
-
-    columns: "np.ndarray"
-    weights: "np.ndarray"
-    directions: "np.ndarray"
-
-    @property
-    def dimensions(self) -> int:
-        return max(len(self.directions), 1)
-
-    def vectors(self, texts: Sequence[str]) -> "np.ndarray":
-        """(n, d) float32, rows of length one, or zero for a text without a known word. A text's vector depends on no other text."""
-        import numpy as np
-        from sklearn.preprocessing import normalize
-
-        found = np.zeros((len(texts), self.dimensions), dtype=np.float32)
-        if not len(self.directions):
-            return found
-        for start in range(0, len(texts), CHUNK):
-            counts = _counts(texts[start : start + CHUNK])[:, self.columns]
-            np.log(counts.data, out=counts.data)
-            counts.data += 1
-            counts.data *= self.weights[counts.indices]
-            # Sums of floats differ by machine: rounding gives every machine the same vectors.
-            found[start : start + CHUNK] = normalize(normalize(counts) @ self.directions.T).round(5)
-        return found
-
-
-def fit(texts: Sequence[str], seed: int = 0, dimensions: int = DIMENSIONS) -> Space:
-    """The space of these texts (of a seeded sample, if there are many), of at most `dimensions`; give the texts in a defined order."""
     import numpy as np
     from sklearn.decomposition import TruncatedSVD
     from sklearn.feature_extraction.text import TfidfTransformer
+    from sklearn.preprocessing import normalize
     from threadpoolctl import threadpool_limits
 
-    if len(texts) > FITTED_ON:
-        texts = [texts[i] for i in np.sort(np.random.default_rng(seed).choice(len(texts), FITTED_ON, replace=False)).tolist()]
-    nothing = np.zeros(0)
-    if not texts:
-        return Space(nothing.astype(np.int64), nothing, np.zeros((0, 0)))
-    counts = _counts(texts)
+    fitted = sorted(set(texts))
+    if len(fitted) > FITTED_ON:
+        fitted = [fitted[i] for i in np.sort(np.random.default_rng(seed).choice(len(fitted), FITTED_ON, replace=False)).tolist()]
+    counts = _counts(fitted) if fitted else None
     # The SVD's cost is that of its columns, and few texts fill few of them.
-    columns = np.unique(counts.indices)
-    if not len(columns):
-        return Space(nothing.astype(np.int64), nothing, np.zeros((0, 0)))
+    if counts is None or not len(columns := np.unique(counts.indices)):
+        return np.zeros((len(texts), 1), dtype=np.float32)
     tfidf = TfidfTransformer(sublinear_tf=True)
     weighted = tfidf.fit_transform(counts[:, columns])
     # Sums of floats depend on how many threads share them: one.
     with threadpool_limits(1), np.errstate(invalid="ignore"):  # texts all alike have no variance to explain
         svd = TruncatedSVD(max(min(dimensions, *(size - 1 for size in weighted.shape)), 1), random_state=seed).fit(weighted)
-    return Space(columns.astype(np.int64), tfidf.idf_.astype(np.float64), svd.components_.astype(np.float32))
-
-
-def embed(texts: Sequence[str], seed: int = 0, dimensions: int = DIMENSIONS) -> "np.ndarray":
-    """(n, d) float32 in the space of these texts: compare only vectors of one call. Equal texts get equal vectors."""
-    return fit(texts, seed, dimensions).vectors(texts)
+    found = np.zeros((len(texts), len(svd.components_)), dtype=np.float32)
+    directions = svd.components_.astype(np.float32).T
+    for start in range(0, len(texts), CHUNK):
+        placed = tfidf.transform(_counts(texts[start : start + CHUNK])[:, columns]) @ directions
+        # Sums of floats differ by machine: rounding gives every machine the same vectors.
+        found[start : start + CHUNK] = normalize(placed).round(5)
+    return found
 
 
 def _counts(texts: Sequence[str]) -> Any:
@@ -168,7 +137,7 @@ def encoder(name: str, trust_remote_code: bool = False) -> Encoder:
 
 
 def unit(vectors: "np.ndarray") -> "np.ndarray":
-    """(n, d) float32, rows of length one, or zero where they were; rounded as a `Space` rounds."""
+    """(n, d) float32, rows of length one, or zero where they were; rounded as `embed` rounds."""
     import numpy as np
 
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from agent_pipeline.datasets.ledger import read_ledger
+from agent_pipeline.datasets.sft import SFT
 from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.errors import DataError
 from agent_pipeline.ingestion.forgotten import BlockList
@@ -13,7 +14,8 @@ from agent_pipeline.redaction import Redactor
 from agent_pipeline.selection.buffer import Draw, Row, conversation_sha256, draw, remember
 from agent_pipeline.selection.tables import BUFFER, chosen_rows, dataset_rows, read_buffer, read_coreset
 from agent_pipeline.sessions.session import Session
-from agent_pipeline.storage.lake import Lake
+from agent_pipeline.sessions.tables import to_batches
+from agent_pipeline.storage.lake import Lake, StagedTable
 
 
 @dataclass(frozen=True)
@@ -26,9 +28,12 @@ class Night:
 
 @dataclass(frozen=True)
 class Buffer:
-    """The replay buffer after a night. `counts` says what became of each row; `redacted` counts what was found private, by kind."""
+    """The replay buffer after a night, on its way into the lake.
 
-    rows: list[Row]
+    `counts` says what became of each row; `redacted` counts what was found private, by kind.
+    """
+
+    table: StagedTable
     before: int
     forgotten: int
     trained: int
@@ -51,8 +56,8 @@ def night_rows(lake: Lake, key: PartitionKey, ratio: float, sizes: SplitSizes) -
     return Night(rows, draw(read_buffer(lake, key), rows, ratio, held_out(lake, key, sizes), duplicated))
 
 
-def next_buffer(lake: Lake, key: PartitionKey, size: int, sizes: SplitSizes, redactor: Redactor) -> Buffer:
-    """The buffer with the rows that this night trains on.
+def build_buffer(lake: Lake, key: PartitionKey, size: int, sizes: SplitSizes, redactor: Redactor) -> Buffer:
+    """Build `replay_buffer` with the rows that this night trains on.
 
     Memory holds the old buffer and the new rows that may enter it.
 
@@ -72,7 +77,8 @@ def next_buffer(lake: Lake, key: PartitionKey, size: int, sizes: SplitSizes, red
     if missing := set(chosen) - set(current):
         raise DataError(f"{len(missing)} chosen rows of {key} are no longer in sft_dataset: materialize sft_coreset again.")
     rows, counts = remember(before, current, chosen, in_store, held_out(lake, key, sizes), size)
-    return Buffer(rows, len(stored), len(stored) - len(before), len(chosen), counts, redacted)
+    table = lake.stage(BUFFER, key, to_batches(rows, SFT), SFT)
+    return Buffer(table, len(stored), len(stored) - len(before), len(chosen), counts, redacted)
 
 
 def held_out(lake: Lake, key: PartitionKey, sizes: SplitSizes) -> Callable[[Row], bool]:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from agent_pipeline.config.assets import ASSETS, AdapterConfig, JudgingConfig
+from agent_pipeline.config.assets import ASSETS, AdapterConfig
 from agent_pipeline.config.checks import problems, unknown_agents
 from agent_pipeline.config.overrides import overrides
 from agent_pipeline.config.presets import PRESETS
@@ -13,6 +13,7 @@ from agent_pipeline.config.resolution import THIS_RUN, fingerprint, resolve
 from agent_pipeline.config.saving import save
 from agent_pipeline.config.settings import load_settings
 from agent_pipeline.errors import SettingsError
+from agent_pipeline.judging.panel import JudgingOptions
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.training.config import TrainingConfig
 
@@ -58,7 +59,7 @@ def test_a_variable_beats_the_file_and_is_named(toml, monkeypatch: pytest.Monkey
     toml(TREE)
     monkeypatch.setenv("AGENT_PIPELINE_ASSETS__SFT_ADAPTER__LORA_R", "3")
     monkeypatch.setenv("AGENT_PIPELINE_ASSETS__JUDGED_SESSIONS__MEASURES", "ended_with_answer, called_tool('a', times=2)")
-    adapter, judging = resolve(load_settings(), AdapterConfig), resolve(load_settings(), JudgingConfig)
+    adapter, judging = resolve(load_settings(), AdapterConfig), resolve(load_settings(), JudgingOptions)
     assert (adapter.options.lora_r, adapter.origins["lora_r"]) == (3, "AGENT_PIPELINE_ASSETS__SFT_ADAPTER__LORA_R")
     assert judging.options.measures == ["ended_with_answer", "called_tool('a', times=2)"]
 
@@ -136,7 +137,7 @@ def test_saved_values_hold_from_then_on_and_comments_stay(toml) -> None:
     text, settings = path.read_text(encoding="utf-8"), load_settings()
     assert "lora_r = 16   # this one needs more" in text and "[assets.sft_adapter]  # all agents" in text
     assert resolve(settings, AdapterConfig, SUPPORT).options.lora_r == 16 and resolve(settings, AdapterConfig, INTERN).options.lora_r == 6
-    assert resolve(settings, JudgingConfig, SUPPORT).options.when_unjudged == "measures"
+    assert resolve(settings, JudgingOptions, SUPPORT).options.when_unjudged == "measures"
     assert settings.assets["multi_task_dataset"] == {"huggingface": True}
 
 

@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from agent_pipeline.datasets.build import SplitError, build, build_preferences, build_sft
-from agent_pipeline.datasets.cards import Publication
+from agent_pipeline.datasets.build import Kind, SplitError, build, build_preferences, build_sft
 from agent_pipeline.datasets.curated import ASSET
 from agent_pipeline.datasets.preferences import why_no_pairs
 from agent_pipeline.datasets.publishing import ConversationFileOptions, FileOptions, publish_again
@@ -41,9 +40,8 @@ def test_a_data_set_with_one_task_in_two_splits_replaces_nothing_and_publishes_n
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     rows = list(sft_rows(rows_of(session("a", [user("x"), says("y")]), session("b", [user("x"), says("z")])), ALL_TRAIN))
     rows[1]["split"] = "test"
-    publication = Publication(asset="sft_dataset", partition=str(KEY), agents=[str(KEY)], description="", task="")
     with pytest.raises(SplitError) as error:
-        build(lake, KEY, SFT, "messages", rows, {}, publication)
+        build(lake, KEY, Kind("sft_dataset", SFT, "messages", "", ""), rows, {}, [])
     assert error.value.overlaps["task_key"] and not error.value.overlaps["session_id"]
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 

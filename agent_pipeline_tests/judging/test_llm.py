@@ -289,37 +289,6 @@ def test_a_session_too_long_is_not_asked_about_and_not_cut(judging):
     assert not server.requests and judge.client.counts == {TOO_LONG: 1}
 
 
-# Two sessions
-
-
-def better(prefers: Callable[[str, str], str]) -> Callable[[dict[str, Any], int], Any]:
-    """An endpoint that compares the first user messages of the first and of the second session."""
-
-    def answer(request, number):
-        texts = [json.loads(line)["content"] for line in request["messages"][0]["content"].splitlines() if line.startswith('{"content"')]
-        return says(json.dumps({"reason": "r", "better": prefers(texts[0], texts[2])}))
-
-    return answer
-
-
-@pytest.mark.parametrize(
-    ("prefers", "expected"),
-    [
-        (lambda first, second: "first" if first > second else "second", "b"),
-        (lambda first, second: "first" if first < second else "second", "a"),
-        (lambda first, second: "first", "tie"),
-        (lambda first, second: "second", "tie"),
-        (lambda first, second: "tie", "tie"),
-        (lambda first, second: "tie" if first < second else "first", "tie"),
-        (lambda first, second: "neither" if first < second else "first", None),
-    ],
-)
-def test_two_sessions_are_compared_in_both_orders_and_a_favoured_place_is_a_tie(judging, prefers, expected):
-    with endpoint(better(prefers)) as server:
-        assert judging(server.url).compare(about("one"), about("two")).better == expected
-    assert len(server.requests) == 2 and server.requests[0]["messages"] != server.requests[1]["messages"]
-
-
 # The panel
 
 

@@ -3,8 +3,8 @@
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from threadpoolctl import threadpool_limits
 
-from agent_pipeline.selection import clusters
 from agent_pipeline.selection.clusters import apportion, cluster, farthest, nearest_distance, neighbourhood, outliers
 
 
@@ -39,11 +39,20 @@ def test_the_distance_to_the_nearest_is_the_plain_one():
     assert np.allclose(nearest_distance(vectors, vectors[:40]), plain, atol=2e-3)
 
 
-def test_clusters_do_not_depend_on_the_number_of_threads(monkeypatch):
+def test_neither_clusters_nor_neighbours_depend_on_the_number_of_threads():
     vectors = cloud(9000, 16, 1)
-    found = cluster(vectors, 30, 0)
-    monkeypatch.setattr(clusters, "cores", lambda: 1)
-    assert np.array_equal(cluster(vectors, 30, 0).labels, found.labels)
+
+    def found(threads: int) -> tuple:
+        with threadpool_limits(threads):
+            return cluster(vectors, 30, 0)[:2], neighbourhood(vectors, 0), nearest_distance(vectors, vectors[:40])
+
+    assert all(map(np.array_equal, found(1), found(2)))
+
+
+def test_a_neighbourhood_is_the_mean_similarity_to_the_five_nearest_others():
+    vectors = cloud(60, 5, 2)
+    similar = vectors @ vectors.T - 9 * np.eye(60)
+    assert np.allclose(neighbourhood(vectors, 0), np.sort(similar)[:, -5:].mean(axis=1), atol=2e-5)
 
 
 def test_a_row_is_no_neighbour_of_itself_and_the_strange_are_alone():

@@ -9,7 +9,7 @@ from agent_pipeline.errors import DataError, SettingsError
 from agent_pipeline.selection import coresets
 from agent_pipeline.selection.coresets import Choice, CoresetOptions, choose_coreset
 from agent_pipeline.selection.coverage import coverage
-from agent_pipeline.selection.embeddings import conversation_text, embed, fit
+from agent_pipeline.selection.embeddings import conversation_text, embed
 from agent_pipeline.selection.pool import DESCRIPTIONS, Pool, Ranking, Reason, Strategy, candidate
 from agent_pipeline.selection.strategies import STRATEGIES, strategy
 
@@ -241,11 +241,10 @@ def test_noise_is_hardly_chosen_by_diversity_and_hybrid():
     assert noise["diversity"] <= 0.01 and noise["hybrid"] <= 0.01 and noise["loss_topk"] == 0.4, "what the warning says"
 
 
-def test_a_space_places_a_text_the_same_with_others_or_alone():
+def test_a_text_is_placed_the_same_whatever_the_order_and_without_words_nowhere():
     texts = [f"{TOPICS[i % 4]} {i}" for i in range(50)]
-    space = fit(texts)
-    assert np.array_equal(space.vectors(texts)[7:8], space.vectors(texts[7:8])) and not space.vectors(["zzz", ""]).any()
-    assert fit([]).vectors(["a"]).shape == fit(["", ""]).vectors(["a"]).shape == (1, 1)
+    assert np.array_equal(embed(texts)[::-1], embed(texts[::-1])) and not embed([*texts, "..."])[-1].any()
+    assert embed([]).shape == (0, 1) and embed(["", "..."]).shape == (2, 1)
 
 
 def test_tools_and_tasks_of_the_chosen_are_counted_and_nothing_is_embedded_for_a_figure():

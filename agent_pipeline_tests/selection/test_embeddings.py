@@ -9,7 +9,7 @@ from agent_pipeline.errors import ModelError, SettingsError
 from agent_pipeline.keys import parse_key
 from agent_pipeline.selection import embeddings
 from agent_pipeline.selection.embeddings import check_embeddings, encoder
-from agent_pipeline.selection.vectors import KeptEmbeddings
+from agent_pipeline.selection.vectors import keep_vectors, kept_vectors
 from agent_pipeline.storage.lake import Lake
 
 KEY = parse_key("shop/support")
@@ -78,8 +78,9 @@ def test_a_night_asks_the_model_only_of_texts_that_are_new_and_another_revision_
         asked = []
         model = encoder(f"model2vec:{folder}")
         recording = embeddings.Encoder(model.origin, lambda new: asked.extend(new) or model.vectors(new))
-        kept = KeptEmbeddings(lake, KEY, encoder=recording)
-        return kept(texts), asked, kept.counts
+        counts = keep_vectors(lake, KEY, recording, texts)
+        assert lake.open("embeddings", KEY).metadata.num_rows == len(set(texts)), "what is forgotten does not stay"
+        return kept_vectors(lake, KEY, model.origin, texts), asked, counts
 
     first, asked, counts = night(TEXTS[:2])
     assert asked == TEXTS[:2] and counts["computed"] == 2 and first.shape == (2, 8)
@@ -90,7 +91,8 @@ def test_a_night_asks_the_model_only_of_texts_that_are_new_and_another_revision_
     monkeypatch.undo()
     (folder / "config.json").write_text((folder / "config.json").read_text() + "\n")
     assert night(TEXTS)[1] == TEXTS
-    assert KeptEmbeddings(lake, KEY)(TEXTS).shape == (3, 2) and night(TEXTS)[1] == TEXTS, "spaces must not mix"
+    lake.table("embeddings", KEY).write_bytes(b"half a file")
+    assert night(TEXTS)[1] == TEXTS and night(TEXTS[1:])[0].shape == (2, 8)
 
 
 def test_a_model_of_the_hub_is_taken_from_its_cache_and_known_by_its_commit(static, tmp_path, monkeypatch):

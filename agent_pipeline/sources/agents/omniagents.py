@@ -3,6 +3,7 @@
 `OMNIAGENTS_HOME` moves the tree, and `OMNIAGENTS_HISTORY_DB` names one `sessions.db`; either may be given as the store.
 """
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -144,3 +145,11 @@ class OmniagentsSource(ItemStore):
                 add_note(self.notes, f"{path} has no table analysis(group_id, judgment): no session of {path.stem} is judged.")
                 return {}
             return {str(group): clean_text(judgment) for group, judgment in connection.execute(_VERDICTS)}
+
+
+def own_store() -> str:
+    """Where omniagents keeps its sessions by its own variables: the store of whoever sets none."""
+    named = {name: os.environ.get(f"OMNIAGENTS_{name}", "") for name in ("HISTORY_BACKEND", "HISTORY_URL", "HISTORY_DB", "HOME")}
+    if named["HISTORY_BACKEND"].lower() in ("postgres", "postgresql") and named["HISTORY_URL"]:
+        return named["HISTORY_URL"]
+    return named["HISTORY_DB"] or named["HOME"] or "~/.omniagents"
