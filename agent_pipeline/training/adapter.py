@@ -20,7 +20,7 @@ from agent_pipeline.selection.buffer import checked_ratio, due
 from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.training import checkpoints
 from agent_pipeline.training.base_model import BaseModel
-from agent_pipeline.training.config import Training, TrainingConfig, probe_device
+from agent_pipeline.training.config import Device, Training, TrainingConfig, training_device
 from agent_pipeline.training.encoding import EncodedRow, encode_rows
 from agent_pipeline.training.identity import trained_from
 from agent_pipeline.training.loading import load_model
@@ -86,7 +86,7 @@ def train_adapter(
     work_dir = out_dir / "checkpoints"
     checkpoint = checkpoints.prepare(work_dir, identity)
 
-    device = probe_device()
+    device = training_device(config.precision)
     tokens, classes = weighed(encoded, config.decision_weight, config.balance_classes)
     model = load_model(base, device)
     held = _Heldout(tokenizer, heldout, config, progress)
@@ -95,7 +95,7 @@ def train_adapter(
     trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     report = {
         "identity": identity,
-        **trained_report(trainer, base, template, config),
+        **trained_report(trainer, base, template, config, device),
         "rows": counts,
         **({"replay": replay} if replayed else {}),
         "row_ids": [row.row_id for row in encoded],
@@ -107,13 +107,14 @@ def train_adapter(
     return finished(report, out_dir, work_dir) | run_figures(trainer, checkpoint, began)
 
 
-def trained_report(trainer: "Trainer", base: BaseModel, template: TrainingTemplate, config: Training) -> dict[str, Any]:
+def trained_report(trainer: "Trainer", base: BaseModel, template: TrainingTemplate, config: Training, device: Device) -> dict[str, Any]:
     """What every report says of a training: from what, how, and how it went."""
     history = [{key: entry[key] for key in LOGGED if key in entry} for entry in trainer.state.log_history if "loss" in entry]
     return {
         "base": {"name": base.name, "revision": base.revision},
         "template": {key: value for key, value in asdict(template).items() if key != "jinja"},
         "config": config.model_dump(),
+        "device": str(device),
         "steps": trainer.state.global_step,
         "loss_first": history[0]["loss"],
         "loss_last": history[-1]["loss"],

@@ -16,7 +16,7 @@ from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.training import checkpoints
 from agent_pipeline.training.adapter import finished, run_figures, save_trained, token_counts, trained_report
 from agent_pipeline.training.base_model import BaseModel
-from agent_pipeline.training.config import DpoTraining, KtoTraining, PreferenceTraining, probe_device
+from agent_pipeline.training.config import DpoTraining, KtoTraining, PreferenceTraining, training_device
 from agent_pipeline.training.decisions import probes
 from agent_pipeline.training.loading import load_model
 from agent_pipeline.training.preferences import Encode, Row, encode_pairs, encode_sessions, log_probs, with_reference
@@ -117,7 +117,7 @@ def train_preferences(
     identity = sha256_of(preference_origin(method, rows, select, base, reference, config))
     work_dir = out_dir / "checkpoints"
     checkpoint = checkpoints.prepare(work_dir, identity)
-    device = probe_device()
+    device = training_device(config.precision)
     model = load_model(base, device, adapter_dir, trainable=True)
     examples = with_reference(model, encoded.rows, progress)
     held = with_reference(model, of.encode(tokenizer, heldout, config.max_length, silent).rows)
@@ -151,7 +151,7 @@ def train_preferences(
         "identity": identity,
         "method": method,
         "reference": reference,
-        **trained_report(trainer, base, template, config),
+        **trained_report(trainer, base, template, config, device),
         "rows": encoded.counts,
         "row_ids": [example.row_id for example in examples],
         "kinds": {kind: {"rows": count} for kind, count in sorted(Counter(each.kind for each in examples).items())},

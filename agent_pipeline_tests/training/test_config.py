@@ -3,7 +3,8 @@
 import pytest
 
 from agent_pipeline.errors import SettingsError
-from agent_pipeline.training.config import STORED_TOKENS, TrainingConfig, probe_device
+from agent_pipeline.training import config
+from agent_pipeline.training.config import STORED_TOKENS, TrainingConfig, probe_device, training_device
 
 
 @pytest.mark.parametrize(
@@ -39,6 +40,14 @@ def test_modules_are_all_linear_or_names():
     assert TrainingConfig(target_modules="q_proj, v_proj").modules == ["q_proj", "v_proj"]
 
 
-def test_a_cpu_trains_in_float32():
-    device = probe_device()
-    assert device.name != "cpu" or not device.bf16
+def test_a_cpu_measures_in_float32_and_trains_in_the_type_that_it_multiplies_faster(monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert str(probe_device()) == "cpu float32"
+    for speedup, chosen in ((2.4, "bfloat16"), (0.1, "float32")):
+        monkeypatch.setattr(config, "bf16_speedup", lambda speedup=speedup: speedup)
+        assert str(training_device("auto")) == f"cpu {chosen}"
+    assert str(training_device("float32")) == "cpu float32" and str(training_device("bfloat16")) == "cpu bfloat16"
+
+
+def test_the_speed_of_bfloat16_is_measured():
+    assert 0 < config.bf16_speedup() < 100

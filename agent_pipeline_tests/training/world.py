@@ -19,7 +19,9 @@ TOOL = {
         },
     },
 }
-TRAINING = TrainingConfig(epochs=4, learning_rate=4e-3, batch_size=4, gradient_accumulation=1, max_length=512, checkpoint_steps=4, lora_r=8)
+TRAINING = TrainingConfig(
+    epochs=4, learning_rate=4e-3, batch_size=4, gradient_accumulation=1, max_length=512, checkpoint_steps=4, lora_r=8, precision="float32"
+)
 
 
 def call(name: str, arguments: dict[str, Any], call_id: str = "call00001") -> dict[str, Any]:
