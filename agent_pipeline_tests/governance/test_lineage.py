@@ -38,14 +38,14 @@ from agent_pipeline.judging.context import EvaluationContext
 from agent_pipeline.judging.llm import LlmJudge
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.redaction import RedactionOptions
-from agent_pipeline.selection.vectors import SPACE, VECTORS
+from agent_pipeline.selection.vectors import OLD_SPACE, VECTORS
 from agent_pipeline.sessions.session import Session, sha256_of
 from agent_pipeline.sessions.tables import CURATED, JUDGED, row_session, session_row, to_batches, to_rows, to_table
 from agent_pipeline.sources.base import TraceSource
 from agent_pipeline.storage.lake import MANIFEST, Artifact, Lake
 from agent_pipeline.training.identity import rows_made_from
 from agent_pipeline_tests.defs.conftest import DATA_ASSETS, SAMPLE, Bench
-from agent_pipeline_tests.judging.endpoint import endpoint, says, verdict
+from agent_pipeline_tests.judging.endpoint import endpoint, verdict
 
 KEY, OTHER = PartitionKey("shop", "support"), PartitionKey("shop", "billing")
 OPTIONS = ReadingOptions(redaction=RedactionOptions(enabled=False))
@@ -116,7 +116,7 @@ def make_lake(root: Path, sessions: Sequence[Session], key: PartitionKey = KEY, 
             form = "openai" if openai and schema is SFT else "conversational"
             facts = {"description": "A test.", "task": "text-generation", "huggingface": True, "table_sha256": staged.sha256}
             publish(lake, Publication(asset=asset, partition=str(key), agents=[str(key)], format=form, **facts))
-    for asset in (SPACE, VECTORS):
+    for asset in (OLD_SPACE, VECTORS):
         lake.stage(asset, key, to_table([{"text": "of all"}], pa.schema([("text", pa.string())])).to_batches(), pa.schema([("text", pa.string())])).commit()  # fmt: skip  # noqa: E501
     add_models(lake, key, sft)
     return lake
@@ -153,7 +153,7 @@ def everything(lake: Lake, but: str = "") -> dict[str, list[dict]]:
     """The rows of every table, without one session's and without what may name it."""
     found = {}
     for file in lake.files():
-        if file.kind == "tables" and file.path.suffix == ".parquet" and file.asset not in (SEEN, FORGOTTEN, LEDGER, SPACE, VECTORS):
+        if file.kind == "tables" and file.path.suffix == ".parquet" and file.asset not in (SEEN, FORGOTTEN, LEDGER, OLD_SPACE, VECTORS):
             rows = to_rows(lake.open(file.asset, file.key).iter_batches())
             free = ("parent_session_id", "duplicate_of", "task_key", "case_id")
             mine = [row for row in rows if but not in (row["session_id"], row.get("rejected_session_id"))]
@@ -272,7 +272,7 @@ def test_a_forgotten_session_is_in_no_file_any_more_and_all_others_are_as_they_w
     assert everything(lake, but="gone") == before
     assert {asset: lake.open(asset, KEY).metadata.num_rows for asset in rows} == {asset: count - 1 for asset, count in rows.items()}
     assert found.partitions == ["*"] and found.side_chains == ["child"] and not found.same_content
-    assert not any(lake.has(cache, KEY) for cache in (SPACE, VECTORS, SEEN))
+    assert not any(lake.has(cache, KEY) for cache in (OLD_SPACE, VECTORS, SEEN))
     assert {row["parent_session_id"] for row in rows_of(lake, "sessions")} == {None, alias("gone")}
     for asset in ("sft_adapter", "evaluation", "gguf_export", "ollama_model"):
         assert lake.latest(asset, KEY)  # whole: the sizes in its manifest are those of its files
@@ -491,17 +491,15 @@ def test_what_the_language_model_said_of_it_leaves_the_judges_cache(lake: Lake, 
 def test_the_judge_notes_of_each_answer_whom_it_is_about(lake: Lake, tmp_path: Path) -> None:
     path = tmp_path / "judge.sqlite"
     gone, plain = (EvaluationContext.of(conversation(name, f"said {name}")) for name in ("gone", "plain"))
-    better = says('{"reason": "shorter", "better": "first"}')
     with (
-        endpoint(lambda request, number: better if "a tie" in str(request) else verdict()) as server,
+        endpoint(lambda request, number: verdict()) as server,
         LlmJudge(LlmClient(Endpoint(url=server.url, model="m"), Limits(), path)) as judge,
     ):
-        judge.opinion(gone).result()
-        judge.opinion(plain).result()
-        judge.compare(gone, plain)
-    found = forget(lake, "gone", judge_cache=path)
-    assert (found.judge_answers, found.unclear_answers) == (3, 0)
-    assert forget(lake, "plain", judge_cache=path).judge_answers == 1
+        for each in (gone, plain):
+            judge.opinion(each).result()
+    for name in ("gone", "plain"):
+        found = forget(lake, name, judge_cache=path)
+        assert (found.judge_answers, found.unclear_answers) == (1, 0)
 
 
 def test_the_block_list_holds_no_id_and_no_more_than_that_it_is_one(lake: Lake) -> None:
