@@ -8,6 +8,7 @@ import sys
 import typer
 
 from agent_pipeline.cli import champions, checking, governing, running, stores
+from agent_pipeline.cli.compare import compare
 from agent_pipeline.cli.play import play
 from agent_pipeline.errors import PipelineError, disk_sentence
 
@@ -29,6 +30,7 @@ for command in (
     stores.status,
     stores.explain,
     play,
+    compare,
     governing.forget,
     running.demo,
     running.dev,

@@ -24,6 +24,7 @@ def materialize(
     select: str = "*",
     settings: Sequence[str] = (),
     fresh: bool = False,
+    job_name: str = RETRAIN,
 ) -> dg.ExecuteInProcessResult:
     """Run the selected assets (Dagster's selection syntax) of a partition, with `asset.setting=value` (or `setting=value`) texts.
 
@@ -42,11 +43,11 @@ def materialize(
         where = ", ".join(map(str, workspace.settings().stores))
         raise PartitionError(f"The store {where} has no partition {key}: it has {known}.")
     instance.add_dynamic_partitions(AGENTS.name or "", [str(each) for each in ([key] if key else partitions)])
-    job = defs.resolve_job_def(RETRAIN if key else MIX)
+    job = defs.resolve_job_def(job_name if key else MIX)
     selected = selected_assets(defs, job, select)
     values = overrides(settings, selected)
     tags = {**LOCATION_TAGS, **set_tags([f"{asset}.{name}" for asset, group in values.items() for name in group])}
-    if key and selected == {asset.to_user_string() for asset in job.asset_layer.executable_asset_keys}:
+    if key and job.name == RETRAIN and selected == {asset.to_user_string() for asset in job.asset_layer.executable_asset_keys}:
         version = workspace.versions(source).of(key).version
         tags |= version_tags(version, fingerprint(workspace.settings(), key, values), source.reader_versions())
     if fresh:

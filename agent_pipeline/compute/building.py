@@ -9,8 +9,11 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from agent_pipeline.compute.registry import Params, Result, Task
+from agent_pipeline.config.settings import Settings
+from agent_pipeline.datasets.multi_task import ASSET as MIXED
 from agent_pipeline.errors import DataError
 from agent_pipeline.keys import PartitionKey, parse_key
+from agent_pipeline.selection.tables import dataset_rows
 from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.storage.lake import MANIFEST, Artifact, Lake
 
@@ -18,6 +21,25 @@ from agent_pipeline.storage.lake import MANIFEST, Artifact, Lake
 def asked_lake(params: Params) -> tuple[Lake, PartitionKey]:
     """The lake of the process that asked for the task, and the partition that it asked for."""
     return Lake(params["lake"], Path(params["cache"]), params.get("lake_options")), parse_key(params["partition"])
+
+
+def asked_of(settings: Settings, key: PartitionKey) -> Params:
+    """What every task needs to know of the settings; the counterpart of `asked_lake`."""
+    return {
+        "partition": str(key),
+        "lake": settings.lake_url,
+        "lake_options": settings.lake_options,
+        "cache": str(settings.cache_path),
+        "trust_remote_code": settings.trust_remote_code,
+        "llama_cpp": settings.llama_cpp_path,
+        "split": settings.split.model_dump(),
+    }
+
+
+def asked_rows(params: Params) -> list[dict[str, Any]]:
+    """The rows of the split `train` that the task is about: the partition's own, or with `mix` those of several agents."""
+    lake, key = asked_lake(params)
+    return list(dataset_rows(lake, None, dataset=MIXED) if params.get("mix") else dataset_rows(lake, key))
 
 
 def find_artifact(params: Params, reference: dict[str, str]) -> Artifact:

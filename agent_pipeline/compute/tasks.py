@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from agent_pipeline.compute.building import asked_lake, build, find_artifact
+from agent_pipeline.compute.building import asked_lake, asked_rows, build, find_artifact
 from agent_pipeline.compute.registry import TASKS, Params, Result, task
 from agent_pipeline.errors import DataError
 from agent_pipeline.progress import Progress, silent
@@ -32,7 +32,7 @@ def losses(params: Params, progress: Progress = silent) -> Result:
     """The base model's mean loss on each training row's assistant tokens (null: no such token), and how many tokens those are."""
     from agent_pipeline.training.losses import row_losses
 
-    rows = list(dataset_rows(*asked_lake(params)))
+    rows = asked_rows(params)
     by_id = dict(zip((row["row_id"] for row in rows), row_losses(rows, _base(params), progress=progress), strict=True))
     return {
         "losses": {row_id: each.loss for row_id, each in by_id.items()},
@@ -52,20 +52,23 @@ def embed(params: Params, progress: Progress = silent) -> Result:
     else:
         model = encoder(params["embeddings"], params["trust_remote_code"])
     lake, key = asked_lake(params)
-    return keep_vectors(lake, key, model, [conversation_text(row["messages"]) for row in dataset_rows(lake, key)])
+    return keep_vectors(lake, key, model, [conversation_text(row["messages"]) for row in asked_rows(params)])
 
 
 @task(version=4, libraries=(*MODELS, "trl"))
 def train(params: Params, progress: Progress = silent) -> Result:
-    """A LoRA adapter from the rows of the `train` split that the coreset chose, and from rows of earlier nights (`replay`)."""
+    """A LoRA adapter from the rows of the `train` split that `sft_coreset` chose, or the artifact `coreset` of a comparison, and from rows
+    of earlier nights (`replay`)."""
     from agent_pipeline.datasets.splits import SplitSizes
     from agent_pipeline.selection.replay import night_rows
+    from agent_pipeline.selection.tables import picked_rows
     from agent_pipeline.training.adapter import train_adapter
     from agent_pipeline.training.config import TrainingConfig
     from agent_pipeline.training.templates import load_tokenizer
 
     lake, key = asked_lake(params)
-    night = night_rows(lake, key, params["replay_ratio"], SplitSizes(**params["split"]))
+    chosen = picked_rows(asked_rows(params), find_artifact(params, params["coreset"]).path) if "coreset" in params else None
+    night = night_rows(lake, key, params["replay_ratio"], SplitSizes(**params["split"]), chosen)
     rows, replayed, config = night.rows, night.replay.rows, TrainingConfig(**params["config"])
     base = _base(params)
     _, template = load_tokenizer(base.path, base.trust_remote_code)
@@ -177,13 +180,15 @@ def export(params: Params, progress: Progress = silent) -> Result:
 
 @task(version=4, libraries=(*MODELS, "xllamacpp"))
 def episodes(params: Params, progress: Progress = silent) -> Result:
-    """The held-out tasks, played in the agent's world by the exported model (or the adapter in memory) and by its base model."""
+    """The held-out tasks, played in the agent's world by the exported model (or the adapter in memory) and, unless it plays `alone`, by its
+    base model."""
     from agent_pipeline.compute.playing import gguf_player, memory_player, play_all, tasks_to_play, world_source
     from agent_pipeline.evaluation.episode_report import write
     from agent_pipeline.evaluation.heldout import heldout_rows, recorded_sessions
 
     lake, key = asked_lake(params)
-    rows, adapter, config, world = heldout_rows(lake, key), find_artifact(params, params["adapter"]), params["config"], params["world"]
+    rows, adapter = heldout_rows(lake, key, params.get("held_out", "test")), find_artifact(params, params["adapter"])
+    config, world, alone = params["config"], params["world"], params.get("alone", False)
     base, exported = _base_of(params, adapter), params["gguf_export"] and find_artifact(params, params["gguf_export"])
     recorded = recorded_sessions(lake, key, {row["task_key"] for row in rows})
     tasks = tasks_to_play(world, rows, config["max_tasks"], config["fresh_tasks"], config["fresh_seed"])
@@ -194,13 +199,14 @@ def episodes(params: Params, progress: Progress = silent) -> Result:
         "world_sha256": world_source(world),
         "config": config,
         "recorded_sha256": sha256_of(recorded),
+        **({"alone": True} if alone else {}),
         **rows_made_from(rows),
     }
     limits = (config["max_new_tokens"], config["max_length"])
     rounds = (config["max_turns"], config["trials"])
 
     def make(folder: Path) -> dict[str, Any]:
-        others = {"base": memory_player(base, adapter.path, None, *limits)}
+        others = {} if alone else {"base": memory_player(base, adapter.path, None, *limits)}
         if not exported:
             players = {"model": memory_player(base, adapter.path, adapter.path, *limits), **others}
             report, played = play_all(world, tasks, players, recorded, *rounds, progress=progress)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from agent_pipeline.compute.tasks import TASKS
+from agent_pipeline.compute.methods import TASKS
 from agent_pipeline.errors import PipelineError, disk_sentence
 from agent_pipeline.progress import throttled
 

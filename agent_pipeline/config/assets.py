@@ -7,6 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from agent_pipeline.config.methods import QUICK
 from agent_pipeline.datasets.preferences import Strategy
 from agent_pipeline.datasets.publishing import ConversationFileOptions, FileOptions
 from agent_pipeline.evaluation.promotion import Policy as PromotionPolicy
@@ -218,6 +219,26 @@ class EpisodesConfig(Options):
     max_length: int = Field(default=2048, ge=16, description="Longest conversation, in tokens.")
 
 
+class ComparisonConfig(Options):
+    """Which methods are compared, how often each is trained, and on what all are measured."""
+
+    methods: list[str] = Field(
+        default=list(QUICK),
+        description="Their ids: those of MethodRegistry, and those of [methods]. The first, or A_baseline, is the reference.",
+    )
+    seeds: int = Field(default=3, ge=1, description="Trainings of each method; with one, no difference can be told from noise.")
+    coreset_size: int = Field(
+        default=0, ge=0, description="Rows of a coreset method that names no target_size; 0: half of the training rows, at most 1,000."
+    )
+    split: Literal["select", "test"] = Field(
+        default="select", description="Whose turns and tasks measure; who chooses a method by test has no clean measurement left."
+    )
+    settings: list[str] = Field(
+        default=[],
+        description="asset.setting=value, for every method and below its own: of sft_coreset, the adapters, evaluation and episodes.",
+    )
+
+
 ASSETS: dict[str, type[Options]] = {
     "sessions": SessionsConfig,
     "judged_sessions": JudgingOptions,
@@ -237,5 +258,6 @@ ASSETS: dict[str, type[Options]] = {
     "champion": ChampionConfig,
     "ollama_model": OllamaConfig,
     "episodes": EpisodesConfig,
+    "method_comparison": ComparisonConfig,
 }
 """The options of every asset that has any."""

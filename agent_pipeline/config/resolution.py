@@ -23,6 +23,8 @@ RunValues = Mapping[str, Mapping[str, Any]]
 THIS_RUN = "this run"
 POOLED = "multi_task_dataset"
 """The asset of all agents together, which no agent's run makes."""
+NOT_NIGHTLY = (POOLED, "method_comparison")
+"""Assets that no night makes: a changed setting of theirs is nothing new to train for."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,7 @@ def fingerprint(settings: Settings, key: PartitionKey, run: RunValues | None = N
         SettingsError: a setting is wrong, or the agent's file of tools cannot be read.
     """
     run = run or {}
-    assets = {name: resolve(settings, options, key, run.get(name)).options for name, options in ASSETS.items() if name != POOLED}
+    assets = {name: resolve(settings, options, key, run.get(name)).options for name, options in ASSETS.items() if name not in NOT_NIGHTLY}
     reading = asdict(settings.reading(key))
     del reading["repair"]  # a setting of the asset `sessions`
     judge = settings.judge.model_dump(include={"endpoint", "model", "parameters", "max_characters"})

@@ -11,7 +11,7 @@ import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_validator
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -22,6 +22,7 @@ from pydantic_settings import (
 )
 
 from agent_pipeline.config.assets import ASSETS, EMBEDDED_BASE_MODEL
+from agent_pipeline.config.methods import AssetValues, Chain, MethodSettings
 from agent_pipeline.datasets.mixing import Strategy
 from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.errors import PartitionError, SettingsError
@@ -33,11 +34,11 @@ from agent_pipeline.redaction.kinds import KINDS
 from agent_pipeline.sources import Location, parse_location
 from agent_pipeline.sources.agents.omniagents import own_store
 from agent_pipeline.storage.lake import Artifact, Lake
-from agent_pipeline.training.chain import Step, candidate, checked_chain
+from agent_pipeline.training.chain import Step, candidate
 
 PREFIX = "AGENT_PIPELINE_"
 _NOT_SETTINGS = {"CONFIG", "REAL_TRACES"}
-_NESTED = {"SPLIT", "AGENTS", "REDACTION", "JUDGE", "MIXING", "ASSETS"}
+_NESTED = {"SPLIT", "AGENTS", "METHODS", "REDACTION", "JUDGE", "MIXING", "ASSETS"}
 
 
 class Section(BaseModel):
@@ -47,8 +48,6 @@ class Section(BaseModel):
 
 
 Preset = Literal["", "smoke", "cpu", "gpu"]
-AssetValues = dict[str, dict[str, Any]]
-Chain = Annotated[list[Step], AfterValidator(checked_chain)]
 
 
 class AgentSettings(Section):
@@ -145,6 +144,7 @@ class Settings(BaseSettings):
     preset: Preset = Field(default="", description="Settings of assets for a purpose, below those of [assets]: smoke, cpu or gpu.")
     assets: AssetValues = Field(default={}, description="Settings of the assets of all agents, by asset.")
     agents: dict[str, AgentSettings] = {}
+    methods: dict[str, MethodSettings] = Field(default={}, description="Methods of your own for method_comparison, by their ids.")
 
     _variables: dict[str, Any] = PrivateAttr(default={})
     """What the environment sets, as a tree; set by load_settings."""
@@ -320,6 +320,7 @@ def _refuse_unknown_variables() -> None:
 def _check_assets(settings: Settings, file: Path | None) -> None:
     """Every name and value of the assets' settings, for all agents and for each."""
     tables = {"assets": settings.assets} | {f'agents."{key}".assets': agent.assets for key, agent in settings.agents.items()}
+    tables |= {f"methods.{name}.assets": method.assets for name, method in settings.methods.items()}
     for table, assets in tables.items():
         for asset, values in assets.items():
             if asset not in ASSETS:

@@ -1,15 +1,20 @@
-"""The jobs: the whole graph of a partition, from its sessions to its model; and the mix of all agents, which has no partition."""
+"""The jobs: the whole graph of a partition, from its sessions to its model; the mix of all agents, which has no partition; a comparison."""
 
 import dagster as dg
 
-RETRAIN, MIX = "retrain", "mix"
+RETRAIN, MIX, COMPARE = "retrain", "mix", "compare_methods"
 
 _OF_ALL_AGENTS = dg.AssetSelection.assets("multi_task_dataset")
+_COMPARISON = dg.AssetSelection.assets("method_comparison")
 
 retrain = dg.define_asset_job(
     RETRAIN,
-    selection=dg.AssetSelection.all() - _OF_ALL_AGENTS,
+    selection=dg.AssetSelection.all() - _OF_ALL_AGENTS - _COMPARISON,
     description="Everything of one agent: read, judge, curate, build datasets, select, train, evaluate, export.",
 )
 
 mix = dg.define_asset_job(MIX, selection=_OF_ALL_AGENTS, description="One data set of several agents, by the weights of the settings.")
+
+compare_methods = dg.define_asset_job(
+    COMPARE, selection=_COMPARISON, description="Train one agent's model by several methods, and report which is better, and at what cost."
+)

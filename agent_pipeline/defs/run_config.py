@@ -12,7 +12,7 @@ import dagster as dg
 from pydantic import Field, create_model
 
 from agent_pipeline.config.assets import ASSETS
-from agent_pipeline.config.resolution import POOLED, asset_of, resolve
+from agent_pipeline.config.resolution import NOT_NIGHTLY, POOLED, asset_of, resolve
 from agent_pipeline.config.settings import Settings, load_settings
 from agent_pipeline.defs.partitions import agent_key
 from agent_pipeline.defs.resources import Workspace
@@ -55,7 +55,7 @@ def run_config(settings: Settings, key: PartitionKey) -> dict[str, Any]:
     ops = {}
     for asset, options in ASSETS.items():
         resolved = resolve(settings, options, key)
-        if asset != POOLED and resolved.origins:
+        if asset not in NOT_NIGHTLY and resolved.origins:
             ops[asset] = {"config": {name: getattr(resolved.options, name) for name in sorted(resolved.origins)}}
     return {"ops": ops} if ops else {}
 

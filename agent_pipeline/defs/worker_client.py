@@ -5,6 +5,7 @@ from typing import Any
 
 import dagster as dg
 
+from agent_pipeline.compute.building import asked_of
 from agent_pipeline.compute.launchers.subprocess import launch
 from agent_pipeline.defs.partitions import agent_key
 from agent_pipeline.defs.resources import Workspace
@@ -24,15 +25,8 @@ def run_worker(
     Raises:
         WorkerError: the task ended with a sentence for the user, or its process died.
     """
-    settings = workspace.settings()
     given = {
-        "partition": context.partition_key,
-        "lake": settings.lake_url,
-        "lake_options": settings.lake_options,
-        "cache": str(settings.cache_path),
-        "trust_remote_code": settings.trust_remote_code,
-        "llama_cpp": settings.llama_cpp_path,
-        "split": settings.split.model_dump(),
+        **asked_of(workspace.settings(), agent_key(context)),
         "fresh": context.run.tags.get(FRESH_TAG) == "true",
         "tables": _versions(context, workspace),
     }

@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 ERROR = 0.05
 
 
-def reported(difference: Difference | None, of_shares: bool = True) -> dict[str, Any] | None:
+def reported(difference: Difference | None, of_shares: bool = True, error: float = ERROR) -> dict[str, Any] | None:
     """A difference as JSON: `difference`, its 95 % interval [`low`, `high`], `samples`, `tasks`, and
 
     - `p`: the two-sided chance of so large a difference between exchangeable models;
-    - `beyond_noise`: whether the interval excludes 0 and `p` is at most 5 %;
+    - `beyond_noise`: whether the interval excludes 0 and `p` is at most `error`;
     - `least_visible`: the least difference of shares that 80 % of evaluations of this size would find; None for what is no share.
     """
     if difference is None:
@@ -28,7 +28,7 @@ def reported(difference: Difference | None, of_shares: bool = True) -> dict[str,
         "low": low,
         "high": high,
         "p": p,
-        "beyond_noise": low is not None and high is not None and p is not None and (low > 0 or high < 0) and p <= ERROR,
+        "beyond_noise": low is not None and high is not None and p is not None and (low > 0 or high < 0) and p <= error,
         "least_visible": difference.visible(ERROR / 2) if of_shares else None,
         "samples": difference.samples,
         "tasks": difference.tasks,

@@ -85,6 +85,34 @@ def paired(
     return Difference(value, se, value - reach, value + reach, len(tasks), len(gains), tuple(gains.values()))
 
 
+def crossed(
+    tasks: Sequence[str],
+    seeds: Sequence[str],
+    candidate: Sequence[float],
+    rival: Sequence[float],
+    weights: Sequence[float] = (),
+    error: float = 0.05,
+) -> Difference | None:
+    """The same for two methods that were trained with several seeds, sample i being of task `tasks[i]` and training `seeds[i]`; [`low`,
+    `high`] leaves out `error`, and holds for other tasks and other seeds.
+
+    The variances over tasks and over seeds are added: of crossed random effects that is no less than the variance (Owen, The pigeonhole
+    bootstrap, 2007). t is the mean of both, weighted by their variances (Cochran and Cox, Experimental Designs, 1957, § 4.14): with
+    Satterthwaite's degrees of freedom, two or three seeds called noise a difference in 7 to 9 of 100 comparisons. With one task or one seed
+    `se`, `low` and `high` are `None`.
+    """
+    over = [paired(units, candidate, rival, weights=weights) for units in (tasks, seeds)]
+    if over[0] is None or over[1] is None:
+        return None
+    value, variances = over[0].value, [each.se**2 for each in over if each is not None and each.se is not None]
+    if len(variances) < 2:
+        return msgspec.structs.replace(over[0], se=None, low=None, high=None)
+    total = sum(variances)
+    quantiles = [_t(len(set(units)) - 1, 1 - error / 2) for units in (tasks, seeds)]
+    reach = sum(t * each for t, each in zip(quantiles, variances, strict=True)) / sqrt(total) if total else 0.0
+    return msgspec.structs.replace(over[0], se=sqrt(total), low=value - reach, high=value + reach)
+
+
 def sign_flip(values: Sequence[float]) -> float:
     """The share of all choices of signs for which the sum of the values is at least what it is: an exact one-sided p value."""
     import numpy as np

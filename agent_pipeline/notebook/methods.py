@@ -6,12 +6,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from agent_pipeline.compute.building import asked_of
+from agent_pipeline.config.assets import ComparisonConfig
+from agent_pipeline.config.comparing import comparison
+from agent_pipeline.config.methods import METHODS, QUICK, MethodSettings
+from agent_pipeline.config.resolution import resolve
+from agent_pipeline.config.settings import load_settings
 from agent_pipeline.datasets.mixing import MixerConfig, MultiTaskMixer
 from agent_pipeline.errors import ArgumentError, DataError
+from agent_pipeline.keys import parse_key
 from agent_pipeline.notebook.agent import AgentSFTConfig
 from agent_pipeline.notebook.intake import counted
 from agent_pipeline.notebook.samples import rows_only
 from agent_pipeline.notebook.trajectories import AgentTrajectory, TrajectoryFilter, TrajectoryToSFTConverter, load_trajectories
+from agent_pipeline.progress import Progress, silent
 
 
 @dataclass(frozen=True)
@@ -77,26 +85,20 @@ class MethodConfig:
         return [sample.data | {"row_id": f"{sample.task_type}/{sample.data['row_id']}"} for sample in mixer.mix(rows)]
 
 
-_METHODS = {
-    "A_baseline": MethodConfig("Baseline", "Standard supervised fine-tuning."),
-    "B1_coreset_loss": MethodConfig(
-        "Coreset (loss)", "The rows that the base model knows least.", use_coreset=True, coreset_strategy="loss_topk"
-    ),
-    "B2_coreset_diversity": MethodConfig(
-        "Coreset (diversity)", "The rows that are least alike.", use_coreset=True, coreset_strategy="diversity"
-    ),
-    "B3_coreset_hybrid": MethodConfig(
-        "Coreset (hybrid)", "60 % of the rows by loss, 40 % by diversity.", use_coreset=True, coreset_strategy="hybrid"
-    ),
-    "C_continual": MethodConfig("Continual", "Rows of earlier batches and trainings replayed.", use_continual=True),
-    "D_combined": MethodConfig("Combined", "A hybrid coreset with replay.", use_coreset=True, use_continual=True),
-    "E_fireact": MethodConfig("FireAct", "Fine-tuning on an agent's own trajectories (Chen et al. 2023).", use_trajectory_collection=True),
-    "F_agenttuning": MethodConfig("AgentTuning", "Several tasks mixed (Zeng et al. 2023).", use_multi_task=True),
-    "G_dora": MethodConfig("DoRA", "Weight-decomposed low-rank adaptation (Liu et al. 2024).", use_dora=True),
-    "H_lora_plus": MethodConfig("LoRA+", "A higher learning rate for matrix B (Hayou et al. 2024).", use_lora_plus=True),
-}
-
-_QUICK = ("A_baseline", "B3_coreset_hybrid", "D_combined")
+def _config(method_id: str, method: MethodSettings) -> MethodConfig:
+    """The switches that a method's settings turn on. That data are trajectories is no setting: in the graph they always are."""
+    coreset, adapter = (method.assets[asset] for asset in ("sft_coreset", "sft_adapter"))
+    return MethodConfig(
+        method.name,
+        method.description,
+        use_coreset="strategy" in coreset,
+        coreset_strategy=coreset.get("strategy", "hybrid"),
+        use_continual=adapter["replay_ratio"] > 0,
+        use_dora=adapter["use_dora"],
+        use_lora_plus=adapter["use_lora_plus"],
+        use_trajectory_collection=method_id == "E_fireact",
+        use_multi_task=method.mix,
+    )
 
 
 class MethodRegistry:
@@ -105,9 +107,24 @@ class MethodRegistry:
     @staticmethod
     def get_all_methods() -> dict[str, MethodConfig]:
         """Every method, in the order of the ids."""
-        return dict(_METHODS)
+        return {method_id: _config(method_id, method) for method_id, method in METHODS.items()}
 
     @staticmethod
     def get_quick_methods() -> dict[str, MethodConfig]:
         """A few that say most: nothing special, a coreset, a coreset with replay."""
-        return {name: _METHODS[name] for name in _QUICK}
+        return {method_id: _config(method_id, METHODS[method_id]) for method_id in QUICK}
+
+    @staticmethod
+    def compare(partition: str, *methods: str, progress: Progress = silent, **options: Any) -> dict[str, Any]:
+        """Train a partition's model by these methods and measure all; the report of `evaluation.methods.compared`.
+
+        As the asset `method_comparison`, without Dagster; `options` are its settings (`seeds`, `coreset_size`, `split`, `settings`).
+        Raises SettingsError, DataError.
+        """
+        from agent_pipeline.compute.methods import compare_methods
+
+        settings, key = load_settings(), parse_key(partition)
+        given = options | ({"methods": list(methods)} if methods else {})
+        asked = comparison(settings, key, resolve(settings, ComparisonConfig, key, given).options)
+        report: dict[str, Any] = compare_methods.run(asked_of(settings, key) | asked, progress)["report"]
+        return report

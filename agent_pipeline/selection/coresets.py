@@ -231,12 +231,30 @@ def build_coreset(
     model_losses: Callable[[], Losses],
     model_vectors: Callable[[], Mapping[str, Any]],
 ) -> BuiltCoreset:
-    """Build `sft_coreset` from the training rows of `sft_dataset`.
+    """Build `sft_coreset` from the training rows of `sft_dataset`; the arguments and errors are those of `embedded_coreset`.
+
+    Raises:
+        DataError: a table is missing or damaged.
+    """
+    coreset, embedded = embedded_coreset(dataset_rows(lake, key), lake, key, options, embeddings, model_losses, model_vectors)
+    return BuiltCoreset(coreset, lake.stage(CORESET_TABLE, key, coreset.table.to_batches(), CORESET), embedded)
+
+
+def embedded_coreset(
+    rows: Iterable[Mapping[str, Any]],
+    lake: Lake,
+    key: PartitionKey,
+    options: CoresetOptions,
+    embeddings: str,
+    model_losses: Callable[[], Losses],
+    model_vectors: Callable[[], Mapping[str, Any]],
+) -> tuple[Coreset, dict[str, int]]:
+    """The coreset of training rows, and how many a model embedded (`computed`) or had (`kept`).
 
     `model_vectors` puts the vectors of all rows into the lake by the model that `embeddings` names, and returns what `keep_vectors` does.
 
     Raises:
-        DataError: as `select`, or a table is missing or damaged.
+        DataError: as `select`.
         SettingsError: there are no such embeddings.
     """
     check_embeddings(embeddings)
@@ -249,8 +267,7 @@ def build_coreset(
         embedded.update(computed=made["computed"], kept=made["kept"])
         return kept_vectors(lake, key, made["origin"], texts)
 
-    coreset = choose_coreset(dataset_rows(lake, key), options, model_losses, vectors)
-    return BuiltCoreset(coreset, lake.stage(CORESET_TABLE, key, coreset.table.to_batches(), CORESET), embedded)
+    return choose_coreset(rows, options, model_losses, vectors), embedded
 
 
 def _coverage(found: Selection, seed: int) -> dict[str, float] | None:

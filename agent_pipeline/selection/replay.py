@@ -41,13 +41,13 @@ class Buffer:
     redacted: Counter[str]
 
 
-def night_rows(lake: Lake, key: PartitionKey, ratio: float, sizes: SplitSizes) -> Night:
-    """The chosen rows, and rows of earlier nights until they are `ratio` of the whole.
+def night_rows(lake: Lake, key: PartitionKey, ratio: float, sizes: SplitSizes, chosen: tuple[list[Row], set[str]] | None = None) -> Night:
+    """The chosen rows, and rows of earlier nights until they are `ratio` of the whole; `chosen` instead of those of `sft_coreset`.
 
     Raises:
         DataError: there is no row to train on, or a table is damaged or out of date.
     """
-    rows, duplicated = chosen_rows(lake, key)
+    rows, duplicated = chosen or chosen_rows(lake, key)
     if not rows:
         raise DataError(
             f"{key} has no training rows: see the drop reasons of curated_sessions (sessions without a judgment are excluded unless "

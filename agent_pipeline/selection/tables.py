@@ -1,6 +1,8 @@
 """The tables that selection reads from the lake and writes to it, a batch of rows in memory at a time."""
 
-from collections.abc import Collection, Iterator
+import json
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -15,6 +17,7 @@ from agent_pipeline.storage.lake import Lake
 Row = dict[str, Any]
 
 DATASET, CORESET_TABLE, BUFFER = "sft_dataset", "sft_coreset", "replay_buffer"
+PICKS = "coreset.json"
 
 CORESET = pa.schema(
     [
@@ -33,7 +36,7 @@ CORESET = pa.schema(
 """`reason` is a `pool.Reason` or a word of the user's strategy; `duplicate_of` is the session whose row stands for this one."""
 
 
-def dataset_rows(lake: Lake, key: PartitionKey, splits: Collection[str] = ("train",), dataset: str = DATASET) -> Iterator[Row]:
+def dataset_rows(lake: Lake, key: PartitionKey | None, splits: Collection[str] = ("train",), dataset: str = DATASET) -> Iterator[Row]:
     """The rows of `sft_dataset`, or of another data set, of these splits.
 
     Raises:
@@ -65,6 +68,22 @@ def chosen_rows(lake: Lake, key: PartitionKey) -> tuple[list[Row], set[str]]:
     if missing := len(chosen) - len(rows):
         raise DataError(f"{missing} chosen rows of {key} are no longer in sft_dataset: materialize sft_coreset again.")
     return rows, set(coreset.filter(pc.is_valid(coreset["duplicate_of"]))["session_id"].to_pylist())
+
+
+def write_picks(coreset: pa.Table, folder: Path) -> None:
+    """Write which rows a coreset chose, and the sessions for which another row stands, as JSON that `forget` can change."""
+    picks = {
+        "chosen": coreset.filter(coreset["chosen"]).select(["row_id", "session_id"]).to_pylist(),
+        "duplicates": coreset.filter(pc.is_valid(coreset["duplicate_of"])).select(["session_id"]).to_pylist(),
+    }
+    (folder / PICKS).write_text(json.dumps(picks, indent=1), encoding="utf-8")
+
+
+def picked_rows(rows: Sequence[Row], folder: Path) -> tuple[list[Row], set[str]]:
+    """Those of `rows` that `write_picks` wrote as chosen, and the sessions for which another row stands."""
+    picks = json.loads((folder / PICKS).read_text(encoding="utf-8"))
+    chosen = {each["row_id"] for each in picks["chosen"]}
+    return [row for row in rows if row["row_id"] in chosen], {each["session_id"] for each in picks["duplicates"]}
 
 
 def read_buffer(lake: Lake, key: PartitionKey) -> list[Row]:

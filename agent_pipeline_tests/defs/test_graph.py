@@ -16,7 +16,7 @@ STAGES = {
     "traces": ["session_store", "sessions", "judged_sessions", "curated_sessions"],
     "datasets": ["sft_dataset", "preference_dataset", "kto_dataset", "sharegpt_dataset", "multi_task_dataset"],
     "coresets": ["sft_coreset", "replay_buffer"],
-    "models": ["sft_adapter", "dpo_adapter", "kto_adapter", "evaluation"],
+    "models": ["sft_adapter", "dpo_adapter", "kto_adapter", "evaluation", "method_comparison"],
     "exports": ["gguf_export", "ollama_model", "episodes", "champion"],
 }
 GRAPH = defs.resolve_asset_graph()

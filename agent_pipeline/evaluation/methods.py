@@ -1,0 +1,191 @@
+"""Methods side by side: how well the models of each do, which differences are beyond noise, and whether cheap figures order them as dear
+ones do."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from agent_pipeline.evaluation.intervals import ERROR, reported
+from agent_pipeline.evaluation.paired import Difference, crossed
+from agent_pipeline.evaluation.promotion import Scores
+
+REFERENCE = "A_baseline"
+LESS_IS_BETTER = ("over_call", "heldout_loss", "harm")
+FEWEST_RANKED = 4
+"""Methods below which a rank correlation says nothing."""
+
+
+class Method(msgspec.Struct, frozen=True):
+    """A method with every setting of its training. `control` is the method that chooses as many rows by chance; empty: it chooses none."""
+
+    id: str
+    name: str
+    description: str
+    chain: list[str]
+    mix: bool
+    assets: dict[str, dict[str, Any]]
+    control: str = ""
+
+
+class Cost(msgspec.Struct, frozen=True):
+    """What a training took: rows and their tokens (of all epochs, and of all trainings of a chain), seconds, and those of the choice of
+    rows. `resumed`: the seconds before a kill are missing."""
+
+    rows: int
+    tokens: int
+    seconds: float
+    selection_seconds: float
+    resumed: bool
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """One training of a method and what its model scores, with the base model's scores on the same turns. `made_by` are the identities of
+    all artifacts of it, `adapter` that of the last adapter."""
+
+    method: str
+    seed: int
+    scores: Scores
+    auc: float | None
+    base: Scores
+    base_auc: float | None
+    base_model: str
+    adapter: str
+    made_by: list[str]
+    cost: Cost
+    notes: list[str] = []
+
+
+class Sample(NamedTuple):
+    """A turn, row or episode of a task: what it scores, and how much that weighs."""
+
+    task: str
+    value: float
+    weight: float = 1.0
+
+
+FIGURES: dict[str, Callable[[Scores], dict[str, Sample]]] = {
+    "exact_calls": lambda of: {each.turn: Sample(each.task, each.right) for each in of.turns if each.expects_call},
+    "call_recall": lambda of: {each.turn: Sample(each.task, each.called) for each in of.turns if each.expects_call},
+    "over_call": lambda of: {each.turn: Sample(each.task, each.called) for each in of.turns if not each.expects_call},
+    "right_answers": lambda of: {each.turn: Sample(each.task, each.right) for each in of.turns if not each.expects_call},
+    "heldout_loss": lambda of: {each.row: Sample(each.task, each.loss, each.tokens) for each in of.losses},
+    "tasks_done": lambda of: {f"{each.task} {each.seed} {each.trial}": Sample(each.task, each.done) for each in of.episodes},
+    "harm": lambda of: {
+        f"{each.task} {each.seed} {each.trial}": Sample(each.task, each.harmed) for each in of.episodes if each.harmed is not None
+    },
+}
+"""By name, what a figure is the mean of: the samples by what was asked."""
+
+
+def compared(methods: Sequence[Method], runs: Sequence[Run]) -> dict[str, Any]:
+    """The report of a comparison, as JSON.
+
+    `methods`: by id the mean of each figure over tasks and seeds with its 95 % interval, `by_seed`, the cost of a training, and `same_as`,
+    an earlier method with the very same adapters. `comparisons`: each method less the reference, and each that chooses rows less its random
+    coreset; all intervals of a figure hold together with 95 % (Bonferroni). `rank_correlation`: see `rank_correlation`.
+    """
+    by_method = {each.id: [run for run in runs if run.method == each.id] for each in methods}
+    adapters = {name: tuple(run.adapter for run in of) for name, of in by_method.items()}
+    same_as = {name: next(other for other in adapters if adapters[other] == adapters[name]) for name in adapters}
+    reference = REFERENCE if REFERENCE in by_method else methods[0].id
+    wanted = [(each.id, against) for each in methods for against in dict.fromkeys((reference, each.control)) if against]
+    pairs = [(left, right) for left, right in wanted if same_as[left] != same_as[right]]
+    figures = {name: {figure: _figure(of, figure) for figure in FIGURES} | {"decision_auc": _auc(of)} for name, of in by_method.items()}
+    return {
+        "reference": reference,
+        "seeds": len(by_method[reference]),
+        "turns": len(runs[0].scores.turns),
+        "rows": len(runs[0].scores.losses),
+        "episodes": len(runs[0].scores.episodes),
+        "base": {"model": runs[0].base_model, "decision_auc": runs[0].base_auc}
+        | {name: _mean(list(of(runs[0].base).values())) for name, of in FIGURES.items()},
+        "methods": {
+            each.id: {
+                "name": each.name,
+                "description": each.description,
+                "control": each.control,
+                "same_as": same_as[each.id] if same_as[each.id] != each.id else "",
+                "figures": figures[each.id],
+                "cost": _cost([run.cost for run in by_method[each.id]]),
+                "adapters": list(adapters[each.id]),
+                "notes": list(dict.fromkeys(note for run in by_method[each.id] for note in run.notes)),
+            }
+            for each in methods
+        },
+        "comparisons": [
+            {"method": left, "against": right, "figure": figure, **difference}
+            for left, right in pairs
+            for figure in FIGURES
+            if (
+                difference := reported(
+                    _difference(by_method[left], by_method[right], figure, ERROR / len(pairs)), False, ERROR / len(pairs)
+                )
+            )
+        ],
+        "rank_correlation": rank_correlation({name: figures[name] for name in figures if same_as[name] == name}),
+    }
+
+
+def rank_correlation(figures: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Spearman's rank correlation over methods of exact calls with what needs no decoding, decision AUC and (less) held-out loss: `rho`,
+    `p` and the number of `methods`; `None` for fewer than four, or where all are alike."""
+    from scipy.stats import spearmanr
+
+    found: dict[str, Any] = {}
+    for name, sign in (("decision_auc", 1), ("heldout_loss", -1)):
+        known = [(each[name]["mean"], each["exact_calls"]["mean"]) for each in figures.values() if each[name] and each["exact_calls"]]
+        cheap, dear = ([pair[side] for pair in known] for side in (0, 1))
+        ranked = len(known) >= FEWEST_RANKED and len(set(cheap)) > 1 and len(set(dear)) > 1
+        result = spearmanr([sign * value for value in cheap], dear) if ranked else None
+        found[name] = {"rho": float(result.statistic), "p": float(result.pvalue), "methods": len(known)} if result else None
+    return found
+
+
+def better(comparison: Mapping[str, Any]) -> bool:
+    """Whether a difference is for the better, be it noise or not."""
+    return bool((comparison["difference"] < 0) is (comparison["figure"] in LESS_IS_BETTER))
+
+
+def _difference(left: Sequence[Run], right: Sequence[Run], figure: str, error: float) -> Difference | None:
+    """Left less right over what both were asked, training by training; losses of different base models do not compare."""
+    if figure == "heldout_loss" and len({run.base_model for run in (*left, *right)}) > 1:
+        return None
+    of = FIGURES[figure]
+    samples = [
+        (str(run.seed), new[asked], old[asked].value)
+        for run, rival in zip(left, right, strict=True)
+        for new, old in [(of(run.scores), of(rival.scores))]
+        for asked in new
+        if asked in old
+    ]
+    return _crossed(samples, error)
+
+
+def _figure(runs: Sequence[Run], figure: str) -> dict[str, Any] | None:
+    by_seed = [list(FIGURES[figure](run.scores).values()) for run in runs]
+    found = _crossed([(str(run.seed), sample, 0.0) for run, of in zip(runs, by_seed, strict=True) for sample in of], ERROR)
+    return {"mean": found.value, "low": found.low, "high": found.high, "by_seed": [_mean(of) for of in by_seed]} if found else None
+
+
+def _crossed(samples: Sequence[tuple[str, Sample, float]], error: float) -> Difference | None:
+    """Of seeds, what each sample scores, and what it is held against."""
+    values, rivals = [float(new.value) for _, new, _ in samples], [float(old) for _, _, old in samples]
+    tasks, seeds = [new.task for _, new, _ in samples], [seed for seed, _, _ in samples]
+    return crossed(tasks, seeds, values, rivals, [new.weight for _, new, _ in samples], error)
+
+
+def _mean(samples: Sequence[Sample]) -> float | None:
+    return sum(each.value * each.weight for each in samples) / sum(each.weight for each in samples) if samples else None
+
+
+def _auc(runs: Sequence[Run]) -> dict[str, Any] | None:
+    """No interval: an area is no mean over tasks."""
+    known = [run.auc for run in runs if run.auc is not None]
+    return {"mean": sum(known) / len(known), "low": None, "high": None, "by_seed": known} if len(known) == len(runs) else None
+
+
+def _cost(costs: Sequence[Cost]) -> dict[str, Any]:
+    """The mean of a training."""
+    names: Iterator[str] = (name for name in Cost.__struct_fields__ if name != "resumed")
+    return {name: sum(getattr(each, name) for each in costs) / len(costs) for name in names} | {"resumed": any(c.resumed for c in costs)}
