@@ -5,12 +5,10 @@
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from datetime import UTC, datetime, timedelta
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 
 from agent_pipeline.errors import DataError
@@ -24,7 +22,6 @@ CHARACTERS_PER_BATCH = 64 << 20
 """A batch with more text than this ends early: a thousand sessions with outputs of a megabyte are no batch to hold in memory."""
 
 _UTC = pa.timestamp("us", tz="UTC")
-_EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
 
 SESSIONS = pa.schema(
     [
@@ -167,14 +164,9 @@ def to_rows(batches: pa.Table | Iterable[pa.RecordBatch], raw: bool = False) -> 
     read: Callable[[str], Any] = msgspec.Raw if raw else msgspec.json.decode
     for batch in batches:
         json_columns = [field.name for field in batch.schema if is_json(field.type)]
-        times = [field.name for field in batch.schema if field.type == _UTC]
-        for name in times:  # pyarrow would import pandas to make datetimes: a third of a second and 60 MB
-            batch = batch.set_column(batch.schema.get_field_index(name), name, batch[name].cast(pa.int64()))
         for row in batch.to_pylist():
             for name in json_columns:
                 row[name] = read(row[name]) if isinstance(row[name], str) else row[name]
-            for name in times:
-                row[name] = None if row[name] is None else _EPOCH + row[name] * _MICROSECOND
             yield row
 
 
@@ -205,48 +197,10 @@ def _batch(rows: list[list[Any]], schema: pa.Schema) -> pa.RecordBatch:
 def column(values: list[Any], field: pa.Field) -> pa.Array:
     """Values as a column; those of a JSON column are encoded already.
 
-    The buffers are put together here: `pyarrow.array` imports pandas when it is given a list, a fifth of a second and 60 MB.
+    Raises:
+        DataError: they are longer together than an Arrow array can hold.
     """
-    if is_json(field.type):
-        return pa.ExtensionArray.from_storage(field.type, _buffers(values, pa.string()))
-    if pa.types.is_list(field.type):
-        lists = [value or () for value in values]
-        ends = pa.py_buffer(np.cumsum([0, *map(len, lists)], dtype=np.int32))
-        flat = column([each for value in lists for each in value], field.type.value_field)
-        return pa.ListArray.from_buffers(field.type, len(lists), [_validity(values), ends], children=[flat])
-    if pa.types.is_struct(field.type):
-        parts = [column([value[each.name] for value in values], each) for each in field.type]
-        return pa.StructArray.from_arrays(parts, fields=list(field.type))
-    known = pa.types.is_string(field.type) or pa.types.is_binary(field.type) or pa.types.is_boolean(field.type)
-    if known or field.type in (pa.float64(), pa.int64(), _UTC):
-        return _buffers(values, field.type)
-    return pa.array(values, type=field.type)
-
-
-def _buffers(values: list[Any], kind: pa.DataType) -> pa.Array:
-    missing, validity = values.count(None), _validity(values)
-    if pa.types.is_string(kind) or pa.types.is_binary(kind):
-        texts = [value if type(value) is bytes else b"" if value is None else value.encode("utf-8") for value in values]
-        ends = np.cumsum([0, *map(len, texts)], dtype=np.int64)
-        if ends[-1] >= 2**31:
-            raise DataError(
-                f"{len(values)} values have {ends[-1]} bytes together, and a batch can hold 2 GB: cut the sessions that are so long."
-            )
-        return pa.Array.from_buffers(
-            kind, len(texts), [validity, pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(b"".join(texts))], missing
-        )
-    if pa.types.is_boolean(kind):
-        data: Any = _bits([bool(value) for value in values])
-    elif kind == _UTC:
-        data = np.array([0 if value is None else (value - _EPOCH) // _MICROSECOND for value in values], dtype=np.int64)
-    else:
-        data = np.array([0 if value is None else value for value in values], dtype=np.float64 if kind == pa.float64() else np.int64)
-    return pa.Array.from_buffers(kind, len(values), [validity, pa.py_buffer(data)], missing)
-
-
-def _validity(values: list[Any]) -> pa.Buffer | None:
-    return pa.py_buffer(_bits([value is not None for value in values])) if None in values else None
-
-
-def _bits(flags: list[bool]) -> Any:
-    return np.packbits(np.array(flags, dtype=bool), bitorder="little")
+    array = pa.array(values, field.type)
+    if isinstance(array, pa.ChunkedArray):
+        raise DataError(f"{len(values)} values of {field.name} have more than 2 GB together: cut the sessions that are so long.")
+    return array

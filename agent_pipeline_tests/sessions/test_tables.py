@@ -1,10 +1,7 @@
 """Sessions as Arrow tables and back."""
 
 import json
-import subprocess
-import sys
 from datetime import UTC, datetime
-from pathlib import Path
 
 import duckdb
 import msgspec
@@ -16,7 +13,7 @@ from hypothesis import strategies as st
 
 from agent_pipeline.sessions import tables
 from agent_pipeline.sessions.session import Session
-from agent_pipeline.sessions.tables import SESSIONS, column, row_session, session_row, to_batches, to_rows, to_table
+from agent_pipeline.sessions.tables import SESSIONS, row_session, session_row, to_batches, to_rows, to_table
 
 JSON = st.recursive(
     st.one_of(
@@ -81,25 +78,6 @@ def test_no_rows_are_an_empty_table_of_the_schema():
     assert list(to_batches([], SESSIONS)) == []
 
 
-TIMES = st.datetimes(datetime(1900, 1, 1), datetime(2100, 1, 1), timezones=st.just(UTC))
-VALUES = {
-    pa.string(): st.text(st.characters(codec="utf-8"), max_size=5),
-    pa.binary(): st.binary(max_size=5),
-    pa.bool_(): st.booleans(),
-    pa.float64(): st.floats(allow_nan=False),
-    pa.int64(): st.integers(-(2**63), 2**63 - 1),
-    pa.timestamp("us", tz="UTC"): TIMES,
-}
-
-
-@given(st.data(), st.sampled_from(list(VALUES)))
-def test_a_column_is_the_one_that_pyarrow_makes(data, kind):
-    values = data.draw(st.lists(st.one_of(st.none(), VALUES[kind]), max_size=20))
-    made = column(values, pa.field("x", kind))
-    made.validate(full=True)
-    assert made.equals(pa.array(values, kind)) and made.null_count == values.count(None)
-
-
 def test_a_nullable_column_that_a_row_does_not_have_is_null_and_no_other_may_lack():
     schema = pa.schema([pa.field("a", pa.string(), nullable=False), pa.field("b", pa.float64()), pa.field("c", pa.json_())])
     assert list(to_rows(to_table([{"a": "x"}, {"a": "y", "b": 0.5, "c": []}], schema))) == [
@@ -116,16 +94,3 @@ def test_raw_columns_are_handed_on_letter_by_letter():
     rows = list(to_rows(table, raw=True))
     assert bytes(rows[0]["a"]) == b'{"z": 1.0,"a":"\\u00fc"}' and rows[0]["b"] == "{}" and rows[1] == {"a": None, "b": None}
     assert to_table(rows, schema).equals(table)
-
-
-def test_times_are_read_without_pandas():
-    program = (
-        "import sys; from datetime import UTC, datetime\n"
-        "from agent_pipeline.sessions.tables import SESSIONS, to_rows, to_table\n"
-        "import pyarrow as pa\n"
-        "schema = pa.schema([SESSIONS.field('created_at')])\n"
-        "times = [datetime(1969, 7, 20, 20, 17, 40, 5, tzinfo=UTC), None, datetime(2026, 1, 2, tzinfo=UTC)]\n"
-        "assert [row['created_at'] for row in to_rows(to_table([{'created_at': time} for time in times], schema))] == times\n"
-        "assert 'pandas' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", program], cwd=Path(__file__).parents[2], check=True)

@@ -1,9 +1,9 @@
-"""OpenTelemetry spans of model calls: OTLP JSON (`resourceSpans`, Tempo's `batches`; log records too), and spans as single records, as
-Phoenix's API and data frames and the SDKs' console exporters write them.
+"""OpenTelemetry spans of model calls: OTLP JSON (`resourceSpans`), and spans as single records, as Phoenix's API and data frames and the
+SDKs' console exporters write them.
 
-Two dialects say what was asked and answered: the GenAI conventions (`gen_ai.*`, with the indexed `gen_ai.prompt.<i>` and the message
-events of their older days) and OpenInference (`llm.input_messages.<i>.message.*`). One file may have both; the store is called by the one
-that it has. Spans of a trace belong to the session that any of them names.
+Two dialects say what was asked and answered: the GenAI conventions (`gen_ai.input.messages`, …) and OpenInference
+(`llm.input_messages.<i>.message.*`). One file may have both; the store is called by the one that it has. Spans of a trace belong to the
+session that any of them names. Messages in events and log records, as older GenAI conventions have them, are not read.
 """
 
 from collections.abc import Iterator
@@ -16,10 +16,8 @@ from agent_pipeline.sources.formats.fields import (
     chosen,
     decoded,
     decoded_object,
-    elements,
     first_of,
     first_text,
-    number,
     objects,
     section,
     text,
@@ -33,8 +31,6 @@ from agent_pipeline.sources.platforms.model_calls import messages_of
 from agent_pipeline.sources.platforms.openinference import openinference_scores, openinference_span
 from agent_pipeline.sources.platforms.span_source import Score, SpanSource
 
-_SPANS, _LOGS = ("scopeSpans", "spans"), ("scopeLogs", "logRecords")
-_ENVELOPES = {"resourceSpans": _SPANS, "batches": _SPANS, "resourceLogs": _LOGS}
 _OF_OPENINFERENCE = ("openinference.", "llm.input_messages", "llm.output_messages", "llm.model_name", "llm.token_count")
 _OF_GENAI = ("gen_ai.",)
 _OF_MODELS = (*_OF_OPENINFERENCE, *_OF_GENAI, "llm.", "session.id", "input.value", "output.value", "tool.", "evaluation.")
@@ -50,9 +46,6 @@ _KINDS: dict[str, Kind] = {
 _SESSIONS = ("gen_ai.conversation.id", "session.id")
 _PROJECTS = ("openinference.project.name", "service.name")
 _AGENTS = ("gen_ai.agent.name", "agent.name")
-_MESSAGE_EVENTS = {"gen_ai.system.message", "gen_ai.user.message", "gen_ai.assistant.message", "gen_ai.tool.message", "gen_ai.choice"}
-_ANSWERS = ("gen_ai.output.messages", "gen_ai.completion.0.role", "gen_ai.completion.0.content")
-_FINISHED = "gen_ai.client.inference.operation.details"
 _USAGE = "gen_ai.usage."
 
 
@@ -67,7 +60,7 @@ class OpenTelemetrySource(SpanSource):
     def accepts(cls, record: Record) -> bool:
         if isinstance(record.get("data"), list):  # a page of Phoenix's API
             return any(map(_is_span, objects(record["data"])))
-        return any(isinstance(record.get(name), list) for name in _ENVELOPES) or _is_span(record)
+        return isinstance(record.get("resourceSpans"), list) or _is_span(record)
 
     @classmethod
     def _is_mine(cls, path: Path) -> bool:
@@ -80,22 +73,18 @@ class OpenTelemetrySource(SpanSource):
         return list(_steps_in(record))
 
     def identify(self, record: Record, place: Place) -> Ident | None:
-        attributes = record["attributes"]
-        of_model = _has(attributes, _OF_MODELS) or any(str(each.get("name")).startswith(_OF_GENAI) for each in record["events"])
-        if not record["trace"] or not of_model:
+        attributes, trace = record["attributes"], record["span"].trace
+        if not trace or not _has(attributes, _OF_MODELS):
             return None
-        agent = first_text(attributes, *_AGENTS) if record["span"] else None
-        return Ident(record["trace"], first_text(attributes, *_SESSIONS), first_text(record["resource"], *_PROJECTS), agent)
+        session, project = first_text(attributes, *_SESSIONS), first_text(record["resource"], *_PROJECTS)
+        return Ident(trace, session, project, first_text(attributes, *_AGENTS))
 
     def spans(self, record: Record) -> list[Span]:
-        if record["span"] is None:
-            return []
         span, attributes = replace(record["span"]), record["attributes"]
         if record["is_openinference"]:
             openinference_span(span, tree(attributes), record["kind"])
         if _has(attributes, _OF_GENAI):
             _genai_span(span, attributes)
-        _from_events(span, record["events"])
         return [span]
 
     def scores_of(self, record: Record) -> list[Score]:
@@ -129,20 +118,18 @@ def _is_span(record: Record) -> bool:
 
 
 def _steps_in(record: Record) -> Iterator[Record]:
-    """Spans (and log records) in one form, see `_step`."""
-    for envelope, (scopes, leaves) in _ENVELOPES.items():
-        for group in objects(record.get(envelope)):
-            resource = _attributes(section(group, "resource"))
-            for scope in objects(group.get(scopes)):
-                for leaf in objects(scope.get(leaves)):
-                    yield _otlp_span(leaf, resource) if leaves == "spans" else _log_record(leaf, resource)
+    """Spans in one form, see `_step`."""
+    for group in objects(record.get("resourceSpans")):
+        resource = _attributes(section(group, "resource"))
+        for scope in objects(group.get("scopeSpans")):
+            yield from (_otlp_span(leaf, resource) for leaf in objects(scope.get("spans")))
     singles = objects(record["data"]) if isinstance(record.get("data"), list) else [record]
     yield from map(_single_span, filter(_is_span, singles))
 
 
-def _step(trace: Any, span: Span | None, attributes: Record, resource: Record, events: list[Record], kind: Any = None) -> Record:
+def _step(span: Span, attributes: Record, resource: Record, events: list[Record], kind: Any = None) -> Record:
     is_openinference = bool(kind) or _has(attributes, _OF_OPENINFERENCE)
-    step = {"trace": text(trace), "span": span, "attributes": attributes, "resource": resource, "events": events}
+    step = {"span": span, "attributes": attributes, "resource": resource, "events": events}
     return step | {"kind": kind, "is_openinference": is_openinference}
 
 
@@ -158,14 +145,7 @@ def _otlp_span(leaf: Record, resource: Record) -> Record:
         ended=when(leaf.get("endTimeUnixNano")),
         error=_error(status.get("code"), status.get("message"), attributes, events),
     )
-    return _step(leaf.get("traceId"), span, attributes, resource, events)
-
-
-def _log_record(leaf: Record, resource: Record) -> Record:
-    """A log record as the event of a span that is not there: it names the session and says nothing else of the span."""
-    attributes = _attributes(leaf)
-    event = {"name": leaf.get("eventName") or attributes.get("event.name"), "attributes": attributes}
-    return _step(leaf.get("traceId"), None, chosen(attributes, _SESSIONS), resource, [event])
+    return _step(span, attributes, resource, events)
 
 
 def _single_span(record: Record) -> Record:
@@ -178,9 +158,8 @@ def _single_span(record: Record) -> Record:
     }
     attributes = flat(raw) if isinstance(raw, dict) else wide
     events = [{"name": each.get("name"), "attributes": section(each, "attributes")} for each in objects(decoded(record.get("events")))]
-    trace = context.get("trace_id") or record.get("context.trace_id")
     span = Span(
-        trace=text(trace) or "",
+        trace=text(context.get("trace_id") or record.get("context.trace_id")) or "",
         id=text(context.get("span_id") or record.get("context.span_id")) or "",
         parent=text(record.get("parent_id")),
         name=text(record.get("name")),
@@ -188,7 +167,7 @@ def _single_span(record: Record) -> Record:
         ended=when(record.get("end_time")),
         error=_error(code, message, attributes, events),
     )
-    return _step(trace, span, attributes, section(record, "resource", "attributes"), events, record.get("span_kind"))
+    return _step(span, attributes, section(record, "resource", "attributes"), events, record.get("span_kind"))
 
 
 def _attributes(leaf: Record) -> Record:
@@ -197,7 +176,8 @@ def _attributes(leaf: Record) -> Record:
 
 
 def _genai_span(span: Span, attributes: Record) -> None:
-    span.kind = _KINDS.get(str(attributes.get("gen_ai.operation.name")), "model" if attributes.keys() & set(_ANSWERS) else span.kind)
+    is_model = "gen_ai.output.messages" in attributes
+    span.kind = _KINDS.get(str(attributes.get("gen_ai.operation.name")), "model" if is_model else span.kind)
     if span.kind == "tool":
         span.name = text(attributes.get("gen_ai.tool.name")) or span.name
         span.call_id = text(attributes.get("gen_ai.tool.call.id"))
@@ -205,43 +185,13 @@ def _genai_span(span: Span, attributes: Record) -> None:
         span.output = decoded(attributes.get("gen_ai.tool.call.result"))
         return
     system = decoded(attributes.get("gen_ai.system_instructions"))
-    indexed = ("gen_ai.prompt.", "gen_ai.completion.", "llm.request.functions.")
-    older = tree({name: value for name, value in attributes.items() if name.startswith(indexed)})
-    prompt, completion = (_indexed(section(older, "gen_ai").get(name)) for name in ("prompt", "completion"))
     head = [{"role": "system", "content": system}] if system else []
-    asked = messages_of(attributes.get("gen_ai.input.messages"), "user") or prompt
-    answered = messages_of(attributes.get("gen_ai.output.messages"), "assistant") or completion
-    tools = decoded(attributes.get("gen_ai.tool.definitions")) or section(older, "llm", "request").get("functions")
-    span.given, span.answered, span.tools = [*head, *asked] or span.given, answered or span.answered, tools or span.tools
+    span.given = [*head, *messages_of(attributes.get("gen_ai.input.messages"), "user")] or span.given
+    span.answered = messages_of(attributes.get("gen_ai.output.messages"), "assistant") or span.answered
+    span.tools = decoded(attributes.get("gen_ai.tool.definitions")) or span.tools
     span.model = attributes.get("gen_ai.response.model") or attributes.get("gen_ai.request.model") or span.model
-    counts = {name.removeprefix(_USAGE): value for name, value in attributes.items() if name.startswith(_USAGE)}
-    cost = number(counts.pop("cost", None))
-    span.usage, span.cost = counts or span.usage, cost if cost is not None else span.cost
-
-
-def _indexed(messages: Any) -> list[Any]:
-    """Messages of the older, indexed attributes; their tool calls are indexed too."""
-    return [{**each, "tool_calls": elements(each.get("tool_calls"))} if isinstance(each, dict) else each for each in elements(messages)]
-
-
-def _from_events(span: Span, events: list[Record]) -> None:
-    """The messages that older conventions write as events, where the span has none."""
-    asked: list[Any] = []
-    answered: list[Any] = []
-    for event in events:
-        name, attributes = event.get("name"), event["attributes"]
-        if name == _FINISHED:
-            _genai_span(span, attributes)
-        elif name in _MESSAGE_EVENTS:
-            is_answer = name == "gen_ai.choice"
-            inner = decoded(attributes.get("message")) if is_answer else attributes
-            message: Record = {"role": "assistant" if is_answer else str(name).split(".")[1]}
-            message |= {key: decoded(value) for key, value in inner.items()} if isinstance(inner, dict) else {}
-            if message["role"] == "tool":
-                message.setdefault("tool_call_id", message.get("id"))
-            (answered if is_answer else asked).append(message)
-    if (asked or answered) and not (span.given or span.answered):
-        span.kind, span.given, span.answered = "model", asked, answered
+    counts = {name.removeprefix(_USAGE): value for name, value in attributes.items() if name.startswith(_USAGE) and name.endswith("tokens")}
+    span.usage = counts or span.usage
 
 
 def _genai_scores(attributes: Record) -> list[Score]:

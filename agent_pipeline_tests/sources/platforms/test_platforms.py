@@ -185,40 +185,6 @@ def test_a_trace_without_model_calls_is_told_by_its_root(tmp_path):
     assert session.task_id == "7"
 
 
-def test_the_older_indexed_attributes_and_events_are_read_too(tmp_path):
-    told = {"gen_ai.prompt.0.role": "user", "gen_ai.prompt.0.content": "hi", "gen_ai.completion.0.role": "assistant"}
-    indexed = otlp_span("a", 0, told | {"gen_ai.completion.0.content": "hello", "gen_ai.request.model": "m"})
-    events = [
-        {"name": "gen_ai.user.message", "attributes": [exports.attribute("content", "hi")]},
-        {"name": "gen_ai.choice", "attributes": [exports.attribute("message", '{"content": "hello"}')]},
-    ]
-    as_events = otlp_span("b", 0, {"gen_ai.request.model": "m"}, events=events)
-    source = open_source(write(tmp_path / "spans.json", otlp([indexed, as_events])))
-    for session in source.sessions(source.partitions()[0]):
-        assert session.messages == [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]
-
-
-def test_an_evaluation_that_came_as_a_log_record_belongs_to_its_trace(tmp_path):
-    verdict = {"gen_ai.evaluation.name": "correctness", "gen_ai.evaluation.score.value": 0}
-    record = {
-        "traceId": "t2",
-        "eventName": "gen_ai.evaluation.result",
-        "attributes": [exports.attribute(*each) for each in verdict.items()],
-    }
-    logs = {"resourceLogs": [{"scopeLogs": [{"logRecords": [record]}]}]}
-    session = only(write(tmp_path / "spans.jsonl", [*exports.opentelemetry(), logs]))
-    assert session.scores == {"helpfulness": 0.5, "correctness": 0.0} and session.judgment is None
-
-
-def test_tempos_batches_are_spans_and_openllmetrys_functions_are_tools(tmp_path):
-    told = {"gen_ai.prompt.0.role": "user", "gen_ai.prompt.0.content": "hi", "gen_ai.completion.0.content": "hello"}
-    functions = {f"llm.request.functions.0.{name}": value for name, value in (("name", "look_up"), ("parameters", '{"type": "object"}'))}
-    exported = otlp([otlp_span("a", 0, told | functions | {"gen_ai.completion.0.role": "assistant"})])
-    session = only(write(tmp_path / "tempo.json", {"batches": exported["resourceSpans"]}))
-    assert [message["content"] for message in session.messages] == ["hi", "hello"]
-    assert session.tools == [TOOL]
-
-
 def test_a_saved_table_of_mlflows_search_is_the_same_session(tmp_path):
     rows = [
         {
