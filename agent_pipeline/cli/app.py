@@ -26,6 +26,7 @@ for command in (
     champions.hold,
     champions.rollback,
     champions.champions,
+    champions.report,
     stores.review,
     stores.status,
     stores.explain,

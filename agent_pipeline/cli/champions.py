@@ -1,5 +1,7 @@
-"""The commands that choose what is served: promote, hold, rollback, champions."""
+"""The commands that choose what is served: promote, hold, rollback, champions; and report, what to look at before."""
 
+import shutil
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -8,10 +10,14 @@ from rich.markdown import Markdown
 from rich.markup import escape
 from rich.table import Column, Table
 
+from agent_pipeline.cli.report import latest
 from agent_pipeline.config.settings import load_settings
+from agent_pipeline.errors import DataError
+from agent_pipeline.evaluation.page import PAGE
 from agent_pipeline.evaluation.promotion_report import headline, page, summary
 from agent_pipeline.export import serving
 from agent_pipeline.export.deciding import hold as hold_back
+from agent_pipeline.export.evidence import ASSET
 from agent_pipeline.export.ledger import EXPORT, last_decision, ledger
 from agent_pipeline.keys import PartitionKey, parse_key
 from agent_pipeline.storage.lake import Lake
@@ -68,6 +74,23 @@ def champions(
             outcome = "promote: it waits for you"
         table.add_row(str(key), _short(entry.champion), _short(entry.latest), outcome, entry.moved, entry.when, entry.who, entry.why)
     console.print(table)
+
+
+def report(
+    partition: PARTITION,
+    out: Annotated[Path | None, typer.Option(help="Copy the page there: one HTML file that needs nothing else.")] = None,
+    browse: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
+) -> None:
+    """Name the page of the last decision, or of an evaluation not decided on yet: figures, and every turn that differs, side by side."""
+    lake, key = load_settings().open_lake(), parse_key(partition)
+    evaluated, decided = lake.latest("evaluation", key), latest(lake, ASSET, key)
+    shown = decided if decided and evaluated.identity in decided.manifest["parents"] else evaluated
+    if PAGE not in shown.manifest["files"]:
+        raise DataError(f"The {shown.asset} of {key} has no page: a session on it was forgotten, or it is older. Materialize it again.")
+    page = shutil.copyfile(shown.path / PAGE, out) if out else shown.path / PAGE
+    console.print(str(page), markup=False, highlight=False, soft_wrap=True)
+    if browse:
+        typer.launch(page.absolute().as_uri())
 
 
 def _print_history(lake: Lake, key: PartitionKey) -> None:

@@ -19,7 +19,7 @@ from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.storage.artifacts import Artifact
 from agent_pipeline.storage.filesystem import sha256_file
 from agent_pipeline.training.base_model import BaseModel, resolve_base_model
-from agent_pipeline.training.chain import SKIPPED, adapter_of
+from agent_pipeline.training.chain import SKIPPED, adapter_of, trained_adapters
 from agent_pipeline.training.identity import adapter_origin, rows_made_from
 
 __all__ = ["TASKS", "canaries", "compare", "embed", "episodes", "evaluate", "export", "losses", "prefer", "train"]
@@ -116,9 +116,11 @@ def prefer(params: Params, progress: Progress = silent) -> Result:
 @task(version=6, libraries=MODELS)
 def evaluate(params: Params, progress: Progress = silent) -> Result:
     """Base against adapter on the held-out rows, those of the split `test` unless the configuration names another."""
+    from agent_pipeline.evaluation.evaluate import ROW_LOSSES, SAMPLES
     from agent_pipeline.evaluation.evaluate import evaluate as evaluate_adapter
     from agent_pipeline.evaluation.heldout import heldout_rows
-    from agent_pipeline.selection.tables import dataset_rows
+    from agent_pipeline.evaluation.inspect_log import write_log
+    from agent_pipeline.evaluation.page import PAGE, Split, evaluation_page
 
     split = params["config"].get("split", "test")
     rows, adapter = heldout_rows(*asked_lake(params), split), find_artifact(params, params["adapter"])
@@ -130,8 +132,14 @@ def evaluate(params: Params, progress: Progress = silent) -> Result:
 
     def make(folder: Path) -> dict[str, Any]:
         report = evaluate_adapter(rows, base, adapter.path, **params["config"], sessions=shown, progress=progress)
-        for name in ("samples", "row_losses"):
-            (folder / f"{name}.json").write_text(json.dumps(report.pop(name), indent=1, ensure_ascii=False), encoding="utf-8")
+        seen = Split(split, report, report.pop("samples"), f"{SAMPLES} beside this page")
+        for name, entries in ((SAMPLES, seen.samples), (ROW_LOSSES, report.pop("row_losses"))):
+            (folder / name).write_text(json.dumps(entries, indent=1, ensure_ascii=False), encoding="utf-8")
+        adapters = trained_adapters(*asked_lake(params), adapter.identity)
+        by_id = {row["row_id"]: row for row in rows}
+        (folder / PAGE).write_text(evaluation_page(params["partition"], seen, by_id, adapters), encoding="utf-8")
+        for player, model in (("base", base.name), ("adapter", f"{base.name}+{adapter.identity[:16]}")):
+            write_log(folder, player, f"{params['partition']} {split}", model, report, seen.samples, by_id)
         return report
 
     return build(evaluate, params, "evaluation", made_from, make, [adapter])
@@ -190,7 +198,8 @@ def episodes(params: Params, progress: Progress = silent) -> Result:
     rows, adapter = heldout_rows(lake, key, params.get("held_out", "test")), find_artifact(params, params["adapter"])
     config, world, alone = params["config"], params["world"], params.get("alone", False)
     base, exported = _base_of(params, adapter), params["gguf_export"] and find_artifact(params, params["gguf_export"])
-    recorded = recorded_sessions(lake, key, {row["task_key"] for row in rows})
+    sessions = recorded_sessions(lake, key, {row["task_key"] for row in rows})
+    recorded = {task: messages for task, (_, messages) in sessions.items()}
     tasks = tasks_to_play(world, rows, config["max_tasks"], config["fresh_tasks"], config["fresh_seed"])
     made_from = {
         "adapter": adapter.identity,
@@ -202,6 +211,8 @@ def episodes(params: Params, progress: Progress = silent) -> Result:
         **({"alone": True} if alone else {}),
         **rows_made_from(rows),
     }
+    # The recorded agent plays another trial where that is the task's first: what is forgotten is found by it.
+    made_from["sessions"] = sorted({*made_from["sessions"], *(session_id for session_id, _ in sessions.values())})
     limits = (config["max_new_tokens"], config["max_length"])
     rounds = (config["max_turns"], config["trials"])
 
@@ -219,7 +230,7 @@ def episodes(params: Params, progress: Progress = silent) -> Result:
     return build(episodes, params, "episodes", made_from, make, [adapter])
 
 
-@task(version=1, libraries=MODELS)
+@task(version=2, libraries=MODELS)
 def canaries(params: Params, progress: Progress = silent) -> Result:
     """Base and adapter on questions beside the agent's job, with and without its tools."""
     from agent_pipeline.evaluation.canaries import FILE, QUESTIONS, ask

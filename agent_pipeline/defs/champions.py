@@ -4,14 +4,17 @@ import dagster as dg
 
 from agent_pipeline.config.assets import ChampionConfig
 from agent_pipeline.defs.failures import user_errors
+from agent_pipeline.defs.metadata import numbers
 from agent_pipeline.defs.partitions import AGENTS, agent_key
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.run_config import in_force
-from agent_pipeline.defs.specs import ARTIFACTS, asset_options, own_check
+from agent_pipeline.defs.specs import ARTIFACTS, asset_options, own_check, version
 from agent_pipeline.defs.worker_client import run_worker
+from agent_pipeline.evaluation.page import PAGE
 from agent_pipeline.evaluation.promotion_report import headline, page, sentences
 from agent_pipeline.export import serving
 from agent_pipeline.export.deciding import comparison, decide_on, to_compare
+from agent_pipeline.export.evidence import write_decision
 from agent_pipeline.export.ledger import EXPORT
 from agent_pipeline.keys import parse_key
 from agent_pipeline.storage.lake import Artifact
@@ -60,16 +63,23 @@ def champion(
             check_name=CHECK,
             passed=decision.outcome != "reject",
             severity=dg.AssetCheckSeverity.WARN,
-            metadata={"reasons": sentences(decision)},
+            description="; ".join(sentences(decision)),
         )
+        shown = write_decision(lake, key, gguf_export, served, compared, record)
         return dg.MaterializeResult(
-            value=None,
+            value=shown,
+            data_version=version(shown.identity),
             metadata={
                 "decision": headline(decision),
+                "why": "; ".join(sentences(decision)),
                 "waits_for_a_person": waits,
                 "champion": now or "none",
-                "page": dg.MetadataValue.md(page(decision, record.test, "champion" if served else "base")),
+                "page": dg.MetadataValue.path(str(shown.path / PAGE)),
+                "figures": dg.MetadataValue.md(page(decision, record.test, "champion" if served else "base")),
                 "number": record.number,
+                **numbers(
+                    {"gain": next((each.difference for each in decision.figures if each.name == "gain"), None), "chance": decision.p}
+                ),
             },
             check_results=[check],
         )

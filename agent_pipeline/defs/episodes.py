@@ -4,6 +4,7 @@ import dagster as dg
 
 from agent_pipeline.config.assets import EpisodesConfig
 from agent_pipeline.defs.failures import user_errors
+from agent_pipeline.defs.metadata import numbers
 from agent_pipeline.defs.partitions import agent_key
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.run_config import in_force
@@ -56,11 +57,13 @@ def episodes(
         }
         result = run_worker(context, pipes, workspace, "episodes", params)
         report, model = result["report"], result["report"]["players"]["model"]
-        metadata = {"figures": dg.MetadataValue.md(table(report)), "report": dg.MetadataValue.json(report)}
+        shares = {name: model[name]["n"] / model[name]["of"] for name in ("done", "harm") if model[name] and model[name]["of"]}
+        metadata = {"figures": dg.MetadataValue.md(table(report)), "report": dg.MetadataValue.json(report), **numbers(shares)}
         check = dg.AssetCheckResult(
             check_name=CHECK,
             passed=not report["against"],
             severity=dg.AssetCheckSeverity.ERROR,
-            metadata={"done": shown(model["done"]), "harm": shown(model["harm"]), "against": report["against"]},
+            description="; ".join(report["against"]) or None,
+            metadata={"done": shown(model["done"]), "harm": shown(model["harm"])},
         )
         return built(context, workspace, result, metadata, [check], {"transcripts": PAGE})

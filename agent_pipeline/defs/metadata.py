@@ -29,6 +29,11 @@ def counts_table(counts: Mapping[str, int], label: str = "reason") -> dg.Metadat
     return dg.MetadataValue.md(f"| {label} | count |\n|---|---:|\n{body}")
 
 
+def numbers(values: Mapping[str, Any]) -> dict[str, float]:
+    """The values that are numbers, as Dagster plots them over time; those that are not known are left out."""
+    return {name: float(value) for name, value in values.items() if value is not None}
+
+
 def preview(rows: Iterable[Mapping[str, Any]], field: str = "messages") -> dg.MetadataValue:
     """The shape of the first conversations: roles, tool names and argument names, and the lengths of texts; never the texts themselves."""
     lines = ["| session | shape |", "|---|---|"]

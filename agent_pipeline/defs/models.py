@@ -6,18 +6,22 @@ import dagster as dg
 
 from agent_pipeline.config.assets import AdapterConfig, EvaluationConfig
 from agent_pipeline.defs.failures import user_errors
-from agent_pipeline.defs.metadata import curve
+from agent_pipeline.defs.metadata import curve, numbers
 from agent_pipeline.defs.partitions import agent_key
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.run_config import in_force
 from agent_pipeline.defs.specs import ADAPTERS, ARTIFACTS, asset_options, own_check
 from agent_pipeline.defs.worker_client import built, run_worker
+from agent_pipeline.evaluation.comparison import METRICS
+from agent_pipeline.evaluation.page import PAGE, Split, figure_rows
+from agent_pipeline.sessions.text import markdown
 from agent_pipeline.training.chain import SKIPPED, STEPS, Step, adapter_of, candidate
 from agent_pipeline.training.config import DpoTraining, KtoTraining, PreferenceTraining
 
 MOST_DROPPED = 0.1
 """Share of the rows that may fall out of training (too long, not rendered by the template) without a warning."""
 
+LOSSES = ("loss_first", "loss_last")
 TRAINED, BETTER = "rows_are_trained", "adapter_beats_its_base"
 
 
@@ -48,6 +52,7 @@ def sft_adapter(
             "replayed": result["replayed"],
             "report": report_metadata(report),
             "loss": loss_curve(report),
+            **numbers({name: report[name] for name in LOSSES}),
         }
         return built(context, workspace, result, metadata, [trained_check(report)])
 
@@ -87,9 +92,8 @@ def preference_asset(step: Step, options: type[PreferenceTraining], dataset: str
             if skipped:
                 context.log.warning(f"{context.partition_key} has no {name}: {skipped} The candidate stays {reference.asset}.")
             metadata = {"reference": reference.asset, "report": report_metadata(report)}
-            if not skipped:
-                metadata["loss"] = loss_curve(report)
-            check = trained_check(report, passed=not skipped, **({SKIPPED: skipped} if skipped else {}))
+            metadata |= {SKIPPED: skipped} if skipped else {"loss": loss_curve(report)} | numbers({name: report[name] for name in LOSSES})
+            check = trained_check(report, skipped)
             return built(context, workspace, result, metadata, [check])
 
     return adapter
@@ -109,13 +113,14 @@ def loss_curve(report: dict[str, Any]) -> dg.MetadataValue:
     return curve([(each["step"], each["loss"]) for each in report["log_history"]], "training loss", "step", "loss")
 
 
-def trained_check(report: dict[str, Any], passed: bool = True, **facts: str) -> dg.AssetCheckResult:
-    """Whether few rows fell out of training."""
+def trained_check(report: dict[str, Any], skipped: str = "") -> dg.AssetCheckResult:
+    """Whether an adapter was trained, and few rows fell out of it."""
     return dg.AssetCheckResult(
         check_name=TRAINED,
-        passed=passed and report["rows"].get("dropped_share", 0.0) <= MOST_DROPPED,
+        passed=not skipped and report["rows"].get("dropped_share", 0.0) <= MOST_DROPPED,
         severity=dg.AssetCheckSeverity.WARN,
-        metadata={name: count for name, count in report["rows"].items() if name.startswith(("dropped", "special"))} | facts,
+        description=skipped or None,
+        metadata={name: count for name, count in report["rows"].items() if name.startswith(("dropped", "special"))},
     )
 
 
@@ -142,34 +147,14 @@ def evaluation(
         metadata = {
             "candidate": adapter.asset,
             "heldout_tasks": report["tasks"],
-            "comparison": comparison_table(report),
+            "comparison": dg.MetadataValue.md(markdown(figure_rows(Split("test", report)))),
+            **numbers({name: report["adapter"][name] for name in ("heldout_loss", "decision_auc", *METRICS)}),
             "report": dg.MetadataValue.json({name: value for name, value in report.items() if name not in ("samples", "examples")}),
         }
         check = dg.AssetCheckResult(
             check_name=BETTER,
             passed=bool(better and better["beyond_noise"] and better["difference"] > 0),
             severity=dg.AssetCheckSeverity.WARN,
-            metadata={"difference": dg.MetadataValue.json(better)},
+            metadata=numbers({name: better[name] for name in ("difference", "low", "high", "p", "tasks")} if better else {}),
         )
-        return built(context, workspace, result, metadata, [check])
-
-
-def comparison_table(report: dict[str, Any]) -> dg.MetadataValue:
-    """Base, adapter and their difference with its interval, a line a metric, and the least difference that could have been seen."""
-    lines = ["| metric | base | adapter | adapter − base (95 %) | could be seen from | turns |", "|---|---:|---:|---|---:|---:|"]
-
-    def line(name: str, base: float, adapter: float, difference: dict[str, Any]) -> None:
-        interval = f"{difference['difference']:+.3f}"
-        if difference["low"] is not None:
-            interval += f" [{difference['low']:+.3f}, {difference['high']:+.3f}]"
-        least = "–" if difference["least_visible"] is None else f"{difference['least_visible']:.3f}"
-        lines.append(f"| {name.replace('_', ' ')} | {base:.3f} | {adapter:.3f} | {interval} | {least} | {difference['samples']} |")
-
-    for name, difference in report["differences"].items():
-        if difference is not None:
-            line(name, report["base"][name], report["adapter"][name], difference)
-    for rival, figures in report["rivals"].items():
-        name = "exact_call_accuracy"
-        if (difference := figures["differences"][name]) is not None:
-            line(f"{name}, base: {rival}", figures[name], report["adapter"][name], difference)
-    return dg.MetadataValue.md("\n".join(lines))
+        return built(context, workspace, result, metadata, [check], {"page": PAGE})

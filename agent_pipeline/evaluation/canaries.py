@@ -58,14 +58,16 @@ def ask(base: BaseModel, adapter: Path, tools: Sequence[Tool], progress: Progres
     model = Answering.of(base, adapter, progress=progress)
     questions = [(each, question) for each in asked if (question := model.question(_sample(each[1], each[2]), MAX_NEW_TOKENS))]
     room = [dataclasses.replace(question, limit=MAX_NEW_TOKENS) for _, question in questions]
-    good: dict[str, list[bool]] = {}
+    answers: dict[str, list[tuple[bool, str]]] = {}
     for name in ("base", "candidate"):
         with model.model.disable_adapter() if name == "base" else nullcontext():
             replies = model.replies(room, text=f"canaries answered by the {name}")
-            good[name] = [is_good(*each, reply.text) for (each, _), reply in zip(questions, replies, strict=True)]
+            answers[name] = [(is_good(*each, reply.text), reply.text) for (each, _), reply in zip(questions, replies, strict=True)]
     return [
-        Canary(text, group, base_good, candidate_good)
-        for ((group, text, _), _), base_good, candidate_good in zip(questions, good["base"], good["candidate"], strict=True)
+        Canary(text, group, base, candidate, base_said, candidate_said)
+        for ((group, text, _), _), (base, base_said), (candidate, candidate_said) in zip(
+            questions, answers["base"], answers["candidate"], strict=True
+        )
     ]
 
 

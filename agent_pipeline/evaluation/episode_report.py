@@ -2,12 +2,13 @@
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import comb
 from pathlib import Path
 from typing import Any
 
 from agent_pipeline.evaluation.episodes import Episode
+from agent_pipeline.sessions.text import markdown
 
 TRANSCRIPTS = "episodes.jsonl"
 PAGE = "episodes.md"
@@ -94,24 +95,22 @@ ROWS = {
 }
 
 
+def figure_rows(players: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
+    """The figures of all players, the head first."""
+    every = players.values()
+    rows = [["episodes", *players], *([label, *(shown(each[name]) for each in every)] for name, label in ROWS.items())]
+    for kind in sorted({kind for each in every for kind in each["kinds"]}):
+        rows.append([f"done where the task asks for: {kind}", *(shown(each["kinds"].get(kind)) for each in every)])
+    for k in sorted({k for each in every for k in each["pass_hat"]}, key=int)[1:]:
+        values = [each["pass_hat"].get(k) for each in every]
+        rows.append([f"pass^{k}", *("–" if value is None else f"{value:.3f}" for value in values)])
+    rows.append(["the assistant's turns in an episode", *(f"{each['turns']:.1f}" for each in every)])
+    return [*rows, ["tokens written", *(f"{each['tokens']:,}" for each in every)]]
+
+
 def table(report: Mapping[str, Any]) -> str:
     """The figures of all players as a Markdown table."""
-    players = report["players"]
-    lines = [f"| | {' | '.join(players)} |", f"|---|{'---:|' * len(players)}"]
-
-    def line(label: str, values: Iterable[str]) -> None:
-        lines.append(f"| {label} | {' | '.join(values)} |")
-
-    for name, label in ROWS.items():
-        line(label, (shown(each[name]) for each in players.values()))
-    for kind in sorted({kind for each in players.values() for kind in each["kinds"]}):
-        line(f"done where the task asks for: {kind}", (shown(each["kinds"].get(kind)) for each in players.values()))
-    for k in sorted({k for each in players.values() for k in each["pass_hat"]}, key=int)[1:]:
-        values = [each["pass_hat"].get(k) for each in players.values()]
-        line(f"pass^{k}", ("–" if value is None else f"{value:.3f}" for value in values))
-    line("the assistant's turns in an episode", (format(each["turns"], ".1f") for each in players.values()))
-    line("tokens written", (format(each["tokens"], ",") for each in players.values()))
-    return "\n".join(lines)
+    return markdown(figure_rows(report["players"]))
 
 
 def write(folder: Path, report: Mapping[str, Any], played: Mapping[str, Sequence[Episode]]) -> None:

@@ -31,10 +31,10 @@ def heldout_rows(lake: Lake, key: PartitionKey, split: Split = "test") -> list[d
     return rows
 
 
-def recorded_sessions(lake: Lake, key: PartitionKey, tasks: Collection[str]) -> dict[str, list[Message]]:
-    """The messages of the first whole recorded session of each task, by the task's key."""
+def recorded_sessions(lake: Lake, key: PartitionKey, tasks: Collection[str]) -> dict[str, tuple[str, list[Message]]]:
+    """The id and the messages of the first whole recorded session of each task, by the task's key."""
     wanted = pa.array(sorted(tasks), pa.string())
     batches = stored_batches(lake.open("judged_sessions", key), ["session_id", "task_key", "trial", "broken", "messages"])
     whole = (batch.filter(pc.and_(pc.is_in(batch["task_key"], wanted), pc.is_null(batch["broken"]))) for batch in batches)
     rows = sorted(to_rows(whole), key=lambda row: (row["trial"] or "", row["session_id"]))
-    return {row["task_key"]: row["messages"] for row in reversed(rows)}
+    return {row["task_key"]: (row["session_id"], row["messages"]) for row in reversed(rows)}

@@ -65,12 +65,14 @@ class Scores(msgspec.Struct, frozen=True):
 
 
 class Canary(msgspec.Struct, frozen=True):
-    """A question beside the agent's job: whether base and candidate answer it well."""
+    """A question beside the agent's job: whether base and candidate answer it well, and what they say."""
 
     question: str
     group: str
     base: bool
     candidate: bool
+    base_said: str = ""
+    candidate_said: str = ""
 
 
 class Policy(msgspec.Struct, frozen=True):

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from agent_pipeline.evaluation.promotion import Decision, Figure, Reason
+from agent_pipeline.sessions.text import markdown
 
 LESS_IS_BETTER = {"over-call", "loss", "harm"}
 
@@ -46,26 +47,23 @@ def summary(decision: Decision) -> str:
     return f"{headline(decision)}: {'; '.join(sentence(reason) for reason in decision.reasons if reason.against == decision.outcome)}"
 
 
-def table(figures: Sequence[Figure], rival: str) -> str:
-    """Figures of both models, their difference with its interval over tasks, and the least gain that could be seen; in Markdown."""
-    lines = [
-        f"| figure | candidate | {rival} | difference (95 %) | turns or episodes | tasks | could be seen |",
-        "|---|---:|---:|---|---:|---:|---:|",
-    ]
+def figure_rows(figures: Sequence[Figure], rival: str) -> list[list[str]]:
+    """Figures of both models, their difference with its interval over tasks, and the least gain that could be seen; the head first."""
+    rows = [["figure", rival, "candidate", f"candidate − {rival} (95 %)", "could be seen from", "turns or episodes", "tasks"]]
     for figure in figures:
         interval = "" if figure.low is None or figure.high is None else f" [{figure.low:+.3f}, {figure.high:+.3f}]"
-        visible = "" if figure.visible is None else f"{figure.visible:.3f}"
-        values = f"{figure.candidate:.3f} | {figure.rival:.3f} | {figure.difference:+.3f}{interval}"
-        lines.append(f"| {figure.name} | {values} | {figure.samples} | {figure.tasks} | {visible} |")
-    return "\n".join(lines)
+        visible = "–" if figure.visible is None else f"{figure.visible:.3f}"
+        values = (f"{figure.rival:.3f}", f"{figure.candidate:.3f}", f"{figure.difference:+.3f}{interval}", visible)
+        rows.append([figure.name, *values, str(figure.samples), str(figure.tasks)])
+    return rows
 
 
 def page(decision: Decision, test: Iterable[Figure], rival: str) -> str:
     """The decision for a person: outcome, reasons, the figures that decide, and those of the split `test`."""
     parts = [f"**{headline(decision)}**", *(f"- {text}" for text in sentences(decision))]
-    parts += ["", "Split `select`, which decides:", "", table(decision.figures, rival)]
+    parts += ["", "Split `select`, which decides:", "", markdown(figure_rows(decision.figures, rival))]
     if test := list(test):
-        parts += ["", "Split `test`, which is only reported:", "", table(test, rival)]
+        parts += ["", "Split `test`, which is only reported:", "", markdown(figure_rows(test, rival))]
     return "\n".join(parts)
 
 

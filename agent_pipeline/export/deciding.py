@@ -22,7 +22,7 @@ from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.storage.artifacts import Artifact
 from agent_pipeline.storage.lake import Lake
 from agent_pipeline.storage.pointers import now, user_name
-from agent_pipeline.training.chain import STEPS, adapter_of
+from agent_pipeline.training.chain import trained_adapters
 
 Approve = Literal["auto", "person"]
 Pair = tuple[Artifact | None, Artifact | None]
@@ -86,15 +86,14 @@ def comparison(lake: Lake, key: PartitionKey, evaluation: Artifact, candidate: A
         (made("evaluation", result["candidate"]), made("evaluation", result["champion"])),
         (evaluation, made("evaluation", result["champion_on_test"])),
         (own_episodes(lake, key, candidate), made("episodes", result["champion_episodes"])),
-        canaries=tuple(msgspec.convert(_read(made("canaries", result["canaries"]), CANARIES), list[Canary])),
+        canaries=tuple(msgspec.convert(read_entries(made("canaries", result["canaries"]), CANARIES), list[Canary])),
         same_base=result["same_base"],
     )
 
 
 def _adapter(lake: Lake, key: PartitionKey, identity: str) -> Artifact:
-    for asset in map(adapter_of, STEPS):
-        if adapter := lake.find(asset, key, identity):
-            return adapter
+    if adapters := trained_adapters(lake, key, identity):
+        return adapters[-1]
     raise DataError(
         f"The adapter {identity[:16]} of {key} is gone, so nothing can be compared with it; if it is the champion's, "
         f"`agent-pipeline promote {key}` makes the latest export the champion."
@@ -226,30 +225,32 @@ def _turns(evaluation: Artifact | None, model: str) -> dict[str, TurnScore]:
             each[model]["called"],
             bool(each[model]["right"]),  # null in evaluations of older versions: a call that the limit ended
         )
-        for each in _read(evaluation, SAMPLES)
+        for each in read_entries(evaluation, SAMPLES)
     }
 
 
 def _losses(evaluation: Artifact | None, model: str) -> dict[str, RowLoss]:
     return {
         row["row_id"]: RowLoss(row["row_id"], row["task_key"], row[model], row["tokens"])
-        for row in _read(evaluation, ROW_LOSSES)
+        for row in read_entries(evaluation, ROW_LOSSES)
         if row[model] is not None
     }
 
 
 def _episodes(played: Artifact | None, player: str) -> Iterator[Played]:
-    for each in map(json.loads, _text(played, TRANSCRIPTS).splitlines()):
+    for each in map(json.loads, read_text(played, TRANSCRIPTS).splitlines()):
         if each["player"] == player:
             harmed = None if each["wrong_changes"] is None else bool(each["wrong_changes"])
             yield Played(each["task_key"], each["trial"], each["seed"], each["done"], harmed)
 
 
-def _read(artifact: Artifact | None, file: str) -> list[dict[str, Any]]:
-    return json.loads(_text(artifact, file) or "[]")
+def read_entries(artifact: Artifact | None, file: str) -> list[dict[str, Any]]:
+    """The JSON list in an artifact's file; empty without an artifact. Raises DataError where the file is gone."""
+    return json.loads(read_text(artifact, file) or "[]")
 
 
-def _text(artifact: Artifact | None, file: str) -> str:
+def read_text(artifact: Artifact | None, file: str) -> str:
+    """The text of an artifact's file; empty without an artifact. Raises DataError where the file is gone."""
     if artifact is None:
         return ""
     try:

@@ -301,7 +301,7 @@ class _Removal:
             self.report.changes.append(Change(path=str(folder), deleted=True))
 
     def _model(self, place: LakeFile, manifest: dict[str, Any]) -> None:
-        """The JSON files of an artifact, and its transcripts, which are deleted first. The manifest comes before the rest."""
+        """The JSON files of an artifact; its transcripts, pages and logs, which are deleted first. The manifest comes before the rest."""
         if not any({self.id, self.alias} & set(ids) for ids in sessions_in(manifest).values()):
             return
         folder, new = place.path.parent, self._scrubbed(manifest)
@@ -313,7 +313,7 @@ class _Removal:
             if (after := self._scrubbed(before)) != before:
                 files[name] = (json.dumps(after, indent=1, ensure_ascii=False) + "\n").encode("utf-8")
                 new["files"][name] = {"sha256": hashlib.sha256(files[name]).hexdigest(), "bytes": len(files[name])}
-        transcripts = [name for name in manifest["files"] if name.endswith((".jsonl", ".md"))]
+        transcripts = [name for name in manifest["files"] if name.endswith((".jsonl", ".md", ".html", ".eval"))]
         for name in transcripts:
             del new["files"][name]
             if (folder / name).exists():

@@ -1,11 +1,13 @@
 """The proof that something is gone: every byte and every value of the lake, searched for texts."""
 
 import json
+import zipfile
 from collections.abc import Iterable, Iterator
 
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
+from markupsafe import escape
 
 from agent_pipeline.storage.lake import Lake, LakeFile
 
@@ -16,7 +18,7 @@ def scan(lake: Lake, needles: Iterable[str]) -> dict[str, list[str]]:
     """Read every file of the lake to its end, and find `needles` in it: `{path: [needle, …]}`.
 
     Values of Parquet columns are searched as they are when decoded, nested ones too; everything else byte by byte, plain and as JSON
-    writes it.
+    and HTML write it; logs of Inspect (`.eval`) are unpacked.
 
     Raises:
         DataError: a table is damaged.
@@ -36,9 +38,9 @@ def found_in(file: LakeFile, needles: Iterable[str]) -> list[str]:
 
 
 def _spellings(text: str) -> set[bytes]:
-    """A text as it is, and as JSON may hold it: without the quotes, beyond ASCII plain or escaped."""
+    """A text as it is, as HTML escapes it, and as JSON may hold it: without the quotes, beyond ASCII plain or escaped."""
     escaped = (json.dumps(text, ensure_ascii=ascii)[1:-1].encode() for ascii in (False, True))
-    return {text.encode("utf-8"), msgspec.json.encode(text)[1:-1], *escaped}
+    return {text.encode("utf-8"), escape(text).encode("utf-8"), msgspec.json.encode(text)[1:-1], *escaped}
 
 
 def _contents(file: LakeFile, longest: int) -> Iterator[bytes]:
@@ -51,6 +53,9 @@ def _contents(file: LakeFile, longest: int) -> Iterator[bytes]:
                     for chunk in column.chunks:
                         plain = chunk.dictionary_decode() if pa.types.is_dictionary(chunk.type) else chunk
                         yield from (buffer.to_pybytes() for buffer in plain.buffers() if buffer is not None)
+    if file.path.suffix == ".eval":
+        with file.path.open("rb") as opened, zipfile.ZipFile(opened) as packed:
+            yield from map(packed.read, packed.namelist())
     with file.path.open("rb") as opened:
         end = b""
         while part := opened.read(_CHUNK):

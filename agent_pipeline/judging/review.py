@@ -17,7 +17,7 @@ from typing import Any
 from agent_pipeline.errors import DataError, SettingsError
 from agent_pipeline.judging.turns import readable_facts
 from agent_pipeline.sessions.session import is_trained
-from agent_pipeline.sessions.text import readable
+from agent_pipeline.sessions.text import readable, shortened
 
 FIRST = ("unjudged", "disagreement")
 COLUMNS = ("session_id", "project", "agent", "judgment", "reason", "why", "verdict", "opinions", "conversation")
@@ -116,15 +116,8 @@ def _csv(rows: list[dict[str, Any]]) -> str:
     writer = csv.DictWriter(text, COLUMNS, extrasaction="ignore")
     writer.writeheader()
     for row in rows:
-        writer.writerow(row | {"conversation": _cell(row["conversation"])})
+        writer.writerow(row | {"conversation": shortened(row["conversation"], _LONGEST_CELL, "a .jsonl or .html review")})
     return "\ufeff" + text.getvalue()  # spreadsheets take a file without the mark for an older encoding
-
-
-def _cell(text: str) -> str:
-    if len(text) <= _LONGEST_CELL:
-        return text
-    half = _LONGEST_CELL // 2
-    return f"{text[:half]}\n\n[{len(text) - 2 * half:,} characters are left out here; a .jsonl or .html review has them]\n\n{text[-half:]}"
 
 
 def _jsonl(rows: list[dict[str, Any]]) -> str:

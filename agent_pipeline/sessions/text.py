@@ -72,6 +72,20 @@ def readable(messages: Iterable[Message]) -> str:
     return "\n\n".join(parts)
 
 
+def markdown(rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table, the head first; its first column is of texts, the others of numbers."""
+    head, *others = ("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows)
+    return "\n".join([head, f"|---|{'---:|' * (len(rows[0]) - 1)}", *others])
+
+
+def shortened(text: str, limit: int, where: str) -> str:
+    """A text of about `limit` characters: of a longer one the beginning and the end, and `where` the rest is."""
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    return f"{text[:half]}\n\n[{len(text) - 2 * half:,} characters are left out here: {where} has them]\n\n{text[-half:]}"
+
+
 _EXCEPTION = re.compile(r"error|<tool_use_error>|[\w.]{1,80}(?:Error|Exception): |traceback \(most recent call last\)", re.IGNORECASE)
 
 

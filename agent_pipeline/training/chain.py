@@ -46,3 +46,12 @@ def candidate(lake: Lake, key: PartitionKey, chain: Sequence[Step]) -> Artifact:
         if SKIPPED not in adapter.manifest["report"]:
             last = adapter
     return last
+
+
+def trained_adapters(lake: Lake, key: PartitionKey, identity: str) -> list[Artifact]:
+    """An adapter by its identity, after those that it was trained on from; empty where it is gone."""
+    for step in STEPS:
+        if adapter := lake.find(adapter_of(step), key, identity):
+            before = adapter.manifest["made_from"].get("reference")
+            return [*(trained_adapters(lake, key, before) if before else ()), adapter]
+    return []

@@ -1,5 +1,6 @@
 """The asset `champion` and the jobs of people, in the graph; the commands that show what came of them."""
 
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -11,6 +12,8 @@ from agent_pipeline.cli.app import app
 from agent_pipeline.defs import worker_client
 from agent_pipeline.defs.partitions import AGENTS
 from agent_pipeline.export.ledger import EXPORT, last_decision
+from agent_pipeline.governance.forgetting import forget
+from agent_pipeline.governance.scanning import scan
 from agent_pipeline_tests.export.test_deciding import CALLS, FAIR, GOOD, KEY, Night
 
 
@@ -37,7 +40,8 @@ def test_a_person_promotes_what_the_night_decided_and_rolls_it_back_in_the_ui(be
     night = Night(bench.lake, GOOD, first.export)
     metadata = decide(bench, monkeypatch, night)
     assert (metadata["decision"], metadata["waits_for_a_person"], metadata["champion"]) == ("promote", True, first.export.identity)
-    assert "champion" in metadata["page"] and "`test`" in metadata["page"]
+    assert "champion" in metadata["figures"] and "`test`" in metadata["figures"] and round(metadata["gain"], 6) == 0.25
+    assert "it is better" in metadata["why"] and f"champion {first.export.identity}" in Path(metadata["page"]).read_text(encoding="utf-8")
     run_job(bench, "promote", "promote_export")
     assert bench.lake.pointers(EXPORT, KEY).champion == night.export.identity
     run_job(bench, "rollback", "roll_back", why="a complaint")
@@ -69,3 +73,19 @@ def test_the_commands_show_decisions_and_hold_a_candidate_back(bench: Any, monke
     assert record is not None and record.decision.outcome == "hold"
     history = shown.invoke(app, ["champions", str(KEY)])
     assert history.exit_code == 0 and "[a] bad feeling" in history.output and "promote" in history.output
+
+
+def test_the_command_report_names_the_decisions_page_and_before_one_the_evaluations(
+    bench: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    night = Night(bench.lake, GOOD)
+    refused = CliRunner().invoke(app, ["report", str(KEY)])
+    assert "evaluation of shop/support has no page" in str(refused.exception)
+    metadata = decide(bench, monkeypatch, night)
+    assert CliRunner().invoke(app, ["report", str(KEY)]).output.strip() == metadata["page"]
+    CliRunner().invoke(app, ["report", str(KEY), "--out", str(tmp_path / "page.html")])
+    assert (tmp_path / "page.html").read_bytes() == Path(metadata["page"]).read_bytes()
+    assert scan(bench.lake, ["session s59"])
+    forget(bench.lake, "s59")
+    assert not scan(bench.lake, ["session s59"]) and not Path(metadata["page"]).exists()
+    assert "champion of shop/support has no page" in str(CliRunner().invoke(app, ["report", str(KEY)]).exception)

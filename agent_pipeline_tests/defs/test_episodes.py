@@ -48,4 +48,4 @@ def test_the_recorded_agent_plays_the_first_whole_session_of_each_held_out_task(
     ]
     lake, table = Lake(str(tmp_path)), to_table(rows, pa.schema([JUDGED.field(name) for name in rows[0]]))
     lake.stage("judged_sessions", KEY, table.to_batches(), table.schema).commit()
-    assert recorded_sessions(lake, KEY, {"a"}) == {"a": [{"role": "user", "content": "2"}]}
+    assert recorded_sessions(lake, KEY, {"a"}) == {"a": ("s2", [{"role": "user", "content": "2"}])}

@@ -92,7 +92,7 @@ def test_the_candidate_is_the_last_adapter_of_the_agents_chain(chain: Chain) -> 
 def test_too_few_pairs_leave_the_adapter_before_as_the_candidate_and_say_so(chain: Chain) -> None:
     imitating = chain.candidate()
     check = check_of(chain.night('["sft", "dpo"]', min_rows=8))
-    assert not check.passed and check.severity.value == "WARN" and "dpo needs 8 pairs" in check.metadata["skipped"].value
+    assert not check.passed and check.severity.value == "WARN" and "dpo needs 8 pairs" in check.description
     skipped = chain.lake.latest("dpo_adapter", KEY)
     assert chain.candidate() == imitating and not (skipped.path / "adapter_model.safetensors").exists()
     chain.pairs(8)

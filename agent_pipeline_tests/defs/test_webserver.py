@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -14,21 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from agent_pipeline_tests.browser import opened
 from agent_pipeline_tests.defs.conftest import SAMPLE
 
 pytestmark = pytest.mark.slow
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-QUIET = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-sync",
-    "--disable-background-networking",
-    "--disable-component-update",
-)
 
 
 @pytest.fixture(scope="module")
@@ -98,10 +86,8 @@ def test_the_launchpad_explains_every_field_of_the_run_config(server: str) -> No
     assert all(field["description"] and field["defaultValueAsJson"] for field in fields.values())
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH: apt-get install chromium")
 def test_a_browser_shows_the_stages_of_the_lineage(server: str, tmp_path: Path) -> None:
-    command = [CHROMIUM or "", *QUIET, f"--user-data-dir={tmp_path}", "--virtual-time-budget=60000", "--dump-dom", f"{server}/asset-groups"]
-    dom = subprocess.run(command, capture_output=True, text=True, timeout=180, check=True).stdout
+    dom = opened(f"{server}/asset-groups", tmp_path, "--virtual-time-budget=60000")
     assert "Global asset lineage" in dom
     for stage in ("traces", "datasets", "coresets", "models", "exports"):
         assert f">{stage}<" in dom

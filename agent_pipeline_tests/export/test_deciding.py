@@ -1,14 +1,17 @@
 """What follows from a decision: the ledger, the champion, and what is not spent twice."""
 
 import json
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from agent_pipeline.errors import DataError
+from agent_pipeline.evaluation.comparison import accuracies, differences
 from agent_pipeline.evaluation.promotion import Policy, error_rate
 from agent_pipeline.evaluation.promotion_report import page, summary
+from agent_pipeline.evaluation.scoring import Score
 from agent_pipeline.export.deciding import Comparison, comparison, decide_on, hold, to_compare
 from agent_pipeline.export.ledger import EXPORT, ledger
 from agent_pipeline.export.serving import promote, register, rollback
@@ -43,14 +46,33 @@ def samples(**models: str) -> list[dict[str, Any]]:
     entries = []
     for task in range(60):
         for turn, due in enumerate((True, False)):
-            said = {}
+            expected = "call" if due else "answer"
+            entry = {
+                "row_id": f"r{task}",
+                "session_id": f"s{task}",
+                "task_key": f"t{task}",
+                "turn_index": turn,
+                "prompt_tail": "user: Where?",
+            }
+            entry |= {"expected": f"{expected} {task}", "expected_class": expected, "expected_tool": "find" if due else None}
             for name, kind in models.items():
                 called = due or kind == CALLS
                 right = (kind != FAIR or task % 2 == 0) if due else not called
-                said[name] = {"called": called, "right": right}
-            head = {"row_id": f"r{task}", "turn_index": turn, "task_key": f"t{task}"}
-            entries.append({**head, "expected_class": "call" if due else "answer", "expected_tool": "find" if due else None, **said})
+                call = right if due else None
+                scored = Score(expected, "call" if called else "answer", called, right, *[call] * 4, None if due else right, False, False)
+                entry |= {name: asdict(scored) | {"right": right, "call_probability": None}}
+                entry[f"{name}_said"] = entry["expected"] if right else f"{name} errs"
+            entries.append(entry)
     return entries
+
+
+def report_on(entries: list[dict[str, Any]]) -> dict[str, Any]:
+    tasks = [each["task_key"] for each in entries]
+    scored = [
+        [Score(**{field.name: each[model][field.name] for field in fields(Score)}) for each in entries] for model in ("base", "adapter")
+    ]
+    models = [accuracies(tasks, scores) | {"heldout_loss": 1.0, "decision_auc": None} for scores in scored]
+    return {"base": models[0], "adapter": models[1], "differences": differences(tasks, *scored), "rivals": {}}
 
 
 class Night:
@@ -73,8 +95,10 @@ class Night:
 
     def evaluated(self, adapter: Artifact, kind: str, split: str) -> Artifact:
         losses = [{"row_id": f"r{i}", "task_key": f"t{i}", "tokens": 9, "base": 1.0, "adapter": 0.5} for i in range(60)]
-        files = {"samples.json": json.dumps(samples(base=FAIR, adapter=kind)), "row_losses.json": json.dumps(losses)}
-        return artifact(self.lake, "evaluation", {"adapter": adapter.identity, "config": SPLIT[split]}, files)
+        entries = samples(base=FAIR, adapter=kind)
+        files = {"samples.json": json.dumps(entries), "row_losses.json": json.dumps(losses)}
+        made_from = {"adapter": adapter.identity, "config": SPLIT[split], "sessions": [f"s{task}" for task in range(60)]}
+        return artifact(self.lake, "evaluation", made_from, files, report_on(entries))
 
     def compared(self) -> Comparison:
         return comparison(self.lake, KEY, self.evaluation, self.export, self.result)

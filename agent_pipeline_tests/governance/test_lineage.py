@@ -1,7 +1,9 @@
 """Lineage by record, and forgetting: what names a session is found, and when it is forgotten nothing does, and nothing else is gone."""
 
+import io
 import json
 import shutil
+import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from markupsafe import escape
 from typer.testing import CliRunner
 
 import agent_pipeline.storage.tables
@@ -28,7 +31,7 @@ from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.errors import DataError
 from agent_pipeline.governance.forgetting import forget
 from agent_pipeline.governance.lineage import UnknownSessionError, model_lineage, models_of, naming, session_lineage
-from agent_pipeline.governance.scanning import scan
+from agent_pipeline.governance.scanning import found_in, scan
 from agent_pipeline.ingestion.discovery import discover
 from agent_pipeline.ingestion.forgotten import FORGOTTEN, BlockList, alias
 from agent_pipeline.ingestion.ingestion import SEEN, ingest
@@ -130,7 +133,8 @@ def add_models(lake: Lake, key: PartitionKey, rows: list[dict]) -> None:
     adapter = build(lake, key, "sft_adapter", trained, {"training.json": {"row_ids": [row["row_id"] for row in learnt]}})
     told = [{"session_id": row["session_id"], "row_id": row["row_id"], "prompt_tail": "user: help", "expected": row["messages"][-1]["content"]} for row in measured]  # fmt: skip  # noqa: E501
     examples = [{"kind": "gained", **each} for each in told]
-    build(lake, key, "evaluation", {"adapter": adapter, "config": {}, **rows_made_from(measured)}, {"samples.json": told}, {"examples": examples})  # fmt: skip  # noqa: E501
+    seen = {"samples.json": told, "report.html": str(escape(json.dumps(told))), "adapter.eval": zipped("samples/1.json", json.dumps(told))}
+    build(lake, key, "evaluation", {"adapter": adapter, "config": {}, **rows_made_from(measured)}, seen, {"examples": examples})
     origin = {"adapter": adapter, "adapter_made_from": trained, "config": {}, "compared": rows_made_from(measured)}
     export = build(lake, key, "gguf_export", origin, {"model-f16.gguf": "GGUF"})
     build(lake, key, "ollama_model", {"gguf_export": export, "name": "shop"}, {"Modelfile": "FROM it"})
@@ -139,12 +143,20 @@ def add_models(lake: Lake, key: PartitionKey, rows: list[dict]) -> None:
     build(lake, key, "episodes", played, {"episodes.jsonl": transcripts, "episodes.md": transcripts}, {"players": {}})
 
 
+def zipped(name: str, text: str) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as made:
+        made.writestr(name, text)
+    return file.getvalue()
+
+
 def build(lake: Lake, key: PartitionKey, asset: str, made_from: dict, files: dict[str, Any], report: dict | None = None) -> str:
     identity = sha256_of(made_from)
     parents = [made_from[name] for name in ("adapter", "gguf_export") if name in made_from]
     building = lake.building(asset, key, identity)
     for name, content in files.items():
-        (building / name).write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
+        text = content if isinstance(content, str | bytes) else json.dumps(content)
+        (building / name).write_bytes(text if isinstance(text, bytes) else text.encode())
     lake.set_latest(lake.finish(asset, key, identity, building, made_from, report or {}, {"sft_dataset": "1" * 64}, parents))
     return identity
 
@@ -351,6 +363,23 @@ def test_the_models_that_learnt_from_it_are_named_before_and_after_and_know_it_b
     assert all(entry["session_id"] != measured for entry in json.loads((report.path / "samples.json").read_text()))
     assert len(report.manifest["report"]["examples"]) == len(json.loads((report.path / "samples.json").read_text()))
     assert alias(measured) in report.manifest["made_from"]["sessions"]
+
+
+def test_the_page_and_the_log_of_an_evaluation_are_deleted_with_a_session_that_they_show(lake: Lake) -> None:
+    learnt, measured = learnt_and_measured(lake)
+    found = {file.path.name for file in lake.files() if found_in(file, [f"said by number {int(measured[-2:])}"])}
+    assert {"report.html", "adapter.eval"} <= found
+    forget(lake, learnt)
+    assert {"report.html", "adapter.eval"} <= set(lake.latest("evaluation", KEY).manifest["files"])
+    forget(lake, measured)
+    assert set(lake.latest("evaluation", KEY).manifest["files"]) == {"samples.json"}
+
+
+def test_the_scan_reads_what_html_escapes_and_what_a_zip_packs(lake: Lake) -> None:
+    folder = lake.latest("evaluation", KEY).path
+    (folder / "page.html").write_text(str(escape('it\'s <b> & "c"')))
+    (folder / "log.eval").write_bytes(zipped("samples/1.json", json.dumps('it\'s <b> & "c"' * 9)))
+    assert {Path(path).name for path in scan(lake, ['it\'s <b> & "c"'])} == {"page.html", "log.eval"}
 
 
 def test_the_transcripts_of_episodes_are_deleted_and_their_figures_stay(lake: Lake) -> None:

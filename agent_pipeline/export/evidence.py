@@ -1,0 +1,112 @@
+"""What a person looks at before a promotion: the page of a decision, an artifact of the asset `champion`."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from agent_pipeline.evaluation import episode_report
+from agent_pipeline.evaluation.episode_report import TRANSCRIPTS
+from agent_pipeline.evaluation.evaluate import SAMPLES
+from agent_pipeline.evaluation.page import (
+    MOST_EPISODES,
+    MOST_TURNS,
+    PAGE,
+    Page,
+    Split,
+    bounded,
+    differing_turns,
+    episode_items,
+    render,
+    split_tables,
+    training_curves,
+)
+from agent_pipeline.evaluation.promotion_report import figure_rows, headline, sentences
+from agent_pipeline.export.deciding import Comparison, read_entries, read_text
+from agent_pipeline.export.ledger import EXPORT, Record
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.selection.tables import DATASET, dataset_rows
+from agent_pipeline.sessions.session import sha256_of
+from agent_pipeline.storage.artifacts import Artifact
+from agent_pipeline.storage.lake import Lake
+from agent_pipeline.training.chain import trained_adapters
+
+ASSET = "champion"
+
+
+def write_decision(
+    lake: Lake, key: PartitionKey, candidate: Artifact, champion: Artifact | None, seen: Comparison, record: Record
+) -> Artifact:
+    """Write the page of a decision. Its manifest names the sessions that it shows, so that `forget` finds it.
+
+    Raises:
+        DataError: a file of what was compared is gone.
+    """
+    shown = [each for pair in (seen.select, seen.test, seen.episodes) for each in pair if each]
+    made_from = {
+        "adapter": candidate.manifest["made_from"]["adapter"],
+        EXPORT: candidate.identity,
+        "decision": record.number,
+        "shown": [each.identity for each in shown],
+        "sessions": sorted({session for each in shown for session in each.manifest["made_from"].get("sessions", ())}),
+    }
+    identity = sha256_of(made_from)
+    building = lake.building(ASSET, key, identity)
+    (building / PAGE).write_text(render(_page(lake, key, candidate, champion, seen, record)), encoding="utf-8")
+    report = {"decision": headline(record.decision), "number": record.number}
+    return lake.finish(ASSET, key, identity, building, made_from, report, parents=[candidate.identity, *made_from["shown"]])
+
+
+def _page(lake: Lake, key: PartitionKey, candidate: Artifact, champion: Artifact | None, seen: Comparison, record: Record) -> Page:
+    decision, rival = record.decision, "champion" if champion else "base"
+    tables = [("Split select, which decides", figure_rows(decision.figures, rival))]
+    tables += [("Split test, which is only reported", figure_rows(record.test, rival))] if record.test else []
+    splits = [split for name, pair in (("select", seen.select), ("test", seen.test)) if (split := _split(name, *pair))]
+    tables += [table for split in splits for table in split_tables(split)]
+    rows = {row["row_id"]: row for row in dataset_rows(lake, key, ("select", "test"))} if lake.has(DATASET, key) else {}
+    where = ", ".join(split.path for split in splits)
+    turns, notes = bounded((turn for split in splits for turn in differing_turns(split, rows)), MOST_TURNS, "turns", where)
+    played, path = _played(seen), str(seen.episodes[0].path / TRANSCRIPTS) if seen.episodes[0] else ""
+    episodes, more = bounded(episode_items(played, path) if path else (), MOST_EPISODES, "episodes", path)
+    if path:
+        tables.append(("Episodes", episode_report.figure_rows(_players(seen))))
+    if seen.canaries:
+        said = [((each.base, each.base_said), (each.candidate, each.candidate_said)) for each in seen.canaries]
+        shown = [[f"{'good' if good else 'not good'}: {text}" for good, text in both] for both in said]
+        asked = [[each.question, each.group, *both] for each, both in zip(seen.canaries, shown, strict=True)]
+        tables.append(("Canaries", [["question", "of", "base", "candidate"], *asked]))
+    facts = {
+        "partition": str(key),
+        "candidate": candidate.identity,
+        "rival": f"champion {champion.identity}" if champion else "the base model: there is no champion yet",
+        "decided": f"{record.when}, by {record.who}, number {record.number}",
+        "chance": f"{decision.p:.2g}; {decision.error:.2g} is allowed" if decision.p is not None else "not known",
+    }
+    reasons = sentences(decision) + ([f"a person says: {record.why}"] if record.why else [])
+    curves = training_curves(trained_adapters(lake, key, candidate.manifest["made_from"]["adapter"]))
+    title = f"Decision {record.number} on {key}"
+    return Page(title, facts, headline(decision), reasons, tables, turns + episodes, curves, notes + more)
+
+
+def _split(name: str, new: Artifact | None, old: Artifact | None) -> Split | None:
+    if new is None:
+        return None
+    champion = old.manifest["report"] if old else None
+    return Split(name, new.manifest["report"], read_entries(new, SAMPLES), str(new.path / SAMPLES), champion, read_entries(old, SAMPLES))
+
+
+def _played(seen: Comparison) -> dict[str, list[dict[str, Any]]]:
+    """The episodes by player: the rival's, the candidate's, then the others'."""
+    lines = [list(map(json.loads, read_text(each, TRANSCRIPTS).splitlines())) for each in seen.episodes]
+    new, old = ({name: [each for each in side if each["player"] == name] for name in ("model", "base", "recorded")} for side in lines)
+    players = (
+        {"champion": old["model"], "candidate": new["model"], "base": new["base"]}
+        if old["model"]
+        else {"base": new["base"], "candidate": new["model"]}
+    )
+    return players | ({"recorded": new["recorded"]} if new["recorded"] else {})
+
+
+def _players(seen: Comparison) -> Mapping[str, Mapping[str, Any]]:
+    new, old = (each.manifest["report"]["players"] if each else {} for each in seen.episodes)
+    named = {"candidate": new["model"], **({"champion": old["model"]} if old else {})}
+    return named | {name: figures for name, figures in new.items() if name != "model"}
