@@ -24,7 +24,7 @@ def sentence(reason: Reason) -> str:
         "gain": f"it is better, and chance explains that with {_chance(reason.candidate)} (at most {_chance(reason.limit)} is allowed)",
         "no gain": f"no gain is shown: chance explains what was seen with {_chance(reason.candidate)} ({_chance(reason.limit)} is allowed)",
         "worse": f"it is worse, and chance explains that with only {_chance(reason.candidate)}",
-        "same answers": "it answers every turn as well as the champion, no better and no worse",
+        "same answers": "both answer every turn equally well",
         "too few tasks": "there are too few tasks to see the gain that is sought"
         + (f": one of {now} could be seen, one of {limit} is sought" if reason.candidate is not None else ""),
         "separation": f"it hardly tells turns that need a call from others: {reason.name} is {now}, at least {limit} is required",
