@@ -1,12 +1,11 @@
 """What data sets read of a partition's curated sessions: the positive and the negative examples, each as a trial of its task.
 
 Memory holds a batch of sessions, and of the others only ids and tasks. Sessions that are needed in another order than the table's lie in a
-temporary SQLite file beside the table until they are read.
+temporary file beside the table until they are read.
 """
 
-import sqlite3
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -101,25 +100,30 @@ class Curated:
             alone = pc.sum(pc.invert(pc.is_in(examples_of_one["task_key"], both)), min_count=0).as_py()
             counts[f"no_{missing}_of_the_task"] += alone
             counts["sessions_without_a_partner"] += alone
-        with row_store(self.lake, ASSET, self.key) as store:
-            members: list[tuple[str, str, bool, int]] = []
-            for row in to_rows(self._batches(lambda batch: pc.and_(_is_example(batch), pc.is_in(batch["task_key"], both))), raw=True):
-                members.append((row["task_key"], row["session_id"], row["kept"], store.put(row)))
+        examples = examples.filter(pc.is_in(examples["task_key"], both))
+        members = zip(*(examples[name].to_pylist() for name in ("task_key", "session_id", "kept")), range(len(examples)), strict=True)
+        wanted = self._batches(lambda batch: pc.and_(_is_example(batch), pc.is_in(batch["task_key"], both)))
+        with spilled(self.lake, ASSET, self.key, wanted) as row:
             for task, trials in groupby(sorted(members), key=lambda member: member[0]):
                 case = Case(task, [], [])
                 for _, _, kept, number in trials:
-                    (case.good if kept else case.bad).append(partial(_stored_session, store, number))
+                    (case.good if kept else case.bad).append(partial(_read, row, number))
                 yield case
 
     def _rows(self, wanted: Any) -> Iterator[Row]:
         """The rows that are wanted, by session id."""
-        rows = to_rows(self._batches(wanted), raw=True)
         if self.in_order:
-            yield from rows
+            yield from to_rows(self._batches(wanted), raw=True)
             return
-        with row_store(self.lake, ASSET, self.key) as store:
-            for _, number in sorted((row["session_id"], store.put(row)) for row in rows):
-                yield store.take(number)
+        ids: list[str] = []
+
+        def noted() -> Iterator[pa.RecordBatch]:
+            for batch in self._batches(wanted):
+                ids.extend(batch["session_id"].to_pylist())
+                yield batch
+
+        with spilled(self.lake, ASSET, self.key, noted()) as row:
+            yield from map(row, sorted(range(len(ids)), key=ids.__getitem__))
 
     def _batches(self, wanted: Any) -> Iterator[pa.RecordBatch]:
         """The rows of the table that are wanted, a batch in memory at a time."""
@@ -134,8 +138,8 @@ def _session(row: Row) -> Session:
     return msgspec.structs.replace(session, score=row["verdict_score"])
 
 
-def _stored_session(store: "RowStore", number: int) -> Session:
-    return _session(store.take(number))
+def _read(row: Callable[[int], Row], number: int) -> Session:
+    return _session(row(number))
 
 
 def _short_columns(lake: Lake, key: PartitionKey, columns: list[str]) -> pa.Table:
@@ -159,39 +163,18 @@ def _is_example(table: Any) -> Any:
 
 
 @contextmanager
-def row_store(lake: Lake, asset: str, key: PartitionKey | None) -> Iterator["RowStore"]:
-    """An empty store of rows; its file lies beside the table while it is used."""
+def spilled(lake: Lake, asset: str, key: PartitionKey | None, batches: Iterable[pa.RecordBatch]) -> Iterator[Callable[[int], Row]]:
+    """Rows on disk, each read by its number as often as it is needed; their file lies beside the table while it is used."""
     with TemporaryDirectory(prefix=".rows-", dir=lake.fs.scratch(lake.table(asset, key).parent)) as temporary:
-        connection = sqlite3.connect(Path(temporary) / "rows.sqlite", isolation_level=None)
-        store = RowStore(connection)
+        path, writer = str(Path(temporary) / "rows.arrow"), None
+        for batch in batches:
+            writer = writer or pa.ipc.new_file(path, batch.schema, options=pa.ipc.IpcWriteOptions(compression="zstd"))
+            for at in range(batch.num_rows):
+                writer.write_batch(batch.slice(at, 1))
+        if writer is not None:
+            writer.close()
+        file = pa.OSFile(path) if writer else pa.BufferReader(b"")
     # The file has no name any more: whatever happens to this process, nothing of the sessions is left behind.
-    with closing(connection):
-        yield store
-
-
-class RowStore:
-    """Rows on disk, each to be read by its number as often as it is needed."""
-
-    _ZSTD = pa.Codec("zstd", compression_level=1)
-
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
-        for statement in (
-            "PRAGMA journal_mode = OFF",
-            "PRAGMA synchronous = OFF",
-            "CREATE TABLE rows (number INTEGER PRIMARY KEY, size INTEGER, packed BLOB)",
-            "BEGIN",
-        ):
-            connection.execute(statement)
-
-    def put(self, row: Row) -> int:
-        """Store a row; its number."""
-        packed = msgspec.msgpack.encode({name: bytes(value) if type(value) is msgspec.Raw else value for name, value in row.items()})
-        values = (len(packed), self._ZSTD.compress(packed, asbytes=True))
-        return self._connection.execute("INSERT INTO rows (size, packed) VALUES (?, ?)", values).lastrowid or 0
-
-    def take(self, number: int) -> Row:
-        """The row of a number."""
-        size, packed = self._connection.execute("SELECT size, packed FROM rows WHERE number = ?", (number,)).fetchone()
-        row = msgspec.msgpack.decode(self._ZSTD.decompress(packed, size, asbytes=True))
-        return {name: msgspec.Raw(value) if type(value) is bytes else value for name, value in row.items()}
+    with closing(file):
+        reader: Any = pa.ipc.open_file(file) if writer else None
+        yield lambda number: next(to_rows([reader.get_batch(number)], raw=True))

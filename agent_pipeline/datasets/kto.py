@@ -12,18 +12,10 @@ import pyarrow as pa
 
 from agent_pipeline.datasets.pair_messages import has_untrained_turn, to_last_answer
 from agent_pipeline.datasets.preferences import unfit_to_compare
-from agent_pipeline.datasets.splits import ROW, TaskSplit
+from agent_pipeline.datasets.splits import ROW, TaskSplit, required
 from agent_pipeline.sessions.session import Message, Session
 
-KTO = pa.schema(
-    [
-        *ROW,
-        pa.field("prompt", pa.json_(), nullable=False),
-        pa.field("completion", pa.json_(), nullable=False),
-        pa.field("label", pa.bool_(), nullable=False),
-        pa.field("tools", pa.json_(), nullable=False),
-    ]
-)
+KTO = pa.schema([*ROW, *required(pa.json_(), "prompt", "completion"), *required(pa.bool_(), "label"), *required(pa.json_(), "tools")])
 
 
 def labelled_rows(

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from agent_pipeline.datasets.splits import Split, SplitSizes
+from agent_pipeline.datasets.splits import Split, SplitSizes, required
 from agent_pipeline.errors import DataError
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.storage.lake import Lake
 
 LEDGER = "split_ledger"
-SCHEMA = pa.schema([pa.field("task_key", pa.string(), nullable=False), pa.field("split", pa.string(), nullable=False)])
+SCHEMA = pa.schema(required(pa.string(), "task_key", "split"))
 
 
 @dataclass(frozen=True)

@@ -16,14 +16,15 @@ from typing import Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from agent_pipeline.datasets.build import Built, Kind, build
-from agent_pipeline.datasets.curated import row_store
+from agent_pipeline.datasets.curated import spilled
 from agent_pipeline.datasets.mixing import MixerConfig, MultiTaskMixer, Strategy, TaskSample, TaskShare
 from agent_pipeline.datasets.publishing import ConversationFileOptions
 from agent_pipeline.datasets.sft import SFT
-from agent_pipeline.datasets.splits import SPLITS, first_request
+from agent_pipeline.datasets.splits import SPLITS, first_request, required
 from agent_pipeline.errors import DataError, SettingsError
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.session import Message
@@ -32,7 +33,7 @@ from agent_pipeline.storage.lake import Lake
 
 ASSET, SOURCE = "multi_task_dataset", "sft_dataset"
 
-MULTI_TASK = pa.schema([*SFT, pa.field("project", pa.string(), nullable=False), pa.field("agent", pa.string(), nullable=False)])
+MULTI_TASK = pa.schema([*SFT, *required(pa.string(), "project", "agent")])
 """The columns of `SFT`, and the agent of the row. `row_id` is the agent's with `project/agent:` before it."""
 
 _KIND = Kind(ASSET, MULTI_TASK, "messages", "Conversations of several agents, to imitate.", "text-generation")
@@ -209,17 +210,21 @@ def mixed_rows(lake: Lake, taken: Sequence[tuple[PartitionKey, str]]) -> Iterato
     wanted: dict[PartitionKey, set[str]] = defaultdict(set)
     for key, row_id in taken:
         wanted[key].add(row_id)
-    numbers: dict[tuple[PartitionKey, str], int] = {}
-    with row_store(lake, ASSET, None) as store:
+    places: dict[tuple[PartitionKey, str], int] = {}
+
+    def batches() -> Iterator[pa.RecordBatch]:
         for key in sorted(wanted):
-            for row in to_rows(stored_batches(lake.open(SOURCE, key), SFT.names), raw=True):
-                if row["row_id"] in wanted[key]:
-                    named = {"row_id": f"{key}:{row['row_id']}", "project": key.project, "agent": key.agent}
-                    numbers[key, row["row_id"]] = store.put(row | named)
-        if gone := [f"{row_id} of {key}" for key, row_id in taken if (key, row_id) not in numbers]:
+            for batch in stored_batches(lake.open(SOURCE, key), SFT.names):
+                batch = batch.filter(pc.is_in(batch["row_id"], pa.array(sorted(wanted[key]))))
+                for row_id in batch["row_id"].to_pylist():
+                    places[key, row_id] = len(places)
+                yield batch
+
+    with spilled(lake, ASSET, None, batches()) as row:
+        if gone := [f"{row_id} of {key}" for key, row_id in taken if (key, row_id) not in places]:
             raise DataError(f"{len(gone)} rows of {SOURCE} were replaced while they were mixed ({gone[0]}): materialize {ASSET} again.")
-        for key_and_row in taken:
-            yield store.take(numbers[key_and_row])
+        for key, row_id in taken:
+            yield row(places[key, row_id]) | {"row_id": f"{key}:{row_id}", "project": key.project, "agent": key.agent}
 
 
 _CROSSING = {"task_key": "its_task", "text": "its_text", "request": "its_request"}

@@ -17,24 +17,15 @@ from typing import Any, Literal, NamedTuple
 import pyarrow as pa
 
 from agent_pipeline.datasets.pair_messages import Parts, answer_length, answers, comparable, no_difference, parted, to_last_answer
-from agent_pipeline.datasets.splits import TaskSplit
+from agent_pipeline.datasets.splits import TaskSplit, required
 from agent_pipeline.sessions.session import Message, Session, json_bytes, sha256_of
 
 PREFERENCES = pa.schema(
     [
-        pa.field("row_id", pa.string(), nullable=False),
-        pa.field("case_id", pa.string(), nullable=False),
-        pa.field("session_id", pa.string(), nullable=False),
-        pa.field("rejected_session_id", pa.string(), nullable=False),
-        pa.field("content_sha256", pa.string(), nullable=False),
-        pa.field("rejected_content_sha256", pa.string(), nullable=False),
-        pa.field("task_key", pa.string(), nullable=False),
-        pa.field("split", pa.string(), nullable=False),
+        *required(pa.string(), "row_id", "case_id", "session_id", "rejected_session_id", "content_sha256", "rejected_content_sha256"),
+        *required(pa.string(), "task_key", "split"),
         pa.field("margin", pa.float64()),
-        pa.field("prompt", pa.json_(), nullable=False),
-        pa.field("chosen", pa.json_(), nullable=False),
-        pa.field("rejected", pa.json_(), nullable=False),
-        pa.field("tools", pa.json_(), nullable=False),
+        *required(pa.json_(), "prompt", "chosen", "rejected", "tools"),
     ]
 )
 

@@ -21,16 +21,10 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from agent_pipeline.datasets.splits import ROW
+from agent_pipeline.datasets.splits import ROW, required
 from agent_pipeline.sessions.session import Message, Tool, is_trained
 
-SHAREGPT = pa.schema(
-    [
-        *ROW,
-        pa.field("conversations", pa.json_(), nullable=False),
-        pa.field("tools", pa.string()),
-    ]
-)
+SHAREGPT = pa.schema([*ROW, *required(pa.json_(), "conversations"), pa.field("tools", pa.string())])
 
 Turn = dict[str, Any]
 

@@ -19,7 +19,13 @@ from agent_pipeline.sessions.session import Message
 Split = Literal["train", "select", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 
-ROW = [pa.field(name, pa.string(), nullable=False) for name in ("row_id", "session_id", "content_sha256", "task_key", "split")]
+
+def required(kind: pa.DataType, *names: str) -> list[pa.Field]:
+    """Columns of a type that are never null."""
+    return [pa.field(name, kind, nullable=False) for name in names]
+
+
+ROW = required(pa.string(), "row_id", "session_id", "content_sha256", "task_key", "split")
 """The columns of every data set's rows: which row it is, the session and content that it is from, its task and the task's split."""
 
 

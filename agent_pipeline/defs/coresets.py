@@ -52,14 +52,6 @@ def shown(coreset: Coreset) -> dict[str, Any]:
         "reasons": counts_table({DESCRIPTIONS.get(reason, reason): count for reason, count in coreset.reasons.items()}),
     }
     if coreset.had_to_choose:
-        lines = ["| | rows | p10 | p50 | p90 | p99 |", "|---|---|---:|---:|---:|---:|"]
-        for quantity, by_rows in coreset.distributions.items():
-            for who, quantiles in by_rows.items():
-                numbers = (
-                    "–" if value is None else f"{value:.3g}" if quantity == "loss" else f"{value:,.0f}" for value in quantiles.values()
-                )
-                lines.append(f"| {quantity} | {who} | {' | '.join(numbers)} |")
-        metadata["distributions"] = dg.MetadataValue.md("\n".join(lines))
         metadata["tools_covered"], metadata["tasks_covered"] = (f"{some} of {every}" for some, every in (coreset.tools, coreset.tasks))
     if coreset.coverage:
         metadata["coverage"] = dg.MetadataValue.json(coreset.coverage)

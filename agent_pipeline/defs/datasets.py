@@ -1,6 +1,6 @@
 """Assets of the stage `datasets`: curated sessions in the forms that trainers read."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any
 
@@ -17,7 +17,8 @@ from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.run_config import in_force
 from agent_pipeline.defs.specs import asset_options, own_check, version
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.selection.duplicates import NearAcrossSplit, near_across_splits
+from agent_pipeline.selection.duplicates import near_across_splits
+from agent_pipeline.sessions.session import Message
 from agent_pipeline.sessions.tables import stored_batches, to_rows
 
 SPLIT_CHECK = "nothing_is_in_two_splits"
@@ -125,23 +126,12 @@ def every_split_has_rows(context: dg.AssetCheckExecutionContext, workspace: dg.R
     return dg.AssetCheckResult(passed=not empty, severity=dg.AssetCheckSeverity.WARN, metadata={"empty_splits": "\n".join(empty) or "none"})
 
 
-NEAR, NEAR_REQUEST = 0.8, 0.9
-
-
 @dg.asset_check(asset=sft_dataset, partitions_def=AGENTS)
 def no_held_out_row_is_nearly_a_training_row(
     context: dg.AssetCheckExecutionContext, workspace: dg.ResourceParam[Workspace]
 ) -> dg.AssetCheckResult:
     """No row is nearly the same (four words in five, by MinHash) as a row of a split before its own: train, select, test."""
     return near_check(workspace, "sft_dataset", agent_key(context))
-
-
-def near_check(workspace: Workspace, asset: str, key: PartitionKey | None) -> dg.AssetCheckResult:
-    """Whether a row of a table of conversations is nearly one of a split before its own; a warning, with the ids of the first."""
-    with user_errors():
-        file = workspace.open_lake().open(asset, key)
-        near = near_across_splits(to_rows(stored_batches(file, ["session_id", "split", "messages"])), NEAR)
-    return _near_result(near, file.metadata.num_rows)
 
 
 @dg.asset_check(asset=sft_dataset, partitions_def=AGENTS)
@@ -152,20 +142,21 @@ def no_held_out_request_is_nearly_a_training_request(
 
     Where it fails, name the task in the data, or set `task_pattern` so that the trials of a task have one key.
     """
+    return near_check(workspace, "sft_dataset", agent_key(context), 0.9, first_request)
+
+
+def near_check(
+    workspace: Workspace, asset: str, key: PartitionKey | None, alike: float = 0.8, part: Callable[[list[Message]], list[Message]] = list
+) -> dg.AssetCheckResult:
+    """Whether a part of a conversation is nearly one of a split before its own; a warning, with the ids of the first.
+
+    The words of near-duplicates stay in the lake.
+    """
     with user_errors():
-        file = workspace.open_lake().open("sft_dataset", agent_key(context))
+        file = workspace.open_lake().open(asset, key)
         rows = to_rows(stored_batches(file, ["session_id", "split", "messages"]))
-        near = near_across_splits((row | {"messages": first_request(row["messages"])} for row in rows), NEAR_REQUEST)
-    return _near_result(near, file.metadata.num_rows, remedy="set task_pattern, so that the trials of a task have one key")
-
-
-def _near_result(near: Sequence[NearAcrossSplit], rows: int, **metadata: str) -> dg.AssetCheckResult:
-    shown: dict[str, Any] = {"near_duplicates": len(near), "rows": rows, "examples": _examples(near), **(metadata if near else {})}
-    return dg.AssetCheckResult(passed=not near, severity=dg.AssetCheckSeverity.WARN, metadata=shown)
-
-
-def _examples(found: Sequence[NearAcrossSplit]) -> dg.MetadataValue:
-    """The first near-duplicates by id; their words stay in the lake."""
+        near = near_across_splits((row | {"messages": part(row["messages"])} for row in rows), alike)
     lines = ["| session | split | is nearly | split | similarity |", "|---|---|---|---|---:|"]
-    lines += [f"| `{a}` | {split} | `{b}` | {other} | {alike:.2f} |" for a, split, b, other, alike in found[:20]]
-    return dg.MetadataValue.md("\n".join(lines))
+    lines += [f"| `{a}` | {split} | `{b}` | {other} | {alike:.2f} |" for a, split, b, other, alike in near[:20]]
+    metadata = {"near_duplicates": len(near), "rows": file.metadata.num_rows, "examples": dg.MetadataValue.md("\n".join(lines))}
+    return dg.AssetCheckResult(passed=not near, severity=dg.AssetCheckSeverity.WARN, metadata=metadata)

@@ -2,10 +2,7 @@
 
 import base64
 import io
-from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
-from itertools import cycle
 from typing import Any
 
 import dagster as dg
@@ -14,12 +11,8 @@ from agent_pipeline.ingestion.drift import Drift, Share
 from agent_pipeline.sessions.session import Message
 
 PREVIEW_ROWS = 5
-SHOWN_WEEKS = 26
 _FEWEST_PLACES = 6  # so that one bar alone does not fill its picture
-_COLOURS = (
-    "#4f43dd", "#b8b8c4", "#8d8d99", "#8c564b", "#3f3f46", "#b42318", "#c2559d",
-    "#0e7490", "#f5c451", "#f08c2e", "#e0606b", "#f5b5bb", "#69b7ae", "#5a9e4b",
-)  # fmt: skip
+_COLOUR, _PALE = "#4f43dd", "#b8b8c4"
 
 
 def counts_table(counts: Mapping[str, int], label: str = "reason") -> dg.MetadataValue:
@@ -57,50 +50,9 @@ def shape(messages: Sequence[Message]) -> str:
 def histogram(values: Sequence[float], title: str, label: str) -> dg.MetadataValue:
     """A small histogram, as an inline picture."""
     figure, axes = _figure(title)
-    axes.hist(values, bins=min(30, max(5, len(values) // 4)), color=_COLOURS[0])
+    axes.hist(values, bins=min(30, max(5, len(values) // 4)), color=_COLOUR)
     axes.set_xlabel(label)
     axes.set_ylabel("rows")
-    return _picture(figure, title)
-
-
-def bars(counts: Mapping[str, int], title: str) -> dg.MetadataValue:
-    """A small horizontal bar chart, the largest on top."""
-    pairs = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
-    figure, axes = _figure(title)
-    container = axes.barh([name for name, _ in pairs], [count for _, count in pairs], color=_COLOURS[0])
-    axes.bar_label(container, padding=3, fmt="{:,.0f}")
-    axes.set_ylim(max(len(pairs), _FEWEST_PLACES) - 0.4, -0.6)
-    axes.margins(x=0.12)
-    axes.spines["bottom"].set_visible(False)
-    axes.set_xticks([])  # every bar says its count
-    return _picture(figure, title)
-
-
-def weeks(found: Iterable[tuple[datetime | None, str]], names: Sequence[str], title: str) -> dg.MetadataValue:
-    """A small chart of stacked bars, one a week of the last 26 that have any, and one for what has no time; the label counts what is older.
-
-    `names` are all that there may be: each has its place in the stack, from the bottom up, and its colour, whatever else is there.
-    """
-    by_week: dict[str, Counter[str]] = defaultdict(Counter)
-    for time, name in found:
-        by_week["no time" if time is None else f"{time:%G-W%V}"][name] += 1
-    timed = sorted(week for week in by_week if week != "no time")
-    older, recent = timed[:-SHOWN_WEEKS], timed[-SHOWN_WEEKS:]
-    shown = {week: by_week[week] for week in ["no time", *recent] if week in by_week}
-    total = sum(by_week.values(), Counter[str]())
-    figure, axes = _figure(title)
-    bottom = [0] * len(shown)
-    for colour, name in zip(cycle(_COLOURS), names, strict=False):
-        if total[name]:
-            heights = [counts[name] for counts in shown.values()]
-            axes.bar(range(len(shown)), heights, bottom=bottom, color=colour, label=f"{name} {total[name]:,}")
-            bottom = [under + height for under, height in zip(bottom, heights, strict=True)]
-    axes.set_xlim(-0.6, max(len(shown), _FEWEST_PLACES) - 0.4)
-    axes.set_xticks(range(len(shown)), list(shown), rotation=45 if len(shown) <= _FEWEST_PLACES else 90, fontsize=7)
-    if older:
-        axes.set_xlabel(f"and {sum(by_week[week].total() for week in older):,} from {older[0]} to {older[-1]}", fontsize=7)
-    if total:
-        axes.legend(fontsize=7, frameon=False, reverse=True, loc="center left", bbox_to_anchor=(1, 0.5))
     return _picture(figure, title)
 
 
@@ -133,8 +85,8 @@ def side_by_side(shares: Sequence[Share], title: str) -> dg.MetadataValue:
     """A small bar chart of shares before and now."""
     figure, axes = _figure(title)
     for offset, colour, values in (
-        (-0.2, _COLOURS[1], [each.before for each in shares]),
-        (0.2, _COLOURS[0], [each.now for each in shares]),
+        (-0.2, _PALE, [each.before for each in shares]),
+        (0.2, _COLOUR, [each.now for each in shares]),
     ):
         axes.barh([at + offset for at in range(len(shares))], values, height=0.4, color=colour)
     axes.set_yticks(range(len(shares)), [f"{each.what}: {each.value}" for each in shares], fontsize=7)
@@ -146,7 +98,7 @@ def side_by_side(shares: Sequence[Share], title: str) -> dg.MetadataValue:
 def curve(points: Sequence[tuple[float, float]], title: str, x: str, y: str) -> dg.MetadataValue:
     """A small line chart."""
     figure, axes = _figure(title)
-    axes.plot([point[0] for point in points], [point[1] for point in points], color=_COLOURS[0], marker=".")
+    axes.plot([point[0] for point in points], [point[1] for point in points], color=_COLOUR, marker=".")
     axes.set_xlabel(x)
     axes.set_ylabel(y)
     axes.set_ylim(bottom=0)

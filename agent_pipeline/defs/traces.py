@@ -10,7 +10,7 @@ import dagster as dg
 
 from agent_pipeline.config.assets import CurationConfig, SessionsConfig
 from agent_pipeline.defs.failures import user_errors
-from agent_pipeline.defs.metadata import bars, counts_table, drift_result, preview, weeks
+from agent_pipeline.defs.metadata import counts_table, drift_result, preview
 from agent_pipeline.defs.partitions import AGENTS, agent_key
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.run_config import in_force
@@ -20,7 +20,7 @@ from agent_pipeline.ingestion.ingestion import ingest
 from agent_pipeline.ingestion.scan import scan_new_sessions
 from agent_pipeline.judging.agreement import Agreement
 from agent_pipeline.judging.client import LlmClient
-from agent_pipeline.judging.curation import Bounds, Reason
+from agent_pipeline.judging.curation import Bounds
 from agent_pipeline.judging.panel import JudgingOptions
 from agent_pipeline.judging.tables import curate_sessions, judge
 from agent_pipeline.redaction import Redactor
@@ -199,8 +199,6 @@ def curated_sessions(context: dg.AssetExecutionContext, workspace: dg.ResourcePa
                 "uses": counts_table(Counter(each.use.value for each in curation.decisions), "use"),
                 "reasons": counts_table(curation.counts_with_detail),
                 "verdicts_taken_out_of_the_text": len(curation.stripped),
-                "where_sessions_went": bars(counts, f"{key}: where {counts.total()} sessions went"),
-                "by_week": weeks(zip(curation.times, curation.reasons, strict=True), ["kept", *Reason], f"{key}: where they went, by week"),
             },
             check_results=[drift_result(FATES_CHECK, drift)],
         )

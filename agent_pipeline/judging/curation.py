@@ -115,10 +115,9 @@ def curate(candidates: Iterable[Candidate], max_sessions: int = 0) -> list[Decis
 
 
 class Curation(NamedTuple):
-    """The decisions on a table's sessions in its order, the sessions' times, and whose text had verdicts taken out."""
+    """The decisions on a table's sessions in its order, and whose text had verdicts taken out."""
 
     decisions: list[Decision]
-    times: list[datetime | None]
     stripped: set[str]
 
     @property
@@ -167,7 +166,7 @@ def curate_rows(
                 row = _with_messages(row, without_leaks(row["messages"], patterns)[0])
             yield row | decision.columns()
 
-    return Curation(decisions, [each.created_at for each in candidates], stripped), rows()
+    return Curation(decisions, stripped), rows()
 
 
 def candidate_of(row: dict[str, Any], leak: str | None = None, required: Sequence[str] = (), max_characters: int = 0) -> Candidate:

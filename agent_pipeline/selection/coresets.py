@@ -14,7 +14,7 @@ from pydantic import Field, field_validator
 from agent_pipeline.errors import DataError
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.options import Options
-from agent_pipeline.selection.coverage import coverage, quantiles
+from agent_pipeline.selection.coverage import coverage
 from agent_pipeline.selection.duplicates import Duplicates, duplicates
 from agent_pipeline.selection.embeddings import TFIDF, Embed, check_embeddings, embed
 from agent_pipeline.selection.pool import LOSS_RATIO, Candidate, Pool, Reason, candidate
@@ -147,15 +147,14 @@ def select(
 class Coreset:
     """The table `sft_coreset`, and what a person would look at.
 
-    `distributions`: by quantity (`tokens of the assistant`, `loss`), quantiles of the chosen and of all rows. `coverage` is `None` where
-    the strategy embedded nothing: rows are not embedded for a figure alone. `warning` is the strategy's, where it had to choose.
+    `tools` and `tasks`: how many the chosen rows have, and all. `coverage` is `None` where the strategy embedded nothing: rows are not
+    embedded for a figure alone. `warning` is the strategy's, where it had to choose.
     """
 
     table: pa.Table
     reasons: Counter[str]
     tools: tuple[int, int]
     tasks: tuple[int, int]
-    distributions: dict[str, dict[str, dict[str, float | None]]]
     coverage: dict[str, float] | None
     losses: list[float]
     duplicates: Duplicates
@@ -189,30 +188,28 @@ def choose_coreset(
     if named(options.strategy).needs_losses and len(candidates) > options.target_size:
         losses, lengths = model_losses()
     found = select(candidates, options, losses, lengths, vectors)
-    compared = {"chosen": [by_id[choice.row_id] for choice in found.choices if choice.chosen], "all": candidates}
-    quantities: dict[str, Callable[[Candidate], float | None]] = {"tokens of the assistant": lambda row: lengths.get(row.row_id, row.words)}
-    if losses:
-        quantities["loss"] = lambda row: losses.get(row.row_id)
     index = [
         {name: getattr(by_id[choice.row_id], name) for name in ("session_id", "content_sha256", "task_key")}
         | msgspec.structs.asdict(choice)
         for choice in found.choices
     ]
-    tools = [len({name for row in rows for name in row.called}) for rows in compared.values()]
-    tasks = [len({row.task_key for row in rows}) for rows in compared.values()]
+    chosen = [by_id[choice.row_id] for choice in found.choices if choice.chosen]
     return Coreset(
         table=to_table(index, CORESET),
         reasons=Counter(choice.reason for choice in found.choices),
-        tools=(tools[0], tools[1]),
-        tasks=(tasks[0], tasks[1]),
-        distributions={
-            quantity: {who: quantiles([of(row) for row in rows]) for who, rows in compared.items()} for quantity, of in quantities.items()
-        },
+        tools=_of_all(chosen, candidates, lambda row: row.called),
+        tasks=_of_all(chosen, candidates, lambda row: (row.task_key,)),
         coverage=_coverage(found, options.seed),
         losses=[loss for loss in losses.values() if loss is not None],
         duplicates=found.duplicates,
         warning=named(options.strategy).warning if found.pool else "",
     )
+
+
+def _of_all(chosen: Sequence[Candidate], rows: Sequence[Candidate], names: Callable[[Candidate], Sequence[str]]) -> tuple[int, int]:
+    """How many different names the chosen rows have, and all rows."""
+    some, every = (len({name for row in each for name in names(row)}) for each in (chosen, rows))
+    return some, every
 
 
 class BuiltCoreset(NamedTuple):

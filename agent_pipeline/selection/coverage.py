@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     import numpy as np
 
 RANDOM_DRAWS = 5
-QUANTILES = (0.1, 0.5, 0.9, 0.99)
 
 
 def coverage(vectors: "np.ndarray", chosen: Sequence[int], seed: int = 0) -> dict[str, float]:
@@ -40,11 +39,3 @@ def coverage(vectors: "np.ndarray", chosen: Sequence[int], seed: int = 0) -> dic
         "random_p99_distance": round(float(chance[1]), 5),
         "gain": round(1 - ours[0] / float(chance[0]), 5) if chance[0] > 1e-3 else 0.0,
     }
-
-
-def quantiles(values: Sequence[float | None]) -> dict[str, float | None]:
-    """p10, p50, p90 and p99 of the numbers among `values`; `None` where there is none."""
-    import numpy as np
-
-    known = [value for value in values if value is not None]
-    return {f"p{round(100 * q)}": float(np.quantile(known, q)) if known else None for q in QUANTILES}

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from agent_pipeline.datasets.sft import SFT
+from agent_pipeline.datasets.splits import required
 from agent_pipeline.errors import DataError
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.tables import stored_batches, to_rows
@@ -21,14 +22,11 @@ PICKS = "coreset.json"
 
 CORESET = pa.schema(
     [
-        pa.field("row_id", pa.string(), nullable=False),
-        pa.field("session_id", pa.string(), nullable=False),
-        pa.field("content_sha256", pa.string(), nullable=False),
-        pa.field("task_key", pa.string(), nullable=False),
-        pa.field("chosen", pa.bool_(), nullable=False),
+        *required(pa.string(), "row_id", "session_id", "content_sha256", "task_key"),
+        *required(pa.bool_(), "chosen"),
         pa.field("rank", pa.int64()),
         pa.field("score", pa.float64()),
-        pa.field("reason", pa.string(), nullable=False),
+        *required(pa.string(), "reason"),
         pa.field("duplicate_of", pa.string()),
         pa.field("similarity", pa.float64()),
     ]

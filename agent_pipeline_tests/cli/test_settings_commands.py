@@ -31,19 +31,12 @@ def test_check_shows_what_is_set_and_where(project: Path) -> None:
     assert "[assets.sft_adapter]" in done.output and '[agents."shop/support".assets.sft_adapter]' in done.output
 
 
-@pytest.mark.parametrize(
-    ("text", "names"),
-    [
-        ('[agents."shop/suport"]\ntask_field = "x"\n', "shop/support"),
-        ('[assets.judged_sessions]\nmeasures = ["ended_with_anser"]\n', "ended_with_answer"),
-        ('[agents."shop/support"]\ntools = "gone.json"\n', "gone.json"),
-    ],
-)
-def test_check_fails_with_a_sentence_for_each_error(project: Path, text: str, names: str) -> None:
-    add(project, text)
+def test_check_fails_with_a_sentence_for_each_error(project: Path) -> None:
+    add(project, '[agents."shop/suport"]\ntask_field = "x"\n[assets.judged_sessions]\nmeasures = ["ended_with_anser"]\n')
     done = CliRunner().invoke(app, ["check"], catch_exceptions=False)
     assert done.exit_code == 1
-    assert [names in line for line in done.output.splitlines() if line.startswith("error: ")] == [True]
+    wrong, unknown = (line for line in done.output.splitlines() if line.startswith("error: "))
+    assert "ended_with_answer" in wrong and "shop/support" in unknown
 
 
 def test_a_run_that_succeeded_saves_what_it_set_for_its_agent_and_one_that_did_not_saves_nothing(project: Path) -> None:

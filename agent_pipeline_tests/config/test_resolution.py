@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from agent_pipeline.config.assets import ASSETS, AdapterConfig
+from agent_pipeline.config.assets import ASSETS, AdapterConfig, CurationConfig
 from agent_pipeline.config.checks import problems, unknown_agents
 from agent_pipeline.config.overrides import overrides
 from agent_pipeline.config.presets import PRESETS
@@ -59,7 +59,9 @@ def test_a_variable_beats_the_file_and_is_named(toml, monkeypatch: pytest.Monkey
     toml(TREE)
     monkeypatch.setenv("AGENT_PIPELINE_ASSETS__SFT_ADAPTER__LORA_R", "3")
     monkeypatch.setenv("AGENT_PIPELINE_ASSETS__JUDGED_SESSIONS__MEASURES", "ended_with_answer, called_tool('a', times=2)")
+    monkeypatch.setenv("AGENT_PIPELINE_ASSETS__CURATED_SESSIONS__VERDICT_LEAKS", "reward{1,2},x[,;]y")
     adapter, judging = resolve(load_settings(), AdapterConfig), resolve(load_settings(), JudgingOptions)
+    assert resolve(load_settings(), CurationConfig).options.verdict_leaks == ["reward{1,2}", "x[,;]y"]
     assert (adapter.options.lora_r, adapter.origins["lora_r"]) == (3, "AGENT_PIPELINE_ASSETS__SFT_ADAPTER__LORA_R")
     assert judging.options.measures == ["ended_with_answer", "called_tool('a', times=2)"]
 

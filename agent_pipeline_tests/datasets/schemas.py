@@ -3,102 +3,43 @@
 import json
 from typing import Any
 
-_NAME = {"type": "string", "pattern": "^[a-zA-Z0-9_-]{1,64}$"}
+TEXT = {"type": "string"}
 
-_CALL = {
-    "type": "object",
-    "required": ["id", "type", "function"],
-    "additionalProperties": False,
-    "properties": {
-        "id": {"type": "string"},
-        "type": {"const": "function"},
-        "function": {
-            "type": "object",
-            "required": ["name", "arguments"],
-            "additionalProperties": False,
-            "properties": {"name": _NAME, "arguments": {"type": "string"}},
-        },
-    },
-}
 
-_PLAIN = {
-    "type": "object",
-    "required": ["role", "content"],
-    "additionalProperties": False,
-    "properties": {"role": {"enum": ["system", "user"]}, "content": {"type": "string"}},
-}
+def _object(required: str, strict: bool = True, **properties: Any) -> dict[str, Any]:
+    return {"type": "object", "required": required.split(), "additionalProperties": not strict, "properties": properties}
 
-_ASSISTANT = {
-    "type": "object",
-    "required": ["role"],
-    "additionalProperties": False,
-    "properties": {
-        "role": {"const": "assistant"},
-        "content": {"type": "string"},
-        "tool_calls": {"type": "array", "minItems": 1, "items": _CALL},
-        "weight": {"enum": [0, 1]},
-    },
-    "anyOf": [{"required": ["content"]}, {"required": ["tool_calls"]}],
-}
 
-_TOOL_RESULT = {
-    "type": "object",
-    "required": ["role", "tool_call_id", "content"],
-    "additionalProperties": False,
-    "properties": {"role": {"const": "tool"}, "tool_call_id": {"type": "string"}, "content": {"type": "string"}},
-}
+def _list(items: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "array", "minItems": 1, "items": items}
 
-OPENAI = {
-    "type": "object",
-    "required": ["messages"],
-    "additionalProperties": False,
-    "properties": {
-        "messages": {"type": "array", "minItems": 1, "items": {"oneOf": [_PLAIN, _ASSISTANT, _TOOL_RESULT]}},
-        "tools": {
-            "type": "array",
-            "minItems": 1,
-            "items": {
-                "type": "object",
-                "required": ["type", "function"],
-                "properties": {
-                    "type": {"const": "function"},
-                    "function": {
-                        "type": "object",
-                        "required": ["name"],
-                        "properties": {
-                            "name": _NAME,
-                            "description": {"type": "string"},
-                            "parameters": {"type": "object"},
-                        },
-                    },
-                },
-            },
-        },
-        "parallel_tool_calls": {"type": "boolean"},
-    },
-}
+
+_NAME = TEXT | {"pattern": "^[a-zA-Z0-9_-]{1,64}$"}
+_FUNCTION = {"type": {"const": "function"}}
+_CALL = _object("id type function", id=TEXT, function=_object("name arguments", name=_NAME, arguments=TEXT), **_FUNCTION)
+_ASSISTANT = _object("role", role={"const": "assistant"}, content=TEXT, tool_calls=_list(_CALL), weight={"enum": [0, 1]})
+_MESSAGES = [
+    _object("role content", role={"enum": ["system", "user"]}, content=TEXT),
+    _ASSISTANT | {"anyOf": [{"required": ["content"]}, {"required": ["tool_calls"]}]},
+    _object("role tool_call_id content", role={"const": "tool"}, tool_call_id=TEXT, content=TEXT),
+]
+_TOOL = _object("name", strict=False, name=_NAME, description=TEXT, parameters={"type": "object"})
+
+OPENAI = _object(
+    "messages",
+    messages=_list({"oneOf": _MESSAGES}),
+    tools=_list(_object("type function", strict=False, function=_TOOL, **_FUNCTION)),
+    parallel_tool_calls={"type": "boolean"},
+)
 """A line of OpenAI's supervised fine-tuning file (FineTuneChatRequestInput in its API description): no other keys, no nulls."""
 
-AXOLOTL = {
-    "type": "object",
-    "required": ["conversations"],
-    "properties": {
-        "conversations": {
-            "type": "array",
-            "minItems": 1,
-            "items": {
-                "type": "object",
-                "required": ["from", "value"],
-                "properties": {
-                    "from": {"enum": ["system", "human", "gpt", "function_call", "observation"]},
-                    "value": {"type": "string"},
-                    "train": {"type": "boolean"},
-                },
-            },
-        },
-        "tools": {"type": ["string", "null"], "contentMediaType": "application/json", "minLength": 2},
-    },
-}
+_FROM = {"from": {"enum": ["system", "human", "gpt", "function_call", "observation"]}}
+AXOLOTL = _object(
+    "conversations",
+    strict=False,
+    conversations=_list(_object("from value", strict=False, value=TEXT, train={"type": "boolean"}, **_FROM)),
+    tools={"type": ["string", "null"], "contentMediaType": "application/json", "minLength": 2},
+)
 """A row for Axolotl's `type: chat_template` with `field_messages: conversations`, `message_property_mappings` (`role: from` and `content:
 value`), `message_field_training: train` and `roles` for the five names. Axolotl 0.19 takes the schemas from `tools` (whatever `field_tools`
 says): a list, or the JSON of one; an empty text is none, and ends the loading."""

@@ -1,17 +1,14 @@
 """The data assets on the sample store, through Dagster: counts, checks, versions, failures."""
 
-import contextvars
 import json
 import sqlite3
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import dagster as dg
 import pytest
 
-from agent_pipeline.defs.resources import Workspace
-from agent_pipeline.keys import PartitionKey, parse_key
+from agent_pipeline.keys import PartitionKey
 from agent_pipeline_tests.defs.conftest import DATA_ASSETS, SAMPLE, Bench
 
 MANIFEST = json.loads((SAMPLE / "manifest.json").read_text(encoding="utf-8"))["partitions"]
@@ -55,7 +52,7 @@ def test_a_materialization_shows_counts_schema_preview_and_a_picture_but_no_priv
         shown[event.asset_key.to_user_string()] = text = str({name: value.value for name, value in metadata.items()})
         assert email not in text
         assert len(text) < 120_000
-    assert "data:image/png" in shown["sft_dataset"] and "data:image/png" in shown["curated_sessions"]
+    assert "data:image/png" in shown["sft_dataset"]
     assert "broken:orphan_output" in shown["curated_sessions"]
 
 
@@ -122,47 +119,6 @@ def test_a_full_disk_is_one_sentence_and_leaves_the_last_good_version(bench: Ben
     result = bench.run("shop/intern", "sessions")
     assert not result.success and "disk is full" in bench.sentence(result)
     assert target.read_bytes() == before
-
-
-def test_the_discovery_sensor_adds_partitions_starts_nothing_and_deletes_nothing(bench: Bench) -> None:
-    sensor, repository = bench.defs.resolve_sensor_def("discover_agents"), bench.defs.get_repository_def()
-
-    def evaluate(cursor: str | None) -> Any:
-        resources = {"workspace": Workspace()}
-        return sensor.evaluate_tick(dg.build_sensor_context(bench.instance, repository_def=repository, resources=resources, cursor=cursor))
-
-    def tick(cursor: str | None = None) -> Any:
-        # The context enters the instance once more and never leaves it; in a copy, what it sets does not reach the next test.
-        return contextvars.copy_context().run(evaluate, cursor)
-
-    result = tick()
-    added = [key for request in result.dynamic_partitions_requests for key in request.partition_keys]
-    assert sorted(added) == sorted(MANIFEST) and not result.run_requests
-    assert {event.partition for event in result.asset_events} == set(MANIFEST)
-    bench.instance.add_dynamic_partitions("agent_pipeline_project_agent", added)
-    again = tick(result.cursor)
-    assert again.skip_message and not again.asset_events and not again.dynamic_partitions_requests
-    (bench.store / "sessions").rename(bench.store / "gone")
-    lost = tick(result.cursor)
-    assert lost.skip_message and not lost.dynamic_partitions_requests
-    assert sorted(bench.instance.get_dynamic_partitions("agent_pipeline_project_agent")) == sorted(MANIFEST)
-
-
-def test_a_data_set_with_one_text_in_two_splits_replaces_nothing_and_is_not_published(bench: Bench) -> None:
-    with sqlite3.connect(bench.store / "sessions/shop/intern/sessions.db") as connection:
-        connection.execute("DELETE FROM history")
-        connection.execute("DELETE FROM sessions")
-        for number in range(30):
-            task, closing = f"task-{number}", f"Thanks {number}."
-            connection.execute("INSERT INTO sessions (session_id, context_json) VALUES (?, ?)", (task, json.dumps({"task_id": task})))
-            for role, text in (("user", "Hello?"), ("assistant", "Hello."), ("user", closing)):
-                item = json.dumps({"role": role, "content": text})
-                connection.execute("INSERT INTO history (session_id, msg_json) VALUES (?, ?)", (task, item))
-    config = {"judged_sessions": {"when_unjudged": "measures"}}
-    result = bench.run("shop/intern", *CHEAP, config=config)
-    key = parse_key("shop/intern")
-    assert not result.success and "in more than one split" in bench.sentence(result)
-    assert not [file for file in bench.lake.files() if file.asset in ("sft_dataset", "kto_dataset") and file.key == key]
 
 
 def test_private_data_that_was_written_fails_the_blocking_check_without_being_shown(bench: Bench, monkeypatch) -> None:

@@ -1,23 +1,19 @@
 """The dataset assets on the sample store: the same bytes whatever the order, a split that holds, and what is written beside the table."""
 
 import json
-import random
 import shutil
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import dagster as dg
 import pytest
 
 from agent_pipeline.datasets.formats import in_form
-from agent_pipeline.datasets.ledger import LEDGER
 from agent_pipeline.definitions import build_defs
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.tables import CURATED, row_session, to_batches, to_rows
 from agent_pipeline.storage.lake import Lake
 from agent_pipeline_tests.defs.conftest import DATA_ASSETS, SAMPLE, Bench
+from agent_pipeline_tests.judging.endpoint import endpoint, refuses
 
 TRACES = DATA_ASSETS[:3]
 DATASETS = ("sft_dataset", "preference_dataset", "kto_dataset", "sharegpt_dataset")
@@ -53,25 +49,6 @@ def metadata(result: dg.ExecuteInProcessResult, asset: str) -> dict:
 
 def checks(result: dg.ExecuteInProcessResult) -> dict[str, dg.AssetCheckEvaluation]:
     return {each.check_name: each for each in result.get_asset_check_evaluations()}
-
-
-def files(bench: Bench) -> dict[str, bytes]:
-    """Every dataset file of the partition, table, JSONL and ledger."""
-    root = Path(bench.lake.root.path)
-    found = [path for path in root.rglob("*") if path.is_file() and path.name[0] != "."]
-    return {str(path.relative_to(root)): path.read_bytes() for path in found if any(name in str(path) for name in (*DATASETS, LEDGER))}
-
-
-@pytest.mark.slow
-def test_sessions_in_another_order_give_the_same_bytes(shop: Bench) -> None:
-    assert shop.run("shop/support", *DATASETS).success
-    first = files(shop)
-    assert len(first) > 4 * 3
-    curated = rows(shop, "curated_sessions")
-    random.Random(0).shuffle(curated)
-    shop.lake.stage("curated_sessions", SHOP, to_batches(curated, CURATED), CURATED).commit()
-    assert shop.run("shop/support", *DATASETS).success
-    assert files(shop) == first
 
 
 def test_every_judged_session_is_in_a_pair_a_label_or_counted(shop: Bench) -> None:
@@ -111,8 +88,6 @@ def test_turns_that_fail_a_measure_are_marked_and_change_the_rows_identity(shop:
     for row in marked:  # the measure is taken of a turn alone: one that calls a tool does not end with an answer
         weights = [message.get("weight", 1) for message in row["messages"] if message["role"] == "assistant"]
         assert weights == [0 if message.get("tool_calls") else 1 for message in row["messages"] if message["role"] == "assistant"]
-    wrong = shop.run("shop/support", "judged_sessions", config={"judged_sessions": {"turn_measures": ["no_such_measure"]}})
-    assert not wrong.success and "no_such_measure" in shop.sentence(wrong)
     wrong = shop.run("shop/support", "sft_dataset", config={"sft_dataset": {"untrained_turns": ["tool_eror"]}})
     assert not wrong.success and "did you mean tool_error" in shop.sentence(wrong)
 
@@ -147,37 +122,11 @@ def test_on_request_there_is_a_folder_with_a_card_that_load_dataset_reads(shop: 
     assert all({"prompt", "completion", "session_id"} <= set(json.loads(line)) for line in lines)
 
 
-@pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """A hub on this machine that lets nobody in; what it was asked."""
-    asked: list[str] = []
-
-    class Refusing(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            asked.append(f"{self.command} {self.path}")
-            self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            self.send_response(401)
-            self.end_headers()
-
-        def do_GET(self) -> None:
-            self.do_POST()
-
-        def log_message(self, *_: object) -> None: ...
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Refusing)
+def test_nothing_is_pushed_unless_asked_and_a_hub_that_refuses_is_one_sentence(shop: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", f"http://127.0.0.1:{server.server_port}")
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield asked
-    server.shutdown()
-    thread.join()
-    server.server_close()
-
-
-def test_nothing_is_pushed_unless_asked_and_a_hub_that_refuses_is_one_sentence(shop: Bench, hub: list[str]) -> None:
-    assert shop.run("shop/support", "sft_dataset", config={"sft_dataset": {"huggingface": True}}).success
-    assert hub == []
-    result = shop.run("shop/support", "sft_dataset", config={"sft_dataset": {"push_to": "me/mine"}})
-    assert not result.success and "POST /api/repos/create" in hub and not any("commit" in each or "upload" in each for each in hub)
-    assert "cannot be pushed to me/mine" in shop.sentence(result) and "401" in shop.sentence(result)
+    with endpoint(lambda request, number: refuses(401)) as hub:
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", hub.url.removesuffix("/v1"))
+        assert shop.run("shop/support", "sft_dataset", config={"sft_dataset": {"huggingface": True}}).success and not hub.requests
+        result = shop.run("shop/support", "sft_dataset", config={"sft_dataset": {"push_to": "me/mine"}})
+        assert [each["name"] for each in hub.requests] == ["mine"]
+    assert not result.success and "cannot be pushed to me/mine" in shop.sentence(result) and "401" in shop.sentence(result)

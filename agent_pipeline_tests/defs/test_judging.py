@@ -8,7 +8,6 @@ import pytest
 from typer.testing import CliRunner
 
 from agent_pipeline.cli.app import app
-from agent_pipeline.config.overrides import overrides
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline_tests.defs.conftest import Bench
@@ -85,29 +84,6 @@ def test_the_language_model_judges_what_people_did_not_and_its_spend_is_shown(
             and {row["verdict_reasons"] for row in by_model} == {"llm: rude"}
         )
         assert {row["session_id"] for row in by_model} <= set(open_before) and len(by_model) > 2
-
-
-@pytest.mark.parametrize(
-    ("config", "says"),
-    [
-        ({"decided_by": ["llm"]}, "set judge.endpoint and judge.model"),
-        ({"measures": ["polite"]}, "no measure 'polite'"),
-    ],
-)
-def test_a_wrong_configuration_is_one_sentence(bench: Bench, config, says) -> None:
-    result = bench.run("shop/intern", "sessions", "judged_sessions", config={"judged_sessions": config})
-    assert not result.success and says in bench.sentence(result) and "\n" not in bench.sentence(result)
-
-
-def test_measures_with_parameters_can_be_said_in_a_shell() -> None:
-    settings = ["judged_sessions.measures=ended_with_answer,called_tool('a', times=2),tool_success_rate >= 0.8"]
-    assert overrides(settings, {"judged_sessions"})["judged_sessions"]["measures"] == [
-        "ended_with_answer",
-        "called_tool('a', times=2)",
-        "tool_success_rate >= 0.8",
-    ]
-    patterns = overrides(["curated_sessions.verdict_leaks=reward{1,2},x[,;]y"], {"curated_sessions"})
-    assert patterns["curated_sessions"]["verdict_leaks"] == ["reward{1,2}", "x[,;]y"]
 
 
 def test_a_review_that_was_filled_in_joins_the_next_run(bench: Bench, tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,6 +81,8 @@ def test_one_changed_agent_is_one_reading_and_one_event(store: Path, read: list[
         assert tick() == [] and read == [AGENTS[4]]  # touched, and read, and the same
         read.clear()
         assert tick() == read == []
+        (store / "sessions").rename(store / "gone")
+        assert tick() == [] and sorted(instance.get_dynamic_partitions("agent_pipeline_project_agent")) == AGENTS, "nothing is deleted"
 
 
 def test_an_unreadable_agent_costs_only_itself_until_it_can_be_read(store: Path, read: list[str]) -> None:

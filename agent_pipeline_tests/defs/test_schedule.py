@@ -79,15 +79,6 @@ def test_a_new_version_of_what_reads_and_judges_makes_an_agent_new(
     assert [each.partition_key for each in _tick(instance).run_requests] == ["shop/intern"]
 
 
-def test_a_persons_judgment_makes_an_agent_new(instance: dg.DagsterInstance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    instance.add_dynamic_partitions("agent_pipeline_project_agent", ["shop/intern"])
-    _trained(instance, "shop/intern", dg.DagsterRunStatus.SUCCESS)
-    session_id = next(open_source(SAMPLE).sessions(parse_key("shop/intern"))).session_id
-    (tmp_path / "labels.csv").write_text(f"session_id,judgment\n{session_id},unacceptable\n", encoding="utf-8")
-    monkeypatch.setenv("AGENT_PIPELINE_LABELS", str(tmp_path / "labels.csv"))
-    assert [each.partition_key for each in _tick(instance).run_requests] == ["shop/intern"]
-
-
 def test_a_changed_setting_makes_an_agent_new_and_its_run_says_what_is_set(
     instance: dg.DagsterInstance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

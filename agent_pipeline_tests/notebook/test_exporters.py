@@ -80,14 +80,6 @@ def test_the_original_records_are_those_to_the_key() -> None:
     assert (counts["results_left_out"], counts["calls_left_out"]) == (2, 2)
 
 
-def test_sharegpt_has_calls_and_results() -> None:
-    tools = [{"type": "function", "function": {"name": "f"}}]
-    (record,) = ShareGptExporter().records([trace("a", 1.0, tools=tools)], ExportOptions(format="sharegpt", include_metadata=False))
-    assert [turn["from"] for turn in record["conversations"]] == ["human", "function_call", "observation", "gpt"]
-    (tool,) = json.loads(record["tools"])
-    assert tool["function"]["name"] == "f" and "metadata" not in record
-
-
 def test_metadata_is_left_out_where_it_is_not_asked_for() -> None:
     for form, exporter in (("chatml", ChatMlExporter), ("dpo", DpoExporter), ("sharegpt", ShareGptExporter)):
         traces = [trace("a", 1.0), trace("b", 0.0)]
@@ -117,28 +109,6 @@ def test_a_rejected_run_is_below_the_threshold_by_the_margin(scores, pairs) -> N
     else:
         with pytest.raises(NothingToExport, match=r"threshold 0\.5"):
             DpoExporter().records(traces, ExportOptions("dpo"))
-
-
-def test_all_pairs_are_capped_per_case_and_the_widest_come_first() -> None:
-    traces = [trace(f"{case}{score}", score, case=case) for case in "ab" for score in (1.0, 0.8, 0.3, 0.0)]
-    pairs = DpoExporter().records(traces, ExportOptions("dpo", pairing=Pairing("all_pairs", max_per_case=3)))
-    assert [(pair["case_id"], pair["metadata"]["margin"]) for pair in pairs] == [
-        ("a", 1.0), ("a", 0.8), ("a", 0.7), ("b", 1.0), ("b", 0.8), ("b", 0.7),
-    ]  # fmt: skip
-
-
-def test_equal_answers_other_prompts_and_lone_runs_make_no_pair() -> None:
-    traces = [
-        trace("a", 1.0, answer="same"),
-        trace("b", 0.0, answer="same"),
-        trace("c", 1.0, case="u"),
-        ScoredTrace(session("d", [user("y"), says("d")]), 0.0, "u"),
-        trace("e", 1.0, case="v"),
-    ]
-    counts: Counter[str] = Counter()
-    with pytest.raises(NothingToExport, match=r"equal_answers 1.*the best score is 1.0"):
-        DpoExporter().records(traces, ExportOptions("dpo"), counts)
-    assert counts["sessions_without_a_partner"] == 5
 
 
 def test_failures_of_the_infrastructure_obeyed_injections_and_unscored_runs_stand_on_no_side() -> None:
@@ -221,11 +191,6 @@ def test_nothing_to_export_leaves_the_last_file_as_it_is(tmp_path: Path) -> None
     assert path.read_text(encoding="utf-8") == "before"
     with pytest.raises(NothingToExport, match="there are no traces; the best score is not known"):
         export_traces([], ExportOptions())
-
-
-def test_what_is_exported_is_redacted() -> None:
-    made = export_traces([trace("a", 1.0, answer="Mail jane.doe@example.com")], ExportOptions()).decode()
-    assert "jane.doe" not in made and "<EMAIL_1>" in made
 
 
 def test_what_one_run_gives_away_as_private_is_private_in_the_prompt_of_the_other() -> None:

@@ -12,7 +12,6 @@ from agent_pipeline.ingestion.forgotten import BlockList
 from agent_pipeline.judging import EvaluationContext
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.storage.lake import Lake
-from agent_pipeline_tests.conftest import REPOSITORY
 from agent_pipeline_tests.stores import call, execute, omniagents_home, result, says, sessions_db, user
 
 ROME = [
@@ -180,9 +179,3 @@ def test_no_session_at_all_is_a_value_error_that_says_which_filter_took_how_many
     with pytest.raises(ValueError, match=r"None of 7 sessions of shop/support.*not_unacceptable 3.*measure_failed 1.*unjudged 1") as error:
         export_traces_for_sft("shop", "support", store=store, judgment="unacceptable", measure="called_tool('fly')")
     assert isinstance(error.value, DataError) and "\n" not in str(error.value)
-
-
-def test_the_sample_store_gives_rows_in_seconds():
-    found, counts = export_traces_for_sft("shop", "support", store=REPOSITORY / "data" / "sample", judgment="acceptable"), Counter()
-    assert len(found) > 100 and not counts
-    assert all(message[key] is not None for row in found for message in row["messages"] for key in message)

@@ -140,33 +140,19 @@ def test_an_agent_may_be_asynchronous_in_a_loop_too() -> None:
 
 
 def test_an_agent_that_yields_steps_is_stopped_at_the_limit() -> None:
-    made = []
+    made, stopped = [], []
 
     def endless(task):
-        while True:
-            made.append(task)
-            yield TrajectoryStep("again", "find", {}, "nothing", 1.0)
+        try:
+            while True:
+                made.append(task)
+                yield TrajectoryStep("again", "find", {}, "nothing", 1.0)
+        finally:
+            stopped.append(task)
 
     run = TrajectoryCollector(endless, CollectorConfig(max_steps=3), judge=lambda run: True).collect_single("Where?")
     assert (len(made), len(run.steps), run.cut, run.success, run.total_reward) == (3, 3, True, False, 3.0)
-
-
-def test_an_agent_that_is_stopped_is_told_so() -> None:
-    class Steps:
-        closed = False
-
-        def __iter__(self):
-            return self
-
-        def __next__(self):
-            return TrajectoryStep("again", "find", {}, "nothing")
-
-        def close(self):
-            self.closed = True
-
-    steps = Steps()
-    TrajectoryCollector(lambda task: steps, CollectorConfig(max_steps=2)).collect_single("Where?")
-    assert steps.closed
+    assert stopped == ["Where?"], "an agent that is stopped is told so"
 
 
 def test_an_answer_at_the_limit_is_no_cut() -> None:
@@ -200,10 +186,18 @@ def test_an_infrastructure_that_fails_every_run_is_an_error_and_is_soon_left_alo
     assert len(tried) == 5 and collector.counts["not_run"] == 4
 
 
-@pytest.mark.parametrize("task", ["", {"task_id": "a"}, 7, None])
-def test_a_task_without_words_is_refused(task) -> None:
-    with pytest.raises(DataError, match="has no words"):
-        TrajectoryCollector(lambda task: "x").collect([task])
+@pytest.mark.parametrize(
+    ("task", "answer", "says_why"),
+    [
+        ("", "x", "has no words"),
+        ({"task_id": "a"}, "x", "has no words"),
+        (None, "x", "has no words"),
+        ("x", 7, "with int, which is no run"),
+    ],
+)
+def test_a_task_without_words_and_an_answer_that_is_no_run_are_refused(task, answer, says_why) -> None:
+    with pytest.raises(DataError, match=says_why):
+        TrajectoryCollector(lambda task: answer).collect([task])
 
 
 def test_a_run_that_was_recorded_badly_is_neither_good_nor_bad() -> None:
@@ -231,11 +225,6 @@ def test_a_step_that_cannot_be_stored_costs_its_run_and_one_that_is_none_is_refu
 def test_a_judge_that_raises_costs_its_own_run() -> None:
     run = TrajectoryCollector(lambda task: "x", judge=lambda run: 1 / 0).collect_single("x")
     assert (run.error, run.success) == ("ZeroDivisionError: division by zero", None)
-
-
-def test_an_answer_that_is_no_run_is_refused() -> None:
-    with pytest.raises(DataError, match="with int, which is no run"):
-        TrajectoryCollector(lambda task: 7).collect(["x"])
 
 
 @pytest.mark.parametrize("as_they_come", [True, False])
