@@ -151,7 +151,7 @@ def _inside_table(raw: bytes, chance: random.Random) -> bytes:
     rows = (pq.read_table(source) if raw[:4] == b"PAR1" else pa.ipc.open_file(source).read_all()).to_pylist()
     name = chance.choice(list(rows[0]))
     for row in rows:
-        row[name] = _retyped(json.dumps(row[name]).encode(), chance).decode("utf-8", "replace")
+        row[name] = _retyped(json.dumps(row[name], default=str).encode(), chance).decode("utf-8", "replace")
     return table(rows, arrow=raw[:4] != b"PAR1")
 
 

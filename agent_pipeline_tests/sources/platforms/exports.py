@@ -1,8 +1,11 @@
-"""One conversation of two runs, as each tracing platform exports it; the schemas are those of the platforms' documentation."""
+"""One conversation of two runs: in files that SDKs wrote (`written/`), and as Langfuse and the Agents SDK export it (made here)."""
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+WRITTEN = Path(__file__).with_name("written")
 
 SYSTEM = {"role": "system", "content": "You are helpful."}
 CALL = {"id": "c1", "type": "function", "function": {"name": "look_up", "arguments": '{"order": 7}'}}
@@ -18,18 +21,13 @@ WHOLE = [SYSTEM, *FIRST, ASKED, RESULT, ANSWER, SECOND, GOODBYE]
 CALLS = [("t1", [SYSTEM, *FIRST], ASKED), ("t1", [SYSTEM, *FIRST, ASKED, RESULT], ANSWER), ("t2", WHOLE[:-1], GOODBYE)]
 """The model calls: trace, input (what was said so far, repeated), answer."""
 
-TOOL = {"type": "function", "function": {"name": "look_up", "description": "", "parameters": {"type": "object"}}}
+SCHEMA = {"type": "object", "properties": {"order": {"type": "integer"}}, "required": ["order"]}
+TOOL = {"type": "function", "function": {"name": "look_up", "description": "Finds an order.", "parameters": SCHEMA}}
 START = 1_800_000_000
 
 
-def seconds(step: int) -> int:
-    return START + 10 * step
-
-
 def iso(step: int) -> str:
-    from datetime import UTC, datetime
-
-    return datetime.fromtimestamp(seconds(step), UTC).isoformat()
+    return datetime.fromtimestamp(START + 10 * step, UTC).isoformat()
 
 
 def write(path: Path, records: Any) -> Path:
@@ -40,121 +38,41 @@ def write(path: Path, records: Any) -> Path:
     return path
 
 
-# OTLP
+def written(name: str) -> list[Any]:
+    """The records of a file that an SDK wrote."""
+    return [json.loads(line) for line in (WRITTEN / name).read_text(encoding="utf-8").splitlines()]
+
+
+def litellm() -> list[Any]:
+    """Three logged calls, of a team's agent."""
+    return [row | {"metadata": {"user_api_key_team_alias": "shop", "user_api_key_alias": "support"}} for row in written("litellm.jsonl")]
 
 
 def attribute(name: str, value: Any) -> dict[str, Any]:
-    kind = "boolValue" if isinstance(value, bool) else "intValue" if isinstance(value, int) else "doubleValue"
-    return {"key": name, "value": {"stringValue": value} if isinstance(value, str) else {kind: str(value) if kind == "intValue" else value}}
+    return {"key": name, "value": {"stringValue": value} if isinstance(value, str) else {"doubleValue": value}}
 
 
-def otlp_span(trace: str, step: int, attributes: dict[str, Any], **more: Any) -> dict[str, Any]:
-    times = {"startTimeUnixNano": str(seconds(step) * 10**9), "endTimeUnixNano": str((seconds(step) + 5) * 10**9)}
-    listed = [attribute(name, value) for name, value in attributes.items()]
-    return {"traceId": trace, "spanId": f"s{step}", "name": "chat", **times, "attributes": listed, **more}
+def spans_in(record: dict[str, Any]) -> list[dict[str, Any]]:
+    """The spans of a record of OTLP."""
+    return record["resourceSpans"][0]["scopeSpans"][0]["spans"]
 
 
-def otlp(spans: list[dict[str, Any]], service: str = "shop") -> dict[str, Any]:
-    resource = {"attributes": [attribute("service.name", service)]}
-    return {"resourceSpans": [{"resource": resource, "scopeSpans": [{"scope": {"name": "x"}, "spans": spans}]}]}
+def with_attributes(record: dict[str, Any], without: tuple[str, ...] = (), **attributes: Any) -> dict[str, Any]:
+    """A record of OTLP whose span lacks the attributes of these prefixes and has others; `__` in a name is a dot."""
+    copy = json.loads(json.dumps(record))
+    (span,) = spans_in(copy)
+    span["spanId"] = "other"
+    span["attributes"] = [each for each in span["attributes"] if not each["key"].startswith(without)] if without else span["attributes"]
+    span["attributes"] += [attribute(name.replace("__", "."), value) for name, value in attributes.items()]
+    return copy
 
 
-def parts(message: dict[str, Any]) -> dict[str, Any]:
-    """A message as the GenAI conventions write it."""
-    if message["role"] == "tool":
-        return {"role": "tool", "parts": [{"type": "tool_call_response", "id": message["tool_call_id"], "response": message["content"]}]}
-    found: list[dict[str, Any]] = [{"type": "text", "content": message["content"]}] if message["content"] else []
-    for call in message.get("tool_calls", ()):
-        function = call["function"]
-        found.append({"type": "tool_call", "id": call["id"], "name": function["name"], "arguments": json.loads(function["arguments"])})
-    return {"role": message["role"], "parts": found}
-
-
-def genai_attributes(told: list[dict[str, Any]], answer: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "gen_ai.operation.name": "chat",
-        "gen_ai.response.model": "m-1",
-        "gen_ai.agent.name": "support",
-        "gen_ai.system_instructions": json.dumps([{"type": "text", "content": SYSTEM["content"]}]),
-        "gen_ai.input.messages": json.dumps([parts(each) for each in told if each["role"] != "system"]),
-        "gen_ai.output.messages": json.dumps([parts(answer) | {"finish_reason": "stop"}]),
-        "gen_ai.tool.definitions": json.dumps([TOOL["function"] | {"type": "function"}]),
-        "gen_ai.usage.input_tokens": 10,
-        "gen_ai.usage.output_tokens": 2,
-    }
-
-
-def opentelemetry() -> list[dict[str, Any]]:
-    spans = [otlp_span(trace, step, genai_attributes(told, answer)) for step, (trace, told, answer) in enumerate(CALLS)]
-    verdict = {"gen_ai.evaluation.name": "helpfulness", "gen_ai.evaluation.score.value": 0.5, "gen_ai.evaluation.score.label": "pass"}
-    listed = [attribute(name, value) for name, value in verdict.items()]
-    spans[2]["events"] = [{"name": "gen_ai.evaluation.result", "attributes": listed}]
-    roots = [
-        otlp_span(trace, 8 + each, {"gen_ai.operation.name": "invoke_agent", "gen_ai.conversation.id": "s1"})
-        for each, trace in enumerate(("t1", "t2"))
-    ]
-    return [otlp([spans[2], spans[0]]), otlp([spans[1], *roots])]
-
-
-def openinference_attributes(told: list[dict[str, Any]], answer: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {
-        "openinference.span.kind": "LLM",
-        "llm.model_name": "m-1",
-        "agent.name": "support",
-        "session.id": "s1",
-        "llm.tools.0.tool.json_schema": json.dumps(TOOL),
-        "llm.token_count.prompt": 10,
-        "llm.token_count.completion": 2,
-    }
-    for side, messages in (("input", told), ("output", [answer])):
-        for index, message in enumerate(messages):
-            prefix = f"llm.{side}_messages.{index}.message."
-            found[prefix + "role"] = message["role"]
-            found |= {prefix + "content": message["content"]} if message["content"] else {}
-            found |= {prefix + "tool_call_id": message["tool_call_id"]} if "tool_call_id" in message else {}
-            for number, call in enumerate(message.get("tool_calls", ())):
-                inner = f"{prefix}tool_calls.{number}.tool_call."
-                function = call["function"]
-                found |= {
-                    inner + "id": call["id"],
-                    inner + "function.name": function["name"],
-                    inner + "function.arguments": function["arguments"],
-                }
-    return found
-
-
-def openinference() -> list[dict[str, Any]]:
-    spans = [otlp_span(trace, step, openinference_attributes(told, answer)) for step, (trace, told, answer) in enumerate(CALLS)]
-    verdict = {"evaluation.name": "helpfulness", "evaluation.score": 0.5, "evaluation.label": "pass"}
-    spans[1]["attributes"] += [attribute(name, value) for name, value in verdict.items()]
-    return [otlp([span]) for span in spans]
-
-
-def phoenix() -> dict[str, Any]:
-    """A page of Phoenix's spans."""
-    return {
-        "data": [
-            {
-                "id": f"U3Bhbjo{step}",
-                "name": "ChatCompletion",
-                "context": {"trace_id": trace, "span_id": f"s{step}"},
-                "span_kind": "LLM",
-                "parent_id": None,
-                "start_time": iso(step),
-                "end_time": iso(step),
-                "status_code": "OK",
-                "status_message": "",
-                "attributes": openinference_attributes(told, answer)
-                | ({"evaluation.name": "helpfulness", "evaluation.score": 0.5, "evaluation.label": "pass"} if step == 0 else {}),
-                "events": [],
-            }
-            for step, (trace, told, answer) in enumerate(CALLS)
-        ],
-        "next_cursor": None,
-    }
-
-
-# Others
+def guard() -> dict[str, Any]:
+    """A call of another agent within the first run of `openinference_otlp.jsonl`."""
+    messages = {f"llm__input_messages__{at}__message__role": role for at, role in enumerate(("system", "user"))}
+    messages |= {f"llm__input_messages__{at}__message__content": words for at, words in enumerate(("You are a judge.", "Is this polite?"))}
+    answer = {"llm__output_messages__0__message__role": "assistant", "llm__output_messages__0__message__content": "yes"}
+    return with_attributes(written("openinference_otlp.jsonl")[0], ("llm.input", "llm.output", "input.", "output."), **messages, **answer)
 
 
 def langfuse() -> list[dict[str, Any]]:
@@ -223,72 +141,6 @@ def langfuse_blob() -> list[dict[str, Any]]:
         {"id": "y", "trace_id": "t2", "name": "grade", "data_type": "CATEGORICAL", "value": None, "string_value": "pass"},
     ]
     return [*scores, *rows]
-
-
-def mlflow() -> list[dict[str, Any]]:
-    """Traces of MLflow 3, a line each."""
-    found = []
-    for trace in ("t1", "t2"):
-        steps = [(step, told, answer) for step, (each, told, answer) in enumerate(CALLS) if each == trace]
-        spans = [
-            {
-                "span_id": f"s{step}",
-                "trace_id": trace,
-                "parent_span_id": None,
-                "name": "Completions",
-                "start_time_unix_nano": seconds(step) * 10**9,
-                "end_time_unix_nano": (seconds(step) + 5) * 10**9,
-                "status": {"code": "STATUS_CODE_OK", "message": ""},
-                "attributes": {
-                    "mlflow.spanType": '"CHAT_MODEL"',
-                    "mlflow.spanInputs": json.dumps({"messages": told, "model": "m-1", "tools": [TOOL]}),
-                    "mlflow.spanOutputs": json.dumps({"choices": [{"index": 0, "message": answer}], "model": "m-1"}),
-                    "mlflow.chat.tokenUsage": json.dumps({"input_tokens": 10, "output_tokens": 2}),
-                },
-            }
-            for step, told, answer in steps
-        ]
-        info: dict[str, Any] = {
-            "trace_id": trace,
-            "trace_location": {"type": "MLFLOW_EXPERIMENT", "mlflow_experiment": {"experiment_id": "shop"}},
-            "request_time": iso(0),
-            "state": "OK",
-            "trace_metadata": {"mlflow.trace.session": "s1"},
-            "tags": {"mlflow.traceName": "support"},
-        }
-        if trace == "t2":
-            info["assessments"] = [
-                {"assessment_name": "helpfulness", "feedback": {"value": 0.5}},
-                {"assessment_name": "grade", "feedback": {"value": "pass"}},
-                {"assessment_name": "withdrawn", "feedback": {"value": "fail"}, "valid": False},
-                {"assessment_name": "expected", "expectation": {"value": "Ulm"}},
-            ]
-        found.append({"info": info, "data": {"spans": spans}})
-    return found
-
-
-def litellm() -> list[dict[str, Any]]:
-    """Logged calls, a line each."""
-    return [
-        {
-            "id": f"r{step}",
-            "trace_id": trace,
-            "session_id": "s1",
-            "call_type": "acompletion",
-            "status": "success",
-            "model": "m-1",
-            "messages": told,
-            "response": {"choices": [{"message": answer}], "usage": {"prompt_tokens": 10, "completion_tokens": 2}},
-            "model_parameters": {"tools": [TOOL]},
-            "prompt_tokens": 10,
-            "completion_tokens": 2,
-            "response_cost": 0.25,
-            "startTime": float(seconds(step)),
-            "endTime": float(seconds(step) + 5),
-            "metadata": {"user_api_key_team_alias": "shop", "user_api_key_alias": "support"},
-        }
-        for step, (trace, told, answer) in enumerate(CALLS)
-    ]
 
 
 def openai_span(trace: str, step: int, data: dict[str, Any], error: Any = None) -> dict[str, Any]:

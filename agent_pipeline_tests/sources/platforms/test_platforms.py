@@ -2,32 +2,40 @@
 
 import json
 import math
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from agent_pipeline.sources import SOURCES, open_source
 from agent_pipeline.sources.platforms.span_source import metrics
 from agent_pipeline_tests.sources import damage
 from agent_pipeline_tests.sources.platforms import exports
-from agent_pipeline_tests.sources.platforms.exports import CALLS, FIRST, TOOL, WHOLE, otlp, otlp_span, write
+from agent_pipeline_tests.sources.platforms.exports import TOOL, WHOLE, write
 
-EXPORTS: dict[str, tuple[str, str, Callable[[], Any]]] = {
-    "otlp lines": ("opentelemetry", "spans.jsonl", exports.opentelemetry),
-    "otlp openinference": ("openinference", "spans.jsonl", exports.openinference),
-    "phoenix": ("openinference", "spans.json", exports.phoenix),
-    "langfuse": ("langfuse", "export.jsonl", exports.langfuse),
-    "langfuse blobs": ("langfuse", "export.jsonl", exports.langfuse_blob),
-    "mlflow": ("mlflow", "traces.jsonl", exports.mlflow),
-    "litellm": ("litellm", "log.jsonl", exports.litellm),
-    "openai traces": ("openai_agents_traces", "traces.jsonl", exports.openai_traces),
+EXPORTS: dict[str, tuple[str, str, str, Callable[[], Any] | None]] = {
+    "litellm.jsonl": ("litellm", "shop", "support", exports.litellm),
+    "mlflow.jsonl": ("mlflow", "1", "support", None),
+    "mlflow_frame.jsonl": ("mlflow", "mlflow_frame", "support", None),
+    "openinference_console.json": ("openinference", "shop", "support", None),
+    "openinference_otlp.jsonl": ("openinference", "shop", "support", None),
+    "opentelemetry_console.json": ("opentelemetry", "shop", "support", None),
+    "opentelemetry_otlp.jsonl": ("opentelemetry", "shop", "support", None),
+    "phoenix_frame.parquet": ("openinference", "phoenix_frame", "default", None),
+    "phoenix_page.json": ("openinference", "phoenix_page", "default", None),
+    "langfuse.jsonl": ("langfuse", "shop", "support", exports.langfuse),
+    "langfuse_blob.jsonl": ("langfuse", "shop", "support", exports.langfuse_blob),
+    "openai_traces.jsonl": ("openai_agents_traces", "shop", "support", exports.openai_traces),
 }
+"""By file: the reader, project, agent, and what makes it; without a maker it is a file that an SDK wrote."""
 
-every_export = pytest.mark.parametrize(("reader", "file", "made"), EXPORTS.values(), ids=EXPORTS)
+
+@pytest.fixture(params=EXPORTS)
+def export(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    made = EXPORTS[request.param][3]
+    return write(tmp_path / request.param, made()) if made else Path(shutil.copy(exports.WRITTEN / request.param, tmp_path))
 
 
 def only(path: Path) -> Any:
@@ -46,48 +54,35 @@ def unnumbered(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return plain
 
 
-@every_export
-def test_calls_that_repeat_the_conversation_so_far_are_one_session_of_two_runs(tmp_path, reader, file, made):
-    source = open_source(write(tmp_path / file, made()))
-    assert source.name == reader
-    assert len(source.partitions()) == 1
-    (session,) = source.sessions(source.partitions()[0])
+def test_calls_that_repeat_the_conversation_so_far_are_one_session_of_two_runs(export):
+    reader, project, agent, _ = EXPORTS[export.name]
+    source = open_source(export)
+    assert (source.name, source.partitions()) == (reader, [(project, agent)])
+    session = only(export)
     assert unnumbered(session.messages) == unnumbered(WHOLE)
     assert (session.session_id, session.model_id, session.parent_session_id, session.error) == ("s1", "m-1", None, None)
     assert session.tools == [TOOL] and session.tools_origin == "source"
     assert (session.usage["input_tokens"], session.usage["output_tokens"]) == (30, 6)
-    assert session.created_at.timestamp() == exports.START and session.ended_at > session.created_at
+    assert session.ended_at > session.created_at
     assert not session.damage and not session.skipped
-
-
-@every_export
-def test_project_agent_and_metrics_come_from_the_export(tmp_path, reader, file, made):
-    source = open_source(write(tmp_path / file, made()))
-    assert source.partitions()[0].agent == "support"
-    session = only(tmp_path / file)
-    unjudged = reader in ("litellm", "openai_agents_traces")
     assert (session.judgment, session.score) == (None, None), "a metric is an opinion only where a setting says which way it points"
-    assert session.scores.get("helpfulness") == (None if unjudged else 0.5)
-    if reader in ("langfuse", "litellm"):
-        assert session.cost_usd == 0.75
-    if reader != "openinference" or file == "spans.jsonl":
-        assert source.partitions()[0].project == "shop"
+    assert session.scores.get("helpfulness") == (0.5 if reader in ("langfuse", "mlflow") else None)
+    assert session.cost_usd == {"langfuse": 0.75, "litellm": 0.0}.get(reader)
 
 
-@every_export
-def test_the_order_of_the_records_does_not_matter(tmp_path, reader, file, made):
-    records = made()
-    backwards = {**records, "data": records["data"][::-1]} if isinstance(records, dict) else records[::-1]
-    assert only(write(tmp_path / "a" / file, backwards)).messages == only(write(tmp_path / "b" / file, records)).messages
+@pytest.mark.parametrize("name", [name for name in EXPORTS if name.endswith(".jsonl")])
+def test_the_order_of_the_records_does_not_matter(tmp_path, name):
+    made = EXPORTS[name][3]
+    records = made() if made else exports.written(name)
+    assert only(write(tmp_path / name, records[::-1])).messages == only(write(tmp_path / "b" / name, records)).messages
 
 
-@every_export
-def test_a_thousand_damaged_exports_are_read_or_refused_with_a_sentence(tmp_path, reader, file, made):
-    whole = write(tmp_path / file, made()).read_bytes()
-    (kind,) = [each for each in SOURCES if each.name == reader]
+def test_damaged_exports_are_read_or_refused_with_a_sentence(tmp_path, export):
+    whole = export.read_bytes()
+    (kind,) = [each for each in SOURCES if each.name == EXPORTS[export.name][0]]
     read = 0
     for seed in range(damage.COUNT):
-        path = tmp_path / f"{seed}{Path(file).suffix}"
+        path = tmp_path / f"{seed}{export.suffix}"
         path.write_bytes(damage.damaged(whole, seed))
         read += damage.must_survive(kind, path) > 0
         path.unlink()
@@ -99,7 +94,14 @@ def test_a_thousand_damaged_exports_are_read_or_refused_with_a_sentence(tmp_path
 
 def test_a_retry_after_an_error_replaces_nothing_that_was_said(tmp_path):
     calls = exports.litellm()
-    failed = {**calls[0], "id": "r9", "status": "failure", "response": None, "error_str": "429: slow down", "startTime": exports.START - 5}
+    failed = {
+        **calls[0],
+        "id": "r9",
+        "status": "failure",
+        "response": None,
+        "error_str": "429: slow down",
+        "startTime": calls[0]["startTime"] - 5,
+    }
     session = only(write(tmp_path / "log.jsonl", [failed, *calls]))
     assert unnumbered(session.messages) == unnumbered(WHOLE) and session.error is None
 
@@ -129,11 +131,10 @@ def test_a_span_that_two_instrumentations_wrote_counts_once_tokens_too(tmp_path)
 
 
 def test_another_agents_conversation_within_is_a_session_that_names_its_parent(tmp_path):
-    told = [{"role": "system", "content": "You are a judge."}, {"role": "user", "content": "Is this polite?"}]
-    guard = otlp_span("t1", 1, exports.openinference_attributes(told, {"role": "assistant", "content": "yes"}))
-    source = open_source(write(tmp_path / "spans.jsonl", [*exports.openinference(), otlp([guard])]))
+    evaluated = exports.with_attributes(exports.guard(), evaluation__name="polite", evaluation__score=1)
+    source = open_source(write(tmp_path / "spans.jsonl", [*exports.written("openinference_otlp.jsonl"), evaluated]))
     main, side = source.sessions(source.partitions()[0])
-    assert unnumbered(main.messages) == unnumbered(WHOLE) and main.scores
+    assert unnumbered(main.messages) == unnumbered(WHOLE) and main.scores == {"polite": 1.0}
     assert (side.session_id, side.parent_session_id, side.scores) == ("s1~side1", "s1", {})
     assert [message["content"] for message in side.messages] == ["You are a judge.", "Is this polite?", "yes"]
     assert main.usage["input_tokens"] == 30 and side.usage["input_tokens"] == 10
@@ -141,7 +142,9 @@ def test_another_agents_conversation_within_is_a_session_that_names_its_parent(t
 
 def test_a_service_that_keeps_the_conversation_is_sent_only_what_is_new(tmp_path):
     inputs = [[*WHOLE[:2]], [WHOLE[3]], [WHOLE[5]]]
-    calls = [{**call, "messages": told} for call, told in zip(exports.litellm(), inputs, strict=True)]
+    calls = exports.litellm()
+    for call, told in zip(calls, inputs, strict=True):
+        call |= {"messages": told, "session_id": "s1", "trace_id": told[0]["role"]}
     assert unnumbered(only(write(tmp_path / "log.jsonl", calls)).messages) == unnumbered(WHOLE)
 
 
@@ -185,73 +188,29 @@ def test_a_trace_without_model_calls_is_told_by_its_root(tmp_path):
     assert session.task_id == "7"
 
 
-def test_a_saved_table_of_mlflows_search_is_the_same_session(tmp_path):
-    rows = [
-        {
-            "trace_id": each["info"]["trace_id"],
-            "trace_metadata": json.dumps(each["info"]["trace_metadata"]),
-            "tags": json.dumps(each["info"]["tags"]),
-            "assessments": json.dumps(each["info"].get("assessments", [])),
-            "spans": json.dumps(each["data"]["spans"]),
-        }
-        for each in exports.mlflow()
-    ]
-    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "traces.parquet")
-    session = only(tmp_path / "traces.parquet")
-    assert (session.source, session.session_id, session.scores) == ("mlflow", "s1", {"helpfulness": 0.5, "grade": 1.0})
-    assert unnumbered(session.messages) == unnumbered(WHOLE)
-
-
 def test_spans_of_other_things_are_passed_over_and_counted(tmp_path):
-    http = otlp_span("t3", 3, {"http.route": "/"})
-    source = open_source(write(tmp_path / "spans.jsonl", [*exports.opentelemetry(), otlp([http, http])]))
+    records = exports.written("opentelemetry_otlp.jsonl")
+    http = exports.with_attributes(records[0], ("gen_ai", "llm"), http__route="/")
+    source = open_source(write(tmp_path / "spans.jsonl", [*records, http, http]))
     assert len(list(source.sessions(source.partitions()[0]))) == 1
     assert any("2 records of opentelemetry belong to no session" in note for note in source.notes)
 
 
-def test_a_failed_span_says_why(tmp_path):
-    failed = otlp_span("t9", 3, exports.genai_attributes(FIRST, CALLS[0][2]), status={"code": 2, "message": "timeout"})
-    assert only(write(tmp_path / "spans.json", otlp([failed]))).error == "timeout"
-
-
-def test_a_data_frame_of_phoenix_is_a_table_of_the_same_spans(tmp_path):
-    rows = []
-    for step, (trace, told, answer) in enumerate(CALLS):
-        attributes = {
-            "llm.input_messages": [_flat_message(each) for each in told],
-            "llm.output_messages": [_flat_message(answer)],
-            "llm.model_name": "m-1",
-            "session.id": "s1",
-        }
-        row = {"name": "x", "span_kind": "LLM", "context.trace_id": trace, "context.span_id": f"s{step}", "start_time": exports.iso(step)}
-        rows.append(
-            row | {f"attributes.{name}": json.dumps(value) if isinstance(value, list) else value for name, value in attributes.items()}
-        )
-    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "spans.parquet")
-    source = open_source(tmp_path / "spans.parquet")
-    assert source.name == "openinference"
-    assert unnumbered(only(tmp_path / "spans.parquet").messages) == unnumbered(WHOLE)
-
-
-def _flat_message(message: dict[str, Any]) -> dict[str, Any]:
-    found = {"message.role": message["role"], "message.content": message["content"]}
-    found |= {"message.tool_call_id": message["tool_call_id"]} if "tool_call_id" in message else {}
-    calls = [
-        {"tool_call.id": each["id"], "tool_call.function.name": "look_up", "tool_call.function.arguments": each["function"]["arguments"]}
-        for each in message.get("tool_calls", ())
-    ]
-    return found | ({"message.tool_calls": calls} if calls else {})
+def test_a_failed_span_says_why_and_an_evaluation_of_it_is_a_metric(tmp_path):
+    records = exports.written("opentelemetry_otlp.jsonl")[:1]
+    (span,) = exports.spans_in(records[0])
+    verdict = [exports.attribute("gen_ai.evaluation.name", "correctness"), exports.attribute("gen_ai.evaluation.score.value", 0)]
+    span |= {"status": {"code": 2, "message": "timeout"}, "events": [{"name": "gen_ai.evaluation.result", "attributes": verdict}]}
+    session = only(write(tmp_path / "spans.json", records))
+    assert (session.error, session.scores) == ("timeout", {"correctness": 0.0})
 
 
 def test_sessions_of_one_id_in_two_projects_are_two(tmp_path):
-    records = [
-        *exports.openinference(),
-        *(otlp(each["resourceSpans"][0]["scopeSpans"][0]["spans"], "bank") for each in exports.openinference()),
-    ]
-    for number, record in enumerate(records[3:]):
-        record["resourceSpans"][0]["scopeSpans"][0]["spans"][0]["traceId"] = f"other{min(number, 1)}"
-    source = open_source(write(tmp_path / "spans.jsonl", records))
-    assert [str(key) for key in source.partitions()] == ["bank/support", "shop/support"]
+    text = (exports.WRITTEN / "openinference_otlp.jsonl").read_text(encoding="utf-8")
+    (tmp_path / "spans.jsonl").write_text(
+        text + text.replace('"shop"', '"bank"').replace('"traceId": "', '"traceId": "f'), encoding="utf-8"
+    )
+    assert [str(key) for key in open_source(tmp_path / "spans.jsonl").partitions()] == ["bank/support", "shop/support"]
 
 
 # Metrics
@@ -260,20 +219,17 @@ def test_sessions_of_one_id_in_two_projects_are_two(tmp_path):
 def with_metric(reader: str, name: str, value: Any) -> list[dict[str, Any]]:
     """An export in which the only evaluation measured this."""
     if reader == "mlflow":
-        records = exports.mlflow()
-        records[1]["info"]["assessments"] = [{"assessment_name": name, "feedback": {"value": value}}]
+        records = exports.written("mlflow.jsonl")
+        valid = {"assessment_name": name, "feedback": {"value": value}}
+        records[0]["info"]["assessments"] = [{"assessment_name": "withdrawn", "feedback": {"value": 0}, "valid": False}, valid]
         return records
     if reader == "langfuse":
         word = {"dataType": "CATEGORICAL", "value": 0, "stringValue": value}
         score = word if isinstance(value, str) else {"dataType": "BOOLEAN" if isinstance(value, bool) else "NUMERIC", "value": value}
         return [*(each for each in exports.langfuse() if "dataType" not in each), {"traceId": "t2", "name": name} | score]
-    spans = exports.openinference()
-    verdict = {"evaluation.name": name, "evaluation.label" if isinstance(value, str) else "evaluation.score": value}
-    attributes = spans[1]["resourceSpans"][0]["scopeSpans"][0]["spans"][0]["attributes"]
-    attributes[:] = [each for each in attributes if not each["key"].startswith("evaluation.")] + [
-        exports.attribute(*each) for each in verdict.items()
-    ]
-    return spans
+    records = exports.written("openinference_otlp.jsonl")
+    evaluated = {"evaluation__name": name, "evaluation__label" if isinstance(value, str) else "evaluation__score": value}
+    return [exports.with_attributes(records[0], **evaluated), *records[1:]]
 
 
 @pytest.mark.parametrize("reader", ["mlflow", "langfuse", "openinference"])

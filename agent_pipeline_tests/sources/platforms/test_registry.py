@@ -253,11 +253,8 @@ def test_the_version_and_the_signature_change_with_any_of_the_stores(tmp_path):
 
 
 def test_a_side_chain_follows_its_parent_to_its_new_name(tmp_path):
-    first = write(tmp_path / "one" / "shop.jsonl", exports.openinference())
-    guard = exports.otlp_span(
-        "t1", 1, exports.openinference_attributes([{"role": "user", "content": "?"}], {"role": "assistant", "content": "y"})
-    )
-    second = write(tmp_path / "two" / "shop.jsonl", [*exports.openinference(), exports.otlp([guard])])
+    records = exports.written("openinference_otlp.jsonl")
+    first, second = write(tmp_path / "one" / "shop.jsonl", records), write(tmp_path / "two" / "shop.jsonl", [*records, exports.guard()])
     sessions = list(open_sources([Location(str(first)), Location(str(second))]).sessions(KEY))
     assert [(each.session_id, each.parent_session_id) for each in sessions] == [("s1", None), ("s1~2", None), ("s1~side1", "s1~2")]
 
