@@ -260,12 +260,12 @@ OMNIAGENTS_RESULTS = {
     "agent": "keeper",
     "results": [
         {
-            "prompt_id": "p1",
+            "task_id": "p1",
             "passed": True,
             "history": history_row()["history"],
             "measures": {"answered": {"passed": True, "reason": "", "tier": 1}},
         },
-        {"prompt_id": "p1", "passed": False, "history": [], "measures": [{"name": "answered", "passed": False, "reason": "no words"}]},
+        {"task_id": "p1", "passed": False, "history": [], "measures": {"answered": {"passed": False, "reason": "no words"}}},
         {"prompt": "Where is it?", "passed": None, "history": CHAT, "error": {"message": "no server"}},
     ],
 }

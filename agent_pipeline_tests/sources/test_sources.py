@@ -47,12 +47,12 @@ def one_sentence(error: pytest.ExceptionInfo[BaseException]) -> bool:
 
 
 def test_a_session_comes_with_all_that_its_store_says(tmp_path):
-    context = {"task_id": 7, "trial": 0, "model": "m", "tools": [{"type": "function"}], "user": "ü"}
+    context = {"task_id": 7, "trial": 0, "model": "m", "tools": [{"type": "function", "function": {"name": "f"}}], "user": "ü"}
     home = omniagents_home(tmp_path / "home", context=json.dumps(context), verdicts=[("s1", "acceptable")])
     (session,) = read(home)
     assert session.messages == HELLO
     assert (session.task_id, session.trial, session.model_id, session.tools_origin) == ("7", "0", "m", "source")
-    assert session.tools == [{"type": "function"}]
+    assert session.tools == context["tools"]
     assert session.context == {"task_id": 7, "trial": 0, "model": "m", "user": "ü"}
     assert session.judgment == "acceptable"
     assert session.created_at.isoformat() == "2026-01-02T03:04:05+00:00"

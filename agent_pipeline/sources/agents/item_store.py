@@ -1,7 +1,6 @@
 """What the databases of agent frameworks have in common: a session is a row, and its history is Responses items, a row each."""
 
 from abc import abstractmethod
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import groupby
@@ -11,10 +10,10 @@ from typing import Any, NamedTuple
 from agent_pipeline.errors import StoreError
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.chat import to_messages
-from agent_pipeline.sessions.json_text import storable
-from agent_pipeline.sessions.session import RecordedItem, Session, Tool
+from agent_pipeline.sessions.session import RecordedItem, Session
 from agent_pipeline.sources.base import SEPARATOR, Stored, TraceSource, digest
-from agent_pipeline.sources.formats.fields import clean_text, parsed_object, when
+from agent_pipeline.sources.formats.fields import clean_text, parsed_object
+from agent_pipeline.sources.formats.session_fields import new_session
 
 _OF_CONTEXT = {"task_id": "task_id", "trial": "trial", "model_id": "model"}
 
@@ -53,24 +52,14 @@ class ItemStore(TraceSource):
 
     def _session(self, key: PartitionKey, row: SessionRow, texts: list[Any]) -> Session:
         chat = to_messages(list(map(parsed_object, texts)))
-        context, tools = _context_and_tools(as_text(row.context), chat.damage)
-        task = {field: clean_text(context.get(name)) for field, name in _OF_CONTEXT.items()}
-        return Session(
-            session_id=_name(row),
-            project=key.project,
-            agent=key.agent,
-            source=self.name,
-            messages=chat.messages,
-            tools=tools,
-            tools_origin="source" if tools else "none",
-            archived=bool(as_text(row.archived)),
-            created_at=when(as_text(row.created_at)),
-            reasoning=chat.reasoning,
-            damage=dict(chat.damage),
-            skipped=dict(chat.skipped),
-            context=context,
-            **(task | row.fields),
-        )
+        raw = as_text(row.context)
+        context = parsed_object(raw)
+        if context is None and raw not in (None, "", "null"):
+            chat.damage["invalid_context"] += 1
+        context = context or {}
+        fields = {"tools": context.pop("tools", None)} | {field: context.get(name) for field, name in _OF_CONTEXT.items()} | row.fields
+        times = {"created_at": as_text(row.created_at), "archived": bool(as_text(row.archived))}
+        return new_session(self.name, key, _name(row), chat, context=context, **times, **fields)
 
 
 def side_by_side(rows: Iterable[SessionRow], items: Iterable[tuple[Any, Any]], where: str) -> Iterator[tuple[SessionRow, list[Any]]]:
@@ -111,21 +100,3 @@ def _digest(row: SessionRow, texts: list[Any]) -> bytes:
     except TypeError:  # text, numbers, nulls
         joined = SEPARATOR.join(text if type(text) is bytes else repr(text).encode() for text in texts)
     return digest(joined, repr((*row, len(texts))).encode("utf-8", "backslashreplace"))
-
-
-def _context_and_tools(raw: Any, damage: Counter[str]) -> tuple[dict[str, Any], list[Tool]]:
-    """A session's context and, out of it, its tools; counts `invalid_context` and `invalid_tools` where one is there and is none."""
-    if raw is None or raw in ("", "null"):
-        return {}, []
-    try:
-        context: dict[str, Any] | None = storable(parsed_object(raw), damage)
-    except ValueError:
-        context = None
-    if context is None:
-        damage["invalid_context"] += 1
-        return {}, []
-    tools = context.pop("tools", None) or []
-    if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
-        damage["invalid_tools"] += 1
-        tools = []
-    return context, tools

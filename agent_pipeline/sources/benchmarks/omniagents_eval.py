@@ -1,24 +1,19 @@
 """omniagents evaluation results: `{results: [{passed, history, ...}]}`; a result is a session, its runs of one prompt are trials.
 
-A result's measures (`{passed, reason, tier, counts}` by name) become its scores: 1 for passed, 0 for not.
+A result's `measures` (`{passed, reason, tier, counts}` by name) become its scores: 1 for passed, 0 for not.
 """
 
 from collections import Counter
-from collections.abc import Iterable
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from agent_pipeline.sessions.chat import to_messages
 from agent_pipeline.sessions.session import sha256_of
-from agent_pipeline.sources.formats.fields import Record, chosen, elements, first_text, mean, objects, scalar, section, text, verdict
+from agent_pipeline.sources.formats.fields import Record, chosen, elements, mean, objects, scalar, section, text, verdict
 from agent_pipeline.sources.formats.file_source import Ident, RecordSource
 from agent_pipeline.sources.formats.record_files import Kind, Place
 
-_TASKS = ("task_id", "prompt_id", "case_id", "name")
-_PROMPTS = ("prompt", "input")
-_TRIALS = ("trial", "run", "run_index", "attempt")
-_MEASURES = ("measures", "measure_results", "checks")
-_RUN = ("project", "agent", "model", "tools", "created_at", "timestamp")
-_TAKEN = {*_TASKS, *_TRIALS, *_MEASURES, *_RUN, "history", "passed", "error", "usage", "session_id", "id", "run_of"}
+_RUN = ("project", "agent", "model", "tools", "created_at")
+_TAKEN = {*_RUN, "task_id", "trial", "measures", "history", "passed", "error", "usage", "session_id", "run_of"}
 
 
 class OmniagentsEvalSource(RecordSource):
@@ -43,12 +38,14 @@ class OmniagentsEvalSource(RecordSource):
         return results
 
     def identify(self, record: Record, place: Place) -> Ident:
-        session = first_text(record, "session_id", "id") or f"{place.path.stem}:{place.at:06d}:{place.part:06d}"
+        session = text(record.get("session_id")) or f"{place.path.stem}:{place.at:06d}:{place.part:06d}"
         return Ident(None, session, text(record.get("project")), text(record.get("agent")))
 
     def fields(self, record: Record, place: Place, session_id: str) -> Record:
-        trial = next((named for name in _TRIALS if (named := scalar(record.get(name))) is not None), str(record["run_of"]))
-        scores = dict(_measured(next((record[name] for name in _MEASURES if record.get(name)), None)))
+        trial = scalar(record.get("trial")) or str(record["run_of"])
+        measures = section(record, "measures")
+        measured = {name: verdict(section(measures, name).get("passed"))[0] for name in measures}
+        scores = {name: value for name, value in measured.items() if value is not None}
         return {
             "chat": to_messages(record.get("history")),
             "tools": record.get("tools"),
@@ -56,7 +53,7 @@ class OmniagentsEvalSource(RecordSource):
             "usage": [record.get("usage")],
             "score": mean(scores),
             "scores": scores,
-            "created_at": record.get("created_at") or record.get("timestamp"),
+            "created_at": record.get("created_at"),
             "task_id": _task(record),
             "trial": f"{place.path.stem}:{trial}" if place.path != self.path else trial,
             "model_id": record.get("model"),
@@ -67,17 +64,5 @@ class OmniagentsEvalSource(RecordSource):
 
 def _task(result: Record) -> str | None:
     """The task that a result names; of a prompt in words, their sha256, since no text of a conversation travels in a key."""
-    if named := first_text(result, *_TASKS):
-        return named
-    asked = first_text(result, *_PROMPTS)
-    return f"prompt:{sha256_of(asked)[:16]}" if asked else None
-
-
-def _measured(measures: Any) -> Iterable[tuple[str, float]]:
-    """Each measure's result as a number, from an object by name or a list of named results."""
-    named = [(name, section(measures, name)) for name in section(measures)]
-    named += [(text(each.get("name") or each.get("measure")) or "", each) for each in objects(measures)]
-    for name, result in named:
-        value = verdict(result.get("score"))[0] if result.get("passed") is None else verdict(result["passed"])[0]
-        if value is not None:
-            yield name, value
+    named, asked = text(result.get("task_id")), text(result.get("prompt"))
+    return named or (f"prompt:{sha256_of(asked)[:16]}" if asked else None)

@@ -1,7 +1,6 @@
-"""Langfuse: observations, traces and scores as its API gives them (camelCase, a trace with what belongs to it inside or apart) and as its
-blob-storage export writes them (snake_case, a row each). Traces with one session id are the runs of a session."""
+"""Langfuse: observations, traces and scores as its API gives them, a trace with what belongs to it inside or apart. Traces with one session
+id are the runs of a session."""
 
-import re
 from typing import ClassVar
 
 from agent_pipeline.sources.formats.fields import Record, decoded_object, first_of, first_text, number, objects, section, text, when
@@ -13,7 +12,6 @@ from agent_pipeline.sources.platforms.span_source import Score, SpanSource
 
 _KINDS: dict[str, Kind] = {"GENERATION": "model", "TOOL": "tool", "AGENT": "agent"}
 _TYPES = {*_KINDS, "SPAN", "EVENT", "CHAIN", "RETRIEVER", "EVALUATOR", "EMBEDDING", "GUARDRAIL"}
-_UNDERSCORE = re.compile(r"_([a-z])")
 
 
 class LangfuseSource(SpanSource):
@@ -24,18 +22,16 @@ class LangfuseSource(SpanSource):
 
     @classmethod
     def accepts(cls, record: Record) -> bool:
-        record = _camel(record)
         if isinstance(record.get("data"), list):  # a page of the API
             return any(cls.accepts(each) for each in objects(record["data"]))
         return _is_trace(record) or (bool(text(record.get("traceId"))) and (_is_score(record) or _type(record) in _TYPES))
 
     def unpack(self, record: Record) -> list[Record]:
-        record = _camel(record)
         if isinstance(record.get("data"), list):
             return [inner for each in objects(record["data"]) if self.accepts(each) for inner in self.unpack(each)] or [{}]
         if not _is_trace(record):
             return [record]
-        parts = [_camel(each) for name in ("observations", "scores") for each in objects(record.get(name))]
+        parts = [each for name in ("observations", "scores") for each in objects(record.get(name))]
         own = {name: value for name, value in record.items() if name not in ("observations", "scores")}
         return [own, *({"traceId": record.get("id"), **each} for each in parts)]
 
@@ -43,7 +39,7 @@ class LangfuseSource(SpanSource):
         trace = first_text(record, "traceId", "id")
         if trace is None:
             return None
-        agent = first_text(record, "traceName") or (first_text(record, "name") if _is_trace(record) else None)
+        agent = first_text(record, "name") if _is_trace(record) else None
         return Ident(trace, first_text(record, "sessionId"), first_text(record, "projectId"), agent)
 
     def spans(self, record: Record) -> list[Span]:
@@ -67,7 +63,7 @@ class LangfuseSource(SpanSource):
                 given=request.messages if kind != "TOOL" else [],
                 answered=response.messages if kind != "TOOL" else [],
                 tools=request.tools or section(record, "modelParameters").get("tools") or record.get("toolDefinitions"),
-                model=record.get("providedModelName") or record.get("model") or response.model,
+                model=record.get("model") or response.model,
                 usage=section(record, "usageDetails") or _token_counts(section(record, "usage")) or response.usage,
                 cost=number(first_of({"of": section(record, "costDetails").get("total"), **record}, "of", "totalCost")),
                 error=(text(record.get("statusMessage")) or "the step failed") if record.get("level") == "ERROR" else None,
@@ -103,7 +99,3 @@ def _is_score(record: Record) -> bool:
 def _token_counts(usage: Record) -> Record:
     """Counts only: `unit` and prices are none."""
     return {name: value for name, value in usage.items() if name in ("input", "output", "total") and number(value) is not None}
-
-
-def _camel(record: Record) -> Record:
-    return {_UNDERSCORE.sub(lambda match: match[1].upper(), name): value for name, value in record.items()}

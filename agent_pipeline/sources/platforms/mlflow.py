@@ -1,5 +1,4 @@
-"""MLflow traces: `{"info": {...}, "data": {"spans": [...]}}` as JSON, of MLflow 3 and of 2 (`request_id`, `request_metadata`), and the rows
-of `mlflow.search_traces()`.
+"""Traces of MLflow 3: `{"info": {...}, "data": {"spans": [...]}}` as JSON, and the rows of `mlflow.search_traces()`.
 
 A span's attributes are JSON texts. Traces with one `mlflow.trace.session` are the runs of a session; assessments are its metrics.
 """
@@ -11,7 +10,6 @@ from agent_pipeline.sources.formats.fields import (
     decoded,
     decoded_object,
     elements,
-    first_of,
     first_text,
     number,
     section,
@@ -37,24 +35,23 @@ class MLflowSource(SpanSource):
     def accepts(cls, record: Record) -> bool:
         if {"trace_id", "trace_metadata", "spans"} <= record.keys():
             return True
-        return "data" in record and bool(decoded_object(record.get("info")).keys() & {"trace_id", "request_id"})
+        return "data" in record and "trace_id" in decoded_object(record.get("info"))
 
     def identify(self, record: Record, place: Place) -> Ident:
         info = _info(record)
-        trace = first_text(info, "trace_id", "request_id") or f"{place}"
-        metadata = section(info, "trace_metadata") or section(info, "request_metadata")
-        experiment = section(info, "trace_location", "mlflow_experiment").get("experiment_id") or info.get("experiment_id")
-        named = text(section(info, "tags").get("mlflow.traceName"))
-        return Ident(trace, text(metadata.get("mlflow.trace.session")) or trace, text(experiment), named)
+        trace = first_text(info, "trace_id") or f"{place}"
+        session = text(section(info, "trace_metadata").get("mlflow.trace.session"))
+        experiment = section(info, "trace_location", "mlflow_experiment").get("experiment_id")
+        return Ident(trace, session or trace, text(experiment), text(section(info, "tags").get("mlflow.traceName")))
 
     def spans(self, record: Record) -> list[Span]:
-        trace = first_text(_info(record), "trace_id", "request_id") or ""
+        trace = first_text(_info(record), "trace_id") or ""
         data = decoded_object(record.get("data")) if "info" in record else record
         return [_span(each, trace) for each in map(decoded, elements(data.get("spans"))) if isinstance(each, dict)]
 
     def scores_of(self, record: Record) -> list[Score]:
         return [
-            (first_text(each, "assessment_name", "name") or "feedback", each["feedback"].get("value"))
+            (first_text(each, "assessment_name") or "feedback", each["feedback"].get("value"))
             for each in map(decoded_object, elements(_info(record).get("assessments")))
             if isinstance(each.get("feedback"), dict) and each.get("valid") is not False
         ]
@@ -74,12 +71,12 @@ def _span(raw: Record, trace: str) -> Span:
     inputs, outputs = attributes.get("mlflow.spanInputs"), attributes.get("mlflow.spanOutputs")
     span = Span(
         trace=trace,
-        id=text(raw.get("span_id")) or text(section(raw, "context").get("span_id")) or "",
+        id=text(raw.get("span_id")) or "",
         kind=kind,
-        parent=first_text(raw, "parent_span_id", "parent_id"),
+        parent=text(raw.get("parent_span_id")),
         name=text(raw.get("name")),
-        started=when(first_of(raw, "start_time_unix_nano", "start_time")),
-        ended=when(first_of(raw, "end_time_unix_nano", "end_time")),
+        started=when(raw.get("start_time_unix_nano")),
+        ended=when(raw.get("end_time_unix_nano")),
         error=_error(raw),
     )
     if kind == "tool":
@@ -87,10 +84,7 @@ def _span(raw: Record, trace: str) -> Span:
         span.name = text(attributes.get("mlflow.spanFunctionName")) or span.name
         return span
     request, response = request_of(inputs), response_of(outputs)
-    messages = elements(attributes.get("mlflow.chat.messages"))
     span.given, span.answered = request.messages, response.messages
-    if kind == "model" and not span.answered and messages:
-        span.given, span.answered = messages[:-1], messages[-1:]
     span.tools = attributes.get("mlflow.chat.tools") or request.tools
     span.model = attributes.get("mlflow.llm.model") or response.model or request.model
     span.usage = section(attributes, "mlflow.chat.tokenUsage") or response.usage
@@ -106,8 +100,5 @@ def _attribute(value: Any) -> Any:
 
 
 def _error(raw: Record) -> str | None:
-    status = raw.get("status")
-    code = status.get("code") if isinstance(status, dict) else raw.get("status_code") or status
-    if str(code).upper() not in ("ERROR", "STATUS_CODE_ERROR"):
-        return None
-    return text(section(raw, "status").get("message") or raw.get("status_message")) or "the step failed"
+    status = section(raw, "status")
+    return text(status.get("message")) or "the step failed" if status.get("code") == "STATUS_CODE_ERROR" else None

@@ -111,38 +111,6 @@ def langfuse() -> list[dict[str, Any]]:
     return [*observations, score, word, *traces]
 
 
-def langfuse_blob() -> list[dict[str, Any]]:
-    """Enriched observations and scores, as the blob-storage export names them: texts, snake case."""
-    rows = []
-    for row in langfuse():
-        if row.get("type") != "GENERATION":
-            continue
-        rows.append(
-            {
-                "id": row["id"],
-                "trace_id": row["traceId"],
-                "project_id": "shop",
-                "session_id": "s1",
-                "trace_name": "support",
-                "type": "GENERATION",
-                "start_time": row["startTime"].replace("T", " ")[:19] + ".000000",
-                "end_time": row["endTime"].replace("T", " ")[:19] + ".000000",
-                "provided_model_name": "m-1",
-                "input": json.dumps(row["input"]),
-                "output": json.dumps(row["output"]),
-                "usage_details": {"input": 10, "output": 2},
-                "cost_details": {"total": 0.25},
-                "level": "DEFAULT",
-                "status_message": None,
-            }
-        )
-    scores = [
-        {"id": "x", "trace_id": "t2", "name": "helpfulness", "data_type": "NUMERIC", "value": 0.5, "string_value": None},
-        {"id": "y", "trace_id": "t2", "name": "grade", "data_type": "CATEGORICAL", "value": None, "string_value": "pass"},
-    ]
-    return [*scores, *rows]
-
-
 def openai_span(trace: str, step: int, data: dict[str, Any], error: Any = None) -> dict[str, Any]:
     return {
         "object": "trace.span",

@@ -26,7 +26,6 @@ EXPORTS: dict[str, tuple[str, str, str, Callable[[], Any] | None]] = {
     "phoenix_frame.parquet": ("openinference", "phoenix_frame", "default", None),
     "phoenix_page.json": ("openinference", "phoenix_page", "default", None),
     "langfuse.jsonl": ("langfuse", "shop", "support", exports.langfuse),
-    "langfuse_blob.jsonl": ("langfuse", "shop", "support", exports.langfuse_blob),
     "openai_traces.jsonl": ("openai_agents_traces", "shop", "support", exports.openai_traces),
 }
 """By file: the reader, project, agent, and what makes it; without a maker it is a file that an SDK wrote."""
