@@ -36,10 +36,11 @@ def asked_of(settings: Settings, key: PartitionKey) -> Params:
     }
 
 
-def asked_rows(params: Params) -> list[dict[str, Any]]:
-    """The rows of the split `train` that the task is about: the partition's own, or with `mix` those of several agents."""
+def asked_rows(params: Params, twins: bool = False) -> list[dict[str, Any]]:
+    """The rows of the split `train` that the task is about, perhaps with their twins: the partition's own, or with `mix` those of several
+    agents."""
     lake, key = asked_lake(params)
-    return list(dataset_rows(lake, None, dataset=MIXED) if params.get("mix") else dataset_rows(lake, key))
+    return list(dataset_rows(lake, None, dataset=MIXED, twins=twins) if params.get("mix") else dataset_rows(lake, key, twins=twins))
 
 
 def find_artifact(params: Params, reference: dict[str, str]) -> Artifact:

@@ -67,7 +67,7 @@ def train(params: Params, progress: Progress = silent) -> Result:
     from agent_pipeline.training.templates import load_tokenizer
 
     lake, key = asked_lake(params)
-    chosen = picked_rows(asked_rows(params), find_artifact(params, params["coreset"]).path) if "coreset" in params else None
+    chosen = picked_rows(asked_rows(params, twins=True), find_artifact(params, params["coreset"]).path) if "coreset" in params else None
     night = night_rows(lake, key, params["replay_ratio"], SplitSizes(**params["split"]), chosen)
     rows, replayed, config = night.rows, night.replay.rows, TrainingConfig(**params["config"])
     base = _base(params)

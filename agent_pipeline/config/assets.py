@@ -10,6 +10,7 @@ from pydantic import Field
 from agent_pipeline.config.methods import QUICK
 from agent_pipeline.datasets.preferences import Strategy
 from agent_pipeline.datasets.publishing import ConversationFileOptions, FileOptions
+from agent_pipeline.datasets.twins import CANNOT
 from agent_pipeline.evaluation.promotion import Policy as PromotionPolicy
 from agent_pipeline.judging.leaks import LEAKS
 from agent_pipeline.judging.panel import JudgingOptions
@@ -67,6 +68,14 @@ class SftConfig(ConversationFileOptions):
         "a tool returned an error; refused: the environment did not carry the call out; breaks_schema: the arguments break the tool's "
         "schema; repeated_call: the call repeats an earlier one; failed_measures: the turn fails one of judged_sessions.turn_measures.",
     )
+    twins: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="Share of the training rows that get an irrelevance twin: the row again without the tool that it calls, where the "
+        "agent says that it cannot. Rows in which a tool that is left may do the job get none.",
+    )
+    twin_texts: list[str] = Field(default=list(CANNOT), min_length=1, description="What the agent of a twin says, one of these by hash.")
 
 
 class PreferenceConfig(FileOptions):

@@ -5,7 +5,7 @@ Nothing is replaced before the rows are proved to be in one split each, and noth
 
 import hashlib
 from array import array
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -25,6 +25,7 @@ from agent_pipeline.datasets.publishing import ConversationFileOptions, FileOpti
 from agent_pipeline.datasets.sft import SFT, sft_rows
 from agent_pipeline.datasets.sharegpt import SHAREGPT, sharegpt_rows
 from agent_pipeline.datasets.splits import SplitSizes, overlaps
+from agent_pipeline.datasets.twins import Twins, with_twins
 from agent_pipeline.errors import DataError
 from agent_pipeline.judging.turns import check_facts
 from agent_pipeline.keys import PartitionKey
@@ -48,7 +49,7 @@ class SplitError(DataError):
         )
 
 
-DEFAULT_FILES = FileOptions()
+DEFAULT_FILES, NO_TWINS = FileOptions(), Twins()
 
 
 class Kind(NamedTuple):
@@ -72,7 +73,8 @@ class Built:
     """A data set that is in its place, and what a person wants to know of it.
 
     `lengths` are the bytes of JSON of each row's text column; `ratios` the length of each chosen answer by that of the rejected one;
-    `formless` the rows that the published form has no place for, by reason; `in_two_splits` the proof that nothing is.
+    `turn_classes` the assistant's turns of each class, by split; `formless` the rows that the published form has no place for, by reason;
+    `in_two_splits` the proof that nothing is.
     """
 
     kind: Kind
@@ -85,6 +87,7 @@ class Built:
     in_two_splits: dict[str, list[str]]
     formless: Counter[str]
     ratios: "array[float]" = field(default_factory=lambda: array("d"))
+    turn_classes: dict[str, Counter[str]] = field(default_factory=dict)
     tasks_in_an_older_split: int | None = None
     jsonl: UPath | None = None
     huggingface: UPath | None = None
@@ -92,9 +95,15 @@ class Built:
 
 
 def build_sft(
-    lake: Lake, key: PartitionKey, sizes: SplitSizes, untrained_facts: Sequence[str] = (), files: FileOptions = DEFAULT_FILES
+    lake: Lake,
+    key: PartitionKey,
+    sizes: SplitSizes,
+    untrained_facts: Sequence[str] = (),
+    files: FileOptions = DEFAULT_FILES,
+    twins: Twins = NO_TWINS,
 ) -> Built:
-    """Build `sft_dataset`: conversations to imitate. Turns with one of the facts (`judging.turns.TurnFacts`) are not trained.
+    """Build `sft_dataset`: conversations to imitate. Turns with one of the facts (`judging.turns.TurnFacts`) are not trained; some training
+    rows have a twin.
 
     Raises:
         DataError: there are no curated sessions, or they or the ledger are damaged.
@@ -104,9 +113,19 @@ def build_sft(
     """
     check_facts(untrained_facts)
     counts, curated = Counter[str](), Curated.open(lake, key, sizes)
-    rows = sft_rows(curated.kept(), curated.ledger, counts, untrained_facts)
+    classes: defaultdict[str, Counter[str]] = defaultdict(Counter)
+
+    def rows() -> Iterator[Row]:
+        for row in with_twins(sft_rows(curated.kept(), curated.ledger, counts, untrained_facts), twins, counts):
+            classes[row["split"]].update(each or "nothing" for each in row["turn_classes"])
+            yield row
+
     filters = [f"turns with the fact {each} have weight 0: they are not trained" for each in untrained_facts]
-    return build(lake, key, _SFT, rows, counts, filters, files, ledger=curated.ledger)
+    if twins.share:
+        filters.append("rows with twin_of are made: a row again without the tool that it calls, where the agent says that it cannot")
+    built = build(lake, key, _SFT, rows(), counts, filters, files, ledger=curated.ledger)
+    built.turn_classes = dict(classes)
+    return built
 
 
 def build_preferences(

@@ -224,7 +224,9 @@ def mixed_rows(lake: Lake, taken: Sequence[tuple[PartitionKey, str]]) -> Iterato
         if gone := [f"{row_id} of {key}" for key, row_id in taken if (key, row_id) not in places]:
             raise DataError(f"{len(gone)} rows of {SOURCE} were replaced while they were mixed ({gone[0]}): materialize {ASSET} again.")
         for key, row_id in taken:
-            yield row(places[key, row_id]) | {"row_id": f"{key}:{row_id}", "project": key.project, "agent": key.agent}
+            taken_row = row(places[key, row_id])
+            twin_of = taken_row["twin_of"] and f"{key}:{taken_row['twin_of']}"
+            yield taken_row | {"row_id": f"{key}:{row_id}", "twin_of": twin_of, "project": key.project, "agent": key.agent}
 
 
 _CROSSING = {"task_key": "its_task", "text": "its_text", "request": "its_request"}

@@ -14,6 +14,7 @@ import pyarrow as pa
 from agent_pipeline.datasets.splits import ROW, TaskSplit
 from agent_pipeline.judging.turns import untrained_turns
 from agent_pipeline.sessions.session import Message, is_trained
+from agent_pipeline.sessions.turn_class import turn_class
 
 SFT = pa.schema(
     [
@@ -22,16 +23,22 @@ SFT = pa.schema(
         pa.field("tools", pa.json_(), nullable=False),
         pa.field("score", pa.float64()),
         pa.field("created_at", pa.timestamp("us", tz="UTC")),
+        pa.field("turn_classes", pa.list_(pa.string())),
+        pa.field("twin_of", pa.string()),
     ]
 )
 """`score` (see `known_score`) and `created_at` are the session's, null where unknown: of equal rows the better judged is kept, then the
-earlier. A new column needs a line here, a value in `sft_rows`, and its origin in `defs.columns`."""
+earlier. `turn_classes`: the class of each assistant's message (`sessions.turn_class`), in order; null where it says nothing. `twin_of`: the
+row that an irrelevance twin (`twins`) differs from; null of a session's own row. A new column needs a line here, a value in `sft_rows`,
+and its origin in `defs.columns`."""
 
 
 class _Head(msgspec.Struct):
-    """What decides where a conversation is cut; a message's text is skipped."""
+    """What decides where a conversation is cut, and the classes of its turns."""
 
     role: str
+    content: str | None = ""
+    tool_calls: list[Any] | None = None
     weight: float = 1
 
 
@@ -78,6 +85,8 @@ def sft_rows(
             "tools": row["tools"],
             "score": known_score(row),
             "created_at": row["created_at"],
+            "turn_classes": [turn_class(msgspec.structs.asdict(heads[at])) for at in turns if at <= trained[-1]],
+            "twin_of": None,
         }
 
 

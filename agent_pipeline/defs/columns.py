@@ -68,8 +68,9 @@ TABLES: dict[str, Columns] = {
     ),
     "sft_dataset": Columns(
         SFT,
-        _same("curated_sessions", ["session_id", "content_sha256", "tools", "created_at"])
+        _same("curated_sessions", ["session_id", "content_sha256", "created_at"])
         | {"row_id": [*_ID, *_TEXT, *_TURNS], "task_key": _TASK, "split": _TASK, "messages": [*_TEXT, *_TURNS]}
+        | {"tools": [*_TEXT, *_TURNS], "turn_classes": [*_TEXT, *_TURNS], "twin_of": [*_ID, *_TEXT, *_TURNS]}
         | {"score": _of("curated_sessions", "verdict_score")},
     ),
     "preference_dataset": Columns(

@@ -10,6 +10,7 @@ from agent_pipeline.config.assets import KtoConfig, PreferenceConfig, SftConfig,
 from agent_pipeline.datasets.build import Built, build_kto, build_preferences, build_sft, build_sharegpt
 from agent_pipeline.datasets.preferences import Pairing, why_no_pairs
 from agent_pipeline.datasets.splits import empty_splits, first_request
+from agent_pipeline.datasets.twins import Twins
 from agent_pipeline.defs.failures import user_errors
 from agent_pipeline.defs.metadata import counts_table, histogram, preview
 from agent_pipeline.defs.partitions import AGENTS, agent_key
@@ -36,11 +37,14 @@ def split_check(asset: str, partitions: dg.PartitionsDefinition | None = AGENTS)
     deps=["curated_sessions"],
 )
 def sft_dataset(context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace]) -> dg.MaterializeResult:
-    """Conversations to imitate (`messages`, `tools`), one a kept session, each in the permanent split of its task."""
+    """Conversations to imitate (`messages`, `tools`), one a kept session, each in the permanent split of its task; and their irrelevance
+    twins, in the split train."""
     with user_errors():
         config = in_force(context, workspace, SftConfig)
-        built = build_sft(workspace.open_lake(), agent_key(context), workspace.settings().split_sizes, config.untrained_turns, config)
-        return result(built)
+        lake, sizes, twins = workspace.open_lake(), workspace.settings().split_sizes, Twins(config.twins, config.twin_texts)
+        built = build_sft(lake, agent_key(context), sizes, config.untrained_turns, config, twins)
+        classes = {f"{split}: {name}": count for split, each in built.turn_classes.items() for name, count in each.items()}
+        return result(built, {"turn_classes": counts_table(classes, "split: class of the turn")})
 
 
 @dg.asset(

@@ -11,7 +11,7 @@ from agent_pipeline.options import Options
 from agent_pipeline.training.chain import STEPS, adapter_of
 
 OWNER = "team:agent-pipeline"
-CODE_VERSION = "6"
+CODE_VERSION = "7"
 """Raise it when the meaning of a stored table or artifact changes: assets of an older version then show as stale."""
 
 TABLES, ARTIFACTS = "tables", "artifacts"

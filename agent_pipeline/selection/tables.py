@@ -1,7 +1,7 @@
 """The tables that selection reads from the lake and writes to it, a batch of rows in memory at a time."""
 
 import json
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,15 +34,18 @@ CORESET = pa.schema(
 """`reason` is a `pool.Reason` or a word of the user's strategy; `duplicate_of` is the session whose row stands for this one."""
 
 
-def dataset_rows(lake: Lake, key: PartitionKey | None, splits: Collection[str] = ("train",), dataset: str = DATASET) -> Iterator[Row]:
-    """The rows of `sft_dataset`, or of another data set, of these splits.
+def dataset_rows(
+    lake: Lake, key: PartitionKey | None, splits: Collection[str] = ("train",), dataset: str = DATASET, twins: bool = False
+) -> Iterator[Row]:
+    """The rows of `sft_dataset`, or of another data set, of these splits; irrelevance twins among them only where they are asked for.
 
     Raises:
         DataError: the table was never made, or is damaged.
     """
     batches = stored_batches(lake.open(dataset, key))
     chosen = pa.array(splits, pa.string())
-    return to_rows(batch.filter(pc.is_in(batch["split"], chosen)) for batch in batches)
+    rows = to_rows(batch.filter(pc.is_in(batch["split"], chosen)) for batch in batches)
+    return rows if twins else (row for row in rows if not row.get("twin_of"))
 
 
 def read_coreset(lake: Lake, key: PartitionKey) -> pa.Table:
@@ -55,17 +58,22 @@ def read_coreset(lake: Lake, key: PartitionKey) -> pa.Table:
 
 
 def chosen_rows(lake: Lake, key: PartitionKey) -> tuple[list[Row], set[str]]:
-    """The training rows that the coreset chose, and the sessions that it left out because another row stands for them.
+    """The training rows that the coreset chose, each with its twin, and the sessions that it left out because another row stands for them.
 
     Raises:
         DataError: some of the rows are no longer in the dataset.
     """
     coreset = read_coreset(lake, key)
     chosen = set(coreset.filter(coreset["chosen"])["row_id"].to_pylist())
-    rows = [row for row in dataset_rows(lake, key) if row["row_id"] in chosen]
-    if missing := len(chosen) - len(rows):
-        raise DataError(f"{missing} chosen rows of {key} are no longer in sft_dataset: materialize sft_coreset again.")
+    rows = _with_twins(dataset_rows(lake, key, twins=True), chosen)
+    if missing := chosen - {row["row_id"] for row in rows}:
+        raise DataError(f"{len(missing)} chosen rows of {key} are no longer in sft_dataset: materialize sft_coreset again.")
     return rows, set(coreset.filter(pc.is_valid(coreset["duplicate_of"]))["session_id"].to_pylist())
+
+
+def _with_twins(rows: Iterable[Row], chosen: Collection[str]) -> list[Row]:
+    """The chosen rows and their twins."""
+    return [row for row in rows if (row.get("twin_of") or row["row_id"]) in chosen]
 
 
 def write_picks(coreset: pa.Table, folder: Path) -> None:
@@ -78,10 +86,10 @@ def write_picks(coreset: pa.Table, folder: Path) -> None:
 
 
 def picked_rows(rows: Sequence[Row], folder: Path) -> tuple[list[Row], set[str]]:
-    """Those of `rows` that `write_picks` wrote as chosen, and the sessions for which another row stands."""
+    """Those of `rows` that `write_picks` wrote as chosen, with their twins, and the sessions for which another row stands."""
     picks = json.loads((folder / PICKS).read_text(encoding="utf-8"))
     chosen = {each["row_id"] for each in picks["chosen"]}
-    return [row for row in rows if row["row_id"] in chosen], {each["session_id"] for each in picks["duplicates"]}
+    return _with_twins(rows, chosen), {each["session_id"] for each in picks["duplicates"]}
 
 
 def read_buffer(lake: Lake, key: PartitionKey) -> list[Row]:
