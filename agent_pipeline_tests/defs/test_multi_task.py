@@ -32,6 +32,8 @@ def row(agent: PartitionKey, name: str, split: str = "train", task: str = "", as
         "tools": [],
         "score": None,
         "created_at": None,
+        "turn_classes": ["answer"],
+        "twin_of": None,
     }
 
 
