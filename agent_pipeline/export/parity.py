@@ -34,8 +34,8 @@ END_TOKENS = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|end|
 
 
 class Prompt(msgspec.Struct):
-    """A conversation up to where the model is to answer: its text as a server renders it, and the token ids that the model is given: in
-    special tokens that a message holds are text."""
+    """A conversation up to where the model is to answer: its text as a server renders it, and the token ids that the model is given (in
+    them, special tokens that a message holds are text)."""
 
     text: str
     ids: list[int]
