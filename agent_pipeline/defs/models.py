@@ -50,6 +50,7 @@ def sft_adapter(
             "rows": result["rows"],
             "replay": dg.MetadataValue.json(result["replay"]),
             "replayed": result["replayed"],
+            "template": report["template"]["why"],
             "report": report_metadata(report),
             "loss": loss_curve(report),
             **numbers({name: report[name] for name in LOSSES}),

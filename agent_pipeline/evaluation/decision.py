@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 _OPENING = re.compile(r"\s*(?:<[^<>]*>[^\s<{\[\"]*|\[\w+\]|\S{1,2})")
+_ANSWER = "answer_q7"
 _CALL = {"id": "call00001", "type": "function", "function": {"name": "tool_q7", "arguments": "{}"}}
 
 
@@ -39,11 +40,14 @@ def call_branches(
     branches = []
     try:
         before = render(tokenizer, list(prompt), list(tools or ()), add_generation_prompt=True)
+        answer = render(tokenizer, [*prompt, {"role": "assistant", "content": _ANSWER}], list(tools or ()))
+        begun = answer.partition(_ANSWER)[0]  # with what every turn begins (an empty thought, in Qwen 3)
         for place in call_places(words):
             said: Message = {"role": "assistant", "content": words[:place], "tool_calls": [_CALL]}
             text = render(tokenizer, [*prompt, said], list(tools or ()))
             shown = marked(tokenizer, words[:place])
-            at = text.find(shown, len(before)) if text.startswith(before) else -1
+            begin = len(begun) if begun.startswith(before) and text.startswith(begun) else len(before)
+            at = text.find(shown, begin) if text.startswith(before) else -1
             opening = _OPENING.match(text, at + len(shown)) if at >= 0 else None
             if opening is None:
                 return []

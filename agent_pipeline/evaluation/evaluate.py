@@ -23,7 +23,7 @@ from agent_pipeline.evaluation.turns import Answering, ForwardPass, Question, Re
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.training.base_model import BaseModel
 from agent_pipeline.training.config import probe_device
-from agent_pipeline.training.encoding import encode_row
+from agent_pipeline.training.encoding import as_trained, encode_row
 from agent_pipeline.training.loading import load_model
 from agent_pipeline.training.losses import mean_loss
 from agent_pipeline.training.templates import load_tokenizer
@@ -73,6 +73,7 @@ def evaluate(
     questions = [question for sample in every if (question := answering.question(sample, max_new_tokens))]
     if not questions:
         raise DataError(f"None of {len(every)} held-out turns fits into {max_length} tokens: raise max_length.")
+    heldout = as_trained(tokenizer, heldout)
     rows_that_fit = [(row, fitting) for row in heldout if (fitting := encode_row(tokenizer, row, max_length))]
     chosen = {sample.key for sample in turn_samples(heldout, max_samples, split, seed)[0]} if max_samples else set()
     asked = [index for index, question in enumerate(questions) if question.sample.key in chosen]

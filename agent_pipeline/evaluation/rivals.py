@@ -16,7 +16,7 @@ from agent_pipeline.sessions.session import Message
 from agent_pipeline.training.base_model import BaseModel
 from agent_pipeline.training.loading import read_tokenizer
 from agent_pipeline.training.masks import prompt_ids
-from agent_pipeline.training.templates import probe
+from agent_pipeline.training.templates import pinned, probe
 from agent_pipeline.training.truncation import exchanges
 
 if TYPE_CHECKING:
@@ -33,8 +33,9 @@ def rivals(
     `sessions` (rows) in the prompt, where that is above 0."""
     found: dict[str, Prompt] = {}
     stock = read_tokenizer(base.path, base.trust_remote_code)
-    jinja = stock.chat_template
-    if own_template and isinstance(jinja, str) and jinja != answering.template.jinja:
+    jinja = pinned(stock, stock.chat_template)[0] if isinstance(stock.chat_template, str) else None
+    if own_template and jinja and jinja != answering.template.jinja:
+        stock.chat_template = jinja
         stock.init_kwargs["arguments_as"] = probe(stock, jinja).arguments_as
         found["own_template"] = lambda question: rendered(stock, question.messages, question, answering.max_length)
     if count and sessions:

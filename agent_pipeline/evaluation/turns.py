@@ -16,7 +16,7 @@ from agent_pipeline.progress import Progress, silent
 from agent_pipeline.sessions.session import Message
 from agent_pipeline.training.base_model import BaseModel
 from agent_pipeline.training.config import probe_device
-from agent_pipeline.training.encoding import EncodedRow, encode_row
+from agent_pipeline.training.encoding import EncodedRow, as_trained, encode_row
 from agent_pipeline.training.loading import load_model
 from agent_pipeline.training.losses import RowLoss, TokenScores, mean_loss, row_loss, token_scores
 from agent_pipeline.training.masks import Encoded, prompt_ids, turn_ids
@@ -191,6 +191,7 @@ class Answering:
             raise DataError(
                 f"There is no turn to evaluate on: {len(rows)} rows, {counts['turns']} turns, none of which fits: raise max_length."
             )
+        rows = as_trained(self.tokenizer, rows)
         fitting = [encoded for row in rows if (encoded := encode_row(self.tokenizer, row, self.max_length))]
         read = self.forward(fitting, questions)
         pairs = [(question.sample, reply) for question, reply in zip(questions, self.replies(questions, read.scores), strict=True)]

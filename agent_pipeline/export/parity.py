@@ -6,6 +6,7 @@ there. Such a parting is counted apart from others. Quantised answers differ mor
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -18,7 +19,7 @@ from agent_pipeline.sessions.session import Message
 from agent_pipeline.training.literals import MARK, special_tokens, token_ids, tokens, unmarked
 from agent_pipeline.training.losses import token_scores
 from agent_pipeline.training.masks import Encoded
-from agent_pipeline.training.rendering import render
+from agent_pipeline.training.rendering import render, turns_apart, with_plain_ids
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -72,13 +73,14 @@ def context_needed(asked: list[Prompt], max_new_tokens: int) -> int:
 def check_template(
     llama: LlamaCpp, tokenizer: "PreTrainedTokenizerBase", conversations: Sequence[dict[str, Any]], render: Callable[..., str] = render
 ) -> dict[str, int]:
-    """Prompts and whole conversations must be the same text and the same tokens in llama.cpp as in transformers.
+    """Prompts and whole conversations (where each turn is a row: the prompt of each turn) must be the same text and the same tokens in
+    llama.cpp as in transformers.
 
     Returns counts of texts and tokens compared, and of `special_literals`: texts in which a message holds special tokens. Their frame and
     their contents are compared apart, the contents as text; llama.cpp's server reads them as special tokens. Raises `ExportError` at the
     first difference, with where it is.
     """
-    if llama.chat_template != tokenizer.chat_template:
+    if tokenizer.chat_template != llama.chat_template and tokenizer.chat_template != template_of(llama.path):
         raise ExportError(
             f"{llama.path} holds no chat template, or another one than the tokenizer, so it would be served with another text than it was "
             "trained on: save the adapter's tokenizer with its training template and export again."
@@ -88,13 +90,16 @@ def check_template(
     counts = {"texts": 0, "tokens": 0, "special_literals": 0}
     for number, conversation in enumerate(conversations, 1):
         messages, tools = conversation["messages"], conversation.get("tools") or []
-        for what, part, ask in (("prompt", prompt_of(messages), True), ("conversation", messages, False)):
+        parts = [("prompt", prompt_of(messages), True), ("conversation", messages, False)]
+        if turns_apart(tokenizer):  # only prompts are ever asked for: one for each turn
+            parts = [("prompt", messages[:at], True) for at, each in enumerate(messages) if each["role"] == "assistant"] or parts[:1]
+        for what, part, ask in parts:
             here = render(tokenizer, part, tools, add_generation_prompt=ask)
             ids, pieces = token_ids(tokenizer, here), _pieces(tokenizer, here) if MARK in here else None
             here = unmarked(here)
             if added and ids[: len(added)] == added:
                 here = here.removeprefix(tokenizer.decode(added))
-            there = llama.render(part, tools, add_generation_prompt=ask)
+            there = llama.render(with_plain_ids(part), tools, add_generation_prompt=ask)
             if here != there:
                 raise ExportError(
                     f"llama.cpp renders the {what} of held-out conversation {number} otherwise than training did, "
@@ -111,6 +116,14 @@ def check_template(
             for name, more in (("texts", 1), ("tokens", len(ids)), ("special_literals", pieces is not None)):
                 counts[name] += more
     return counts
+
+
+def template_of(gguf: Path) -> str | None:
+    """The chat template that a file holds. llama.cpp shows it without its last line break, and changes gpt-oss's."""
+    from gguf import GGUFReader
+
+    field = GGUFReader(gguf).get_field("tokenizer.chat_template")
+    return field.contents() if field else None
 
 
 def _pieces(tokenizer: "PreTrainedTokenizerBase", text: str) -> list[int | str]:

@@ -14,8 +14,7 @@ from agent_pipeline.selection.embeddings import conversation_text, embed
 from agent_pipeline.selection.pool import LOSS_RATIO, candidate
 from agent_pipeline.selection.strategies import strategy
 from agent_pipeline.sessions.session import sha256_of
-from agent_pipeline.training.encoding import encode_row
-from agent_pipeline.training.losses import encoded_losses
+from agent_pipeline.training.losses import losses_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -69,8 +68,7 @@ class CoresetSelector:
         """
         if (answering := answering_of(model)) is not None:
             rows = [{"tools": [], "session_id": row["row_id"], **row} for row in _with_ids(samples)]
-            encoded = [encode_row(answering.tokenizer, row, MAX_LENGTH) for row in rows]
-            return [each.loss for each in encoded_losses(answering.model, [row.encoded if row else None for row in encoded])]
+            return [each.loss for each in losses_of(answering.model, answering.tokenizer, rows, MAX_LENGTH)]
         if not callable(model):
             raise DataError(
                 f"The coreset strategy '{self.strategy}' needs a model that gives each sample's loss: pass model, a model of transformers, "

@@ -98,7 +98,7 @@ def train_adapter(
         **trained_report(trainer, base, template, config, device),
         "rows": counts,
         **({"replay": replay} if replayed else {}),
-        "row_ids": [row.row_id for row in encoded],
+        "row_ids": list(dict.fromkeys(row.row_id for row in encoded)),
         **token_counts(tokens),
         "turn_classes": classes,
         **(held.report(trainer.model.eval(), before) if heldout else {}),

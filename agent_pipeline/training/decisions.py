@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agent_pipeline.sessions.json_text import decoded_arguments
 from agent_pipeline.sessions.session import Message, canonical_json, is_trained, sha256_of
-from agent_pipeline.training.encoding import encode_row
+from agent_pipeline.training.encoding import as_trained, encode_row
 from agent_pipeline.training.losses import encoded_losses
-from agent_pipeline.training.masks import Encoded
+from agent_pipeline.training.masks import Encoded, spoken
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -71,15 +71,19 @@ def probes(tokenizer: "PreTrainedTokenizerBase", rows: Iterable[dict[str, Any]],
     first token or, where agents speak before they call, at its end. Without any bare call there is nothing to decide.
     """
     turns: list[_Turn] = []
-    for row in rows:
+    for row in as_trained(tokenizer, rows):
         shown = encode_row(tokenizer, row, max_length)
         if shown is not None:
-            places = [at for at, message in enumerate(shown.messages) if message["role"] == "assistant"]
+            places = spoken(tokenizer, shown.messages)
             turns += [
                 _Turn(sha256_of([row["row_id"], at]), kind(shown.messages, at), shown.messages[at], shown.encoded.input_ids, *span)
                 for at, span in zip(places, shown.encoded.turns, strict=True)
                 if is_trained(shown.messages[at])  # what should not be trained is no right decision either
             ]
+    if any(not turn.message.get("tool_calls") for turn in turns):  # what calls and answers begin with decides nothing (an empty thought)
+        columns = zip(*(turn.ids[turn.start : turn.stop] for turn in turns), strict=False)
+        lead = next((at for at, column in enumerate(columns) if len({*column}) > 1), 0)
+        turns = [turn._replace(start=turn.start + lead) for turn in turns]
     calls = [turn for turn in turns if turn.message.get("tool_calls")]
     openers = Counter(turn.ids[turn.start] for turn in calls if not turn.message.get("content"))
     if not openers:

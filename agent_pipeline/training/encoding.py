@@ -1,17 +1,17 @@
 """A data set as tokens: each row shortened to fit, encoded and checked; a row that cannot be trained on is counted by its reason."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, get_args
 
 from agent_pipeline.errors import DataError
 from agent_pipeline.progress import Progress, silent
-from agent_pipeline.sessions.session import Message
+from agent_pipeline.sessions.session import Message, is_trained
 from agent_pipeline.training.literals import token_ids
 from agent_pipeline.training.loading import first_line
 from agent_pipeline.training.masks import Encoded, check, encode
-from agent_pipeline.training.rendering import render
+from agent_pipeline.training.rendering import render, turns_apart
 from agent_pipeline.training.truncation import truncate, untrain_calls_without_source
 
 if TYPE_CHECKING:
@@ -58,15 +58,28 @@ class Counted(NamedTuple, Generic[Item]):
 def encode_rows(
     tokenizer: "PreTrainedTokenizerBase", rows: list[dict[str, Any]], max_length: int, progress: Progress = silent
 ) -> Counted[EncodedRow]:
-    """Encode the rows in at most `max_length` tokens each; the counts also have `truncated`, `unsourced_calls` and
+    """Encode the rows (`as_trained`) in at most `max_length` tokens each; the counts also have `truncated`, `unsourced_calls` and
     `special_literals` (rows whose texts hold special tokens: they are trained as text)."""
-    encoded = encoded_or_counted(rows, lambda row: encode_or_raise(tokenizer, row, max_length), progress)
+    encoded = encoded_or_counted(as_trained(tokenizer, rows), lambda row: encode_or_raise(tokenizer, row, max_length), progress)
     shortened = {
         "truncated": sum(row.truncated for row in encoded.rows),
         "unsourced_calls": sum(row.unsourced_calls for row in encoded.rows),
         "special_literals": sum(row.encoded.literals > 0 for row in encoded.rows),
     }
     return Counted(encoded.rows, encoded.counts | shortened, encoded.first_dropped)
+
+
+def as_trained(tokenizer: "PreTrainedTokenizerBase", rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows themselves or, where the chat template shows the past otherwise than it was said, a row for each trained turn: what is asked
+    there when the model is served, and the turn."""
+    if not turns_apart(tokenizer):
+        return list(rows)
+    return [
+        row | {"messages": row["messages"][: index + 1]}
+        for row in rows
+        for index, message in enumerate(row["messages"])
+        if message["role"] == "assistant" and is_trained(message)
+    ]
 
 
 def encoded_or_counted(
@@ -119,7 +132,7 @@ def encode_or_raise(tokenizer: "PreTrainedTokenizerBase", row: dict[str, Any], m
         if shorter is not None and len(shorter) < len(row["messages"]):
             messages = untrain_calls_without_source(row["messages"], shorter)
         encoded = encode(tokenizer, messages, tools) if messages is not None else None
-    except (TemplateError, TypeError, DataError) as error:
+    except (TemplateError, TypeError, LookupError, ValueError, DataError) as error:  # a template is a program
         raise RowDropped(f"{name} cannot be rendered by the chat template: {first_line(error)}; repair it.", "not_rendered") from error
     if shorter is None or messages is None or encoded is None:
         raise RowDropped(f"{name} is longer than {max_length} tokens in its last exchange alone: raise max_length.", "too_long")

@@ -34,18 +34,31 @@ Reader = Callable[[str, Schemas], Reading | None]
 
 
 @dataclass(frozen=True)
+class Markers:
+    """What stands before and after a turn of each role, as Jinja writes it in quotes, and the special tokens among them, the one that ends
+    an assistant's turn last. A family without a system role shows what the system says as the user does."""
+
+    system: tuple[str, str]
+    user: tuple[str, str]
+    assistant: tuple[str, str]
+    tool: tuple[str, str]
+    tokens: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Family:
     """One family.
 
     `read` reads its notation in a generated text, and gives None where the text has no mark of it. `stops` are the tokens that end a turn.
-    `template` is the text of a training template of our own. `model_types` are Hugging Face's names of architectures, and `ollama_base` the
-    model of Ollama's library whose template serves one that has no chat template of its own.
+    `markers` are those of its turns, in which our own template can be written.
+    `model_types` are Hugging Face's names of architectures, and `ollama_base` the model of Ollama's library whose template serves one that
+    has no chat template of its own.
     """
 
     name: str
     stops: tuple[str, ...]
     read: Reader = lambda text, schemas: None
-    template: Callable[[], str] | None = None
+    markers: Markers | None = None
     model_types: tuple[str, ...] = ()
     ollama_base: str = ""
 
@@ -94,10 +107,43 @@ def family_of(stops: Iterable[str] = (), model_type: str = "") -> Family | None:
     return next((family for family in FAMILIES if kind in family.model_types), None)
 
 
+CHATML = Markers(
+    ("<|im_start|>system\\n", "<|im_end|>\\n"),
+    ("<|im_start|>user\\n", "<|im_end|>\\n"),
+    ("<|im_start|>assistant\\n", "<|im_end|>\\n"),
+    ("<|im_start|>tool\\n", "<|im_end|>\\n"),
+    ("<|im_start|>", "<|im_end|>"),
+)
+_GEMMA_USER = ("<start_of_turn>user\\n", "<end_of_turn>\\n")
+GEMMA = Markers(
+    _GEMMA_USER, _GEMMA_USER, ("<start_of_turn>model\\n", "<end_of_turn>\\n"), _GEMMA_USER, ("<start_of_turn>", "<end_of_turn>")
+)
+_PHI_USER = ("<|user|>\\n", "<|end|>\\n")
+PHI = Markers(
+    ("<|system|>\\n", "<|end|>\\n"),
+    _PHI_USER,
+    ("<|assistant|>\\n", "<|end|>\\n"),
+    _PHI_USER,
+    ("<|system|>", "<|user|>", "<|assistant|>", "<|end|>"),
+)
+_DEEPSEEK_USER = ("<｜User｜>", "")
+DEEPSEEK = Markers(
+    ("", "\\n\\n"),
+    _DEEPSEEK_USER,
+    ("<｜Assistant｜>", "<｜end▁of▁sentence｜>"),
+    _DEEPSEEK_USER,
+    ("<｜User｜>", "<｜Assistant｜>", "<｜end▁of▁sentence｜>"),
+)
+
+
 @cache
-def hermes() -> str:
-    """The text of our own template: Hermes 2 Pro's tool calls in ChatML."""
-    return files(__package__).joinpath("hermes_chatml.jinja").read_text(encoding="utf-8").rstrip("\n")
+def hermes(markers: Markers = CHATML, begins: bool = False) -> str:
+    """The text of our own template, Hermes 2 Pro's tool calls in a family's turn markers; `begins`: with the token that begins a text."""
+    text = files(__package__).joinpath("hermes.jinja").read_text(encoding="utf-8").rstrip("\n")
+    for role in ("system", "user", "assistant", "tool"):
+        start, end = getattr(markers, role)
+        text = text.replace(f"@{role}@", start).replace(f"@/{role}@", end)
+    return "{{- bos_token -}}" * begins + text
 
 
 FAMILIES = (
@@ -105,16 +151,16 @@ FAMILIES = (
         "hermes",
         ("<|im_start|>", "<|im_end|>"),
         notations.read_tagged,
-        hermes,
+        CHATML,
         ("qwen2", "qwen2_5", "qwen2_moe", "qwen3", "qwen3_moe"),
         "qwen2.5",
     ),
     Family("mistral", ("</s>",), notations.read_mistral, None, ("mistral", "mixtral"), "mistral"),
     Family("llama", ("<|eot_id|>",), notations.read_llama, None, ("llama",), "llama3.1"),
-    Family("gemma", ("<end_of_turn>", "<turn|>"), notations.read_gemma, None, ("gemma", "gemma2", "gemma3", "gemma3_text"), "gemma2"),
+    Family("gemma", ("<end_of_turn>", "<turn|>"), notations.read_gemma, GEMMA, ("gemma", "gemma2", "gemma3", "gemma3_text"), "gemma2"),
     Family("gpt-oss", ("<|return|>", "<|call|>"), notations.read_harmony, None, ("gpt_oss",), "gpt-oss"),
-    Family("deepseek", ("<｜end▁of▁sentence｜>",), notations.read_deepseek, None, ("deepseek_v2", "deepseek_v3"), "deepseek-v3"),
+    Family("deepseek", ("<｜end▁of▁sentence｜>",), notations.read_deepseek, DEEPSEEK, ("deepseek_v2", "deepseek_v3"), "deepseek-v3"),
     Family("glm", ("<|observation|>",), notations.read_tagged, None, ("glm", "glm4", "glm4_moe"), "glm4"),
-    Family("phi", ("<|end|>",), notations.read_phi, None, ("phi", "phi3"), "phi3"),
+    Family("phi", ("<|end|>",), notations.read_phi, PHI, ("phi", "phi3"), "phi3"),
 )
 """In the order in which a text is read."""

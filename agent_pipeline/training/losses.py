@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.training.base_model import BaseModel
 from agent_pipeline.training.config import probe_device
-from agent_pipeline.training.encoding import encode_row
+from agent_pipeline.training.encoding import as_trained, encode_row
 from agent_pipeline.training.loading import load_model
 from agent_pipeline.training.masks import Encoded
 from agent_pipeline.training.prefixes import PrefixTree, prefix_tree
@@ -22,7 +22,7 @@ from agent_pipeline.training.templates import load_tokenizer
 if TYPE_CHECKING:
     import numpy as np
     import torch
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 GPU_NODES = 2048
 """Tokens of a pass over a prefix tree on a GPU."""
@@ -206,6 +206,23 @@ def row_losses(
     Rows are shortened as in training; one that cannot be trained on has no loss. Raises ModelError.
     """
     tokenizer, _ = load_tokenizer(adapter_dir or base.path, base.trust_remote_code)
-    encoded = [encode_row(tokenizer, row, max_length) for row in rows]
-    model = load_model(base, probe_device(), adapter_dir)
-    return encoded_losses(model, [row.encoded if row else None for row in encoded], progress)
+    return losses_of(load_model(base, probe_device(), adapter_dir), tokenizer, rows, max_length, progress)
+
+
+def losses_of(
+    model: "PreTrainedModel",
+    tokenizer: "PreTrainedTokenizerBase",
+    rows: Sequence[dict[str, Any]],
+    max_length: int,
+    progress: Progress = silent,
+) -> list[RowLoss]:
+    """The loss of each SFT row under a model in memory: that of all its turns, where each of them is a row of its own."""
+    parts = [as_trained(tokenizer, [row]) for row in rows]
+    encoded = [encode_row(tokenizer, row, max_length) for part in parts for row in part]
+    losses = iter(encoded_losses(model, [row.encoded if row else None for row in encoded], progress))
+    return [together([next(losses) for _ in part]) for part in parts]
+
+
+def together(losses: Sequence[RowLoss]) -> RowLoss:
+    """The loss of several rows as one."""
+    return RowLoss(mean_loss(losses), sum(each.trained_tokens for each in losses))

@@ -16,8 +16,8 @@ from agent_pipeline.sessions.json_text import decoded_arguments
 from agent_pipeline.sessions.session import Message, Tool, is_trained, tool_calls
 from agent_pipeline.training.literals import MARK, marked, special_tokens, token_ids, tokens
 from agent_pipeline.training.places import deciding_spans
-from agent_pipeline.training.rendering import argument_texts, render
-from agent_pipeline.training.templates import stop_token
+from agent_pipeline.training.rendering import argument_texts, render, turns_apart
+from agent_pipeline.training.templates import stop_token, up_to_stop
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -54,26 +54,29 @@ def prompt_ids(tokenizer: "PreTrainedTokenizerBase", messages: list[Message], to
 def turn_ids(tokenizer: "PreTrainedTokenizerBase", messages: list[Message], tools: list[Tool] | None) -> list[int]:
     """The last message, an assistant's, as tokens of their own, its stop token included."""
     before = render(tokenizer, messages[:-1], tools, add_generation_prompt=True)
-    return token_ids(tokenizer, render(tokenizer, messages, tools)[len(before) :].rstrip())
+    return token_ids(tokenizer, up_to_stop(tokenizer, render(tokenizer, messages, tools)[len(before) :]))
+
+
+def spoken(tokenizer: "PreTrainedTokenizerBase", messages: list[Message]) -> list[int]:
+    """Where the assistant's turns stand that a row of these messages can train: all or, where rows are turns, the last."""
+    found = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
+    return found[-1:] if turns_apart(tokenizer) else found
 
 
 def character_spans(
     tokenizer: "PreTrainedTokenizerBase", messages: list[Message], tools: list[Tool] | None, text: str
 ) -> list[tuple[int, int]]:
-    """The ranges [start, end) of the assistant's turns in `text` (the rendering of all `messages`), each with its stop token.
+    """The ranges [start, end) of the `spoken` turns in `text` (the rendering of all `messages`), each with its stop token.
 
     Raises DataError where a turn is not a part of the whole.
     """
     spans = []
-    for index, message in enumerate(messages):
-        if message["role"] != "assistant":
-            continue
+    for index in spoken(tokenizer, messages):
         before = render(tokenizer, messages[:index], tools, add_generation_prompt=True)
         after = render(tokenizer, messages[: index + 1], tools) if index + 1 < len(messages) else text
         if not (after.startswith(before) and text.startswith(after)):
             raise DataError(f"the chat template renders message {index} differently once later messages follow it")
-        # What follows the stop token (a line break, in ChatML) is the frame of the next turn, not something to say.
-        spans.append((len(before), len(before) + len(after[len(before) :].rstrip())))
+        spans.append((len(before), len(before) + len(up_to_stop(tokenizer, after[len(before) :]))))
     return spans
 
 
@@ -83,7 +86,7 @@ def encode(tokenizer: "PreTrainedTokenizerBase", messages: list[Message], tools:
     spans = character_spans(tokenizer, messages, tools, text)
     ids, offsets = tokens(tokenizer, text)
     trained, turns, deciding, position = [False] * len(ids), [], list[int](), 0
-    for (start, end), message in zip(spans, (each for each in messages if each["role"] == "assistant"), strict=True):
+    for (start, end), message in zip(spans, (messages[index] for index in spoken(tokenizer, messages)), strict=True):
         # A token belongs to the turn it begins in: of one that straddles the border, the model has already seen a part.
         while position < len(offsets) and offsets[position][0] < start:
             position += 1
@@ -131,11 +134,11 @@ def check(encoded: Encoded, tokenizer: "PreTrainedTokenizerBase", messages: list
     if not any(encoded.trained):
         raise broken("no token of it is the assistant's")
     specials, gap, results = special_tokens(tokenizer), 0, []
-    turns = iter(encoded.turns)
+    turns, own = iter(encoded.turns), spoken(tokenizer, messages)
     for index, message in enumerate(messages):
         if message["role"] == "tool":
             results.append((index, message.get("content") or ""))
-        if message["role"] != "assistant":
+        if index not in own:
             continue
         start, end = next(turns, (0, 0))
         if any(trained != is_trained(message) for trained in encoded.trained[start:end]) or any(encoded.trained[gap:start]):

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.sessions.session import Message
 from agent_pipeline.training.decisions import decision, same_decision
-from agent_pipeline.training.encoding import Counted, EncodedRow, RowDropped, encode_or_raise, encoded_or_counted
+from agent_pipeline.training.encoding import Counted, EncodedRow, RowDropped, as_trained, encode_or_raise, encoded_or_counted
 from agent_pipeline.training.losses import encoded_losses
 from agent_pipeline.training.masks import Encoded
+from agent_pipeline.training.rendering import turns_apart
 from agent_pipeline.training.weights import balancing
 
 if TYPE_CHECKING:
@@ -52,18 +53,24 @@ def encode_pairs(
 def encode_sessions(
     tokenizer: "PreTrainedTokenizerBase", rows: Sequence[Row], max_length: int, progress: Progress = silent
 ) -> Counted[Example]:
-    """Rows of `kto_dataset`: every assistant's turn of the completion counts."""
+    """Rows of `kto_dataset`: every assistant's turn of the completion counts (by itself, where each turn is a row of its own)."""
 
     def session(row: Row) -> tuple[Row, EncodedRow]:
         return row, _completed(tokenizer, row, row["completion"], max_length)
 
-    encoded = encoded_or_counted(rows, session, progress)
+    encoded = encoded_or_counted([each for row in rows for each in _as_trained(tokenizer, row)], session, progress)
     completions = [each.encoded for _, each in encoded.rows]
     examples = [
         Example(row["row_id"], (own, mismatched(own, other)), "good" if row["label"] else "bad", row["label"])
         for (row, _), own, other in zip(encoded.rows, completions, completions[-1:] + completions[:-1], strict=True)
     ]
     return Counted(balanced(examples), encoded.counts, encoded.first_dropped)
+
+
+def _as_trained(tokenizer: "PreTrainedTokenizerBase", row: Row) -> list[Row]:
+    whole = row | {"messages": [*(message | {"weight": 0} for message in row["prompt"]), *row["completion"]]}
+    turns = [each["messages"] for each in as_trained(tokenizer, [whole])]
+    return [row | {"prompt": each[:-1], "completion": each[-1:]} for each in turns] if turns_apart(tokenizer) else [row]
 
 
 def _pair(tokenizer: "PreTrainedTokenizerBase", row: Row, max_length: int) -> Example:

@@ -2,7 +2,8 @@
 
 The canonical form keeps a call's arguments as a JSON string; templates want an object (most) or that string (some). Which one
 is a property of the template (`templates.probe` finds it) that travels with the tokenizer as `init_kwargs["arguments_as"]`, so
-it is saved in `tokenizer_config.json` beside the template it belongs to.
+it is saved in `tokenizer_config.json` beside the template it belongs to. So is `rows`: whether a conversation is one row, or each of its
+assistant's turns is one, where the template shows the past otherwise than it was said (thoughts left out, tools moved to the last user).
 """
 
 import json
@@ -16,6 +17,12 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 ArgumentsAs = Literal["dict", "str"]
+Rows = Literal["conversation", "turn"]
+
+
+def turns_apart(tokenizer: "PreTrainedTokenizerBase") -> bool:
+    """Whether each of the assistant's turns is a row of its own."""
+    return tokenizer.init_kwargs.get("rows") == "turn"
 
 
 def argument_texts(arguments: Any) -> list[str]:
@@ -29,8 +36,28 @@ def argument_texts(arguments: Any) -> list[str]:
     return [str(arguments)] if type(arguments) is int else []
 
 
+def with_plain_ids(messages: list[Message]) -> list[Message]:
+    """The messages with the ids of calls counted from `call00001`: a recorded id says nothing, and Mistral's templates take none but nine
+    letters and digits."""
+    ids: dict[str, str] = {}
+
+    def plain(recorded: str) -> str:
+        return ids.setdefault(recorded, f"call{len(ids) + 1:05d}")
+
+    changed = []
+    for message in messages:
+        if message.get("tool_calls"):
+            message = {**message, "tool_calls": [{**call, "id": plain(call.get("id", ""))} for call in message["tool_calls"]]}
+        elif message["role"] == "tool":
+            message = {**message, "tool_call_id": plain(message.get("tool_call_id") or "")}
+        changed.append(message)
+    return changed
+
+
 def as_template_wants(messages: list[Message], arguments_as: ArgumentsAs) -> list[Message]:
-    """The messages with every call's arguments as `arguments_as` says; the input is left alone."""
+    """The messages with plain ids, null contents (the API's, of a turn that only calls) empty, and every call's arguments as `arguments_as`
+    says; the input is left alone."""
+    messages = [message if message.get("content") is not None else {**message, "content": ""} for message in with_plain_ids(messages)]
     if arguments_as == "str":
         return messages
     return [

@@ -1,24 +1,26 @@
-"""Which chat template a model is trained with: its own where that loses nothing, else one that does.
+"""Which chat template a model is trained with: its own where that loses nothing, else ours in its own turn markers, else ours in ChatML.
 
-Stock templates drop `tools` and `tool_calls` silently (SmolLM2, Phi-3), encode arguments twice (Qwen2.5, given the API's
-strings), or render an earlier turn differently once a later one follows (Qwen3). A model trained on such text learns what the
-template left. So each candidate renders a sentinel conversation first, and the first one that passes every test is used:
-the model's own, TRL's training template for its family, our Hermes-style ChatML.
+Stock templates drop `tools` and `tool_calls` silently (SmolLM2, Gemma 3, Phi-3.5), or encode arguments twice (Qwen2.5, given the API's
+strings). A model trained on such text learns what the template left. So each candidate renders a sentinel conversation first, and the first
+one that passes every test is used. A template that renders an earlier turn differently once a later one follows (Qwen3 leaves thoughts out,
+Mistral shows the tools before the last user) passes with `rows="turn"`: each turn is trained as it is asked. What servers would decide
+by themselves, today's date above all, is written down (`pinned`).
 """
 
 import json
+import re
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agent_pipeline.errors import ModelError
 from agent_pipeline.sessions.session import Message, Tool
-from agent_pipeline.training.families import FAMILIES
+from agent_pipeline.training.families import FAMILIES, hermes
 from agent_pipeline.training.literals import special_tokens
 from agent_pipeline.training.loading import read_tokenizer
-from agent_pipeline.training.rendering import ArgumentsAs, render_with
+from agent_pipeline.training.rendering import ArgumentsAs, Rows, render_with
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -44,11 +46,17 @@ SENTINEL: list[Message] = [
 ]
 """A conversation with every shape a trace has; its words occur in no template."""
 
+PINNED = date(2024, 7, 26)
+"""The date in templates that write today's: Llama 3's own default. Another day would be another prompt than the one that was trained."""
+
+_THINKING = "{{%- set enable_thinking = {} -%}}"
+_TODAY = re.compile(r"""strftime_now\(\s*(['"])(.*?)\1\s*\)""")
+
 
 @dataclass(frozen=True)
 class TrainingTemplate:
-    """A template that passed the probe. `origin`: `model` (its own), `trl`, or the family whose template is ours. `why` says in a sentence
-    why this one; `stops` are the tokens that end a turn.
+    """A template that passed the probe. `origin`: `model` (its own), or the family in whose markers ours is written. `why` says why this
+    one; `stops` are the tokens that end a turn; `rows` is what makes a row of training.
 
     Most families have one stop token; Llama 3.1 ends a call with another one than an answer.
     """
@@ -58,21 +66,51 @@ class TrainingTemplate:
     why: str
     arguments_as: ArgumentsAs
     stops: tuple[str, ...]
+    rows: Rows = "conversation"
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the probe found: the defects (none: usable), the form of arguments and the stop tokens."""
+    """What the probe found: the defects (none: usable), the form of arguments, the stop tokens, and what makes a row."""
 
     defects: tuple[str, ...]
     arguments_as: ArgumentsAs = "dict"
     stops: tuple[str, ...] = ()
+    rows: Rows = "conversation"
+
+
+def pinned(tokenizer: "PreTrainedTokenizerBase", jinja: str) -> tuple[str, str]:
+    """The template with what servers decide by themselves written down, and a clause that says so.
+
+    Templates write today's date, which servers pass as `date_string` or `strftime_now`: it becomes `PINNED`. A template that thinks only
+    when asked to (Qwen 3.5's small models) is asked to by llama.cpp: it then never does.
+    """
+    said = ""
+    fixed = _TODAY.sub(lambda found: f'"{PINNED.strftime(found[2])}"', jinja)
+    date_string = f'{{%- set date_string = "{PINNED:%d %b %Y}" -%}}'
+    if "date_string" in fixed and not fixed.startswith(date_string):
+        fixed = date_string + fixed
+    if fixed != jinja:
+        said += f"; the date that it writes is always {PINNED:%d %b %Y}"
+    if "enable_thinking" in fixed:
+        prompts = [render_with(tokenizer, head + fixed, "dict", SENTINEL[:2], [TOOL], True) for head in ("", _THINKING.format("true"))]
+        if prompts[0] != prompts[1]:
+            fixed, said = _THINKING.format("false") + fixed, said + "; it never thinks, as it does by default"
+    return fixed, said
 
 
 def stop_token(tokenizer: "PreTrainedTokenizerBase", turn: str) -> str | None:
     """The special token that the rendered assistant turn `turn` ends with, white space aside; None where there is none."""
     ends = [token for token in special_tokens(tokenizer) if turn.rstrip().endswith(token)]
     return max(ends, key=len, default=None)
+
+
+def up_to_stop(tokenizer: "PreTrainedTokenizerBase", turn: str) -> str:
+    """A rendered assistant turn up to and with its stop token. A line break after it is the next turn's frame, and an end of text after
+    it (Phi) is written where a conversation ends, not where a model stops."""
+    turn = turn.rstrip()
+    said = turn.removesuffix(tokenizer.eos_token or "").rstrip()
+    return said if any(said.endswith(stop) for family in FAMILIES for stop in family.stops) else turn
 
 
 def _defects(tokenizer: "PreTrainedTokenizerBase", jinja: str, arguments_as: ArgumentsAs) -> Iterator[str]:
@@ -94,10 +132,10 @@ def _defects(tokenizer: "PreTrainedTokenizerBase", jinja: str, arguments_as: Arg
         if message["role"] != "assistant":
             continue
         before, after = text(SENTINEL[:index], True), text(SENTINEL[: index + 1])
-        if not (after.startswith(before) and whole.startswith(after)):
-            yield "it renders a turn differently once another follows"
+        if not after.startswith(before):
+            yield "it begins the assistant's turn otherwise than it asks for it"
             return
-        turns[index] = after[len(before) :]
+        turns[index] = up_to_stop(tokenizer, after[len(before) :])
         if not stop_token(tokenizer, turns[index]):
             yield "it ends the assistant's turn with no special token"
             return
@@ -105,11 +143,6 @@ def _defects(tokenizer: "PreTrainedTokenizerBase", jinja: str, arguments_as: Arg
         yield "it drops tool calls"
     elif '\\"' in turns[2].replace('\\"quoted\\"', ""):
         yield "it encodes the arguments of tool calls twice"
-    try:  # None is what the API gives as the content of a turn that only calls
-        if text([*SENTINEL[:2], {**SENTINEL[2], "content": None}]) != text(SENTINEL[:3]):
-            yield "it renders null content other than empty content"
-    except TypeError:
-        yield "it fails on null content"
 
 
 def probe(tokenizer: "PreTrainedTokenizerBase", jinja: str) -> Verdict:
@@ -121,22 +154,27 @@ def probe(tokenizer: "PreTrainedTokenizerBase", jinja: str) -> Verdict:
         except Exception as error:  # a template is a program: it may raise anything, and each of them is a verdict
             defects = (f"it fails on tool calls ({type(error).__name__}: {str(error).partition(chr(10))[0]})",)
         if not defects:
-            ends = (stop_token(tokenizer, render_with(tokenizer, jinja, arguments_as, SENTINEL[:n], [TOOL])) for n in (3, 5))
-            return Verdict((), arguments_as, tuple(dict.fromkeys(end for end in ends if end)))
+            parts = [render_with(tokenizer, jinja, arguments_as, SENTINEL[:n], [TOOL]) for n in (3, 5, 7)]
+            ends = (stop_token(tokenizer, up_to_stop(tokenizer, part)) for part in parts)
+            rows: Rows = "conversation" if all(parts[-1].startswith(part) for part in parts) else "turn"
+            return Verdict((), arguments_as, tuple(dict.fromkeys(end for end in ends if end)), rows)
         found.append(defects)
-    return Verdict(min(found, key=len))
+    return Verdict(min(found, key=lambda defects: ("fails" in defects[0], len(defects))))
 
 
-def _candidates(tokenizer: "PreTrainedTokenizerBase", stock: str | None) -> Iterator[tuple[str, str]]:
+def _candidates(tokenizer: "PreTrainedTokenizerBase", stock: str | None) -> Iterator[tuple[str, str, str]]:
+    """Origin, template, and why it is that."""
     if stock:
-        yield "model", stock
-        from trl.chat_template_utils import get_training_chat_template
-
-        with suppress(ValueError, TypeError):  # not one of the families that TRL knows
-            yield "trl", get_training_chat_template(tokenizer) or stock
-    for family in FAMILIES:
-        if family.template and set(family.stops) <= special_tokens(tokenizer):
-            yield family.name, family.template()
+        try:
+            jinja, fixed = pinned(tokenizer, stock)
+        except Exception:  # it fails on a plain question: the probe says so
+            jinja, fixed = stock, ""
+        yield "model", jinja, f"the model's own template renders tools without loss{fixed}"
+    specials = special_tokens(tokenizer)
+    ours = [(family.name, family.markers) for family in FAMILIES if family.markers and specials.issuperset(family.markers.tokens)]
+    for name, markers in sorted(ours, key=lambda each: each[1].tokens[-1] not in (stock or "")):  # those that it was made with first
+        why = "ours in ChatML" if name == "hermes" else f"ours in the turn markers of {name}"
+        yield name, hermes(markers, "bos_token" in (stock or "")), why
 
 
 def training_template(tokenizer: "PreTrainedTokenizerBase") -> TrainingTemplate:
@@ -147,16 +185,18 @@ def training_template(tokenizer: "PreTrainedTokenizerBase") -> TrainingTemplate:
     stock = tokenizer.chat_template
     stock = stock.get("tool_use") or stock.get("default") if isinstance(stock, dict) else stock
     refused = [] if stock else ["it has none of its own"]
-    for origin, jinja in _candidates(tokenizer, stock):
+    for origin, jinja, why in _candidates(tokenizer, stock):
         verdict = probe(tokenizer, jinja)
         if not verdict.defects:
-            own = "the model's own template renders tools without loss"
-            why = own if origin == "model" else f"the model's own template is not used: {refused[0]}"
-            return TrainingTemplate(jinja, origin, why, verdict.arguments_as, verdict.stops)
+            if origin != "model":
+                why = f"the model's own template is not used ({refused[0]}): this is {why}"
+            if verdict.rows == "turn":
+                why += "; it shows the past otherwise than it was said, so each turn is a row"
+            return TrainingTemplate(jinja, origin, why, verdict.arguments_as, verdict.stops, verdict.rows)
         refused.append("; ".join(verdict.defects))
     raise ModelError(
         f"The chat template of {tokenizer.name_or_path or 'the base model'} cannot be trained with tool calls ({refused[0]}), "
-        "and its vocabulary has no <|im_start|> and <|im_end|> for ours: choose another base model."
+        "and its vocabulary has no turn markers for ours, such as <|im_start|> and <|im_end|>: choose another base model."
     )
 
 
@@ -170,7 +210,7 @@ def load_tokenizer(path: Path, trust_remote_code: bool = False) -> tuple["PreTra
         raise ModelError(f"The tokenizer in {path} has no fast version (tokenizer.json), which masks need: choose another base model.")
     template = training_template(tokenizer)
     tokenizer.chat_template = template.jinja
-    tokenizer.init_kwargs["arguments_as"] = template.arguments_as
+    tokenizer.init_kwargs |= {"arguments_as": template.arguments_as, "rows": template.rows}
     tokenizer.padding_side = "right"
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token or template.stops[0]

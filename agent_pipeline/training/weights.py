@@ -33,6 +33,7 @@ def weighed(rows: Sequence[EncodedRow], decision_weight: float, balance_classes:
     """
     figures: dict[str, Counter[str]] = {}
     classes = [[turn_class(message) or "nothing" for message in row.messages if message["role"] == "assistant"] for row in rows]
+    classes = [kinds[-len(row.encoded.turns) :] for row, kinds in zip(rows, classes, strict=True)]  # where rows are turns: the last
     for row, kinds in zip(rows, classes, strict=True):
         deciding = set(row.encoded.deciding)
         for kind, (start, end) in zip(kinds, row.encoded.turns, strict=True):

@@ -19,8 +19,8 @@ MARKED = (
     .replace("""{{- '<|im_start|>assistant\\n' + (message.content or '') -}}""",
              """{{- '<|im_start|>assistant\\n' -}}{% generation %}{{- message.content or '' -}}""")
     .replace("""{{- '<|im_end|>\\n' -}}
-    {%- elif not""", """{{- '<|im_end|>' -}}{% endgeneration %}{{- '\\n' -}}
-    {%- elif not""")
+    {%- elif message.role == 'user'""", """{{- '<|im_end|>' -}}{% endgeneration %}{{- '\\n' -}}
+    {%- elif message.role == 'user'""")
 )  # fmt: skip
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=15)
