@@ -14,7 +14,7 @@ from agent_pipeline.compute.building import build, find_artifact
 from agent_pipeline.compute.coresets import method_coreset
 from agent_pipeline.compute.registry import TASKS, Params, Result, task
 from agent_pipeline.compute.tasks import MODELS, episodes, evaluate, prefer, train
-from agent_pipeline.errors import SettingsError
+from agent_pipeline.config.methods import PREFERENCES
 from agent_pipeline.evaluation.methods import Cost, Method, Run, compared
 from agent_pipeline.evaluation.methods_report import CHART, PAGE, chart, page
 from agent_pipeline.export.deciding import scores
@@ -23,9 +23,6 @@ from agent_pipeline.storage.artifacts import Artifact
 from agent_pipeline.training.chain import SKIPPED
 
 __all__ = ["TASKS", "compare_methods"]
-
-PREFERENCES = {"dpo": "preference_dataset", "kto": "kto_dataset"}
-"""What the steps after imitation read."""
 
 
 @task(version=1, libraries=MODELS)
@@ -76,8 +73,6 @@ def _run(params: Params, method: Method, seed: int, progress: Progress) -> tuple
     trained = [took("sft_adapter", result)]
     notes = [result["replayed"]] if own["replay_ratio"] else []
     for step in method.chain[1:]:
-        if step not in PREFERENCES:
-            raise SettingsError(f"The method {method.id} trains by {step}, which no comparison does: choose sft, dpo or kto.")
         asked = {"method": step, "dataset": PREFERENCES[step], "reference": trained[-1].reference, "config": config[f"{step}_adapter"]}
         adapter = took(f"{step}_adapter", prefer.run(params | asked, progress))
         if skipped := adapter.manifest["report"].get(SKIPPED):

@@ -233,6 +233,7 @@ class ComparisonConfig(Options):
 
     methods: list[str] = Field(
         default=list(QUICK),
+        min_length=1,
         description="Their ids: those of MethodRegistry, and those of [methods]. The first, or A_baseline, is the reference.",
     )
     seeds: int = Field(default=3, ge=1, description="Trainings of each method; with one, no difference can be told from noise.")

@@ -6,12 +6,12 @@ from typing import Any
 import msgspec
 
 from agent_pipeline.config.assets import ASSETS, ComparisonConfig
-from agent_pipeline.config.methods import METHODS, TRAINING
+from agent_pipeline.config.methods import METHODS, PREFERENCES, TRAINING
 from agent_pipeline.config.overrides import overrides
 from agent_pipeline.config.resolution import resolve
 from agent_pipeline.config.settings import Settings
 from agent_pipeline.datasets.multi_task import ASSET as MIXED
-from agent_pipeline.errors import SettingsError
+from agent_pipeline.errors import DataError, SettingsError
 from agent_pipeline.evaluation.methods import Method
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.options import did_you_mean
@@ -25,8 +25,10 @@ def comparison(settings: Settings, key: PartitionKey, config: ComparisonConfig) 
 
     Raises:
         SettingsError: a method or a setting does not exist, or a value is wrong.
-        DataError: there are no training rows.
+        DataError: there are no rows to train on, or none to measure on.
     """
+    if not _rows(settings, key, False, config.split):
+        raise DataError(f"{key} has no rows in the split {config.split} to measure on: set method_comparison.split, or give more tasks.")
     shared = overrides(config.settings, [*TRAINING, "evaluation", "episodes"])
     agent = settings.agents.get(str(key))
     own = {"split": config.split, "own_template": False, "sessions_in_prompt": 0}
@@ -42,19 +44,21 @@ def comparison(settings: Settings, key: PartitionKey, config: ComparisonConfig) 
 
 def methods(settings: Settings, key: PartitionKey, config: ComparisonConfig, shared: dict[str, dict[str, Any]]) -> list[Method]:
     """The methods in the order asked, each random coreset after the first method that needs it; `shared` are settings of every method."""
-    known, lake = METHODS | settings.methods, settings.open_lake()
+    known = METHODS | settings.methods
     found: dict[str, Method] = {}
     for name in dict.fromkeys(config.methods):
         if name not in known:
             raise SettingsError(f"There is no method {name!r} to compare{did_you_mean(name, known)}")
         method = known[name]
-        splits = lake.open(*((MIXED, None) if method.mix else (DATASET, key))).read(["split"])["split"].to_pylist()
-        rows = splits.count("train")
+        chain: list[str] = list(method.train or settings.chain(key))
+        if step := next((each for each in chain[1:] if each not in PREFERENCES), ""):
+            raise SettingsError(f"The method {name!r} trains by {step}, which no comparison does: choose of sft, {', '.join(PREFERENCES)}.")
+        rows = _rows(settings, key, method.mix, "train")
         given = {asset: shared.get(asset, {}) | method.assets.get(asset, {}) for asset in TRAINING}
         if "sft_coreset" in method.assets:
             given["sft_coreset"] = {"target_size": config.coreset_size or min(MOST, ceil(rows / 2))} | given["sft_coreset"]
         assets = {asset: _in_force(settings, key, asset, given) for asset in TRAINING}
-        each = Method(name, method.name or name, method.description, list(method.train or settings.chain(key)), method.mix, assets)
+        each = Method(name, method.name or name, method.description, chain, method.mix, assets)
         coreset = assets["sft_coreset"]
         if coreset["target_size"] < rows and coreset["strategy"] != "random":
             control = f"{'mixed_' if method.mix else ''}random_{coreset['target_size']}"
@@ -69,6 +73,11 @@ def methods(settings: Settings, key: PartitionKey, config: ComparisonConfig, sha
             found |= {name: each, control: found.get(control, chance)}
         found.setdefault(name, each)
     return list(found.values())
+
+
+def _rows(settings: Settings, key: PartitionKey, mix: bool, split: str) -> int:
+    splits = settings.open_lake().open(*((MIXED, None) if mix else (DATASET, key))).read(["split"])["split"]
+    return splits.to_pylist().count(split)
 
 
 def _in_force(settings: Settings, key: PartitionKey, asset: str, run: dict[str, dict[str, Any]]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from agent_pipeline import MethodRegistry
 from agent_pipeline.cli.app import app
 from agent_pipeline.config.settings import load_settings
 from agent_pipeline.datasets.sft import SFT
-from agent_pipeline.errors import SettingsError
+from agent_pipeline.errors import PipelineError, SettingsError
 from agent_pipeline.governance.forgetting import forget
 from agent_pipeline.keys import parse_key
 from agent_pipeline.sessions.session import sha256_of
@@ -131,15 +131,19 @@ def test_a_comparison_that_was_killed_goes_on_and_nothing_is_trained_twice_from_
 
 
 @pytest.mark.parametrize(
-    ("methods", "text", "says"),
+    ("methods", "options", "says"),
     [
-        (["A_base"], "", "There is no method 'A_base' to compare: did you mean A_baseline?"),
-        (["A_baseline"], "sessions.repair={}", "'repair' is a setting of sessions, which is not selected"),
+        (["A_base"], {}, "There is no method 'A_base' to compare: did you mean A_baseline?"),
+        (["F_agenttuning"], {}, "There is no multi_task_dataset"),
+        (["A_baseline"], {"split": "test"}, "no rows in the split test to measure on"),
+        (["A_baseline"], {"methods": []}, "must be a list"),
+        (["A_baseline"], {"settings": ["sessions.repair={}"]}, "'repair' is a setting of sessions, which is not selected"),
     ],
 )
-def test_a_method_or_a_setting_that_does_not_exist_is_refused_before_anything_is_trained(lake: Any, methods, text: str, says: str) -> None:
-    with pytest.raises(SettingsError, match=says):
-        MethodRegistry.compare(str(KEY), *methods, settings=[text] if text else [])
+def test_what_cannot_be_compared_is_refused_before_anything_is_trained(lake: Any, methods: list[str], options: dict, says: str) -> None:
+    with pytest.raises(PipelineError, match=says):
+        MethodRegistry.compare(str(KEY), **({"methods": methods} | options))
+    assert not adapters(lake)
 
 
 def test_a_method_sets_only_what_decides_a_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
