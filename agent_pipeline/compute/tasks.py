@@ -25,6 +25,8 @@ from agent_pipeline.training.identity import adapter_origin, rows_made_from
 __all__ = ["TASKS", "canaries", "compare", "embed", "episodes", "evaluate", "export", "losses", "prefer", "train"]
 
 MODELS = ("torch", "transformers", "peft")
+_BASE_SAID: dict[str, Any] = {}
+"""What the base model said in the last evaluation of this process: the next adapter on the same turns need not ask it again."""
 
 
 @task(version=1, libraries=MODELS)
@@ -131,7 +133,7 @@ def evaluate(params: Params, progress: Progress = silent) -> Result:
         made_from["shown"] = rows_made_from(shown)
 
     def make(folder: Path) -> dict[str, Any]:
-        report = evaluate_adapter(rows, base, adapter.path, **params["config"], sessions=shown, progress=progress)
+        report = evaluate_adapter(rows, base, adapter.path, **params["config"], sessions=shown, progress=progress, base_said=_BASE_SAID)
         seen = Split(split, report, report.pop("samples"), f"{SAMPLES} beside this page")
         for name, entries in ((SAMPLES, seen.samples), (ROW_LOSSES, report.pop("row_losses"))):
             (folder / name).write_text(json.dumps(entries, indent=1, ensure_ascii=False), encoding="utf-8")

@@ -21,13 +21,16 @@ from agent_pipeline.evaluation.samples import as_text, turn_samples
 from agent_pipeline.evaluation.scoring import Score, score
 from agent_pipeline.evaluation.turns import Answering, ForwardPass, Question, Reply
 from agent_pipeline.progress import Progress, silent
+from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.training.base_model import BaseModel
 from agent_pipeline.training.config import probe_device
 from agent_pipeline.training.encoding import as_trained, encode_row
 from agent_pipeline.training.loading import load_model
 from agent_pipeline.training.losses import mean_loss
+from agent_pipeline.training.masks import Encoded
 from agent_pipeline.training.templates import load_tokenizer
 
+BaseSaid = dict[str, tuple[ForwardPass, list[Reply]]]
 SAMPLES, ROW_LOSSES = "samples.json", "row_losses.json"
 """Files of an evaluation: what both models did at each turn, and their loss on each row."""
 
@@ -45,12 +48,14 @@ def evaluate(
     own_template: bool = False,
     sessions_in_prompt: int = 0,
     sessions: Sequence[Mapping[str, Any]] = (),
+    base_said: BaseSaid | None = None,
 ) -> dict[str, Any]:
     """Both models on the rows of `split`; other rows are not looked at.
 
     Loss and P(call) are of all turns, from one forward pass a model; answers are of at most `max_samples` turns (0: none).
     `own_template` asks the base in its own template too, `sessions_in_prompt` with so many of `sessions` (rows that are not held out) in
-    its prompt.
+    its prompt. `base_said` holds what the base said last, and gets what it says now: adapters that are evaluated on the same turns with one
+    such dict ask it once.
 
     The report: `n` and `counts`; for `base` and `adapter` the held-out loss (nats an assistant token), the AUC of their decisions and the
     means of `comparison.METRICS`; their `differences` (adapter − base) with 95 % intervals over tasks; `rivals`, the base asked otherwise;
@@ -81,12 +86,19 @@ def evaluate(
 
     passes: dict[str, ForwardPass] = {}
     replies: dict[str, list[Reply]] = {}
+    base_said = {} if base_said is None else base_said
+    same = _fingerprint(base, template.jinja, [fitting.encoded for _, fitting in rows_that_fit], questions, asked)
     for name in ("base", "adapter"):
+        if name == "base" and same in base_said:
+            passes[name], replies[name] = base_said[same]
+            continue
         with answering.model.disable_adapter() if name == "base" else nullcontext():
             passes[name] = answering.forward([fitting for _, fitting in rows_that_fit], questions)
             expected = [passes[name].scores[index] for index in asked]
             replies[name] = answering.replies([questions[index] for index in asked], expected, f"turns answered by the {name}")
 
+    base_said.clear()
+    base_said[same] = passes["base"], replies["base"]
     scores = {
         name: [score(sample, reply.text, reply.cut) for sample, reply in zip(samples, replies[name], strict=True)] for name in replies
     }
@@ -144,6 +156,12 @@ def evaluate(
             for index, (row, _) in enumerate(rows_that_fit)
         ],
     }
+
+
+def _fingerprint(base: BaseModel, jinja: str, rows: list[Encoded], questions: list[Question], asked: list[int]) -> str:
+    """Everything that decides what a base model says: its weights, the template that ends its turns, and the tokens that it is shown."""
+    of_turns = [[each.row.input_ids, each.limit, each.too_tight, [branch.input_ids for branch in each.branches]] for each in questions]
+    return sha256_of([base.name, base.revision, jinja, [[each.input_ids, each.trained] for each in rows], of_turns, asked])
 
 
 def _decisions(questions: list[Question], passes: dict[str, ForwardPass]) -> dict[str, Any]:

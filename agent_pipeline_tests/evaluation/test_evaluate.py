@@ -10,6 +10,7 @@ import pytest
 from agent_pipeline.errors import DataError, ModelError
 from agent_pipeline.evaluation.canaries import NO_TOOL, PLAIN, ask, is_good
 from agent_pipeline.evaluation.evaluate import evaluate
+from agent_pipeline.evaluation.turns import Answering
 from agent_pipeline_tests.training.world import row
 
 pytestmark = pytest.mark.slow
@@ -64,6 +65,17 @@ def test_every_row_of_an_evaluation_names_its_session_so_that_it_can_be_forgotte
 
 def test_the_same_evaluation_gives_the_same_report(report, tiny_base, adapter_dir):
     assert evaluate(HELDOUT, tiny_base, adapter_dir, max_new_tokens=96)["samples"] == report["samples"]
+
+
+def test_adapters_that_are_evaluated_on_the_same_turns_ask_their_base_once(tiny_base, adapter_dir, monkeypatch):
+    asked, forward = [], Answering.forward
+    monkeypatch.setattr(Answering, "forward", lambda *given: asked.append(given) or forward(*given))
+    said: dict = {}
+    first, again = (evaluate(HELDOUT[:2], tiny_base, adapter_dir, max_samples=2, base_said=said) for _ in range(2))
+    assert len(asked) == 3 and again == first == evaluate(HELDOUT[:2], tiny_base, adapter_dir, max_samples=2)
+    asked.clear()
+    evaluate(HELDOUT[:2], tiny_base, adapter_dir, max_samples=3, base_said=said)
+    assert len(asked) == 2 and len(said) == 1
 
 
 def test_without_answers_loss_and_decisions_are_those_of_all_turns(report, tiny_base, adapter_dir):
