@@ -9,7 +9,6 @@ highest number counts.
 """
 
 import getpass
-from collections.abc import Callable
 from datetime import UTC, datetime
 
 import msgspec
@@ -76,8 +75,7 @@ class Pointers(Artifacts):
         Raises:
             DataError: it failed its check.
         """
-        _refuse_failed(artifact)
-        return self._move(artifact.asset, artifact.key, "latest", artifact.identity, why, who, lambda entry: True)
+        return self._move("latest", artifact, why, who)
 
     def set_champion(self, artifact: Artifact, why: str = "", who: str = "", expected: int | None = None) -> Entry:
         """Make an artifact its partition's champion; without effect where it is already. `expected` is the generation that the decision
@@ -86,16 +84,7 @@ class Pointers(Artifacts):
         Raises:
             DataError: it failed its check, or the pointers have moved since `expected`.
         """
-        _refuse_failed(artifact)
-        return self._move(
-            artifact.asset,
-            artifact.key,
-            "champion",
-            artifact.identity,
-            why,
-            who,
-            lambda entry: expected in (None, entry.generation),
-        )
+        return self._move("champion", artifact, why, who, expected)
 
     def log(self, asset: str, key: PartitionKey, name: str, kind: type[Record]) -> Log[Record]:
         """An append-only log beside a partition's artifacts."""
@@ -104,23 +93,19 @@ class Pointers(Artifacts):
     def _entries(self, asset: str, key: PartitionKey) -> Log[Entry]:
         return self.log(asset, key, "pointers", Entry)
 
-    def _move(self, asset: str, key: PartitionKey, moved: str, identity: str, why: str, who: str, may: Callable[[Entry], bool]) -> Entry:
+    def _move(self, moved: str, artifact: Artifact, why: str, who: str, expected: int | None = None) -> Entry:
+        asset, key, identity = artifact.asset, artifact.key, artifact.identity
+        if not artifact.passed:
+            raise DataError(f"The {asset} {identity[:16]} of {key} failed its check, so it cannot be used.")
+
         def entry(number: int) -> Entry | None:
             before = self.pointers(asset, key)
-            if not may(before):
+            if expected not in (None, before.generation):
                 raise DataError(f"The pointers of {asset} of {key} were moved by {before.who} at {before.when}: look again, and repeat.")
             if (against := getattr(before, moved)) == identity and before.generation:
                 return None
-            return msgspec.structs.replace(
-                before,
-                generation=number,
-                moved=moved,
-                against=against,
-                who=who or user_name(),
-                when=now(),
-                why=why,
-                **{moved: identity},
-            )
+            change = {"generation": number, "moved": moved, moved: identity, "against": against}
+            return msgspec.structs.replace(before, **change, who=who or user_name(), when=now(), why=why)
 
         return self._entries(asset, key).append(entry) or self.pointers(asset, key)
 
@@ -143,8 +128,3 @@ def user_name() -> str:
         return getpass.getuser()
     except (KeyError, OSError):  # a container's user need not have a name
         return "unknown"
-
-
-def _refuse_failed(artifact: Artifact) -> None:
-    if not artifact.passed:
-        raise DataError(f"The {artifact.asset} {artifact.identity[:16]} of {artifact.key} failed its check, so it cannot be used.")

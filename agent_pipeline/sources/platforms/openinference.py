@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from agent_pipeline.sources.formats.fields import Record, decoded, elements, first_of, number, objects, section, text
-from agent_pipeline.sources.platforms.attributes import tree
+from agent_pipeline.sources.formats.fields import Record, decoded, elements, first_of, number, section, text
 from agent_pipeline.sources.platforms.conversations import Kind, Span
 from agent_pipeline.sources.platforms.model_calls import request_of, response_of
 from agent_pipeline.sources.platforms.span_source import Score
@@ -34,14 +33,9 @@ def openinference_span(span: Span, attributes: Record, kind: Any) -> None:
 
 
 def openinference_scores(attributes: Record) -> list[Score]:
-    """`evaluation.name/.score/.label`, a single one or indexed."""
-    named = tree({name: value for name, value in attributes.items() if name.startswith(("evaluation.", "evaluations."))})
-    several = [section(each, "evaluation") or each for each in objects(named.get("evaluations"))]
-    return [
-        (text(each.get("name")) or "evaluation", first_of(each, "score", "label"))
-        for each in (section(named, "evaluation"), *several)
-        if each.keys() & {"score", "label"}
-    ]
+    """`evaluation.name`, `.score` and `.label`."""
+    value = first_of(attributes, "evaluation.score", "evaluation.label")
+    return [] if value is None else [(text(attributes.get("evaluation.name")) or "evaluation", value)]
 
 
 def _message(raw: Any) -> Any:
@@ -53,8 +47,6 @@ def _message(raw: Any) -> Any:
         chat["content"] = [each.get("message_content", each) if isinstance(each, dict) else {} for each in parts]
     if calls := elements(message.get("tool_calls")):
         chat["tool_calls"] = [section(each, "tool_call") or each for each in calls]
-    if message.get("function_call_name"):
-        chat["function_call"] = {"name": message["function_call_name"], "arguments": message.get("function_call_arguments_json")}
     if message.get("tool_call_id") is not None:
         chat["tool_call_id"] = message["tool_call_id"]
     return chat
