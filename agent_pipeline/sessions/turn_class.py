@@ -5,12 +5,11 @@ question at the end asks in any language; requests and refusals are recognised i
 """
 
 import re
-from typing import Literal, get_args
+from typing import Literal
 
 from agent_pipeline.sessions.session import Message
 
 TurnClass = Literal["call", "ask", "cannot", "answer"]
-CLASSES: tuple[TurnClass, ...] = get_args(TurnClass)
 
 _COURTESY = re.compile(
     r"\b(?:anything|something|what) else\b|\bhow (?:can|may|else) (?:can )?i (?:help|assist)\b|\b(?:can|may) i (?:help|assist)\b"

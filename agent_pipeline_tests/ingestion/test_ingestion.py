@@ -77,32 +77,6 @@ def test_a_second_run_copies_what_did_not_change(home, tmp_path, small_batches):
     )
 
 
-IN_SESSIONS = {  # what else changes a session's digest: `test_reading`
-    "an item": "UPDATE history SET msg_json = replace(msg_json, 'done', 'gone') WHERE session_id = 's3'",
-    "an item less": "DELETE FROM history WHERE session_id = 's3' AND id = (SELECT max(id) FROM history WHERE session_id = 's3')",
-    "a session more": "INSERT INTO sessions (session_id) VALUES ('a')",
-}
-
-
-@pytest.mark.parametrize("statement", IN_SESSIONS.values(), ids=IN_SESSIONS)
-def test_what_changed_is_read_again(home, tmp_path, small_batches, statement):
-    made(home, tmp_path / "lake")
-    execute(sessions_db(home), statement)
-    again = made(home, tmp_path / "lake")
-    assert again.table.sha256 == made(home, tmp_path / "other").table.sha256
-    assert again.copied == (12 if "INTO sessions" in statement else 11)
-
-
-def test_a_session_that_is_gone_takes_its_tools_with_it(home, tmp_path, small_batches):
-    add_sessions(sessions_db(home), {"t": asks('{"b": true}', "only_here")})
-    made(home, tmp_path / "lake")
-    execute(sessions_db(home), "DELETE FROM history WHERE session_id = 't'", "DELETE FROM sessions WHERE session_id = 't'")
-    again = made(home, tmp_path / "lake")
-    assert again.copied == 12
-    assert again.table.sha256 == made(home, tmp_path / "other").table.sha256
-    assert {tool["function"]["name"] for session in sessions_in(tmp_path / "lake") for tool in session.tools} == {"f"}
-
-
 def test_a_tool_that_only_the_last_session_calls_is_every_ones(home, tmp_path, small_batches):
     add_sessions(sessions_db(home), {"t": asks('{"b": true}', "only_here")})
     made(home, tmp_path / "lake")
@@ -143,7 +117,7 @@ def test_a_last_table_that_is_damaged_or_another_is_not_copied_from(home, tmp_pa
 
 def test_a_run_whose_table_was_never_put_in_its_place_is_no_last_run(home, tmp_path):
     made(home, tmp_path / "lake")
-    execute(sessions_db(home), IN_SESSIONS["an item"])
+    execute(sessions_db(home), "UPDATE history SET msg_json = replace(msg_json, 'done', 'gone') WHERE session_id = 's3'")
     lost = ingest(open_source(home), KEY, RAW, Lake(str(tmp_path / "lake")))
     lost.table.file.unlink()
     again = made(home, tmp_path / "lake")

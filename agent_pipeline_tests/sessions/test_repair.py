@@ -48,12 +48,7 @@ def pairs(messages: list[Message]) -> list[tuple[str, str | None]]:
     return found + [(name, None) for name in expected.values()]
 
 
-@pytest.mark.parametrize("depth", [MAX_DEPTH + 1, 5_000, 100_000])
-def test_arguments_nested_too_deeply_are_invalid(depth):
-    damage: Counter[str] = Counter()
-    raw = '{"x":' + "[" * depth + "]" * depth + "}"
-    assert arguments_json(raw, damage) == raw
-    assert damage == {"invalid_arguments": 1}
+DEEP = ['{"x":' + "[" * depth + "]" * depth + "}" for depth in (MAX_DEPTH + 1, 5_000, 100_000)]
 
 
 # Arguments
@@ -72,7 +67,7 @@ def test_arguments_nested_too_deeply_are_invalid(depth):
         ('{"a": 1e999}', '{"a": 1e999}', {"invalid_arguments": 1}),
         ('{"a": Infinity}', '{"a": Infinity}', {"invalid_arguments": 1}),
         (r'{"a": "\ud83d"}', '{"a": "\ufffd"}', {"invalid_unicode": 1}),
-        ("1" * 5000, "1" * 5000, {"invalid_arguments": 1}),
+        *((raw, raw, {"invalid_arguments": 1}) for raw in ("1" * 5000, *DEEP)),
     ],
 )
 def test_arguments_become_the_json_of_one_object_or_are_counted(raw, expected, damage):
@@ -92,21 +87,27 @@ def test_arguments_that_are_well_keep_their_value_in_any_form(value):
 # Pairing
 
 
-def test_results_in_another_order_find_their_calls_by_id():
-    chat = fixed([user("a"), call("f", "1"), call("g", "2"), result("y", "2"), result("x", "1")])
-    assert pairs(chat.messages) == [("f", "x"), ("g", "y")]
-    assert not chat.damage
-
-
-def test_a_result_with_an_empty_id_answers_the_oldest_open_call():
-    chat = fixed([user("a"), call("f", ""), call("g", None), result("x", ""), result("y")])
-    assert pairs(chat.messages) == [("f", "x"), ("g", "y")]
-    assert chat.damage == {"empty_call_id": 4}
-
-
-def test_a_result_that_names_its_call_goes_before_one_that_names_none():
-    chat = fixed([user("a"), call("f", "1"), call("g", ""), result("y", ""), result("x", "1")])
-    assert pairs(chat.messages) == [("f", "x"), ("g", "y")]
+@pytest.mark.parametrize(
+    ("items", "found", "damage"),
+    [
+        ([call("f", "1"), call("g", "2"), result("y", "2"), result("x", "1")], [("f", "x"), ("g", "y")], {}),
+        ([call("f", ""), call("g", None), result("x", ""), result("y")], [("f", "x"), ("g", "y")], {"empty_call_id": 4}),
+        # A result that names its call goes before one that names none.
+        ([call("f", "1"), call("g", ""), result("y", ""), result("x", "1")], [("f", "x"), ("g", "y")], {"empty_call_id": 2}),
+        # No result answers a call of another turn, or one that comes after it.
+        (
+            [call("f", "1"), user("b"), call("f", "1"), result("second", "1")],
+            [("f", None), ("f", "second")],
+            {"reused_call_id": 1, "unanswered_call": 1},
+        ),
+        ([result("x", "1"), call("f", "1")], [("f", None)], {"orphan_output": 1, "unanswered_call": 1}),
+        ([call("f", "1"), result("x", "2")], [("f", "x")], {"mismatched_call_id": 1}),
+    ],
+)
+def test_a_result_answers_the_open_call_of_its_turn_that_it_names_else_the_oldest(items, found, damage):
+    chat = fixed([user("a"), *items])
+    assert pairs(chat.messages) == found
+    assert chat.damage == damage
 
 
 def test_a_made_up_id_is_never_one_that_another_call_has():
@@ -114,24 +115,6 @@ def test_a_made_up_id_is_never_one_that_another_call_has():
     ids = [each["id"] for each in chat.messages[1]["tool_calls"]]
     assert len(set(ids)) == 5
     assert chat.damage == {"reused_call_id": 1, "empty_call_id": 1, "unanswered_call": 5}
-
-
-def test_a_result_never_answers_a_call_of_another_turn():
-    chat = fixed([user("a"), call("f", "1"), user("b"), call("f", "1"), result("second", "1")])
-    assert pairs(chat.messages) == [("f", None), ("f", "second")]
-    assert chat.damage == {"reused_call_id": 1, "unanswered_call": 1}
-
-
-def test_a_result_before_its_call_is_an_orphan():
-    chat = fixed([user("a"), result("x", "1"), call("f", "1")])
-    assert pairs(chat.messages) == [("f", None)]
-    assert chat.damage == {"orphan_output": 1, "unanswered_call": 1}
-
-
-def test_a_result_that_names_another_call_is_counted_as_a_guess():
-    chat = fixed([user("a"), call("f", "1"), result("x", "2")])
-    assert pairs(chat.messages) == [("f", "x")]
-    assert chat.damage == {"mismatched_call_id": 1}
 
 
 def test_five_thousand_calls_in_one_turn_take_no_longer_than_they_should():

@@ -67,6 +67,17 @@ def must_survive(reader: type[FileSource], path: Path) -> int:
     return rows
 
 
+def survivors(reader: type[FileSource], whole: bytes, folder: Path, suffix: str) -> int:
+    """How many of `COUNT` damaged copies of a file can be read."""
+    read = 0
+    for seed in range(COUNT):
+        path = folder / f"damaged{suffix}"
+        path.write_bytes(damaged(whole, seed))
+        read += must_survive(reader, path) > 0
+        path.unlink()
+    return read
+
+
 def _cut(raw: bytes, chance: random.Random) -> bytes:
     return raw[: chance.randint(0, len(raw))]
 

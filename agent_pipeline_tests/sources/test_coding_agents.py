@@ -17,34 +17,21 @@ def claude(tmp_path: Path, *records: dict) -> tuple[ClaudeCodeSource, list[Sessi
     return source, read(source)
 
 
-def test_an_api_message_in_many_lines_is_one_message_with_parallel_calls(tmp_path: Path) -> None:
-    source, (main, _) = claude(tmp_path, *claude_lines())
+def test_the_lines_of_a_session_are_its_branch_with_the_last_line_and_its_side_chains(tmp_path: Path) -> None:
+    source, (main, side) = claude(tmp_path, *claude_lines())
+    assert (str(source.partitions()[0]), main.model_id) == ("garden/claude-code", "claude-x")
     assert [message["role"] for message in main.messages] == ["user", "assistant", "tool", "tool", "assistant"]
-    assert main.messages[1]["content"] == "I read."
+    assert main.messages[1]["content"] == "I read.", "three lines of one API message are one message, with parallel calls"
     assert [name for name, _ in tool_calls(main.messages)] == ["Read", "Read"]
     assert [message["tool_call_id"] for message in main.messages if message["role"] == "tool"] == ["t1", "t2"]
     assert main.reasoning == [{"message": 1, "text": "Read both."}]
-    assert (str(source.partitions()[0]), main.model_id) == ("garden/claude-code", "claude-x")
-
-
-def test_tokens_are_counted_once_a_message_and_not_of_branches_left_out(tmp_path: Path) -> None:
-    _, (main, side) = claude(tmp_path, *claude_lines())
-    assert main.usage == {"input_tokens": 10, "output_tokens": 4 + 6}
-    assert side.usage == {"input_tokens": 5, "output_tokens": 7}
-
-
-def test_the_branch_with_the_last_line_is_taken_and_the_rest_counted(tmp_path: Path) -> None:
-    source, (main, _) = claude(tmp_path, *claude_lines())
-    assert "I refuse." not in str(main.messages)
-    assert main.skipped == {"other_branch": 1, "line:system": 1}
+    assert main.usage == {"input_tokens": 10, "output_tokens": 4 + 6}, "once a message, and not of branches that were left"
+    assert "I refuse." not in str(main.messages) and main.skipped == {"other_branch": 1, "line:system": 1}
     assert any("1 messages of garden/claude-code are on conversation branches that were left" in note for note in source.notes)
     assert any("1 records of claude_code belong to no session" in note for note in source.notes), "the summary line"
-
-
-def test_a_side_chain_is_a_session_that_names_its_parent(tmp_path: Path) -> None:
-    _, (main, side) = claude(tmp_path, *claude_lines())
     assert (side.session_id, side.parent_session_id, main.parent_session_id) == ("cc-1:ag7", "cc-1", None)
     assert [message["content"] for message in side.messages] == ["Look deeper.", "Deep."]
+    assert side.usage == {"input_tokens": 5, "output_tokens": 7}
 
 
 def test_side_chains_without_an_agent_id_are_told_apart_by_their_first_line(tmp_path: Path) -> None:

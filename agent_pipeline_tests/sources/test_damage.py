@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agent_pipeline_tests.sources.damage import COUNT, damaged, must_survive
+from agent_pipeline_tests.sources.damage import COUNT, damaged, must_survive, survivors
 from agent_pipeline_tests.sources.samples import SAMPLES, put
 
 REAL = {
@@ -35,7 +35,4 @@ def test_damaged_real_files_are_read_or_refused_with_a_sentence(name: str, real_
     file, size = REAL[name]
     raw = (real_traces / file).read_bytes()
     raw = raw[:size] if size else raw
-    read = 0
-    for seed in range(COUNT):
-        read += must_survive(reader, put(tmp_path / str(seed), {Path(file).name: damaged(raw, seed)}))
-    assert read > 0, "the damage leaves nothing to read: the test says nothing"
+    assert survivors(reader, raw, tmp_path, Path(file).suffix) > 0, "the damage leaves nothing to read: the test says nothing"

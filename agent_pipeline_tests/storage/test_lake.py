@@ -96,27 +96,6 @@ def test_a_writer_that_fails_leaves_the_old_version_and_no_litter(local):
     assert files(Path(str(local.root))) == ["tables/rows/project=tau/agent=airline/part-0.parquet"]
 
 
-FULL = """
-import os, resource, signal, sys
-import pyarrow as pa
-from agent_pipeline.storage.lake import Lake
-from agent_pipeline.keys import PartitionKey
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, 1_000_000))
-schema = pa.schema([("value", pa.binary())])
-made = 0
-def batches():
-    global made
-    for _ in range(50):
-        made += 1
-        yield pa.RecordBatch.from_pydict({"value": [os.urandom(100_000)]}, schema=schema)
-try:
-    Lake(sys.argv[1]).stage("rows", PartitionKey("tau", "airline"), batches(), schema)
-except OSError as error:
-    print(error.errno, made)
-"""
-
-
 KILLED = """
 import os, sys
 import pyarrow as pa

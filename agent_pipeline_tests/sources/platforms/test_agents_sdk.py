@@ -134,12 +134,7 @@ def test_damaged_databases_are_read_or_refused_with_a_sentence(tmp_path, reader)
     agents = agents_db(tmp_path / "agents.db", items=(*HELLO, user("x"), says("y")))
     home = omniagents_home(tmp_path / "home", {f"s{number}": HELLO for number in range(20)}, context='{"task_id": 1}')
     whole = (agents if reader is OpenAIAgentsSource else sessions_db(home)).read_bytes()
-    read = 0
-    for seed in range(damage.COUNT):
-        path = tmp_path / f"{seed}.db"
-        path.write_bytes(damage.damaged(whole, seed))
-        read += damage.must_survive(reader, path) > 0
-    assert read > 0
+    assert damage.survivors(reader, whole, tmp_path, ".db") > 0
 
 
 def test_a_schema_that_is_no_text_is_a_sentence(tmp_path):

@@ -77,15 +77,8 @@ def test_the_order_of_the_records_does_not_matter(tmp_path, name):
 
 
 def test_damaged_exports_are_read_or_refused_with_a_sentence(tmp_path, export):
-    whole = export.read_bytes()
     (kind,) = [each for each in SOURCES if each.name == EXPORTS[export.name][0]]
-    read = 0
-    for seed in range(damage.COUNT):
-        path = tmp_path / f"{seed}{export.suffix}"
-        path.write_bytes(damage.damaged(whole, seed))
-        read += damage.must_survive(kind, path) > 0
-        path.unlink()
-    assert read > 0
+    assert damage.survivors(kind, export.read_bytes(), tmp_path, export.suffix) > 0
 
 
 # What models and tools leave unsaid
