@@ -13,9 +13,9 @@ from agent_pipeline.datasets.build import build_kto, build_sft
 from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.errors import DataError
 from agent_pipeline.export.serving import promote, served
+from agent_pipeline.governance.explain import explain
 from agent_pipeline.governance.lineage import model_lineage, session_lineage
 from agent_pipeline.judging.curation import Bounds
-from agent_pipeline.judging.explain import explain
 from agent_pipeline.judging.tables import curate_sessions
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.selection.tables import CORESET, read_coreset

@@ -23,7 +23,7 @@ from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.storage.lake import MANIFEST, Lake, LakeFile, read_manifest, sha256_file
 
 TABLE = "part-0.parquet"
-OWN, CHOSEN, REJECTED = "session", "chosen", "rejected"
+OWN, CHOSEN, REJECTED = OF_THE_SESSION = "session", "chosen", "rejected"
 TRAINED, MEASURED, COMPARED, FOLLOWS = "trained on", "measured on", "compared on", "made from"
 
 _MENTIONS = {
@@ -134,10 +134,9 @@ def session_lineage(lake: Lake, session_id: str) -> SessionLineage:
     splits: set[tuple[str, PartitionKey | None, str]] = set()
     for file in files:
         if file.kind == "tables" and file.name == TABLE:
-            for row in _rows_naming(lake, file, session_id):
-                lineage.rows.append(row)
-                if row.role in (OWN, CHOSEN, REJECTED):
-                    splits.add((file.asset, file.key, str(row.facts.get("split"))))
+            rows = list(rows_naming(lake, file, session_id))
+            lineage.rows += rows
+            splits |= {(file.asset, file.key, str(row.facts.get("split"))) for row in rows if row.role in OF_THE_SESSION}
     for file in files:
         split = file.path.name.partition(".")[0].partition("-")[0]
         if file.kind in ("jsonl", "huggingface") and (file.asset, file.key, split) in splits:
@@ -146,7 +145,8 @@ def session_lineage(lake: Lake, session_id: str) -> SessionLineage:
     return lineage
 
 
-def _rows_naming(lake: Lake, file: LakeFile, session_id: str) -> Iterator[TableRow]:
+def rows_naming(lake: Lake, file: LakeFile, session_id: str) -> Iterator[TableRow]:
+    """The rows of a table that name a session, or its alias."""
     table = lake.open(file.asset, file.key)
     schema = table.schema_arrow
     is_index = "chosen" in schema.names and pa.types.is_boolean(schema.field("chosen").type)

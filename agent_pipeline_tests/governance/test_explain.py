@@ -3,9 +3,9 @@
 import pytest
 
 from agent_pipeline.errors import DataError
+from agent_pipeline.governance.explain import explain
 from agent_pipeline.judging import Panel, Policy, parse_measures
 from agent_pipeline.judging.curation import Bounds
-from agent_pipeline.judging.explain import explain
 from agent_pipeline.judging.labels import Label, Labels
 from agent_pipeline.judging.tables import curate_sessions, judge_sessions
 from agent_pipeline.keys import PartitionKey

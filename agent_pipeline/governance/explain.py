@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from agent_pipeline.errors import DataError
+from agent_pipeline.governance.lineage import OF_THE_SESSION, rows_naming
 from agent_pipeline.judging.turns import true_facts
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.tables import CURATED, JUDGED, SESSIONS, stored_batches, to_rows
@@ -16,15 +17,8 @@ from agent_pipeline.storage.lake import Lake
 _STAGES = {"sessions": SESSIONS, "judged_sessions": JUDGED, "curated_sessions": CURATED}
 """The tables that every session goes through."""
 
-_DATASETS = {
-    "sft_dataset": ("session_id",),
-    "preference_dataset": ("session_id", "rejected_session_id"),
-    "kto_dataset": ("session_id",),
-    "sharegpt_dataset": ("session_id",),
-    "sft_coreset": ("session_id",),
-    "replay_buffer": ("session_id",),
-}
-"""The tables of rows, and their columns that name sessions."""
+_OF_ROWS = ("_dataset", "_coreset", "_buffer")
+"""How the names of the tables of rows end."""
 
 
 def explain(lake: Lake, session_id: str, key: PartitionKey | None = None) -> list[str]:
@@ -63,7 +57,9 @@ def _in_partition(lake: Lake, key: PartitionKey, session_id: str) -> Iterator[st
         other = curated["duplicate_of"] or curated["continued_by"]
         yield f"use        {curated['use']}" + (f": {why}" if why else "") + (f", {other}" if other else "")
         yield f"measures   missed: {', '.join(curated['missed_measures']) or 'none'}"
-    yield f"rows       {_counts({asset: _rows_naming(lake, asset, key, session_id) for asset in _DATASETS})}"
+    datasets = (file for file in lake.files() if file.kind == "tables" and file.key == key and file.asset.endswith(_OF_ROWS))
+    found = Counter(row.asset for file in datasets for row in rows_naming(lake, file, session_id) if row.role in OF_THE_SESSION)
+    yield f"rows       {_counts(found)}"
 
 
 def _row(lake: Lake, asset: str, key: PartitionKey, session_id: str, schema: pa.Schema) -> dict[str, Any] | None:
@@ -72,15 +68,6 @@ def _row(lake: Lake, asset: str, key: PartitionKey, session_id: str, schema: pa.
         return None
     matching = (batch.filter(pc.equal(batch["session_id"], session_id)) for batch in stored_batches(lake.open(asset, key, schema)))
     return next(to_rows(matching), None)
-
-
-def _rows_naming(lake: Lake, asset: str, key: PartitionKey, session_id: str) -> int:
-    if not lake.has(asset, key):
-        return 0
-    file = lake.open(asset, key)
-    columns = [name for name in _DATASETS[asset] if name in file.schema_arrow.names]
-    table = file.read(columns)
-    return sum(pc.sum(pc.equal(table[name], session_id), min_count=0).as_py() for name in columns)
 
 
 def _counts(counts: dict[str, int]) -> str:
