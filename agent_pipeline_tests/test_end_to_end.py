@@ -64,9 +64,10 @@ def test_one_command_takes_an_agents_sessions_to_a_verified_gguf_model(shell: Sh
     for name, file in exported.manifest["files"].items():
         assert sha256_file(exported.path / name) == file["sha256"]
     assert exported.manifest["report"]["template"]["f16"]["texts"] == 8
-    modelfile = (shell.lake.latest("ollama_model", KEY).path / "Modelfile").read_text(encoding="utf-8")
-    assert f"FROM {exported.path}/model-q8_0.gguf" in modelfile
-    assert "No ollama is on PATH" in output
+    folder = exported.path.parents[4] / "serving"
+    served = f"shop/support/model-q8_0-{exported.path.name}.gguf"
+    assert f"FROM ./{Path(served).name}" in (folder / "shop" / "support" / "Modelfile").read_text(encoding="utf-8")
+    assert str(folder / served) in (folder / "llama-server.ini").read_text(encoding="utf-8") and (folder / served).is_file()
     episodes = shell.lake.latest("episodes", KEY)
     assert episodes.manifest["report"]["players"].keys() == {"model", "base", "recorded"}
     assert len((episodes.path / "episodes.jsonl").read_text(encoding="utf-8").splitlines()) == 3 * episodes.manifest["report"]["tasks"]
@@ -127,7 +128,7 @@ def test_a_session_is_followed_to_the_model_that_learnt_from_it_and_forgotten_ev
     learnt = exported.manifest["made_from"]["adapter_made_from"]["sessions"][0]
     measured = shell.lake.latest("evaluation", KEY).manifest["made_from"]["sessions"][0]
     code, output = shell.run("lineage", "session", learnt)
-    assert code == 0 and all(f"{asset} " in output for asset in ("sft_adapter", "evaluation", "gguf_export", "ollama_model")), output
+    assert code == 0 and all(f"{asset} " in output for asset in ("sft_adapter", "evaluation", "gguf_export", "serving")), output
     code, output = shell.run("lineage", "model", str(exported.path / "model-q8_0.gguf"))
     assert code == 0 and "made from" in output and learnt in output and "the lake has the same rows" in output, output
     assert {"sft_dataset", "sft_coreset"} <= set(shell.lake.latest("sft_adapter", KEY).manifest["tables"])
@@ -135,6 +136,6 @@ def test_a_session_is_followed_to_the_model_that_learnt_from_it_and_forgotten_ev
         code, output = shell.run("forget", gone, "--yes", "--force")  # the run that was killed above is in Dagster's record still
         assert code == 0 and "kept out of all partitions" in output, output
     assert scan(shell.lake, [learnt, measured]) == {}
-    assert all(shell.lake.latest(asset, KEY) for asset in ("sft_adapter", "evaluation", "gguf_export", "ollama_model"))
+    assert all(shell.lake.latest(asset, KEY) for asset in ("sft_adapter", "evaluation", "gguf_export", "serving"))
     code, output = shell.run("lineage", "model", exported.identity)
     assert code == 0 and "1 forgotten since" in output, output

@@ -1,6 +1,7 @@
 """The commands that choose what is served: promote, hold, rollback, champions; and report, what to look at before."""
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +12,8 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from agent_pipeline.cli.report import latest
+from agent_pipeline.config.assets import ServingConfig
+from agent_pipeline.config.resolution import resolve
 from agent_pipeline.config.settings import load_settings
 from agent_pipeline.errors import DataError
 from agent_pipeline.evaluation.page import PAGE
@@ -35,7 +38,7 @@ def promote(
     why: WHY = "",
 ) -> None:
     """Make an export the partition's champion: the model that is served until another is promoted."""
-    _print_champion(partition, serving.promote(load_settings().open_lake(), parse_key(partition), identity, why))
+    _print_champion(partition, lambda lake, key: serving.promote(lake, key, identity, why))
 
 
 def rollback(
@@ -44,7 +47,7 @@ def rollback(
     why: WHY = "",
 ) -> None:
     """Make an earlier champion the champion again."""
-    _print_champion(partition, serving.rollback(load_settings().open_lake(), parse_key(partition), to, why))
+    _print_champion(partition, lambda lake, key: serving.rollback(lake, key, to, why))
 
 
 def hold(
@@ -115,14 +118,15 @@ def _print_history(lake: Lake, key: PartitionKey) -> None:
         console.print(Markdown(page(last.decision, last.test, "champion" if last.champion else "base")))
 
 
-def _print_champion(partition: str, entry: Entry) -> None:
+def _print_champion(partition: str, move: Callable[[Lake, PartitionKey], Entry]) -> None:
+    """Move the champion, and serve the new one at once."""
+    settings, key = load_settings(), parse_key(partition)
+    lake = settings.open_lake()
+    entry = move(lake, key)
     instead = f", instead of {_short(entry.against)}" if entry.against and entry.moved == "champion" else ""
-    console.print(
-        f"{_short(entry.champion)} is the champion of {partition}{instead}. To serve it now: "
-        f"agent-pipeline materialize {partition} --select ollama_model",
-        soft_wrap=True,
-        highlight=False,
-    )
+    said = serving.serve_champion(lake, key, **resolve(settings, ServingConfig, key).options.model_dump())
+    for line in (f"{_short(entry.champion)} is the champion of {partition}{instead}.", *said):
+        console.print(escape(line), soft_wrap=True, highlight=False)
 
 
 def _short(identity: str | None) -> str:

@@ -74,6 +74,7 @@ def _player(model: str, key: PartitionKey, temperature: float, max_new_tokens: i
     from agent_pipeline.compute.playing import gguf_player, memory_player
     from agent_pipeline.config.settings import load_settings
     from agent_pipeline.evaluation.players import endpoint_player
+    from agent_pipeline.export.serving_folder import served_gguf
     from agent_pipeline.judging.client import Endpoint
     from agent_pipeline.training.base_model import resolve_base_model
 
@@ -84,7 +85,7 @@ def _player(model: str, key: PartitionKey, temperature: float, max_new_tokens: i
         parameters = {"temperature": temperature, "max_tokens": max_new_tokens}
         return endpoint_player(Endpoint(url, name, os.environ.get(settings.judge.api_key_variable, ""), parameters))
     if model == "gguf" or model.endswith(".gguf"):
-        path = lake.latest("gguf_export", key).path / "model-q8_0.gguf" if model == "gguf" else Path(model)
+        path = served_gguf(lake.latest("gguf_export", key)) if model == "gguf" else Path(model)
         if not path.is_file():
             raise SettingsError(f"There is no GGUF file {path}: export one (gguf_export), or name another.")
         return stack.enter_context(gguf_player(path, max_new_tokens, 2048, temperature))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from agent_pipeline.governance.forgetting import Forgotten
     from agent_pipeline.governance.lineage import ModelLineage, ModelUse, SessionLineage
 
-MODEL_ASSETS = (*map(adapter_of, STEPS), "evaluation", "gguf_export", "ollama_model", "episodes")
+MODEL_ASSETS = (*map(adapter_of, STEPS), "evaluation", "gguf_export", "serving", "episodes")
 
 
 def count_values(lake: Lake, asset: str, column: str, key: PartitionKey) -> Counter[str]:

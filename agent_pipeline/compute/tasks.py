@@ -5,6 +5,7 @@ A task reads its rows from the lake, a batch at a time. Its parameters and its r
 
 import json
 import shutil
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +154,7 @@ def export(params: Params, progress: Progress = silent) -> Result:
     from agent_pipeline.evaluation.heldout import heldout_rows
     from agent_pipeline.export.converter import find_converter
     from agent_pipeline.export.gguf_export import export as export_gguf
+    from agent_pipeline.export.serving_folder import base_folder
 
     adapter, evaluation = find_artifact(params, params["adapter"]), find_artifact(params, params["evaluation"])
     if evaluation.manifest["made_from"]["adapter"] != adapter.identity:
@@ -170,6 +172,9 @@ def export(params: Params, progress: Progress = silent) -> Result:
         "converter_sha256": sha256_file(find_converter(params["llama_cpp"] or None)),
         "compared": rows_made_from(compared),
     }
+    measured = list(islice(dataset_rows(*asked_lake(params)), config["imatrix_rows"]))
+    if measured:
+        made_from["measured"] = rows_made_from(measured)
 
     def make(folder: Path) -> dict[str, Any]:
         return export_gguf(
@@ -183,6 +188,9 @@ def export(params: Params, progress: Progress = silent) -> Result:
             longest_row=adapter.manifest["report"]["longest_row_tokens"],
             name=f"{params['partition']} {adapter.identity[:16]}",
             llama_cpp_path=params["llama_cpp"] or None,
+            least_kept=config["least_kept"],
+            measured=measured,
+            bases=base_folder(asked_lake(params)[0]),
         )
 
     return build(export, params, "gguf_export", made_from, make, [adapter])
@@ -195,6 +203,7 @@ def episodes(params: Params, progress: Progress = silent) -> Result:
     from agent_pipeline.compute.playing import gguf_player, memory_player, play_all, tasks_to_play, world_source
     from agent_pipeline.evaluation.episode_report import write
     from agent_pipeline.evaluation.heldout import heldout_rows, recorded_sessions
+    from agent_pipeline.export.serving_folder import served_gguf
 
     lake, key = asked_lake(params)
     rows, adapter = heldout_rows(lake, key, params.get("held_out", "test")), find_artifact(params, params["adapter"])
@@ -224,7 +233,7 @@ def episodes(params: Params, progress: Progress = silent) -> Result:
             players = {"model": memory_player(base, adapter.path, adapter.path, *limits), **others}
             report, played = play_all(world, tasks, players, recorded, *rounds, progress=progress)
         else:
-            with gguf_player(exported.path / f"model-{config['gguf']}.gguf", *limits, config["temperature"]) as model:
+            with gguf_player(served_gguf(exported), *limits, config["temperature"]) as model:
                 report, played = play_all(world, tasks, {"model": model, **others}, recorded, *rounds, progress=progress)
         write(folder, report, played)
         return report

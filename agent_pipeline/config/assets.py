@@ -21,7 +21,6 @@ from agent_pipeline.sessions.damage import DEFAULT_POLICY, KINDS
 from agent_pipeline.training.config import AdapterTraining, DpoTraining, KtoTraining
 
 EMBEDDED_BASE_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
-OWN_NAME = "project-agent"
 
 
 class SessionsConfig(Options):
@@ -162,8 +161,14 @@ class GgufConfig(Options):
     """What is exported, and how much of it is checked."""
 
     outtypes: list[str] = Field(
-        default=["f16", "q8_0"], description="GGUF types to write: f32, f16, bf16, q8_0. f16 is the one that must agree."
+        default=["f16", "q8_0", "lora"],
+        description="GGUF types to write: f32, f16, bf16, q8_0; q6_k, q5_k_m, q4_k_m (these need a build of llama.cpp); lora is the "
+        "adapter alone, for llama.cpp's server. f16 is the one that must agree; the smallest whole model that passes is served.",
     )
+    least_kept: float = Field(
+        default=0.9, ge=0, le=1, description="A type that keeps fewer of the merged model's decisions, or of its calls, is not served."
+    )
+    imatrix_rows: int = Field(default=0, ge=0, description="Training rows of which an importance matrix for the k-quants is made; 0: none.")
     max_conversations: int = Field(
         default=64, ge=1, description="Held-out conversations whose tokens and answers are compared, chosen by hash if there are more."
     )
@@ -207,17 +212,18 @@ class ChampionConfig(Options):
         return PromotionPolicy(**{name: getattr(self, name) for name in PromotionPolicy.__struct_fields__})
 
 
-class OllamaConfig(Options):
-    """The model's name in Ollama."""
+class ServingConfig(Options):
+    """Who is told of the champion, beside the folder that servers read."""
 
-    name: str = Field(default=OWN_NAME, description=f"The model's name in Ollama; {OWN_NAME} stands for the partition's own two.")
+    server: str = Field(default="", description="URL of a running llama-server, which is asked to read its preset again; empty: none.")
+    ollama: bool = Field(default=False, description="Create the champion in Ollama, where there is an `ollama` command.")
+    name: str = Field(default="", description="The model's name in Ollama; empty: project-agent.")
 
 
 class EpisodesConfig(Options):
     """Who plays, what, and how long."""
 
     model: Literal["gguf", "adapter"] = Field(default="gguf", description="gguf: the exported file; adapter: the adapter in memory.")
-    gguf: str = Field(default="q8_0", description="Which of the exported GGUF types plays.")
     max_tasks: int = Field(default=80, ge=1, description="Held-out tasks to play; chosen by hash if there are more.")
     fresh_tasks: int = Field(default=0, ge=0, description="Tasks of a fresh seed, which are in no session, to play beside them.")
     fresh_seed: int = Field(default=1001, description="The seed of those.")
@@ -266,7 +272,7 @@ ASSETS: dict[str, type[Options]] = {
     "evaluation": EvaluationConfig,
     "gguf_export": GgufConfig,
     "champion": ChampionConfig,
-    "ollama_model": OllamaConfig,
+    "serving": ServingConfig,
     "episodes": EpisodesConfig,
     "method_comparison": ComparisonConfig,
 }

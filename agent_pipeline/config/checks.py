@@ -7,16 +7,15 @@ from typing import Any
 from agent_pipeline.config.assets import (
     CoresetConfig,
     CurationConfig,
-    EpisodesConfig,
     GgufConfig,
     SessionsConfig,
     SftConfig,
 )
 from agent_pipeline.config.resolution import resolve
 from agent_pipeline.config.settings import Settings
-from agent_pipeline.errors import PipelineError, SettingsError
+from agent_pipeline.errors import PipelineError
 from agent_pipeline.evaluation.worlds import load_world
-from agent_pipeline.export.converter import check_outtypes
+from agent_pipeline.export.quantizer import check_outtypes
 from agent_pipeline.ingestion.reading import task_expression
 from agent_pipeline.judging import parse_measures
 from agent_pipeline.judging.leaks import leak_patterns
@@ -67,16 +66,10 @@ def _judge(settings: Settings, key: PartitionKey | None) -> None:
 
 
 def _world(settings: Settings, key: PartitionKey | None) -> None:
-    """An agent's world can be imported, and what plays in it is exported."""
+    """An agent's world can be imported."""
     agent = settings.agents.get(str(key))
-    if agent is None or not agent.world:
-        return
-    load_world(agent.world)
-    player, exported = resolve(settings, EpisodesConfig, key).options, resolve(settings, GgufConfig, key).options
-    if player.model == "gguf" and player.gguf not in exported.outtypes:
-        raise SettingsError(
-            f"episodes.gguf is {player.gguf!r}, which is not exported: choose one of gguf_export.outtypes ({', '.join(exported.outtypes)})."
-        )
+    if agent and agent.world:
+        load_world(agent.world)
 
 
 def unknown_agents(settings: Settings, partitions: Iterable[PartitionKey]) -> list[str]:

@@ -2,7 +2,8 @@
 
 import dagster as dg
 
-from agent_pipeline.config.assets import ChampionConfig
+from agent_pipeline.config.assets import ChampionConfig, ServingConfig
+from agent_pipeline.config.resolution import resolve
 from agent_pipeline.defs.failures import user_errors
 from agent_pipeline.defs.metadata import numbers
 from agent_pipeline.defs.partitions import AGENTS, agent_key
@@ -18,6 +19,7 @@ from agent_pipeline.export.evidence import write_decision
 from agent_pipeline.export.ledger import EXPORT
 from agent_pipeline.keys import parse_key
 from agent_pipeline.storage.lake import Artifact
+from agent_pipeline.storage.pointers import Entry
 
 CHECK = "candidate_is_not_rejected"
 
@@ -98,7 +100,7 @@ def promote_export(context: dg.OpExecutionContext, workspace: dg.ResourceParam[W
     with user_errors():
         given = context.op_config
         entry = serving.promote(workspace.open_lake(), parse_key(context.partition_key), given["identity"], given["why"])
-        context.log.info(f"{entry.champion} is the champion of {context.partition_key}; the next run of ollama_model serves it")
+        _serve(context, workspace, entry)
 
 
 @dg.op(
@@ -112,7 +114,16 @@ def roll_back(context: dg.OpExecutionContext, workspace: dg.ResourceParam[Worksp
     with user_errors():
         given = context.op_config
         entry = serving.rollback(workspace.open_lake(), parse_key(context.partition_key), given["to"] or None, given["why"])
-        context.log.info(f"{entry.champion} is the champion of {context.partition_key}; the next run of ollama_model serves it")
+        _serve(context, workspace, entry)
+
+
+def _serve(context: dg.OpExecutionContext, workspace: Workspace, entry: Entry) -> None:
+    key = parse_key(context.partition_key)
+    context.log.info(f"{entry.champion} is the champion of {key}")
+    for line in serving.serve_champion(
+        workspace.open_lake(), key, **resolve(workspace.settings(), ServingConfig, key).options.model_dump()
+    ):
+        context.log.info(line)
 
 
 @dg.job(partitions_def=AGENTS, description="A person makes an export of one agent its champion.")

@@ -1,19 +1,18 @@
-"""Assets of the stage `exports`: the adapter as GGUF files that were checked, and as a model of Ollama's."""
+"""Assets of the stage `exports`: the adapter as GGUF files that were checked, and the champion in the folder that servers read."""
 
 from collections.abc import Iterator
 from typing import Any
 
 import dagster as dg
 
-from agent_pipeline.config.assets import OWN_NAME, GgufConfig, OllamaConfig
+from agent_pipeline.config.assets import GgufConfig, ServingConfig
 from agent_pipeline.defs.failures import user_errors
 from agent_pipeline.defs.partitions import agent_key
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.run_config import in_force
 from agent_pipeline.defs.specs import ADAPTERS, ARTIFACTS, asset_options, own_check, version
 from agent_pipeline.defs.worker_client import built, run_worker
-from agent_pipeline.export.ollama import model_name
-from agent_pipeline.export.serving import register
+from agent_pipeline.export.serving import serve
 from agent_pipeline.storage.lake import Artifact
 
 CHECK = "exported_model_is_the_trained_model"
@@ -59,42 +58,53 @@ def gguf_export(
 
 
 def parity_table(report: dict[str, Any]) -> dg.MetadataValue:
-    """A line a GGUF type: its size, and how many of its greedy answers are the merged model's."""
-    lines = ["| type | MB | texts and tokens as trained | greedy answers exact |", "|---|---:|---|---|"]
+    """A line a GGUF type: its size, and how many of its tokens, greedy answers, decisions and calls are the merged model's."""
+    lines = [
+        "| type | MB | texts and tokens as trained | greedy answers exact | decisions | calls | served |",
+        "|---|---:|---|---|---|---|---|",
+    ]
     for kind, answers in report["answers"].items():
-        size = report["files"][f"model-{kind}.gguf"] / 1e6
-        checked = f"{report['template'][kind]['texts']} texts, {report['template'][kind]['tokens']:,} tokens"
-        lines.append(f"| {kind} | {size:.0f} | {checked} | {answers['exact']} of {answers['prompts']} |")
+        size, kept = report["files"].get(f"model-{kind}.gguf"), report["gate"][kind]
+        cells = [
+            kind,
+            f"{size / 1e6:.0f}" if size else "",
+            f"{report['template'][kind]['texts']} texts, {report['template'][kind]['tokens']:,} tokens",
+            f"{answers['exact']} of {answers['prompts']}",
+            f"{kept['decisions']} of {kept['turns']}",
+            f"{kept['calls']} of {kept['call_turns']}",
+        ]
+        lines.append(f"| {' | '.join(cells)} | {report['failed'].get(kind, 'may be')} |")
+    lines += [f"| {kind} | | | | | | {why} |" for kind, why in report["failed"].items() if kind not in report["answers"]]
     return dg.MetadataValue.md("\n".join(lines))
 
 
-@dg.asset(**asset_options("exports", {"llama", "file"}, ARTIFACTS, options=OllamaConfig), deps=["champion"])
-def ollama_model(context: dg.AssetExecutionContext, gguf_export: Artifact, workspace: dg.ResourceParam[Workspace]) -> dg.MaterializeResult:
-    """A Modelfile for the model that is served, and that model in Ollama where there is an `ollama` command.
+@dg.asset(**asset_options("exports", {"llama", "file"}, ARTIFACTS, options=ServingConfig), deps=["champion", *ADAPTERS])
+def serving(context: dg.AssetExecutionContext, gguf_export: Artifact, workspace: dg.ResourceParam[Workspace]) -> dg.MaterializeResult:
+    """The champion in the folder that servers read: llama.cpp's server (a preset with every partition), vLLM (adapters) and Ollama (a
+    Modelfile).
 
     The champion is served (`agent-pipeline promote`). Where none was ever set, the first export is served and stays: a newer one
-    replaces it only by being promoted. A model whose episodes speak against it is not registered."""
+    replaces it only by being promoted. A model whose episodes speak against it is not served."""
     with user_errors():
-        config = in_force(context, workspace, OllamaConfig)
+        config = in_force(context, workspace, ServingConfig)
         key = agent_key(context)
-        name = model_name(*key) if config.name == OWN_NAME else config.name
-        registration = register(workspace.open_lake(), key, gguf_export, name)
-        export, against, text = registration.served.export, registration.against, registration.ollama.text
+        serves = serve(workspace.open_lake(), key, **config.model_dump(), latest=gguf_export)
+        export = serves.served.export
         if export.identity != gguf_export.identity:
             context.log.info(
-                f"{name} stays {export.identity[:16]} ({registration.served.because}); the latest export is {gguf_export.identity[:16]}: "
+                f"{key} stays {export.identity[:16]} ({serves.served.because}); the latest export is {gguf_export.identity[:16]}: "
                 f"`agent-pipeline promote {key}` serves it"
             )
-        (context.log.error if against else context.log.info)(text)
+        for line in serves.said:
+            (context.log.error if serves.against else context.log.info)(line)
         return dg.MaterializeResult(
-            value=registration.artifact,
-            data_version=version(registration.artifact.identity),
+            value=serves.artifact,
+            data_version=version(serves.artifact.identity),
             metadata={
-                "name": name,
                 "serves": export.identity,
-                "because": registration.served.because,
-                "registered": registration.ollama.created,
-                "ollama": text,
-                "modelfile": dg.MetadataValue.md(f"```\n{(export.path / 'Modelfile').read_text(encoding='utf-8')}\n```"),
+                "because": serves.served.because,
+                "served": not serves.against,
+                "folder": dg.MetadataValue.path(str(serves.folder)),
+                "said": "\n".join(serves.said),
             },
         )

@@ -1,20 +1,25 @@
-"""Hugging Face directory → GGUF, by llama.cpp's own `convert_hf_to_gguf.py` in a process of its own.
+"""Hugging Face directory → GGUF, by llama.cpp's own `convert_hf_to_gguf.py`, and LoRA adapter → GGUF by its classes.
 
 The script is another project's code and wants its own version of the `gguf` package, so it is neither copied into this project nor
-imported: it is found on disk and run with its own folder first on the path. https://github.com/ggml-org/llama.cpp
+imported: it is found on disk and run in a process of its own, with its folder first on the path. https://github.com/ggml-org/llama.cpp
 """
 
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from agent_pipeline.errors import ExportError
 
 SCRIPT = "convert_hf_to_gguf.py"
 OUTTYPES = ("f32", "f16", "bf16", "q8_0")
-"""The precisions that the converter itself writes; k-quants and i-quants need a quantizer afterwards."""
+"""The precisions that the converter itself writes; `quantizer.K_QUANTS` are made of these."""
+
+LORA = "lora"
+"""The adapter alone, for llama.cpp's server over a base that many adapters share."""
+
+OUT = "<out>"
+"""Stands in a command for the file to write."""
 
 USUAL_PLACES = ("~/llama.cpp", "~/src/llama.cpp", "~/git/llama.cpp", "./llama.cpp", "/opt/llama.cpp", "/usr/local/llama.cpp")
 
@@ -49,12 +54,6 @@ def find_converter(explicit: str | os.PathLike | None = None) -> Path:
     )
 
 
-def check_outtypes(outtypes: Sequence[str]) -> None:
-    """Raises ExportError where one of the types is none that the converter writes, or there is none."""
-    if not outtypes or any(kind not in OUTTYPES for kind in outtypes):
-        raise ExportError(f"The GGUF types to export are {list(outtypes)}: give one or more of {', '.join(OUTTYPES)}.")
-
-
 def environment(script: Path) -> dict[str, str]:
     """The subprocess's environment: the script's own `gguf` wins over any in site-packages; nothing is fetched from the network."""
     folder = script.parent
@@ -77,20 +76,45 @@ def convert(model_dir: Path, out_file: Path, outtype: str = "f16", llama_cpp_pat
     `name` is the model's name inside the file (`general.name`); without one the converter takes the folder's.
 
     Raises:
-        ExportError: unknown outtype, no converter, or the converter failed (with its last line).
+        ExportError: no converter, or the converter failed (with its last line).
     """
-    check_outtypes([outtype])
     script = find_converter(llama_cpp_path)
     if not (model_dir / "config.json").is_file():
         raise ExportError(f"{model_dir} holds no config.json, so it is no model that can be converted to GGUF: merge the adapter first.")
+    named = ["--model-name", name] if name else []
+    command = [sys.executable, str(script), str(model_dir), "--outfile", OUT, "--outtype", outtype, *named]
+    return run_tool(
+        command, out_file, f"Converting {model_dir} to GGUF ({outtype})", environment(script), f"check that {script} supports it"
+    )
+
+
+def convert_lora(base_dir: Path, adapter_dir: Path, out_file: Path, llama_cpp_path: str | os.PathLike | None = None) -> Path:
+    """Converts a LoRA adapter (PEFT's directory) of the model in `base_dir` to the GGUF `out_file`, in f16.
+
+    Raises:
+        ExportError: no converter, or the adapter is more than a plain LoRA.
+    """
+    script = find_converter(llama_cpp_path)
+    # -P: the folder of a script is not first on its path, where our modules could hide others.
+    command = [sys.executable, "-P", str(Path(__file__).with_name("lora_to_gguf.py")), str(base_dir), str(adapter_dir), OUT]
+    return run_tool(
+        command, out_file, f"Converting the adapter {adapter_dir} to GGUF", environment(script), f"leave {LORA} out of outtypes"
+    )
+
+
+def run_tool(command: list[str], out_file: Path, what: str, env: dict[str, str], otherwise: str) -> Path:
+    """Runs one of llama.cpp's tools, which is to write `OUT`; the file appears complete or not at all.
+
+    Raises:
+        ExportError: it failed; says `what`, its last line, and what to do `otherwise`.
+    """
     out_file.parent.mkdir(parents=True, exist_ok=True)
     # The suffix stays .gguf: the converter puts a name of its own choosing beside any other.
     unfinished = out_file.with_name(f".{out_file.stem}.unfinished.gguf")
-    command = [sys.executable, str(script), str(model_dir), "--outfile", str(unfinished), "--outtype", outtype]
     try:
         done = subprocess.run(
-            [*command, *(["--model-name", name] if name else [])],
-            env=environment(script),
+            [str(unfinished) if part == OUT else part for part in command],
+            env=env,
             capture_output=True,
             text=True,
             encoding="utf-8",
@@ -99,10 +123,8 @@ def convert(model_dir: Path, out_file: Path, outtype: str = "f16", llama_cpp_pat
             check=False,
         )
         if done.returncode != 0 or not unfinished.is_file():
-            raise ExportError(
-                f"Converting {model_dir} to GGUF ({outtype}) failed with exit code {done.returncode}, the converter's last line being "
-                f"'{last_line(done.stderr) or last_line(done.stdout) or 'nothing'}': check that {script} supports this model."
-            )
+            said = (last_line(done.stderr) or last_line(done.stdout) or "nothing").rstrip(".")
+            raise ExportError(f"{what} failed with exit code {done.returncode}, the last line being '{said}': {otherwise}.")
         unfinished.replace(out_file)
     finally:
         unfinished.unlink(missing_ok=True)

@@ -1,6 +1,7 @@
 """The whole export: adapter → merged model → GGUF files → proof → Modelfile, all in one directory.
 
 model-f16.gguf, model-q8_0.gguf   the model
+adapter.gguf                      the adapter alone, for a base that many share
 parity.json                       the report, below
 Modelfile                         for `ollama create`
 """
@@ -12,17 +13,24 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from filelock import FileLock
 
+from agent_pipeline.errors import ExportError
 from agent_pipeline.export import parity
-from agent_pipeline.export.converter import check_outtypes, convert, find_converter
+from agent_pipeline.export.converter import LORA, OUTTYPES, convert, convert_lora, find_converter
+from agent_pipeline.export.gate import gate, merged_answers, read, server_answers
+from agent_pipeline.export.imatrix import write_imatrix
 from agent_pipeline.export.llama import LlamaCpp
 from agent_pipeline.export.merge import merge_adapter
 from agent_pipeline.export.modelfile import context_size, modelfile
 from agent_pipeline.export.ollama import library_template
+from agent_pipeline.export.quantizer import K_QUANTS, check_outtypes, find_quantizer, quantize
 from agent_pipeline.progress import Progress, silent
+from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.training.base_model import BaseModel
 from agent_pipeline.training.config import EXACT
 from agent_pipeline.training.families import family_of
+from agent_pipeline.training.literals import token_ids
 from agent_pipeline.training.loading import load_model, read_tokenizer
 from agent_pipeline.training.rendering import render
 from agent_pipeline.training.templates import probe
@@ -32,6 +40,16 @@ EXACT_TYPES = ("f32", "f16")
 
 LOGIT_PROMPTS = 4
 """Prompts on which logits are compared; greedy answers are compared on all."""
+
+LEAST_KEPT = 0.9
+ADAPTER = "adapter.gguf"
+
+
+class Over(msgspec.Struct):
+    """An adapter as GGUF, and the GGUF of its base."""
+
+    base: Path
+    adapter: Path
 
 
 def export(
@@ -46,14 +64,19 @@ def export(
     longest_row: int = 0,
     name: str = "",
     llama_cpp_path: str | None = None,
+    least_kept: float = LEAST_KEPT,
+    measured: Sequence[dict[str, Any]] = (),
+    bases: Path | None = None,
 ) -> dict[str, Any]:
     """Exports an adapter and proves that what was exported is what was trained; `out_dir` is complete when this returns.
 
     `conversations`: held-out `{"messages", "tools"}`; `longest_row`: tokens of the longest training row, for `num_ctx`; `name`: the
-    model's name inside the GGUF.
+    model's name inside the GGUF; `measured`: training rows of an importance matrix for k-quants; `bases`: where the base's GGUF is kept,
+    which adapters share.
 
-    Returns the report (`parity.json`): `ok` is False where an f16 or f32 file gives fewer than `parity.GREEDY_THRESHOLD` of the merged
-    model's greedy answers (exactly, or up to a near-tie); the caller decides what that means.
+    Returns the report (`parity.json`). `failed` says by type what is not to be served, and why: fewer than `least_kept` of the merged
+    model's decisions or of its calls. `ok` is False where nothing is left, or where an f16 or f32 file gives fewer than
+    `parity.GREEDY_THRESHOLD` of the merged model's greedy answers (exactly, or up to a near-tie); the caller decides what that means.
 
     Raises:
         ExportError, ModelError, DataError: a step fails, logits disagree, or template or tokens differ.
@@ -63,10 +86,31 @@ def export(
     progress(0, 2 + 2 * len(outtypes), "export: merging the adapter")
     merged = BaseModel(base.name, out_dir / "merged", base.revision, base.trust_remote_code)
     logits = merge_adapter(base, adapter_dir, merged.path, [prompt.ids for prompt in asked[:LOGIT_PROMPTS]])
+    over: Over | str = ""
+    if LORA in outtypes:
+        try:
+            adapter = convert_lora(base.path, adapter_dir, out_dir / ADAPTER, llama_cpp_path)
+            over = Over(base_gguf(base, bases or out_dir.parent, llama_cpp_path), adapter)
+        except ExportError as error:
+            over = str(error)
     more = {"longest_row": longest_row, "name": name, "llama_cpp_path": llama_cpp_path, "logits": msgspec.to_builtins(logits)}
+    more |= {"least_kept": least_kept, "measured": measured, "over": over}
     report = export_whole(merged, out_dir, conversations, outtypes, max_new_tokens, progress, **more)
     shutil.rmtree(merged.path)
     return report
+
+
+def base_gguf(base: BaseModel, folder: Path, llama_cpp_path: str | None = None) -> Path:
+    """The base model as an f16 GGUF, made once a machine. Raises ExportError."""
+    file = base_gguf_file(folder, base.name, base.revision)
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(file.with_suffix(".lock")):
+        return file if file.is_file() else convert(base.path, file, "f16", llama_cpp_path)
+
+
+def base_gguf_file(folder: Path, name: str, revision: str) -> Path:
+    """Where the GGUF of a base model is kept."""
+    return folder / f"base-{sha256_of([name, revision])[:16]}-f16.gguf"
 
 
 def export_whole(
@@ -81,8 +125,12 @@ def export_whole(
     name: str = "",
     llama_cpp_path: str | None = None,
     logits: dict[str, Any] | None = None,
+    least_kept: float = LEAST_KEPT,
+    measured: Sequence[dict[str, Any]] = (),
+    over: Over | str = "",
 ) -> dict[str, Any]:
-    """The same for a model that is whole already. `logits` is what merging measured, if the model was merged.
+    """The same for a model that is whole already. `logits` is what merging measured, if the model was merged; `over` the adapter that was
+    merged, as GGUF, or why there is none.
 
     A model without a chat template of its own has its answers compared on the conversations' words alone, and is served with the template
     of its family in Ollama's library, where an Ollama has that.
@@ -94,40 +142,49 @@ def export_whole(
     tokenizer = read_tokenizer(whole.path, whole.trust_remote_code)
     has_template = bool(tokenizer.chat_template)
     asked = parity.prompts(tokenizer, conversations, render if has_template else parity.words_only)
-    files = {}
-    for number, kind in enumerate(outtypes, 1):
-        progress(number, steps, f"export: writing {kind}")
-        files[kind] = convert(whole.path, out_dir / f"model-{kind}.gguf", kind, llama_cpp_path, name)
+    progress(1, steps, f"export: writing {', '.join(outtypes)}")
+    files = write_files(whole, out_dir, outtypes, llama_cpp_path, name, [each for each in measured if has_template])
+    failed = {LORA: over} if LORA in outtypes and isinstance(over, str) else {}
+    loaded = {kind: (path, None) for kind, path in files.items()} | ({LORA: (over.base, over.adapter)} if isinstance(over, Over) else {})
 
     needed = parity.context_needed(asked, max_new_tokens)
-    answered, template, limit = {}, {}, None
-    for number, (kind, path) in enumerate(files.items(), 1 + len(outtypes)):
+    answered, template, served, limit = {}, {}, {}, None
+    for number, (kind, (path, adapter)) in enumerate(loaded.items(), 1 + len(outtypes)):
         progress(number, steps, f"export: answers of {kind}")
-        with LlamaCpp(path, n_ctx=needed) as llama:
+        with LlamaCpp(path, n_ctx=needed, lora=adapter, chat_template=tokenizer.chat_template if adapter else "") as llama:
             template[kind] = parity.check_template(llama, tokenizer, conversations) if has_template else None
             answered[kind] = parity.gguf_answers(llama, asked, max_new_tokens)
+            served[kind] = server_answers(llama, asked, answered[kind], max_new_tokens) if has_template else {}
             limit = llama.context_length
     progress(1 + 2 * len(outtypes), steps, "export: comparing with the merged model")
     model = load_model(whole, EXACT)
-    answers = parity.compare_answers(model, tokenizer, asked, answered)
+    answers, begun = parity.compare_answers(model, tokenizer, asked, answered)
+    merged = read(tokenizer, asked, merged_answers(model, tokenizer, asked, begun, max_new_tokens))
+    kept = gate(merged, {kind: read(tokenizer, asked, each) for kind, each in answered.items()}, served, least_kept)
+    unequal = [kind for kind in (*EXACT_TYPES, LORA) if kind in answers and answers[kind]["agreement"] < parity.GREEDY_THRESHOLD]
+    failed |= {kind: f"{answers[kind]['agreement']:.0%} of its greedy answers are the merged model's" for kind in unequal}
+    failed |= {kind: each["failed"] for kind, each in kept.items() if each["failed"]}
 
     ends = probe(tokenizer, tokenizer.chat_template).stops if has_template else ()
     family = family_of(ends, model.config.model_type)
     stops = tuple(dict.fromkeys([*(family.stops if family else ()), *ends]))
     fallback = library_template(family.ollama_base) if family and not has_template else None
     num_ctx = context_size(longest_row or max(len(prompt.ids) for prompt in asked), limit)
-    served = "q8_0" if "q8_0" in files else outtypes[0]
-    (out_dir / "Modelfile").write_text(modelfile(files[served].name, stops, num_ctx, fallback), encoding="utf-8")
+    sizes = {kind: path.stat().st_size for kind, path in files.items()}
+    best = min(set(files) - set(failed) or files, key=sizes.__getitem__)
+    (out_dir / "Modelfile").write_text(modelfile(files[best].name, stops, num_ctx, fallback), encoding="utf-8")
     report = {
-        "ok": all(answers[kind]["agreement"] >= parity.GREEDY_THRESHOLD for kind in answers if kind in EXACT_TYPES),
+        "ok": best not in failed and not set(unequal) & set(EXACT_TYPES),
         "threshold": parity.GREEDY_THRESHOLD,
         "max_new_tokens": max_new_tokens,
         "logits": logits,
         "template": template,
         "answers": answers,
-        "files": {path.name: path.stat().st_size for path in files.values()},
+        "gate": kept,
+        "failed": failed,
+        "files": {path.name: sizes[kind] for kind, path in files.items()},
         "ollama": {
-            "gguf": files[served].name,
+            "gguf": files[best].name,
             "family": family.name if family else None,
             "template": "gguf" if has_template else "ollama" if fallback else None,
             "stops": list(stops),
@@ -139,7 +196,31 @@ def export_whole(
     return report
 
 
+def write_files(
+    whole: BaseModel, out_dir: Path, outtypes: Sequence[str], llama_cpp_path: str | None, name: str, measured: Sequence[dict[str, Any]]
+) -> dict[str, Path]:
+    """A GGUF file for each type; k-quants are made of the longest of them, weighed by what the rows `measured` pass through the model."""
+    place = {kind: out_dir / f"model-{kind}.gguf" for kind in outtypes if kind != LORA}
+    files = {kind: convert(whole.path, path, kind, llama_cpp_path, name) for kind, path in place.items() if kind in OUTTYPES}
+    if not set(outtypes) & set(K_QUANTS):
+        return files
+    source = next((files[kind] for kind in EXACT_TYPES if kind in files), None)
+    source = source or convert(whole.path, out_dir / "whole.gguf", "f32", llama_cpp_path, name)
+    imatrix = None
+    if measured:
+        tokenizer = read_tokenizer(whole.path, whole.trust_remote_code)
+        rendered = (render(tokenizer, each["messages"], each.get("tools") or []) for each in measured)
+        texts = [token_ids(tokenizer, text) for text in rendered]
+        imatrix = write_imatrix(load_model(whole, EXACT), texts, source, out_dir / "imatrix.gguf", f"{len(texts)} training rows")
+    files |= {kind: quantize(source, path, kind, imatrix, llama_cpp_path) for kind, path in place.items() if kind in K_QUANTS}
+    if source not in files.values():
+        source.unlink()
+    return {kind: files[kind] for kind in place}
+
+
 def _check(outtypes: Sequence[str], llama_cpp_path: str | None) -> None:
     """What can be known before the minutes are spent. Raises `ExportError`."""
     check_outtypes(outtypes)
     find_converter(llama_cpp_path)
+    if set(outtypes) & set(K_QUANTS):
+        find_quantizer(llama_cpp_path)

@@ -25,17 +25,17 @@ class Completion(msgspec.Struct):
 
 
 class LlamaCpp:
-    """One GGUF in memory; a context manager, since the model is hundreds of megabytes.
+    """One GGUF in memory, with the adapter `lora` over it if there is one; a context manager, since it is hundreds of megabytes.
 
     `n_ctx`: context in tokens (prompt and answer), allocated at once, so give what is needed. `threads`: as many as torch is given by
-    OMP_NUM_THREADS, else two; on shared cores more are slower. `chat_template` is the GGUF's own (llama.cpp's ChatML where the file has
-    none); `context_length` is the longest context that the model was made for.
+    OMP_NUM_THREADS, else two; on shared cores more are slower. `chat_template` is the one given, else the GGUF's own (llama.cpp's ChatML
+    where the file has none); `context_length` is the longest context that the model was made for.
 
     Raises:
         ExportError: the file can't be loaded, or a request is refused.
     """
 
-    def __init__(self, gguf: Path, n_ctx: int = 2048, threads: int | None = None):
+    def __init__(self, gguf: Path, n_ctx: int = 2048, threads: int | None = None, lora: Path | None = None, chat_template: str = ""):
         self.path = gguf
         self._key = secrets.token_hex(16)
         given = os.environ.get("OMP_NUM_THREADS", "")
@@ -44,6 +44,12 @@ class LlamaCpp:
 
         params = xllamacpp.CommonParams()
         params.model.path = str(gguf)
+        if lora:
+            over = xllamacpp.CommonAdapterLoraInfo()
+            over.path, over.scale = str(lora), 1.0
+            params.lora_adapters = [over]
+        if chat_template:
+            params.chat_template = chat_template
         params.n_ctx, params.n_parallel = n_ctx, 1
         params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
         params.n_threads_http = 2
@@ -88,6 +94,12 @@ class LlamaCpp:
         """The conversation as the GGUF's own chat template writes it."""
         body: dict[str, Any] = {"messages": messages, "add_generation_prompt": add_generation_prompt, "parallel_tool_calls": True}
         return self._ask("POST", "/apply-template", body | ({"tools": tools} if tools else {}))["prompt"]
+
+    def chat(self, messages: list[Message], tools: list[Tool], max_new_tokens: int) -> Message:
+        """The greedy answer as an agent gets it, from the OpenAI-compatible interface: `content`, and `tool_calls` where it calls."""
+        body: dict[str, Any] = {"messages": messages, "temperature": 0, "samplers": ["temperature"], "max_tokens": max_new_tokens}
+        body |= {"parallel_tool_calls": True, "cache_prompt": False, "seed": 0}
+        return self._ask("POST", "/v1/chat/completions", body | ({"tools": tools} if tools else {}))["choices"][0]["message"]
 
     def greedy(self, prompt: list[int], max_new_tokens: int) -> Completion:
         """The answer to a prompt of token ids, always the likeliest token, nothing reused from an earlier prompt."""

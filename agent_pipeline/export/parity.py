@@ -15,7 +15,7 @@ from agent_pipeline.errors import DataError, ExportError
 from agent_pipeline.evaluation.greedy import verified_beginning
 from agent_pipeline.export.llama import Completion, LlamaCpp
 from agent_pipeline.progress import Progress, silent
-from agent_pipeline.sessions.session import Message
+from agent_pipeline.sessions.session import Message, Tool
 from agent_pipeline.training.literals import MARK, special_tokens, token_ids, tokens, unmarked
 from agent_pipeline.training.losses import token_scores
 from agent_pipeline.training.masks import Encoded
@@ -35,10 +35,11 @@ END_TOKENS = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|end|
 
 
 class Prompt(msgspec.Struct):
-    """A conversation up to where the model is to answer: its text as a server renders it, and the token ids that the model is given (in
-    them, special tokens that a message holds are text)."""
+    """A conversation up to where the model is to answer: its messages, and the token ids that the model is given (in them, special tokens
+    that a message holds are text)."""
 
-    text: str
+    messages: list[Message]
+    tools: list[Tool]
     ids: list[int]
 
 
@@ -47,16 +48,25 @@ def prompt_of(messages: list[Message]) -> list[Message]:
     return messages[:-1] if messages and messages[-1]["role"] == "assistant" else messages
 
 
+def first_call(messages: list[Message]) -> list[Message] | None:
+    """The messages before the first call, or `None` where nothing is called."""
+    at = next((number for number, message in enumerate(messages) if message.get("tool_calls")), None)
+    return None if at is None else messages[:at]
+
+
 def prompts(
     tokenizer: "PreTrainedTokenizerBase", conversations: Sequence[dict[str, Any]], render: Callable[..., str] = render
 ) -> list[Prompt]:
-    """Each conversation's prompt as transformers sees it. Raises `DataError` where there is none."""
+    """What is asked, as transformers sees it: of every second conversation its first call, of the others the last answer.
+
+    Raises `DataError` where there is none."""
     if not conversations:
         raise DataError("The export can't be checked without held-out conversations: let at least one task be held out.")
     found = []
-    for conversation in conversations:
-        text = render(tokenizer, prompt_of(conversation["messages"]), conversation.get("tools") or [], add_generation_prompt=True)
-        found.append(Prompt(text=unmarked(text), ids=token_ids(tokenizer, text)))
+    for number, conversation in enumerate(conversations):
+        messages, tools = conversation["messages"], conversation.get("tools") or []
+        before = (first_call(messages) if number % 2 == 0 else None) or prompt_of(messages)
+        found.append(Prompt(before, tools, token_ids(tokenizer, render(tokenizer, before, tools, add_generation_prompt=True))))
     return found
 
 
@@ -159,8 +169,9 @@ def compare_answers(
     asked: list[Prompt],
     answers: Mapping[str, list[Completion]],
     progress: Progress = silent,
-) -> dict[str, dict[str, Any]]:
-    """By name, the greedy answers of a GGUF against the merged model's, each mismatch explained.
+) -> tuple[dict[str, dict[str, Any]], list[Completion]]:
+    """By name, the greedy answers of a GGUF against the merged model's, each mismatch explained; and the beginnings of the merged model's
+    own answers, whole ones where any GGUF gave the same.
 
     The merged model generates nothing: its greedy answer is the GGUF's exactly where, at each position of that, the likeliest token is the
     next one. One pass over all answers says so, and gives the first token that differs.
@@ -177,11 +188,13 @@ def compare_answers(
     ]
     scores = iter(token_scores(model, rows, progress))
     report = {}
+    begun = [Completion([], False) for _ in asked]
     for name, some in answers.items():
         mismatches = []
         for number, (prompt, answer) in enumerate(zip(asked, some, strict=True), 1):
             found = next(scores)
             merged = merged_answer(answer, found.best.tolist() if found else [], ends)
+            begun[number - 1] = max(begun[number - 1], merged, key=lambda each: (each.stopped, len(each.tokens)))
             if merged != answer:
                 mismatches.append({"prompt": number, **explain(model, tokenizer, prompt.ids, merged, answer)})
         exact = len(asked) - len(mismatches)
@@ -194,7 +207,7 @@ def compare_answers(
             "agreement": round((exact + ties) / len(asked), 4),
             "mismatches": mismatches,
         }
-    return report
+    return report, begun
 
 
 def merged_answer(answer: Completion, best: Sequence[int], ends: Collection[int]) -> Completion:

@@ -1,21 +1,26 @@
 """Which export is served: the champion. A decision or a person promotes an export, a person rolls back; nothing else replaces it."""
 
 from collections.abc import Iterator
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 import msgspec
 
 from agent_pipeline.errors import DataError
 from agent_pipeline.evaluation.promotion_report import summary
 from agent_pipeline.export.ledger import EXPORT, is_held, ledger
-from agent_pipeline.export.ollama import OllamaResult, create
+from agent_pipeline.export.ollama import create, model_name
+from agent_pipeline.export.serving_folder import partition_folder, told, write_folder
 from agent_pipeline.keys import PartitionKey, parse_key
 from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.storage.artifacts import Artifact
 from agent_pipeline.storage.lake import Lake
 from agent_pipeline.storage.pointers import Entry
+from agent_pipeline.training.chain import trained_adapters
 
-REGISTERED = "ollama_model"
+SERVING = "serving"
+REGISTERED = (SERVING, "ollama_model")
+"""The asset, and what lakes of older versions call it."""
 
 
 class Served(msgspec.Struct, frozen=True):
@@ -29,34 +34,39 @@ def served(lake: Lake, key: PartitionKey, latest: Artifact) -> Served:
     """The export of a partition to serve. Raises DataError where the champion's files are gone."""
     if champion := lake.champion(EXPORT, key):
         return Served(champion, "champion")
-    if registered := lake.pointers(REGISTERED, key).latest:
-        before = lake.find(REGISTERED, key, registered)
-        fit = before and not before.manifest["report"].get("against")  # one that episodes speak against was never registered
+    for asset in REGISTERED:
+        identity = lake.pointers(asset, key).latest
+        before = lake.find(asset, key, identity) if identity else None
+        fit = before and not before.manifest["report"].get("against")  # one that episodes speak against was never served
         if before and fit and (export := lake.find(EXPORT, key, before.manifest["made_from"][EXPORT])):
             return Served(export, "served already")
     return Served(latest, "first")
 
 
-class Registration(msgspec.Struct, frozen=True):
-    """The artifact of `ollama_model`, the export that it serves, what Ollama said, and what the export's episodes speak against it."""
+class Serving(msgspec.Struct, frozen=True):
+    """The artifact of `serving`, the export that is served, its folder, what its episodes speak against it, and what servers said."""
 
     artifact: Artifact
     served: Served
-    ollama: OllamaResult
+    folder: Path
     against: list[str]
+    said: list[str]
 
 
-def register(lake: Lake, key: PartitionKey, latest: Artifact, name: str) -> Registration:
-    """Write the Modelfile of the export to serve, and create the model `name` in Ollama, where there is one.
+def serve(lake: Lake, key: PartitionKey, name: str = "", ollama: bool = False, server: str = "", latest: Artifact | None = None) -> Serving:
+    """Put the export to serve into the folder that servers read, and tell them where that is asked for.
 
-    A model whose episodes speak against it is not registered. Without a champion, neither is one that was rejected, nor a first one that a
+    `name`: the model's in Ollama (empty: the partition's); `ollama`: create it there, if it is the champion; `server`: the URL of a running
+    llama-server that reads the folder's preset.
+
+    A model whose episodes speak against it is not served. Without a champion, neither is one that was rejected, nor a first one that a
     person holds back.
 
     Raises:
         ExportError: Ollama refused it.
         DataError: the champion's files are gone.
     """
-    choice = served(lake, key, latest)
+    choice = served(lake, key, latest or lake.latest(EXPORT, key))
     export, against = choice.export, unfit(lake, key, choice.export)
     decisions = [record.decision for record in ledger(lake, key).records() if record.candidate == export.identity]
     if choice.because == "first" and is_held(lake, key, export.identity):
@@ -65,19 +75,29 @@ def register(lake: Lake, key: PartitionKey, latest: Artifact, name: str) -> Regi
     measured = [decision for decision in decisions if all(reason.kind != "held" for reason in decision.reasons)]
     if choice.because != "champion" and measured and measured[-1].outcome == "reject":
         against.append(summary(measured[-1]))
+    folder = partition_folder(lake, key)
+    if against:
+        said = [f"{key} is not served by {export.identity[:16]}, since it is not fit to act: {'; '.join(against)}."]
+    else:
+        adapters = trained_adapters(lake, key, export.manifest["made_from"]["adapter"])
+        said = [f"{folder} serves {export.identity[:16]} as {write_folder(lake, key, export, adapters[-1] if adapters else None)}."]
+        said += [told(server)] if server else []
+        if ollama and choice.because == "champion":
+            said.append(create(name or model_name(*key), folder / "Modelfile").text)
+        elif ollama:
+            said.append(f"Ollama is given champions only: `agent-pipeline promote {key}` makes this one the champion.")
     made_from = {EXPORT: export.identity, "name": name}
     identity = sha256_of(made_from)
-    building = lake.building(REGISTERED, key, identity)
-    text = (export.path / "Modelfile").read_text(encoding="utf-8")
-    # The export's own Modelfile names the GGUF beside it; this one works from anywhere on this machine.
-    (building / "Modelfile").write_text(text.replace("FROM ./", f"FROM {export.path.resolve()}/", 1), encoding="utf-8")
     report = {"name": name, "against": against}
-    artifact = lake.finish(REGISTERED, key, identity, building, made_from, report, parents=[export.identity])
-    if against:
-        result = OllamaResult(name, False, f"{name} was not registered, since it is not fit to act: {'; '.join(against)}.")
-    else:
-        result = create(name, artifact.path / "Modelfile")
-    return Registration(artifact, choice, result, against)
+    artifact = lake.finish(SERVING, key, identity, lake.building(SERVING, key, identity), made_from, report, parents=[export.identity])
+    return Serving(artifact, choice, folder, against, said)
+
+
+def serve_champion(lake: Lake, key: PartitionKey, **settings: Any) -> list[str]:
+    """Serve a partition's champion now, without a run; `settings` and errors are those of `serve`. Returns what there is to say."""
+    serving = serve(lake, key, **settings)
+    lake.set_latest(serving.artifact, why="the champion moved")
+    return serving.said
 
 
 def unfit(lake: Lake, key: PartitionKey, export: Artifact) -> list[str]:

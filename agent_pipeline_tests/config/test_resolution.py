@@ -201,7 +201,7 @@ def test_what_only_a_room_can_judge_is_checked_for_all_agents_and_for_each(toml)
         '[assets.judged_sessions]\ndecided_by = ["measures+llm"]',
         '[assets.gguf_export]\nouttypes = ["q4_k"]',
         '[agents."shop/support"]\nworld = "no_package:World"',
-        '[assets.gguf_export]\nouttypes = ["f16"]\n[agents."shop/support"]\nworld = "agent_pipeline.sample.shop:World"',
+        '[assets.gguf_export]\nouttypes = ["lora"]',
     ],
 )
 def test_what_would_end_a_run_after_hours_is_reported_before_it(toml, text) -> None:

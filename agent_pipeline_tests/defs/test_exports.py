@@ -19,7 +19,14 @@ from agent_pipeline.storage.lake import Artifact
 from agent_pipeline_tests.training.world import row
 
 KEY = parse_key("shop/support")
-FAILS = {"answers": {"f16": {"exact": 0, "prompts": 4}}, "template": {"f16": {"texts": 1, "tokens": 2}}, "files": {"model-f16.gguf": 1}}
+FAILS = {
+    "answers": {"f16": {"exact": 0, "prompts": 4}},
+    "template": {"f16": {"texts": 1, "tokens": 2}},
+    "files": {"model-f16.gguf": 1},
+    "gate": {"f16": {"decisions": 0, "turns": 4, "calls": 0, "call_turns": 2}},
+    "failed": {"f16": "0 of 4 decisions are the merged model's"},
+    "ollama": {"gguf": "model-f16.gguf", "num_ctx": 2048},
+}
 
 
 class Exports:
@@ -39,19 +46,20 @@ class Exports:
         return made
 
     def adapter(self, name: str) -> Artifact:
-        adapter = self.artifact("sft_adapter", {"name": name})
+        adapter = self.artifact("sft_adapter", {"name": name, "base_model": "base", "base_revision": ""})
         self.artifact("evaluation", {"adapter": adapter.identity})
         return adapter
 
     def run(self, *assets: str) -> dg.ExecuteInProcessResult:
-        return self.bench.run(str(KEY), *(assets or ("gguf_export", "ollama_model")))
+        return self.bench.run(str(KEY), *(assets or ("gguf_export", "serving")))
 
     def served(self) -> str:
-        return self.lake.latest("ollama_model", KEY).manifest["made_from"]["gguf_export"]
+        return self.lake.latest("serving", KEY).manifest["made_from"]["gguf_export"]
 
     def _worker(self, context: Any, pipes: Any, name: str, params: dict[str, Any]) -> dict[str, Any]:
         def make(folder: Any) -> dict[str, Any]:
             (folder / "Modelfile").write_text("FROM ./model-f16.gguf\n", encoding="utf-8")
+            (folder / "model-f16.gguf").write_text("GGUF", encoding="utf-8")
             return FAILS | {"ok": self.parity}
 
         adapter = find_artifact(params, params["adapter"])
@@ -89,14 +97,14 @@ def test_what_is_served_stays_until_another_export_is_promoted(made: Exports) ->
     second = made.lake.latest("gguf_export", KEY)
     assert first.identity != second.identity and made.served() == first.identity
     made.lake.set_champion(second)
-    result = made.run("ollama_model")
+    result = made.run("serving")
     assert made.served() == second.identity
-    assert result.asset_materializations_for_node("ollama_model")[0].metadata["because"].value == "champion"
+    assert result.asset_materializations_for_node("serving")[0].metadata["because"].value == "champion"
 
 
 def export_by_task(made: Exports, adapter: Artifact) -> dict[str, Any]:
     """What the task itself returns, with the latest evaluation."""
-    settings = {"outtypes": ["f16"], "max_new_tokens": 4, "max_conversations": 4}
+    settings = {"outtypes": ["f16"], "max_new_tokens": 4, "max_conversations": 4, "imatrix_rows": 0, "least_kept": 0.9}
     evaluation = made.lake.latest("evaluation", KEY)
     params = {"lake": str(made.lake.root), "cache": str(made.bench.store), "partition": str(KEY), "llama_cpp": "", "config": settings}
     return tasks.export.run(params | {"adapter": adapter.reference, "evaluation": evaluation.reference}, silent)

@@ -17,7 +17,7 @@ STAGES = {
     "datasets": ["sft_dataset", "preference_dataset", "kto_dataset", "sharegpt_dataset", "multi_task_dataset"],
     "coresets": ["sft_coreset", "replay_buffer"],
     "models": ["sft_adapter", "dpo_adapter", "kto_adapter", "evaluation", "method_comparison"],
-    "exports": ["gguf_export", "ollama_model", "episodes", "champion"],
+    "exports": ["gguf_export", "serving", "episodes", "champion"],
 }
 GRAPH = defs.resolve_asset_graph()
 ASSETS = [name for stage in STAGES.values() for name in stage]

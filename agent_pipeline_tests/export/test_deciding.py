@@ -14,7 +14,7 @@ from agent_pipeline.evaluation.promotion_report import page, summary
 from agent_pipeline.evaluation.scoring import Score
 from agent_pipeline.export.deciding import Comparison, comparison, decide_on, hold, to_compare
 from agent_pipeline.export.ledger import EXPORT, ledger
-from agent_pipeline.export.serving import promote, register, rollback
+from agent_pipeline.export.serving import promote, rollback, serve
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.storage.lake import Artifact, Lake
@@ -39,6 +39,10 @@ def artifact(
     made = lake.finish(asset, KEY, identity, building, made_from, report or {})
     lake.set_latest(made)
     return made
+
+
+EXPORTED = {"Modelfile": "FROM ./model.gguf\n", "model.gguf": "GGUF"}
+SERVED = {"ollama": {"gguf": "model.gguf", "num_ctx": 2048}}
 
 
 def samples(**models: str) -> list[dict[str, Any]]:
@@ -80,9 +84,11 @@ class Night:
 
     def __init__(self, lake: Lake, kind: str, champion: Artifact | None = None, harm: int = 0) -> None:
         self.lake, self.champion = lake, champion
-        self.adapter = artifact(lake, "sft_adapter", {"name": kind, "number": len(lake.history("sft_adapter", KEY)), "base_model": "b"})
+        self.adapter = artifact(
+            lake, "sft_adapter", {"name": kind, "number": len(lake.history("sft_adapter", KEY)), "base_model": "b", "base_revision": ""}
+        )
         self.evaluation = self.evaluated(self.adapter, kind, "test")
-        self.export = artifact(lake, EXPORT, {"adapter": self.adapter.identity}, {"Modelfile": "FROM ./model.gguf\n"})
+        self.export = artifact(lake, EXPORT, {"adapter": self.adapter.identity}, EXPORTED, SERVED)
         self.result: dict[str, Any] = {"candidate": self.evaluated(self.adapter, kind, "select").identity, "same_base": True}
         self.result |= dict.fromkeys(("champion", "champion_on_test", "champion_episodes", "canaries"))
         if champion:
@@ -183,7 +189,7 @@ def test_what_was_held_back_before_any_decision_is_decided_on_and_not_promoted_b
     night = Night(lake, GOOD)
     hold(lake, KEY)
     assert night.decide("auto").decision.outcome == "promote" and champion_of(lake) is None
-    assert register(lake, KEY, night.export, "name").against
+    assert serve(lake, KEY).against
 
 
 def test_a_win_over_another_champion_does_not_count(lake: Lake) -> None:
@@ -272,22 +278,22 @@ def test_a_candidate_that_lost_a_canary_waits_for_a_person(lake: Lake) -> None:
     assert champion_of(lake) is None
 
 
-def test_a_first_export_that_was_rejected_is_not_registered(lake: Lake) -> None:
+def test_a_first_export_that_was_rejected_is_not_served(lake: Lake) -> None:
     night = Night(lake, CALLS)
     assert night.decide("auto").decision.outcome == "reject"
-    assert register(lake, KEY, night.export, "name").against
+    assert serve(lake, KEY).against
     promote(lake, KEY, why="I know better")
-    assert not register(lake, KEY, night.export, "name").against
+    assert not serve(lake, KEY).against
 
 
 def test_what_was_rejected_stays_unfit_when_a_person_holds_it_back(lake: Lake) -> None:
     night = Night(lake, CALLS)
     night.decide("auto")
     hold(lake, KEY)
-    assert len(register(lake, KEY, night.export, "name").against) == 2
+    assert len(serve(lake, KEY).against) == 2
 
 
-def test_harm_in_episodes_that_the_adapter_played_in_memory_keeps_its_export_from_ollama(lake: Lake) -> None:
+def test_harm_in_episodes_that_the_adapter_played_in_memory_keeps_its_export_from_being_served(lake: Lake) -> None:
     night = Night(lake, GOOD)
     artifact(lake, "episodes", {"adapter": night.adapter.identity, EXPORT: None}, report={"against": ["it harms"]})
-    assert register(lake, KEY, night.export, "name").against == ["it harms"]
+    assert serve(lake, KEY).against == ["it harms"]

@@ -12,9 +12,11 @@ from agent_pipeline.errors import DataError, ExportError, ModelError
 from agent_pipeline.evaluation.generate import generate
 from agent_pipeline.export import parity
 from agent_pipeline.export.converter import convert
+from agent_pipeline.export.gate import gate
 from agent_pipeline.export.gguf_export import export, export_whole
 from agent_pipeline.export.llama import LlamaCpp
 from agent_pipeline.export.merge import merge_adapter
+from agent_pipeline.export.quantizer import find_quantizer
 from agent_pipeline.training.config import EXACT
 from agent_pipeline.training.loading import load_model
 from agent_pipeline_tests.export.conftest import CONVERSATIONS, model_at
@@ -22,15 +24,19 @@ from agent_pipeline_tests.export.conftest import CONVERSATIONS, model_at
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("needs_converter")]
 
 
+KINDS = ("f16", "q8_0", "lora")
+
+
 @pytest.fixture(scope="module")
 def exported(tiny, tmp_path_factory):
-    out = tmp_path_factory.mktemp("exported")
+    out = tmp_path_factory.mktemp("exported") / "out"
     said = []
     report = export(
         model_at(tiny["base"]),
         tiny["adapter"],
         out,
         CONVERSATIONS,
+        KINDS,
         max_new_tokens=16,
         longest_row=1600,
         name="shop/support 0123456789abcdef",
@@ -42,15 +48,18 @@ def exported(tiny, tmp_path_factory):
 def test_the_exported_model_is_the_trained_model(exported):
     out, report, said = exported
     # Random weights have near ties, and which way one falls differs between processors: it must then be counted as one.
-    answers = report["answers"]["f16"]
-    assert report["ok"] and answers["prompts"] == 4 and answers["agreement"] == 1.0
-    assert answers["exact"] + answers["near_ties"] == 4 and answers["rate"] == answers["exact"] / 4
-    assert len(answers["mismatches"]) == answers["near_ties"] and all(each["near_tie"] for each in answers["mismatches"])
-    assert report["template"]["f16"]["texts"] == 2 * len(CONVERSATIONS) and report["template"]["q8_0"] == report["template"]["f16"]
+    assert report["ok"] and not report["failed"] and report["ollama"]["gguf"] == "model-q8_0.gguf"
+    for kind in ("f16", "lora"):
+        answers = report["answers"][kind]
+        assert answers["prompts"] == 4 and answers["agreement"] == 1.0
+        assert answers["exact"] + answers["near_ties"] == 4 and answers["rate"] == answers["exact"] / 4
+        assert len(answers["mismatches"]) == answers["near_ties"] and all(each["near_tie"] for each in answers["mismatches"])
+    assert all(report["template"][kind] == report["template"]["f16"] for kind in KINDS)
+    assert report["template"]["f16"]["texts"] == 2 * len(CONVERSATIONS)
     assert report["logits"]["merged_vs_adapter"] <= report["logits"]["tolerance"] < 0.1 < report["logits"]["merged_vs_base"]
-    assert said[-1] == (6, 6) and [done for done, _ in said] == sorted(done for done, _ in said)
+    assert said[-1] == (8, 8) and [done for done, _ in said] == sorted(done for done, _ in said)
     assert json.loads((out / "parity.json").read_text(encoding="utf-8")) == report
-    assert sorted(path.name for path in out.iterdir()) == ["Modelfile", "model-f16.gguf", "model-q8_0.gguf", "parity.json"]
+    assert sorted(path.name for path in out.iterdir()) == ["Modelfile", "adapter.gguf", "model-f16.gguf", "model-q8_0.gguf", "parity.json"]
 
 
 def test_the_name_and_the_training_template_are_inside_the_gguf(exported, tokenizer):
@@ -59,6 +68,59 @@ def test_the_name_and_the_training_template_are_inside_the_gguf(exported, tokeni
     assert GGUFReader(exported[0] / "model-f16.gguf").fields["general.name"].contents() == "shop/support 0123456789abcdef"
     with LlamaCpp(exported[0] / "model-f16.gguf", n_ctx=256) as llama:
         assert (llama.chat_template, llama.context_length) == (tokenizer.chat_template, 2048)
+
+
+@pytest.fixture
+def needs_quantizer():
+    try:
+        find_quantizer()
+    except ExportError as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.usefixtures("needs_quantizer")
+def test_k_quants_are_made_of_a_whole_file_and_weighed_by_what_the_rows_pass_through_the_model(tiny, tmp_path):
+    base, k_quants = model_at(tiny["base"]), ("q6_k", "q4_k_m")
+    plain = export(base, tiny["adapter"], tmp_path / "plain", CONVERSATIONS[:1], ("f16", *k_quants), 4)
+    weighed = export(base, tiny["adapter"], tmp_path / "weighed", CONVERSATIONS[:1], k_quants, 4, measured=CONVERSATIONS)
+    sizes = [plain["files"][f"model-{kind}.gguf"] for kind in ("q4_k_m", "q6_k", "f16")]
+    assert sizes == sorted(sizes) and set(weighed["files"]) == {"model-q6_k.gguf", "model-q4_k_m.gguf"}
+    assert set(plain["answers"]) == {"f16", *k_quants} == {"f16"} | set(weighed["answers"])
+    # Without a whole file among the types, one is made and goes again.
+    assert sorted(path.name for path in (tmp_path / "weighed").iterdir()) == [
+        "Modelfile",
+        "imatrix.gguf",
+        "model-q4_k_m.gguf",
+        "model-q6_k.gguf",
+        "parity.json",
+    ]
+    four = [(tmp_path / folder / "model-q4_k_m.gguf").read_bytes() for folder in ("plain", "weighed")]
+    assert len(four[0]) == len(four[1]) and four[0] != four[1]
+
+
+def test_an_adapter_that_is_more_than_a_lora_is_exported_without_one(tiny, tmp_path):
+    adapter = shutil.copytree(tiny["adapter"], tmp_path / "adapter")
+    config = json.loads((adapter / "adapter_config.json").read_text())
+    (adapter / "adapter_config.json").write_text(json.dumps(config | {"rank_pattern": {"nothing": 4}}))
+    report = export(model_at(tiny["base"]), adapter, tmp_path / "out", CONVERSATIONS[:1], ("f16", "lora"), 4)
+    assert report["ok"] and "this adapter has rank_pattern" in report["failed"]["lora"] and set(report["answers"]) == {"f16"}
+
+
+CALL, WORDS = ("", [("ping", '{"n": 1}')]), ("Hello.", [])
+
+
+@pytest.mark.parametrize(
+    ("own", "served", "lost"),
+    [
+        ([CALL, WORDS], {0: CALL}, ""),
+        ([CALL, ("Good day.", [])], {}, ""),
+        ([WORDS, WORDS], {}, "1 of 2 decisions are the merged model's; 0 of 1 calls are the merged model's"),
+        ([("", [("ping", '{"n": 2}')]), WORDS], {}, "0 of 1 calls are the merged model's"),
+        ([CALL, WORDS], {0: ("<tool_call>", [])}, "llama.cpp's server answers turns [1] otherwise than the model"),
+    ],
+)
+def test_a_file_that_decides_or_calls_otherwise_is_not_served(own, served, lost):
+    assert gate([CALL, WORDS], {"q4_k_m": own}, {"q4_k_m": served}, 0.9)["q4_k_m"]["failed"] == lost
 
 
 def test_a_changed_model_is_found_out_and_explained(exported, tiny, tmp_path, tokenizer):
@@ -70,7 +132,7 @@ def test_a_changed_model_is_found_out_and_explained(exported, tiny, tmp_path, to
     with LlamaCpp(gguf, n_ctx=1024) as llama:
         parity.check_template(llama, tokenizer, CONVERSATIONS)
         answers = parity.gguf_answers(llama, asked, 8)
-    found = parity.compare_answers(model, tokenizer, asked, {"f16": answers})["f16"]
+    found = parity.compare_answers(model, tokenizer, asked, {"f16": answers})[0]["f16"]
     plain = generate(model, [prompt.ids for prompt in asked], [8] * len(asked), parity.end_ids(model, tokenizer), batch=1)
     exact = [tokens == answer.tokens and (len(tokens) < 8) == answer.stopped for tokens, answer in zip(plain, answers, strict=True)]
     assert found["exact"] == sum(exact)
@@ -149,7 +211,8 @@ def test_an_adapter_that_changes_nothing_is_not_exported(tiny, tmp_path):
     ("change", "error"),
     [
         ({"conversations": []}, DataError),
-        ({"outtypes": ("q4_k_m",)}, ExportError),
+        ({"outtypes": ("q4_k",)}, ExportError),
+        ({"outtypes": ("lora",)}, ExportError),
         ({"outtypes": ()}, ExportError),
         ({"adapter_dir": Path("nowhere")}, ModelError),
         ({"base": model_at(Path("nowhere"))}, ModelError),

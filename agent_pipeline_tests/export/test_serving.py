@@ -1,11 +1,12 @@
 """What is served is the champion; nothing else replaces it."""
 
+import os
 from pathlib import Path
 
 import pytest
 
 from agent_pipeline.errors import DataError
-from agent_pipeline.export.serving import champions, promote, rollback, served
+from agent_pipeline.export.serving import champions, promote, rollback, serve_champion
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.storage.lake import Artifact, Lake
@@ -21,29 +22,56 @@ def lake(tmp_path: Path) -> Lake:
 def export(lake: Lake, name: str, passed: bool = True) -> Artifact:
     """An export of the adapter `name` that became the latest, if it passed its check."""
     made_from = {"adapter": sha256_of(name)}
-    artifact = lake.finish("gguf_export", KEY, sha256_of(made_from), lake.building("gguf_export", KEY, sha256_of(made_from)), made_from, {}, passed=passed)  # fmt: skip  # noqa: E501
+    identity, report = sha256_of(made_from), {"ollama": {"gguf": "model-f16.gguf", "num_ctx": 2048}}
+    building = lake.building("gguf_export", KEY, identity)
+    (building / "Modelfile").write_text("FROM ./model-f16.gguf\nPARAMETER num_ctx 2048\n", encoding="utf-8")
+    (building / "model-f16.gguf").write_text(name, encoding="utf-8")
+    artifact = lake.finish("gguf_export", KEY, identity, building, made_from, report, passed=passed)
     if passed:
         lake.set_latest(artifact)
     return artifact
 
 
-def serve(lake: Lake, latest: Artifact) -> Artifact:
-    """What ollama_model does with the export that is to be served."""
-    choice = served(lake, KEY, latest).export
-    made_from = {"gguf_export": choice.identity}
-    identity = sha256_of(made_from)
-    lake.set_latest(lake.finish("ollama_model", KEY, identity, lake.building("ollama_model", KEY, identity), made_from, {}))
-    return choice
+def what_is_served(lake: Lake) -> str:
+    """What the folder that servers read holds, after it was brought up to date."""
+    serve_champion(lake, KEY)
+    folder = Path(lake.root.path) / "serving"
+    (model,) = (folder / "shop" / "support").glob("*.gguf")
+    assert f"FROM ./{model.name}\n" in (folder / "shop" / "support" / "Modelfile").read_text(encoding="utf-8")
+    assert f"[shop/support]\nmodel = {model}\nctx-size = 2048\n" in (folder / "llama-server.ini").read_text(encoding="utf-8")
+    return model.read_text(encoding="utf-8")
 
 
 def test_a_newer_export_replaces_what_is_served_only_when_it_is_promoted(lake):
-    first = export(lake, "first")
-    assert serve(lake, first) == first
-    second = export(lake, "second")
-    assert serve(lake, second) == first
+    export(lake, "first")
+    assert what_is_served(lake) == "first"
+    export(lake, "second")
+    assert what_is_served(lake) == "first"
     promote(lake, KEY)
-    assert serve(lake, second) == second
-    assert serve(lake, export(lake, "third")) == second
+    assert what_is_served(lake) == "second"
+    export(lake, "third")
+    assert what_is_served(lake) == "second"
+    promote(lake, KEY)
+    rollback(lake, KEY)
+    assert what_is_served(lake) == "second"
+
+
+def test_only_a_champion_is_created_in_ollama_and_only_where_it_is_asked_for(lake, tmp_path, monkeypatch):
+    export(lake, "first")
+    (tmp_path / "ollama").write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/asked\n', encoding="utf-8")
+    (tmp_path / "ollama").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    assert "champions only" in serve_champion(lake, KEY, ollama=True)[-1]
+    promote(lake, KEY)
+    serve_champion(lake, KEY)
+    assert not (tmp_path / "asked").exists()
+    assert "shop-support" in serve_champion(lake, KEY, ollama=True)[-1]
+    assert (tmp_path / "asked").read_text().startswith(f"create shop-support -f {lake.root.path}/serving/shop/support/Modelfile")
+
+
+def test_a_server_that_cannot_be_told_is_named(lake):
+    export(lake, "first")
+    assert "http://127.0.0.1:9 was not told" in serve_champion(lake, KEY, server="http://127.0.0.1:9")[-1]
 
 
 def test_an_export_is_promoted_by_its_identity_or_its_adapters(lake):

@@ -137,7 +137,7 @@ def add_models(lake: Lake, key: PartitionKey, rows: list[dict]) -> None:
     build(lake, key, "evaluation", {"adapter": adapter, "config": {}, **rows_made_from(measured)}, seen, {"examples": examples})
     origin = {"adapter": adapter, "adapter_made_from": trained, "config": {}, "compared": rows_made_from(measured)}
     export = build(lake, key, "gguf_export", origin, {"model-f16.gguf": "GGUF"})
-    build(lake, key, "ollama_model", {"gguf_export": export, "name": "shop"}, {"Modelfile": "FROM it"})
+    build(lake, key, "serving", {"gguf_export": export, "name": "shop"}, {"Modelfile": "FROM it"})
     transcripts = "".join(json.dumps({"messages": row["messages"]}) + "\n" for row in measured)
     played = {"adapter": adapter, "gguf_export": export, "world": "shop", **rows_made_from(measured)}
     build(lake, key, "episodes", played, {"episodes.jsonl": transcripts, "episodes.md": transcripts}, {"players": {}})
@@ -220,7 +220,7 @@ def test_a_session_is_followed_through_every_table_to_the_model_that_ollama_serv
         "sft_adapter": ["trained on"],
         "evaluation": ["made from"],
         "gguf_export": ["trained on"],
-        "ollama_model": ["made from"],
+        "serving": ["made from"],
         "episodes": ["made from"],
     }
     assert all(use.current for use in found.models)
@@ -253,7 +253,7 @@ def test_an_export_leads_to_its_adapter_its_rows_and_their_sessions(lake: Lake) 
     [adapter] = found.made_from
     assert adapter.settings == {"lora_r": 4} and adapter.tables == {"sft_dataset": "1" * 64} and adapter.code["code_sha256"]
     assert adapter.rows == len(adapter.sessions) == sum(adapter.sessions_by["source"].values()) and adapter.rows_unchanged is True
-    [ollama] = [use for use in models_of(lake, adapter.sessions[0]) if use.asset == "ollama_model"]
+    [ollama] = [use for use in models_of(lake, adapter.sessions[0]) if use.asset == "serving"]
     assert model_lineage(lake, ollama.path).made_from[0].identity == export.identity
 
 
@@ -286,7 +286,7 @@ def test_a_forgotten_session_is_in_no_file_any_more_and_all_others_are_as_they_w
     assert found.partitions == ["*"] and found.side_chains == ["child"] and not found.same_content
     assert not any(lake.has(cache, KEY) for cache in (OLD_SPACE, VECTORS, SEEN))
     assert {row["parent_session_id"] for row in rows_of(lake, "sessions")} == {None, alias("gone")}
-    for asset in ("sft_adapter", "evaluation", "gguf_export", "ollama_model"):
+    for asset in ("sft_adapter", "evaluation", "gguf_export", "serving"):
         assert lake.latest(asset, KEY)  # whole: the sizes in its manifest are those of its files
 
 
@@ -354,7 +354,7 @@ def rows_of(lake: Lake, asset: str, key: PartitionKey | None = KEY) -> list[dict
 def test_the_models_that_learnt_from_it_are_named_before_and_after_and_know_it_by_its_alias_alone(lake: Lake) -> None:
     learnt, measured = learnt_and_measured(lake)
     told = forget(lake, learnt)
-    assert {use.asset for use in told.to_retrain} == {"sft_adapter", "evaluation", "gguf_export", "ollama_model", "episodes"}
+    assert {use.asset for use in told.to_retrain} == {"sft_adapter", "evaluation", "gguf_export", "serving", "episodes"}
     assert forget(lake, measured).to_retrain == []
     assert {use.asset for use in session_lineage(lake, learnt).models} == {use.asset for use in told.to_retrain}
     found = model_lineage(lake, lake.latest("sft_adapter", KEY).identity)

@@ -1,0 +1,101 @@
+"""Does an exported file still decide and call as the merged model does, also where an agent asks: at llama.cpp's OpenAI-compatible server?
+
+Rounding to few bits changes words first, and decisions last; but a changed decision is what an agent's user feels.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from agent_pipeline.evaluation.generate import generate
+from agent_pipeline.evaluation.players import message_of
+from agent_pipeline.export.llama import Completion, LlamaCpp
+from agent_pipeline.export.parity import Prompt, end_ids
+from agent_pipeline.sessions.session import Message
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+SERVER_TURNS = 3
+"""Turns that are asked again at the server: what is compared there is how it reads calls, not how the model answers."""
+
+Said = tuple[str, list[tuple[str, str]]]
+
+
+def said(message: Message) -> Said:
+    """A message's words, and its calls without their ids and in an order of their own."""
+    calls = [each["function"] for each in message.get("tool_calls") or ()]
+    return (message.get("content") or "").strip(), sorted((call["name"], _canonical(call["arguments"])) for call in calls)
+
+
+def _canonical(arguments: str) -> str:
+    try:
+        return json.dumps(json.loads(arguments), sort_keys=True, ensure_ascii=False)
+    except ValueError:
+        return arguments
+
+
+def read(tokenizer: "PreTrainedTokenizerBase", asked: Sequence[Prompt], answers: Sequence[Completion]) -> list[Said]:
+    """What answers say."""
+    texts = (tokenizer.decode(each.tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False) for each in answers)
+    return [said(message_of(text, prompt.tools)) for prompt, text in zip(asked, texts, strict=True)]
+
+
+def merged_answers(
+    model: "PreTrainedModel",
+    tokenizer: "PreTrainedTokenizerBase",
+    asked: Sequence[Prompt],
+    begun: Sequence[Completion],
+    max_new_tokens: int,
+) -> list[Completion]:
+    """The merged model's greedy answers, of which `begun` is known; only what is missing is generated."""
+    rooms = [0 if each.stopped else max_new_tokens - len(each.tokens) for each in begun]
+    rest = [index for index, room in enumerate(rooms) if room > 0]
+    prompts = [asked[index].ids + begun[index].tokens for index in rest]
+    whole = list(begun)
+    ends = end_ids(model, tokenizer)
+    for index, tokens in zip(rest, generate(model, prompts, [rooms[index] for index in rest], ends), strict=True):
+        whole[index] = Completion(begun[index].tokens + tokens, len(tokens) < rooms[index])
+    return whole
+
+
+def server_answers(llama: LlamaCpp, asked: Sequence[Prompt], answers: Sequence[Completion], max_new_tokens: int) -> dict[int, Said]:
+    """By their number, the answers that the server gives to some prompts that the model answers in full, calls first."""
+    whole = [number for number, answer in enumerate(answers) if answer.stopped and _reads_as_asked(llama, asked[number])]
+    whole.sort(key=lambda number: (not asked[number].tools, number))
+    return {number: said(llama.chat(asked[number].messages, asked[number].tools, max_new_tokens + 1)) for number in whole[:SERVER_TURNS]}
+
+
+def _reads_as_asked(llama: LlamaCpp, prompt: Prompt) -> bool:
+    """Whether the server makes the prompt's tokens of its messages: special tokens in a message are text to the model, and none to it."""
+    return llama.tokenize(llama.render(prompt.messages, prompt.tools), add_special=True) == prompt.ids
+
+
+def gate(
+    merged: Sequence[Said], own: Mapping[str, Sequence[Said]], served: Mapping[str, Mapping[int, Said]], least: float
+) -> dict[str, Any]:
+    """By kind: on how many of the turns the file decides as the merged model does (to call or not), on how many of its calls it makes the
+    same ones, and how many of the server's answers are what the file's tokens say. `failed` says what was lost, or is empty.
+    """
+    report = {}
+    for kind, answers in own.items():
+        decisions = sum(bool(a[1]) == bool(b[1]) for a, b in zip(merged, answers, strict=True))
+        called = [number for number, answer in enumerate(merged) if answer[1]]
+        calls = sum(answers[number][1] == merged[number][1] for number in called)
+        wrong = [number + 1 for number, answer in served[kind].items() if answer != answers[number]]
+        lost = [
+            f"{same} of {of} {what} are the merged model's"
+            for what, same, of in (("decisions", decisions, len(merged)), ("calls", calls, len(called)))
+            if same < least * of
+        ]
+        lost += [f"llama.cpp's server answers turns {wrong} otherwise than the model"] if wrong else []
+        report[kind] = {
+            "turns": len(merged),
+            "decisions": decisions,
+            "call_turns": len(called),
+            "calls": calls,
+            "server_turns": len(served[kind]),
+            "server": len(served[kind]) - len(wrong),
+            "failed": "; ".join(lost),
+        }
+    return report

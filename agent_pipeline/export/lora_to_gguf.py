@@ -1,0 +1,65 @@
+"""A LoRA adapter as a GGUF file, by the converter's own classes. A script, run in the converter's environment (`converter.convert_lora`).
+
+    python lora_to_gguf.py <base model> <adapter> <file to write>
+
+llama.cpp adds `alpha / r · B·A` to a weight. The converter renames a base model's weights, and reorders the rows of some: what it does
+to a weight's rows it does to those of B alone, and A stays as it is.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+PREFIX = "base_model.model."
+
+
+def main(base: Path, adapter: Path, out: Path) -> None:
+    """Write the adapter, in f16. Raises SystemExit with a sentence where it is more than a plain LoRA."""
+    import gguf
+    import torch
+    from conversion import ModelBase, get_model_architecture, get_model_class
+    from conversion.base import ModelType
+    from safetensors.torch import load_file
+
+    alpha = scale_of(json.loads((adapter / "adapter_config.json").read_text(encoding="utf-8")))
+    architecture = get_model_architecture(ModelBase.load_hparams(base, False), ModelType.TEXT)
+    model = get_model_class(architecture)(base, gguf.LlamaFileType.MOSTLY_F16, out)
+    writer = gguf.GGUFWriter(out, gguf.MODEL_ARCH_NAMES[model.model_arch])
+    writer.add_type("adapter")
+    writer.add_string("adapter.type", "lora")
+    writer.add_float32("adapter.lora.alpha", alpha)
+    tensors = load_file(adapter / "adapter_model.safetensors")
+    for name, a in tensors.items():
+        module = name.removeprefix(PREFIX).removesuffix(".lora_A.weight")
+        if name.endswith(".lora_B.weight"):
+            continue
+        if module == name.removeprefix(PREFIX):
+            raise SystemExit(f"The adapter holds {name}, which is no matrix of a LoRA")
+        layer = next((int(part) for part in module.split(".") if part.isdecimal()), None)
+        rows = tensors[f"{PREFIX}{module}.lora_B.weight"]
+        for new, b in model.modify_tensors(rows, f"{module}.weight", layer):
+            if b.shape != rows.shape:
+                raise SystemExit(f"The converter splits {module}, so its LoRA cannot be one of llama.cpp's")
+            for part, tensor in (("lora_a", a), ("lora_b", b)):
+                writer.add_tensor(f"{new}.{part}", tensor.to(torch.float16).contiguous().numpy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def scale_of(config: dict[str, Any]) -> float:
+    """The one `alpha` of a plain LoRA, from its PEFT configuration. Raises SystemExit with a sentence for any other adapter."""
+    more = [
+        name
+        for name in ("use_dora", "modules_to_save", "rank_pattern", "alpha_pattern", "lora_bias", "trainable_token_indices")
+        if config.get(name)
+    ]
+    if config.get("peft_type") != "LORA" or config.get("bias", "none") != "none" or more:
+        raise SystemExit(f"Only a plain LoRA can be a LoRA of llama.cpp's, and this adapter has {', '.join(more) or 'another type'}")
+    return config["lora_alpha"] * (config["r"] ** 0.5 if config.get("use_rslora") else 1)
+
+
+if __name__ == "__main__":
+    main(*map(Path, sys.argv[1:]))

@@ -1,0 +1,56 @@
+"""k-quants, by llama.cpp's own quantizer: its program `llama-quantize`, or the function of its library that the program calls."""
+
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from agent_pipeline.errors import ExportError
+from agent_pipeline.export.converter import LORA, OUT, OUTTYPES, installed_folder, run_tool
+
+K_QUANTS = ("q6_k", "q5_k_m", "q4_k_m")
+KINDS = (*OUTTYPES, *K_QUANTS, LORA)
+"""All that can be exported."""
+
+
+def check_outtypes(outtypes: Sequence[str]) -> None:
+    """Raises ExportError where one of the types is none that can be written, or there is no whole model among them."""
+    if not set(outtypes) - {LORA} or any(kind not in KINDS for kind in outtypes):
+        raise ExportError(
+            f"The GGUF types to export are {list(outtypes)}: give one or more of {', '.join(KINDS)}, and not {LORA} alone, which only "
+            "llama.cpp's server takes."
+        )
+
+
+def find_tool(name: str, llama_cpp_path: str | os.PathLike | None = None) -> Path | None:
+    """A program or library of a llama.cpp build: in the checkout that is named, on PATH, or in the pinned package
+    (`requirements/llama-server.txt`)."""
+    folders = [Path(named).expanduser() for named in (llama_cpp_path, os.environ.get("LLAMA_CPP_PATH")) if named]
+    places = [place / name for folder in folders for place in (folder, folder / "build" / "bin", folder.parent / "build" / "bin")]
+    found = shutil.which(name)
+    packaged = sorted(installed_folder().with_name("llama-server").glob(f"*/bin/{name}"))
+    return next((place.resolve() for place in [*places, *([Path(found)] if found else []), *packaged] if place.is_file()), None)
+
+
+def find_quantizer(llama_cpp_path: str | os.PathLike | None = None) -> list[str]:
+    """The beginning of a command that quantizes. Raises ExportError where there is no build of llama.cpp."""
+    if program := find_tool("llama-quantize", llama_cpp_path):
+        return [str(program)]
+    if library := find_tool("libllama.so", llama_cpp_path):
+        return [sys.executable, "-P", str(Path(__file__).with_name("quantize_by_library.py")), str(library)]
+    raise ExportError(
+        f"{', '.join(K_QUANTS)} need llama.cpp's quantizer, which was not found: put llama-quantize on PATH, set llama_cpp to a checkout "
+        "that is built, or run `make llama-server` (the pinned build)."
+    )
+
+
+def quantize(source: Path, out_file: Path, kind: str, imatrix: Path | None = None, llama_cpp_path: str | os.PathLike | None = None) -> Path:
+    """Quantizes the GGUF `source` (f32 or f16) to one of `K_QUANTS`; `imatrix` weighs the weights by what passes through them.
+
+    Raises:
+        ExportError: there is no quantizer, or it failed.
+    """
+    weighed = ["--imatrix", str(imatrix)] if imatrix else []
+    command = [*find_quantizer(llama_cpp_path), *weighed, str(source), OUT, kind.upper()]
+    return run_tool(command, out_file, f"Quantizing {source} to {kind}", dict(os.environ), f"leave {kind} out of outtypes")
