@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from agent_pipeline.errors import ExportError
 from agent_pipeline.evaluation.generate import generate
 from agent_pipeline.evaluation.players import message_of
 from agent_pipeline.export.llama import Completion, LlamaCpp
@@ -63,7 +64,14 @@ def server_answers(llama: LlamaCpp, asked: Sequence[Prompt], answers: Sequence[C
     """By their number, the answers that the server gives to some prompts that the model answers in full, calls first."""
     whole = [number for number, answer in enumerate(answers) if answer.stopped and _reads_as_asked(llama, asked[number])]
     whole.sort(key=lambda number: (not asked[number].tools, number))
-    return {number: said(llama.chat(asked[number].messages, asked[number].tools, max_new_tokens + 1)) for number in whole[:SERVER_TURNS]}
+    return {number: _served(llama, asked[number], max_new_tokens + 1) for number in whole[:SERVER_TURNS]}
+
+
+def _served(llama: LlamaCpp, prompt: Prompt, max_new_tokens: int) -> Said:
+    try:
+        return said(llama.chat(prompt.messages, prompt.tools, max_new_tokens))
+    except ExportError as error:  # the server answers what it cannot read with an error of its own
+        return str(error), []
 
 
 def _reads_as_asked(llama: LlamaCpp, prompt: Prompt) -> bool:
