@@ -83,14 +83,20 @@ def compared(methods: Sequence[Method], runs: Sequence[Run]) -> dict[str, Any]:
 
     `methods`: by id the mean of each figure over tasks and seeds with its 95 % interval, `by_seed`, the cost of a training, and `same_as`,
     an earlier method with the very same adapters. `comparisons`: each method less the reference, and each that chooses rows less its random
-    coreset; all intervals of a figure hold together with 95 % (Bonferroni). `rank_correlation`: see `rank_correlation`.
+    coreset; the intervals of all of them hold together with 95 %, for each figure (Bonferroni).
     """
     by_method = {each.id: [run for run in runs if run.method == each.id] for each in methods}
     adapters = {name: tuple(run.adapter for run in of) for name, of in by_method.items()}
     same_as = {name: next(other for other in adapters if adapters[other] == adapters[name]) for name in adapters}
     reference = REFERENCE if REFERENCE in by_method else methods[0].id
     wanted = [(each.id, against) for each in methods for against in dict.fromkeys((reference, each.control)) if against]
-    pairs = [(left, right) for left, right in wanted if same_as[left] != same_as[right]]
+    pairs = list({frozenset(pair): pair for pair in wanted if same_as[pair[0]] != same_as[pair[1]]}.values())
+    error = ERROR / max(len(pairs), 1)
+    differences = [
+        (left, right, figure, reported(_difference(by_method[left], by_method[right], figure, error), False, error))
+        for left, right in pairs
+        for figure in FIGURES
+    ]
     figures = {name: {figure: _figure(of, figure) for figure in FIGURES} | {"decision_auc": _auc(of)} for name, of in by_method.items()}
     return {
         "reference": reference,
@@ -114,14 +120,7 @@ def compared(methods: Sequence[Method], runs: Sequence[Run]) -> dict[str, Any]:
             for each in methods
         },
         "comparisons": [
-            {"method": left, "against": right, "figure": figure, **difference}
-            for left, right in pairs
-            for figure in FIGURES
-            if (
-                difference := reported(
-                    _difference(by_method[left], by_method[right], figure, ERROR / len(pairs)), False, ERROR / len(pairs)
-                )
-            )
+            {"method": left, "against": right, "figure": figure, **each} for left, right, figure, each in differences if each is not None
         ],
         "rank_correlation": rank_correlation({name: figures[name] for name in figures if same_as[name] == name}),
     }
