@@ -5,14 +5,14 @@ import dagster as dg
 from agent_pipeline.config.assets import ChampionConfig, ServingConfig
 from agent_pipeline.config.resolution import resolve
 from agent_pipeline.defs.failures import user_errors
-from agent_pipeline.defs.metadata import numbers
+from agent_pipeline.defs.metadata import numbers, table
 from agent_pipeline.defs.partitions import AGENTS, agent_key
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.run_config import in_force
 from agent_pipeline.defs.specs import ARTIFACTS, asset_options, own_check, version
 from agent_pipeline.defs.worker_client import run_worker
 from agent_pipeline.evaluation.page import PAGE
-from agent_pipeline.evaluation.promotion_report import headline, page, sentences
+from agent_pipeline.evaluation.promotion_report import figure_rows, headline, sentences
 from agent_pipeline.export import serving
 from agent_pipeline.export.deciding import comparison, decide_on, to_compare
 from agent_pipeline.export.evidence import write_decision
@@ -68,6 +68,8 @@ def champion(
             description="; ".join(sentences(decision)),
         )
         shown = write_decision(lake, key, gguf_export, served, compared, record)
+        parts = {"figures": decision.figures, "figures_on_test": record.test}
+        figures = {name: figure_rows(part, "champion" if served else "base") for name, part in parts.items()}
         return dg.MaterializeResult(
             value=shown,
             data_version=version(shown.identity),
@@ -77,7 +79,7 @@ def champion(
                 "waits_for_a_person": waits,
                 "champion": now or "none",
                 "page": dg.MetadataValue.path(str(shown.path / PAGE)),
-                "figures": dg.MetadataValue.md(page(decision, record.test, "champion" if served else "base")),
+                **{name: table(head, rows) for name, (head, *rows) in figures.items()},
                 "number": record.number,
                 **numbers(
                     {"gain": next((each.difference for each in decision.figures if each.name == "gain"), None), "chance": decision.p}

@@ -22,7 +22,8 @@ def said_of(event: dg.DagsterEvent) -> str | None:
         return f"{what}, {_bytes(size)}" if isinstance(size, int) else what
     if event.event_type == dg.DagsterEventType.ASSET_CHECK_EVALUATION:
         check = event.asset_check_evaluation_data
-        return f"check {check.check_name.replace('_', ' ')}: {'passed' if check.passed else 'FAILED'}"
+        why = f": {check.description}" if check.description and not check.passed else ""
+        return f"check {check.check_name.replace('_', ' ')}: {'passed' if check.passed else 'FAILED'}{why}"
     return None
 
 

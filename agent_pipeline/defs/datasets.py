@@ -12,7 +12,7 @@ from agent_pipeline.datasets.preferences import Pairing, why_no_pairs
 from agent_pipeline.datasets.splits import empty_splits, first_request
 from agent_pipeline.datasets.twins import Twins
 from agent_pipeline.defs.failures import user_errors
-from agent_pipeline.defs.metadata import counts_table, histogram, preview
+from agent_pipeline.defs.metadata import counts_table, histogram, preview, table
 from agent_pipeline.defs.partitions import AGENTS, agent_key
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.run_config import in_force
@@ -160,7 +160,7 @@ def near_check(
         file = workspace.open_lake().open(asset, key)
         rows = to_rows(stored_batches(file, ["session_id", "split", "messages"]))
         near = near_across_splits((row | {"messages": part(row["messages"])} for row in rows), alike)
-    lines = ["| session | split | is nearly | split | similarity |", "|---|---|---|---|---:|"]
-    lines += [f"| `{a}` | {split} | `{b}` | {other} | {alike:.2f} |" for a, split, b, other, alike in near[:20]]
-    metadata = {"near_duplicates": len(near), "rows": file.metadata.num_rows, "examples": dg.MetadataValue.md("\n".join(lines))}
+    head = ["session", "its split", "is nearly", "of the split", "similarity"]
+    examples = table(head, ([a, split, b, other, f"{alike:.2f}"] for a, split, b, other, alike in near[:20]))
+    metadata = {"near_duplicates": len(near), "rows": file.metadata.num_rows, "examples": examples}
     return dg.AssetCheckResult(passed=not near, severity=dg.AssetCheckSeverity.WARN, metadata=metadata)

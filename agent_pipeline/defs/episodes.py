@@ -4,13 +4,13 @@ import dagster as dg
 
 from agent_pipeline.config.assets import EpisodesConfig
 from agent_pipeline.defs.failures import user_errors
-from agent_pipeline.defs.metadata import numbers
+from agent_pipeline.defs.metadata import numbers, table
 from agent_pipeline.defs.partitions import agent_key
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.run_config import in_force
 from agent_pipeline.defs.specs import ADAPTERS, ARTIFACTS, asset_options, own_check
 from agent_pipeline.defs.worker_client import built, run_worker
-from agent_pipeline.evaluation.episode_report import PAGE, shown, table
+from agent_pipeline.evaluation.episode_report import PAGE, figure_rows, shown
 from agent_pipeline.storage.lake import Artifact
 
 CHECK = "model_does_the_job"
@@ -57,8 +57,9 @@ def episodes(
         }
         result = run_worker(context, pipes, workspace, "episodes", params)
         report, model = result["report"], result["report"]["players"]["model"]
+        head, *rows = figure_rows(report["players"])
         shares = {name: model[name]["n"] / model[name]["of"] for name in ("done", "harm") if model[name] and model[name]["of"]}
-        metadata = {"figures": dg.MetadataValue.md(table(report)), "report": dg.MetadataValue.json(report), **numbers(shares)}
+        metadata = {"figures": table(head, rows), "report": dg.MetadataValue.json(report), **numbers(shares)}
         check = dg.AssetCheckResult(
             check_name=CHECK,
             passed=not report["against"],

@@ -7,6 +7,7 @@ import dagster as dg
 
 from agent_pipeline.config.assets import GgufConfig, ServingConfig
 from agent_pipeline.defs.failures import user_errors
+from agent_pipeline.defs.metadata import table
 from agent_pipeline.defs.partitions import agent_key
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.run_config import in_force
@@ -59,23 +60,16 @@ def gguf_export(
 
 def parity_table(report: dict[str, Any]) -> dg.MetadataValue:
     """A line a GGUF type: its size, and how many of its tokens, greedy answers, decisions and calls are the merged model's."""
-    lines = [
-        "| type | MB | texts and tokens as trained | greedy answers exact | decisions | calls | served |",
-        "|---|---:|---|---|---|---|---|",
-    ]
+    head = ["type", "MB", "texts and tokens as trained", "greedy answers exact", "decisions", "calls", "served"]
+    rows = []
     for kind, answers in report["answers"].items():
-        size, kept = report["files"].get(f"model-{kind}.gguf"), report["gate"][kind]
-        cells = [
-            kind,
-            f"{size / 1e6:.0f}" if size else "",
-            f"{report['template'][kind]['texts']} texts, {report['template'][kind]['tokens']:,} tokens",
-            f"{answers['exact']} of {answers['prompts']}",
-            f"{kept['decisions']} of {kept['turns']}",
-            f"{kept['calls']} of {kept['call_turns']}",
-        ]
-        lines.append(f"| {' | '.join(cells)} | {report['failed'].get(kind, 'may be')} |")
-    lines += [f"| {kind} | | | | | | {why} |" for kind, why in report["failed"].items() if kind not in report["answers"]]
-    return dg.MetadataValue.md("\n".join(lines))
+        size, kept, texts = report["files"].get(f"model-{kind}.gguf"), report["gate"][kind], report["template"][kind]
+        exact, decisions = f"{answers['exact']} of {answers['prompts']}", f"{kept['decisions']} of {kept['turns']}"
+        megabytes, seen = f"{size / 1e6:.0f}" if size else "", f"{texts['texts']} texts, {texts['tokens']:,} tokens"
+        calls = f"{kept['calls']} of {kept['call_turns']}"
+        rows.append([kind, megabytes, seen, exact, decisions, calls, report["failed"].get(kind, "may be")])
+    rows += [[kind, *[""] * 5, why] for kind, why in report["failed"].items() if kind not in report["answers"]]
+    return table(head, rows)
 
 
 @dg.asset(**asset_options("exports", {"llama", "file"}, ARTIFACTS, options=ServingConfig), deps=["champion", *ADAPTERS])

@@ -3,6 +3,7 @@
 import base64
 import io
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import dagster as dg
@@ -11,15 +12,21 @@ from agent_pipeline.ingestion.drift import Drift, Share
 from agent_pipeline.sessions.session import Message
 
 PREVIEW_ROWS = 5
+NAMED = 10
+"""Changes that a check names in its description; its tables have all."""
 _FEWEST_PLACES = 6  # so that one bar alone does not fill its picture
 _COLOUR, _PALE = "#4f43dd", "#b8b8c4"
 
 
 def counts_table(counts: Mapping[str, int], label: str = "reason") -> dg.MetadataValue:
-    """Counts by name, the largest first, as a Markdown table."""
-    rows = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
-    body = "\n".join(f"| {name} | {count:,} |" for name, count in rows) or "| – | 0 |"
-    return dg.MetadataValue.md(f"| {label} | count |\n|---|---:|\n{body}")
+    """Counts by name, the largest first."""
+    return table([label, "count"], ([name, f"{count:,}"] for name, count in sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))))
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> dg.MetadataValue:
+    """A table that the UI shows at once: Markdown stands behind a click there."""
+    records = [dg.TableRecord(dict(zip(head, map(str, row), strict=True))) for row in rows]
+    return dg.MetadataValue.table(records, dg.TableSchema([dg.TableColumn(name) for name in head]))
 
 
 def numbers(values: Mapping[str, Any]) -> dict[str, float]:
@@ -29,10 +36,7 @@ def numbers(values: Mapping[str, Any]) -> dict[str, float]:
 
 def preview(rows: Iterable[Mapping[str, Any]], field: str = "messages") -> dg.MetadataValue:
     """The shape of the first conversations: roles, tool names and argument names, and the lengths of texts; never the texts themselves."""
-    lines = ["| session | shape |", "|---|---|"]
-    for row, _ in zip(rows, range(PREVIEW_ROWS), strict=False):
-        lines.append(f"| `{row['session_id']}` | {shape(row[field])} |")
-    return dg.MetadataValue.md("\n".join(lines))
+    return table(["session", "shape"], ([row["session_id"], shape(row[field])] for row in islice(rows, PREVIEW_ROWS)))
 
 
 def shape(messages: Sequence[Message]) -> str:
@@ -41,7 +45,7 @@ def shape(messages: Sequence[Message]) -> str:
     for message in messages[:16]:
         text = len(message.get("content") or message.get("value") or "")
         for call in message.get("tool_calls", ()):
-            parts.append(f"**{call['function']['name']}**")
+            parts.append(f"{call['function']['name']}()")
         if text:
             parts.append(f"{message.get('role') or message.get('from')} {text}")
     return " → ".join(parts) + (" → …" if len(messages) > 16 else "")
@@ -58,24 +62,27 @@ def histogram(values: Sequence[float], title: str, label: str) -> dg.MetadataVal
 
 def drift_result(check: str, drift: Drift) -> dg.AssetCheckResult:
     """A warning where the new sessions differ from the last version's; changed tools by name, and shares side by side."""
-    tools = ["| " + " | ".join(part.replace("|", "\\|") for part in each) + " |" for each in drift.tools]
-    shares = [
-        f"| {each.what} | {each.value} | {each.before:.0%} | {each.now:.0%} | {'moved' if each.moved else ''} |" for each in drift.shares
-    ]
     shown = {
-        "changed_tools": ["| tool | change | argument | before | now |", "|---|---|---|---|---|", *(tools or ["| none | | | | |"])],
-        "shares": ["| of | value | last version | new sessions | |", "|---|---|---:|---:|---|", *shares],
+        "changed_tools": table(["tool", "change", "argument", "before", "now"], drift.tools),
+        "shares": table(
+            ["of", "value", "last version", "new sessions", "moved"],
+            ([each.what, each.value, f"{each.before:.0%}", f"{each.now:.0%}", "moved" if each.moved else ""] for each in drift.shares),
+        ),
     }
+    moved = [f"tool {tool} {change}" for tool, change, *_ in drift.tools]
+    moved += [f"{each.what} {each.value}: {each.before:.0%} → {each.now:.0%}" for each in drift.shares if each.moved]
     plot = {"plot": side_by_side(drift.shares, "share of the last version (grey) and of the new sessions")} if drift.shares else {}
     return dg.AssetCheckResult(
         check_name=check,
         passed=not drift.moved,
         severity=dg.AssetCheckSeverity.WARN,
-        description=None if drift.new else "There is nothing to compare: no last version, or no new sessions.",
+        description="; ".join([*dict.fromkeys(moved)][:NAMED])
+        if drift.new
+        else "There is nothing to compare: no last version, or no new sessions.",
         metadata={
             "last_version": drift.sessions,
             "new_sessions": drift.new,
-            **{name: dg.MetadataValue.md("\n".join(lines)) for name, lines in shown.items()},
+            **shown,
             **plot,
         },
     )

@@ -6,7 +6,7 @@ import dagster as dg
 
 from agent_pipeline.config.assets import AdapterConfig, EvaluationConfig
 from agent_pipeline.defs.failures import user_errors
-from agent_pipeline.defs.metadata import curve, numbers
+from agent_pipeline.defs.metadata import curve, numbers, table
 from agent_pipeline.defs.partitions import agent_key
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.run_config import in_force
@@ -14,7 +14,6 @@ from agent_pipeline.defs.specs import ADAPTERS, ARTIFACTS, asset_options, own_ch
 from agent_pipeline.defs.worker_client import built, run_worker
 from agent_pipeline.evaluation.comparison import METRICS
 from agent_pipeline.evaluation.page import PAGE, Split, figure_rows
-from agent_pipeline.sessions.text import markdown
 from agent_pipeline.training.chain import SKIPPED, STEPS, Step, adapter_of, candidate
 from agent_pipeline.training.config import DpoTraining, KtoTraining, PreferenceTraining
 
@@ -145,10 +144,11 @@ def evaluation(
         result = run_worker(context, pipes, workspace, "evaluate", {"adapter": adapter.reference, "config": config.model_dump()})
         report = result["report"]
         better = report["differences"]["exact_call_accuracy"]
+        head, *rows = figure_rows(Split("test", report))
         metadata = {
             "candidate": adapter.asset,
             "heldout_tasks": report["tasks"],
-            "comparison": dg.MetadataValue.md(markdown(figure_rows(Split("test", report)))),
+            "comparison": table(head, rows),
             **numbers({name: report["adapter"][name] for name in ("heldout_loss", "decision_auc", *METRICS)}),
             "report": dg.MetadataValue.json({name: value for name, value in report.items() if name not in ("samples", "examples")}),
         }
@@ -156,6 +156,9 @@ def evaluation(
             check_name=BETTER,
             passed=bool(better and better["beyond_noise"] and better["difference"] > 0),
             severity=dg.AssetCheckSeverity.WARN,
-            metadata=numbers({name: better[name] for name in ("difference", "low", "high", "p", "tasks")} if better else {}),
+            description=next(
+                (f"Exact calls, candidate − base: {row[3]}, of {row[-1]} tasks" for row in rows if row[0].startswith("exact")), None
+            ),
+            metadata=numbers({name: better[name] for name in ("difference", "p")} if better else {}),
         )
         return built(context, workspace, result, metadata, [check], {"page": PAGE})

@@ -9,6 +9,7 @@ from agent_pipeline.datasets.multi_task import ASSET, SOURCE, Mix, build_multi_t
 from agent_pipeline.datasets.splits import SPLITS
 from agent_pipeline.defs.datasets import near_check, result, split_check
 from agent_pipeline.defs.failures import user_errors
+from agent_pipeline.defs.metadata import table
 from agent_pipeline.defs.partitions import AGENTS
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.run_config import in_force
@@ -37,7 +38,7 @@ def multi_task_dataset(context: dg.AssetExecutionContext, workspace: dg.Resource
         if mixed.missing:
             context.log.warning(f"{len(mixed.missing)} agents have no {SOURCE}, their share goes to the others: {_named(mixed.missing)}.")
         more = {
-            "proportions": dg.MetadataValue.md(_proportions(mixed.mix)),
+            "proportions": _proportions(mixed.mix),
             "too_few_rows": {agent: share.shortfall for agent, share in mixed.mix.shares.items() if share.shortfall},
             "without_an_sft_dataset": _named(mixed.missing) or "none",
             "mixing": mixing.model_dump(),
@@ -45,15 +46,18 @@ def multi_task_dataset(context: dg.AssetExecutionContext, workspace: dg.Resource
         return result(mixed.built, more)
 
 
-def _proportions(mix: Mix) -> str:
+def _proportions(mix: Mix) -> dg.MetadataValue:
     """A line an agent: its share as wanted and as it came out, of what, and how many rows it gave to each split."""
     total = sum(share.taken for share in mix.shares.values())
-    lines = ["| agent | wanted | real | rows to train on | asked for | too few | train | select | test |", "|---|" + "---:|" * 8]
-    for agent, share in mix.shares.items():
-        splits = " | ".join(f"{mix.splits[agent][split]:,}" for split in SPLITS)
-        real = f"{share.taken / total:.2%}"
-        lines.append(f"| `{agent}` | {share.share:.2%} | {real} | {share.available:,} | {share.asked:,} | {share.shortfall:,} | {splits} |")
-    return "\n".join(lines)
+    head = ["agent", "wanted", "real", "rows to train on", "asked for", "too few", *SPLITS]
+    return table(
+        head,
+        (
+            [agent, f"{share.share:.2%}", f"{share.taken / total:.2%}"]
+            + [f"{count:,}" for count in (share.available, share.asked, share.shortfall, *(mix.splits[agent][split] for split in SPLITS))]
+            for agent, share in mix.shares.items()
+        ),
+    )
 
 
 def _named(keys: Sequence[PartitionKey], most: int = 20) -> str:

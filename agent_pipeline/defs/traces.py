@@ -10,7 +10,7 @@ import dagster as dg
 
 from agent_pipeline.config.assets import CurationConfig, SessionsConfig
 from agent_pipeline.defs.failures import user_errors
-from agent_pipeline.defs.metadata import counts_table, drift_result, preview
+from agent_pipeline.defs.metadata import counts_table, drift_result, preview, table
 from agent_pipeline.defs.partitions import AGENTS, agent_key
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.run_config import in_force
@@ -154,12 +154,13 @@ def judged_sessions(context: dg.AssetExecutionContext, workspace: dg.ResourcePar
 
 def _agreement_table(agreement: Agreement) -> dg.MetadataValue:
     """A line a judge: the sessions that people judged too, the confusion of the two, and Cohen's kappa."""
-    lines = ["| beside people | sessions | agree | both good | both bad | too kind | too strict | kappa |", "|---|" + "---:|" * 7]
-    for row in agreement.rows():
-        kappa = "–" if row.kappa is None else f"{row.kappa:.2f}"
-        counts = (row.both_acceptable, row.both_unacceptable, row.too_kind, row.too_strict)
-        lines.append("| " + " | ".join(map(str, (row.name, row.sessions, f"{row.share:.0%}", *counts, kappa))) + " |")
-    return dg.MetadataValue.md("\n".join(lines))
+    head = ["beside people", "sessions", "agree", "both good", "both bad", "too kind", "too strict", "kappa"]
+    return table(head, (_confusion(row) for row in agreement.rows()))
+
+
+def _confusion(row: Any) -> list[str]:
+    counts = (row.both_acceptable, row.both_unacceptable, row.too_kind, row.too_strict)
+    return [row.name, *map(str, (row.sessions, f"{row.share:.0%}", *counts)), "–" if row.kappa is None else f"{row.kappa:.2f}"]
 
 
 def _llm_spend(client: LlmClient) -> dict[str, Any]:

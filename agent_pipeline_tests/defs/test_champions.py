@@ -40,7 +40,8 @@ def test_a_person_promotes_what_the_night_decided_and_rolls_it_back_in_the_ui(be
     night = Night(bench.lake, GOOD, first.export)
     metadata = decide(bench, monkeypatch, night)
     assert (metadata["decision"], metadata["waits_for_a_person"], metadata["champion"]) == ("promote", True, first.export.identity)
-    assert "champion" in metadata["figures"] and "`test`" in metadata["figures"] and round(metadata["gain"], 6) == 0.25
+    assert [metadata[name].records[0].data["champion"] for name in ("figures", "figures_on_test")] == ["0.750"] * 2
+    assert round(metadata["gain"], 6) == 0.25
     assert "it is better" in metadata["why"] and f"champion {first.export.identity}" in Path(metadata["page"]).read_text(encoding="utf-8")
     run_job(bench, "promote", "promote_export")
     assert bench.lake.pointers(EXPORT, KEY).champion == night.export.identity
