@@ -76,3 +76,8 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     monkeypatch.setenv("AGENT_PIPELINE_LAKE", str(tmp_path / "lake"))
     with dg.DagsterInstance.ephemeral() as instance:
         yield Bench(store, Lake(str(tmp_path / "lake")), instance, build_defs())
+
+
+def cells(value: dg.TableMetadataValue) -> list[list[str]]:
+    """The rows of a table in an asset's metadata."""
+    return [[str(cell) for cell in record.data.values()] for record in value.records]

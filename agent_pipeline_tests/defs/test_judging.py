@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from agent_pipeline.cli.app import app
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline_tests.defs.conftest import Bench
+from agent_pipeline_tests.defs.conftest import Bench, cells
 from agent_pipeline_tests.judging.endpoint import endpoint, verdict
 
 KEY = PartitionKey("shop", "intern")
@@ -50,7 +50,8 @@ def test_labels_decide_join_the_next_run_and_make_the_agent_new(bench: Bench, tm
     assert found[missing] == ("acceptable", "label", "label: well done")
     assert found[said["session_id"]] == ("unacceptable", "label", "label: it lied")
     assert "1 labels name no session of this agent ('nobody')" in metadata["labels"]
-    assert "acceptable by label" in metadata["verdicts"] and "ended_with_answer" in metadata["agreement_with_people"]
+    assert "acceptable by label" in dict(cells(metadata["verdicts"]))
+    assert "ended_with_answer" in [row[0] for row in cells(metadata["agreement_with_people"])]
     labels.write_text("session_id,judgment\nnobody,acceptable\n")
     assert workspace.versions(source).of(KEY).version == before.version  # a label of no session of this agent's is nothing new to it
 
@@ -74,12 +75,12 @@ def test_the_language_model_judges_what_people_did_not_and_its_spend_is_shown(
         config = {"decided_by": ["label", "judgment", "llm"]}
         rows, metadata = judged(bench, **config, llm_max_requests=2)
         assert len(server.requests) == 2 == metadata["llm_requests"] and metadata["llm_tokens"] == 220
-        assert "the spend limit was reached" in metadata["llm"] and "unacceptable by llm" in metadata["verdicts"]
+        assert "the spend limit was reached" in str(cells(metadata["llm"])) and "unacceptable by llm" in dict(cells(metadata["verdicts"]))
         assert len(unjudged(rows)) == len(open_before) - 2 >= metadata["not_judged_yet"] > 0
         rows, metadata = judged(bench, **config)
         by_model = [row for row in rows if row["verdict_by"] == "llm"]
         assert (
-            "cached" in metadata["llm"]
+            "cached" in str(cells(metadata["llm"]))
             and metadata["not_judged_yet"] == 0
             and {row["verdict_reasons"] for row in by_model} == {"llm: rude"}
         )
