@@ -5,6 +5,7 @@ A task reads its rows from the lake, a batch at a time. Its parameters and its r
 
 import json
 import shutil
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import msgspec
 
 from agent_pipeline.compute.building import asked_lake, asked_rows, build, find_artifact
-from agent_pipeline.compute.registry import TASKS, Params, Result, task
+from agent_pipeline.compute.registry import TASKS, Params, Result, Task, task
 from agent_pipeline.errors import DataError
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.selection.tables import dataset_rows
@@ -23,7 +24,7 @@ from agent_pipeline.training.base_model import BaseModel, resolve_base_model
 from agent_pipeline.training.chain import SKIPPED, adapter_of, trained_adapters
 from agent_pipeline.training.identity import adapter_origin, rows_made_from
 
-__all__ = ["TASKS", "canaries", "compare", "embed", "episodes", "evaluate", "export", "losses", "prefer", "train"]
+__all__ = ["TASKS", "canaries", "compare", "embed", "episodes", "evaluate", "export", "losses", "on_policy", "prefer", "train"]
 
 MODELS = ("torch", "transformers", "peft")
 _BASE_SAID: dict[str, Any] = {}
@@ -91,7 +92,8 @@ def prefer(params: Params, progress: Progress = silent) -> Result:
 
     Where nothing can be trained, the artifact holds no adapter, and its report the reason (`skipped`).
     """
-    from agent_pipeline.training.preference_adapter import METHODS, NothingTrained, preference_origin, train_preferences
+    from agent_pipeline.training.continued import origin_of
+    from agent_pipeline.training.preference_adapter import METHODS, train_preferences
 
     (lake, key), method = asked_lake(params), params["method"]
     reference = find_artifact(params, params["reference"])
@@ -99,13 +101,48 @@ def prefer(params: Params, progress: Progress = silent) -> Result:
     judged = list(dataset_rows(lake, key, ("train", "select", "test"), params["dataset"]))
     rows, heldout = ([row for row in judged if (row["split"] == "train") is wanted] for wanted in (True, False))
     select = list(dataset_rows(lake, key, ("select",)))
-    made_from = preference_origin(method, rows, select, base, reference.identity, config)
 
     def make(folder: Path) -> dict[str, Any]:
+        return train_preferences(method, rows, base, reference.path, config, folder, select, heldout, progress, reference.identity)
+
+    return _build_further(prefer, params, reference, origin_of(method, rows, select, base, reference.identity, config), make)
+
+
+@task(version=1, libraries=(*MODELS, "trl"))
+def on_policy(params: Params, progress: Progress = silent) -> Result:
+    """An adapter trained on by `method` from what it writes itself about the rows of the `train` split of `sft_dataset`, watched on those
+    of `select`; `skipped` as in `prefer`."""
+    from agent_pipeline.compute.practice import practice
+    from agent_pipeline.training.continued import origin_of
+    from agent_pipeline.training.on_policy_adapter import OPTIONS, train_on_policy
+
+    (lake, key), method = asked_lake(params), params["method"]
+    reference = find_artifact(params, params["reference"])
+    base, config = _base_of(params, reference), OPTIONS[method](**params["config"])
+    select, teacher = list(dataset_rows(lake, key, ("select",))), None
+    rows, play, origin = practice(list(dataset_rows(lake, key)), config, params["world"])
+    if named := getattr(config, "teacher_model", ""):
+        teacher = _base(params | {"base_model": named, "base_revision": getattr(config, "teacher_revision", "")})
+        origin["taught_by"] = [teacher.name, teacher.revision]
+
+    def make(folder: Path) -> dict[str, Any]:
+        return train_on_policy(
+            method, rows, base, reference.path, config, folder, select, play, teacher, progress, reference.identity, **origin
+        )
+
+    made_from = origin_of(method, rows, select, base, reference.identity, config, **origin)
+    return _build_further(on_policy, params, reference, made_from, make)
+
+
+def _build_further(
+    task: Task, params: Params, reference: Artifact, made_from: dict[str, Any], make: Callable[[Path], dict[str, Any]]
+) -> Result:
+    """The adapter of a step after imitation; where nothing can be trained, the artifact holds the reason alone."""
+    from agent_pipeline.training.continued import NothingTrained
+
+    def make_or_skip(folder: Path) -> dict[str, Any]:
         try:
-            report = train_preferences(
-                method, rows, base, reference.path, config, folder, select, heldout, progress, reference=reference.identity
-            )
+            report = make(folder)
         except NothingTrained as reason:
             shutil.rmtree(folder / "checkpoints", ignore_errors=True)
             return {SKIPPED: str(reason), "rows": reason.counts}
@@ -113,7 +150,7 @@ def prefer(params: Params, progress: Progress = silent) -> Result:
         longest = max(report["longest_row_tokens"], reference.manifest["report"]["longest_row_tokens"])
         return report | {"longest_row_tokens": longest}
 
-    return build(prefer, params, adapter_of(method), made_from, make, [reference])
+    return build(task, params, adapter_of(params["method"]), made_from, make_or_skip, [reference])
 
 
 @task(version=6, libraries=MODELS)

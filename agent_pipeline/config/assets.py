@@ -18,7 +18,7 @@ from agent_pipeline.options import Options
 from agent_pipeline.selection.coresets import CoresetOptions
 from agent_pipeline.selection.embeddings import TFIDF
 from agent_pipeline.sessions.damage import DEFAULT_POLICY, KINDS
-from agent_pipeline.training.config import AdapterTraining, DpoTraining, KtoTraining
+from agent_pipeline.training.config import AdapterTraining, DistillTraining, DpoTraining, GrpoTraining, KtoTraining, SdftTraining
 
 EMBEDDED_BASE_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 
@@ -267,8 +267,11 @@ ASSETS: dict[str, type[Options]] = {
     "sft_coreset": CoresetConfig,
     "replay_buffer": ReplayConfig,
     "sft_adapter": AdapterConfig,
+    "sdft_adapter": SdftTraining,
+    "distill_adapter": DistillTraining,
     "dpo_adapter": DpoTraining,
     "kto_adapter": KtoTraining,
+    "grpo_adapter": GrpoTraining,
     "evaluation": EvaluationConfig,
     "gguf_export": GgufConfig,
     "champion": ChampionConfig,

@@ -12,6 +12,7 @@ PRESETS: dict[str, Mapping[str, Mapping[str, Any]]] = {
         "sft_adapter": {"max_steps": 4, "max_length": 1024, "lora_r": 4, "lora_alpha": 8},
         "dpo_adapter": {"max_steps": 4, "max_length": 1024},
         "kto_adapter": {"max_steps": 4, "max_length": 1024},
+        **{f"{step}_adapter": {"max_steps": 2, "batch_size": 2, "max_new_tokens": 32} for step in ("sdft", "distill", "grpo")},
         "evaluation": {"max_samples": 8, "max_new_tokens": 32, "max_length": 1024},
         "gguf_export": {"outtypes": ["f16"], "max_conversations": 4, "max_new_tokens": 8},
         "episodes": {"max_tasks": 4},
@@ -23,6 +24,7 @@ PRESETS: dict[str, Mapping[str, Mapping[str, Any]]] = {
         "sft_adapter": {"batch_size": 8, "max_length": 8192, "learning_rate": 2e-4, "epochs": 2.0},
         "dpo_adapter": {"batch_size": 8, "max_length": 8192, "learning_rate": 2e-5},
         "kto_adapter": {"batch_size": 8, "max_length": 8192, "learning_rate": 2e-5},
+        **{f"{step}_adapter": {"batch_size": 16, "max_length": 8192, "max_new_tokens": 512} for step in ("sdft", "distill", "grpo")},
         "evaluation": {"max_samples": 400, "max_new_tokens": 512, "max_length": 8192},
     },
 }

@@ -15,7 +15,7 @@ from agent_pipeline.defs.worker_client import built, run_worker
 from agent_pipeline.evaluation.comparison import METRICS
 from agent_pipeline.evaluation.page import PAGE, Split, figure_rows
 from agent_pipeline.training.chain import SKIPPED, STEPS, Step, adapter_of, candidate
-from agent_pipeline.training.config import DpoTraining, KtoTraining, PreferenceTraining
+from agent_pipeline.training.config import DistillTraining, DpoTraining, FurtherTraining, GrpoTraining, KtoTraining, SdftTraining
 
 MOST_DROPPED = 0.1
 """Share of the rows that may fall out of training (too long, not rendered by the template) without a warning."""
@@ -57,8 +57,8 @@ def sft_adapter(
         return built(context, workspace, result, metadata, [trained_check(report)])
 
 
-def preference_asset(step: Step, options: type[PreferenceTraining], dataset: str) -> dg.AssetsDefinition:
-    """The asset of a step after imitation."""
+def further_asset(step: Step, options: type[FurtherTraining], dataset: str, how: str, task: str) -> dg.AssetsDefinition:
+    """The asset of a step after imitation, which the worker's `task` trains from `dataset`."""
     name = adapter_of(step)
     before = STEPS[: STEPS.index(step)]
 
@@ -71,22 +71,30 @@ def preference_asset(step: Step, options: type[PreferenceTraining], dataset: str
             checks=[own_check(name, TRAINED, "An adapter was trained, and at most a tenth of the rows fell out of training.")],
         ),
         name=name,
-        deps=[dataset, "sft_dataset", *map(adapter_of, before)],
-        description=f"The adapter before it in the agent's chain, trained on by {step.upper()} from {dataset}. Only the assistant's tokens "
-        f"count, and that adapter is the reference. Nothing is trained for an agent whose setting `train` does not name {step}.",
+        deps=[*dict.fromkeys([dataset, "sft_dataset"]), *map(adapter_of, before)],
+        description=f"The adapter before it in the agent's chain, trained on by {step.upper()} from {dataset}: {how}. Only the assistant's "
+        f"tokens count. Nothing is trained for an agent whose setting `train` does not name {step}.",
     )
     def adapter(
         context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace], pipes: dg.ResourceParam[dg.PipesSubprocessClient]
     ) -> dg.MaterializeResult:
         with user_errors():
-            chain = workspace.settings().chain(agent_key(context))
+            settings = workspace.settings()
+            chain = settings.chain(agent_key(context))
             if step not in chain:
                 passed = dg.AssetCheckResult(check_name=TRAINED, passed=True, metadata={"train": ", ".join(chain)})
                 return dg.MaterializeResult(value=None, metadata={"train": ", ".join(chain)}, check_results=[passed])
             config = in_force(context, workspace, options)
             reference = candidate(workspace.open_lake(), agent_key(context), [each for each in chain if each in before])
-            params = {"method": step, "dataset": dataset, "reference": reference.reference, "config": config.model_dump()}
-            result = run_worker(context, pipes, workspace, "prefer", params)
+            agent = settings.agents.get(context.partition_key)
+            params = {
+                "method": step,
+                "dataset": dataset,
+                "world": agent.world if agent else "",
+                "reference": reference.reference,
+                "config": config.model_dump(),
+            }
+            result = run_worker(context, pipes, workspace, task, params)
             report = result["report"]
             skipped = report.get(SKIPPED, "")
             if skipped:
@@ -99,8 +107,11 @@ def preference_asset(step: Step, options: type[PreferenceTraining], dataset: str
     return adapter
 
 
-dpo_adapter = preference_asset("dpo", DpoTraining, "preference_dataset")
-kto_adapter = preference_asset("kto", KtoTraining, "kto_dataset")
+sdft_adapter = further_asset("sdft", SdftTraining, "sft_dataset", "it writes, and, shown the logged turn, says how", "on_policy")
+distill_adapter = further_asset("distill", DistillTraining, "sft_dataset", "it writes, and a larger model says how", "on_policy")
+dpo_adapter = further_asset("dpo", DpoTraining, "preference_dataset", "pairs, with that adapter as the reference", "prefer")
+kto_adapter = further_asset("kto", KtoTraining, "kto_dataset", "judged sessions, with that adapter as the reference", "prefer")
+grpo_adapter = further_asset("grpo", GrpoTraining, "sft_dataset", "rewards of the agent's world, or of the logged turns", "on_policy")
 
 
 def report_metadata(report: dict[str, Any]) -> dg.MetadataValue:

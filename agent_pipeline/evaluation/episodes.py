@@ -46,13 +46,14 @@ Player = Callable[[Sequence[Conversation]], list[Reply]]
 
 @dataclass(frozen=True)
 class Episode:
-    """How a task went. `must_act`, `kind` and `wrong_changes` are None where the world does not say; `tokens` are those that the model
-    wrote."""
+    """How a task went. `reward` is the world's, at the end; `must_act`, `kind` and `wrong_changes` are None where the world does not say;
+    `tokens` are those that the model wrote."""
 
     task_key: str
     seed: int | None
     trial: int
     done: bool
+    reward: float
     must_act: bool | None
     kind: str | None
     wrong_changes: list[str] | None
@@ -148,12 +149,13 @@ class _Running:
             self.end = "answered" if answer.strip() else "silent"
 
     def outcome(self) -> Episode:
-        changes = getattr(self._world, "wrong_changes", None)
+        changes, reward = getattr(self._world, "wrong_changes", None), float(self._world.get_reward())
         return Episode(
             task_key=str(self._row.get("task_key", self._number)),
             seed=self._row.get("seed"),
             trial=self._trial,
-            done=self._world.get_reward() >= 1 and self.end == "answered",
+            done=reward >= 1 and self.end == "answered",
+            reward=reward,
             must_act=getattr(self._world, "must_act", None),
             kind=getattr(self._world, "kind", None),
             wrong_changes=None if changes is None else list(changes),

@@ -42,6 +42,10 @@ LOGGED = (
     "reward_accuracy",
     "reward_margin",
     "reward",
+    "reward_std",
+    "done",
+    "harm",
+    "kl",
     "moved",
     "grad_norm",
     "learning_rate",
@@ -147,7 +151,8 @@ def save_trained(
     """Adapter (or whole model) and tokenizer in `out_dir`, without what differs between two equal trainings (paths, the order of sets)."""
     if hasattr(model, "disable_adapter"):
         # PEFT's "auto" would ask the hub whether the vocabulary has grown; ours never does.
-        model.save_pretrained(str(out_dir), save_embedding_layers=False)
+        # TRL's GRPO keeps the adapter that it starts from beside the one that it trains.
+        model.save_pretrained(str(out_dir), save_embedding_layers=False, selected_adapters=["default"])
         (out_dir / "README.md").unlink(missing_ok=True)
         path = out_dir / "adapter_config.json"
         settings = json.loads(path.read_text(encoding="utf-8"))
@@ -207,4 +212,5 @@ class _Heldout:
 def _speed(trainer: "Trainer", resumed_from: int) -> float:
     """Tokens/s of this process's own steps (padding not counted); 0 where it had none left to do."""
     runtime = next((entry["train_runtime"] for entry in reversed(trainer.state.log_history) if "train_runtime" in entry), 0)
-    return trainer._total_train_tokens / runtime if runtime and trainer.state.global_step > resumed_from else 0.0
+    tokens = getattr(trainer, "_total_train_tokens", 0)  # what SDFT writes, nobody counts
+    return tokens / runtime if runtime and trainer.state.global_step > resumed_from else 0.0

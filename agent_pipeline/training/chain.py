@@ -1,4 +1,4 @@
-"""The chain of an agent's trainings: imitation, then preferences. Its last adapter is the candidate for evaluation and export."""
+"""The chain of an agent's trainings: imitation, a teacher, preferences, rewards. Its last adapter is the candidate, which is exported."""
 
 from collections.abc import Sequence
 from typing import Literal, get_args
@@ -7,7 +7,7 @@ from agent_pipeline.errors import DataError
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.storage.lake import Artifact, Lake
 
-Step = Literal["sft", "dpo", "kto"]
+Step = Literal["sft", "sdft", "distill", "dpo", "kto", "grpo"]
 STEPS: tuple[Step, ...] = get_args(Step)
 SKIPPED = "skipped"
 """In the report of a step that trained nothing: the reason."""
@@ -22,10 +22,10 @@ def checked_chain(steps: list[Step]) -> list[Step]:
     """The chain itself.
 
     Raises:
-        ValueError: it does not begin with sft, names a step twice, or has another order than sft, dpo, kto.
+        ValueError: it does not begin with sft, names a step twice, or has another order than `STEPS`.
     """
     if steps != [step for step in STEPS if step in steps] or "sft" not in steps:
-        raise ValueError("it must begin with sft, and keep the order sft, dpo, kto")
+        raise ValueError(f"it must begin with sft, and keep the order {', '.join(STEPS)}")
     return steps
 
 

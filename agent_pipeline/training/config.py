@@ -160,15 +160,12 @@ class TrainingConfig(AdapterTraining):
         return names[0] if names == ["all-linear"] else names
 
 
-class PreferenceTraining(Training):
-    """How an adapter that imitates is trained on from preferences. It keeps its rank and modules, and is the reference itself."""
+class FurtherTraining(Training):
+    """How an adapter that imitates is trained on. It keeps its rank and modules."""
 
-    other_names = {**Training.other_names, "kl_coef": "beta"}
-
-    learning_rate: float = Field(default=2e-4, gt=0, description="Peak learning rate; preferences need less than imitation does.")
+    learning_rate: float = Field(default=2e-4, gt=0, description="Peak learning rate; less than imitation needs.")
     adam_beta2: float = Field(default=0.999, gt=0, lt=1, description="Decay of Adam's mean of squared gradients.")
     batch_size: int = Field(default=4, ge=1, description="Rows of an optimizer step.")
-    beta: float = Field(default=0.1, gt=0, description="How strongly the adapter is held near the one that it starts from.")
     min_rows: int = Field(default=8, ge=1, description="Train nothing from fewer rows.")
     stop_steps: int = Field(
         default=5, ge=1, description="Measure the kinds of decision on the split select, and write a checkpoint, every so many steps."
@@ -177,6 +174,14 @@ class PreferenceTraining(Training):
         default=0.05, ge=0, le=1, description="Stop where the mean probability of the right decision falls so much for one kind."
     )
     stop_turns: int = Field(default=16, ge=0, description="Turns of each kind that are measured; 0 never stops.")
+
+
+class PreferenceTraining(FurtherTraining):
+    """How an adapter that imitates is trained on from preferences; it is the reference itself."""
+
+    other_names = {**Training.other_names, "kl_coef": "beta"}
+
+    beta: float = Field(default=0.1, gt=0, description="How strongly the adapter is held near the one that it starts from.")
 
 
 class DpoTraining(PreferenceTraining):
@@ -189,6 +194,47 @@ class DpoTraining(PreferenceTraining):
 
 class KtoTraining(PreferenceTraining):
     """How an adapter is trained from sessions that are each good or bad (KTO, Ethayarajh et al. 2024)."""
+
+
+class OnPolicyTraining(FurtherTraining):
+    """How an adapter is trained on what it writes itself."""
+
+    temperature: float = Field(default=1.0, gt=0, description="Temperature at which it writes.")
+    max_new_tokens: int = Field(default=96, ge=1, description="Longest message that it writes, in tokens.")
+
+
+class GrpoTraining(OnPolicyTraining):
+    """How an adapter is trained from rewards (GRPO, Shao et al. 2024): what earned more than the other trials of its row gains.
+
+    An optimizer step sees `batch_size` rows, `generations` trials of each.
+    """
+
+    other_names = {**Training.other_names, "kl_coef": "beta", "num_generations": "generations", "max_completion_length": "max_new_tokens"}
+
+    learning_rate: float = Field(default=5e-5, gt=0, description="Peak learning rate; rewards are noisier than preferences.")
+    beta: float = Field(default=0.04, ge=0, description="How strongly the adapter is held near the one that it starts from.")
+    generations: int = Field(default=4, ge=2, description="Trials of a row, which are compared with each other.")
+    use_world: bool = Field(
+        default=True, description="Play the tasks in the agent's world, where it has one; false rewards single turns by the logged ones."
+    )
+    max_turns: int = Field(default=12, ge=1, description="The assistant's messages after which an episode is given up.")
+    harm_penalty: float = Field(
+        default=1.0,
+        ge=0,
+        description="Taken off the reward of an episode that changes the world wrongly; what a call costs where none was due.",
+    )
+
+
+class SdftTraining(OnPolicyTraining):
+    """How an adapter learns from itself (SDFT, Shenfeld et al. 2026): the teacher is the same adapter, shown what the agent did."""
+
+
+class DistillTraining(OnPolicyTraining):
+    """How an adapter learns from a larger model: it writes, the teacher says how (on-policy distillation, Agarwal et al. 2024)."""
+
+    teacher_model: str = Field(default="", description="Hugging Face id or local path of the teacher; it needs the same vocabulary.")
+    teacher_revision: str = Field(default="", description="Commit, tag or branch of the teacher on the hub; empty: its main branch.")
+    beta: float = Field(default=1.0, ge=0, le=1, description="The divergence: 0 is the forward one, 1 the reverse one.")
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,14 @@ import pytest
 import agent_pipeline.defs
 from agent_pipeline.config.assets import ASSETS as OPTIONS
 from agent_pipeline.definitions import build_defs, defs
+from agent_pipeline.defs.specs import ADAPTERS
 from agent_pipeline.options import Options
 
 STAGES = {
     "traces": ["session_store", "sessions", "judged_sessions", "curated_sessions"],
     "datasets": ["sft_dataset", "preference_dataset", "kto_dataset", "sharegpt_dataset", "multi_task_dataset"],
     "coresets": ["sft_coreset", "replay_buffer"],
-    "models": ["sft_adapter", "dpo_adapter", "kto_adapter", "evaluation", "method_comparison"],
+    "models": [*ADAPTERS, "evaluation", "method_comparison"],
     "exports": ["gguf_export", "serving", "episodes", "champion"],
 }
 GRAPH = defs.resolve_asset_graph()

@@ -14,7 +14,9 @@ from agent_pipeline.keys import parse_key
 from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.sessions.tables import to_table
 from agent_pipeline.training.adapter import train_adapter
+from agent_pipeline.training.chain import Step, adapter_of
 from agent_pipeline_tests.defs.conftest import Bench, worker_here
+from agent_pipeline_tests.training.test_on_policy import WORLD
 from agent_pipeline_tests.training.test_preferences import pair
 from agent_pipeline_tests.training.world import TRAINING, row
 
@@ -45,9 +47,9 @@ class Chain:
         self.lake.set_latest(self.lake.finish("sft_adapter", KEY, identity, folder, made_from, report))
         return identity
 
-    def night(self, chain: str, **config: Any) -> dg.ExecuteInProcessResult:
-        self.file.write_text(f"train = {chain}\n", encoding="utf-8")
-        result = self.bench.run(str(KEY), "dpo_adapter", config={"dpo_adapter": {"stop_turns": 0, "max_steps": 1, **config}})
+    def night(self, chain: str, asset: str = "dpo_adapter", **config: Any) -> dg.ExecuteInProcessResult:
+        self.file.write_text(f'train = {chain}\n[agents."{KEY}"]\nworld = "{WORLD}"\n', encoding="utf-8")
+        result = self.bench.run(str(KEY), asset, config={asset: {"stop_turns": 0, "max_steps": 1, **config}})
         assert result.success, self.bench.sentence(result)
         return result
 
@@ -87,6 +89,28 @@ def test_the_candidate_is_the_last_adapter_of_the_agents_chain(chain: Chain) -> 
     chain.imitate(2)
     with pytest.raises(DataError, match="materialize dpo_adapter again"):
         chain.candidate()
+
+
+@pytest.mark.parametrize(
+    ("step", "config"),
+    [
+        ("grpo", {"generations": 2}),
+        ("grpo", {"generations": 2, "use_world": False}),
+        ("sdft", {}),
+        ("distill", {}),
+    ],
+)
+def test_a_step_that_trains_on_what_it_writes_is_the_candidate(chain: Chain, step: Step, config: dict[str, Any]) -> None:
+    imitating, asset = chain.candidate(), adapter_of(step)
+    config = config | {"min_rows": 2, "batch_size": 2, "max_new_tokens": 8, "max_length": 512}
+    config |= {"teacher_model": str(chain.base.path)} if step == "distill" else {}
+    assert check_of(chain.night(f'["sft", "{step}"]', asset, **config)).passed
+    adapter = chain.lake.latest(asset, KEY)
+    assert chain.candidate() == adapter.identity != imitating and adapter.manifest["parents"] == [imitating]
+    made_from = adapter.manifest["made_from"]
+    assert made_from["by"]["task"] == "on_policy" and made_from["sessions"] == [f"session-{number}" for number in range(4)]
+    assert made_from.get("reward") == (None if step != "grpo" else WORLD if config.get("use_world", True) else "logged turns")
+    assert ("taught_by" in made_from) is (step == "distill")
 
 
 def test_too_few_pairs_leave_the_adapter_before_as_the_candidate_and_say_so(chain: Chain) -> None:

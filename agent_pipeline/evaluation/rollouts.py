@@ -1,0 +1,128 @@
+"""What a model earns while it is trained: episodes in a world, or single turns beside the logged ones. Tokens in, tokens out.
+
+What the model wrote stays as it wrote it: what tools and users say is put after its tokens, and nothing is tokenised twice.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from agent_pipeline.evaluation.episodes import Conversation, Episode, Reply, play
+from agent_pipeline.evaluation.players import message_of
+from agent_pipeline.evaluation.samples import TurnSample
+from agent_pipeline.evaluation.scoring import score
+from agent_pipeline.evaluation.worlds import World
+from agent_pipeline.training.literals import tokens
+from agent_pipeline.training.masks import prompt_ids
+from agent_pipeline.training.rendering import render
+from agent_pipeline.training.trainers.on_policy import Play, Rollout, Row, Sample
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+LENIENT, NAMED, RIGHT_CLASS = 0.8, 0.2, 0.2
+"""What a turn earns that is not right as a whole: the same call to a reader; the right tools with other arguments; an answer of the right
+class with wrong values. The exact call, or the right answer, earns 1."""
+
+
+def turn_reward(sample: TurnSample, text: str, cut: bool, harm_penalty: float) -> float:
+    """What a written turn earns beside the logged one, by the matcher of `scoring`; a call where none was due costs `harm_penalty`."""
+    of = score(sample, text, cut)
+    if not sample.calls:
+        return -harm_penalty if of.called else 1.0 if of.answer else RIGHT_CLASS if of.right_class else 0.0
+    return 1.0 if of.exact else LENIENT if of.lenient else NAMED if of.tool_name else 0.0
+
+
+def turn_rollouts(samples: Sequence[TurnSample], harm_penalty: float) -> tuple[list[Row], Play]:
+    """The samples as rows of turns, and the play that rewards what a model writes in their place."""
+    by_id = {f"{sample.row_id}:{sample.turn_index}": sample for sample in samples}
+    rows = [
+        {
+            "row_id": row_id,
+            "session_id": sample.session_id,
+            "split": "train",
+            "prompt": sample.prompt,
+            "completion": [sample.expected],
+            "tools": sample.tools,
+        }
+        for row_id, sample in by_id.items()
+    ]
+
+    def rollouts(tokenizer: "PreTrainedTokenizerBase", stops: set[int], asked: Sequence[Row], sample: Sample) -> list[Rollout]:
+        prompts = [prompt_ids(tokenizer, row["prompt"], row["tools"]) for row in asked]
+        played = []
+        for row, prompt, written in zip(asked, prompts, sample(prompts), strict=True):
+            text, ended = _text(tokenizer, written, stops)
+            reward = turn_reward(by_id[row["row_id"]], text, not ended, harm_penalty)
+            played.append(Rollout(prompt, written, [True] * len(written), reward, {"done": float(reward >= 1), "harm": float(reward < 0)}))
+        return played
+
+    return rows, rollouts
+
+
+def world_rollouts(world: Callable[[], World], max_turns: int, max_new_tokens: int, max_length: int, harm_penalty: float) -> Play:
+    """The play of tasks in a world. An episode earns its world's reward where it came to an answer, less `harm_penalty` where it changed
+    the world wrongly."""
+
+    def rollouts(tokenizer: "PreTrainedTokenizerBase", stops: set[int], asked: Sequence[Row], sample: Sample) -> list[Rollout]:
+        writer = _Writer(tokenizer, stops, sample, max_length - max_new_tokens)
+        episodes = play(world, asked, writer.reply, max_turns, at_once=len(asked))
+        return [writer.rollout(number, episode, harm_penalty) for number, episode in enumerate(episodes)]
+
+    return rollouts
+
+
+class _Writer:
+    """A player that keeps each episode's tokens: the prompt, and after it all that was written and heard, with whose it is."""
+
+    def __init__(self, tokenizer: "PreTrainedTokenizerBase", stops: set[int], sample: Sample, longest_prompt: int) -> None:
+        self._tokenizer, self._stops, self._sample, self._longest = tokenizer, stops, sample, longest_prompt
+        self._prompts: dict[int, list[int]] = {}
+        self._after: dict[int, list[tuple[int, bool]]] = {}
+
+    def reply(self, conversations: Sequence[Conversation]) -> list[Reply]:
+        for each in conversations:
+            if each.number in self._prompts:
+                self._after[each.number] += [(token, False) for token in self._heard(each)]
+            else:
+                self._prompts[each.number] = prompt_ids(self._tokenizer, each.messages, each.tools)
+                self._after[each.number] = []
+        contexts = [self._prompts[each.number] + [token for token, _ in self._after[each.number]] for each in conversations]
+        fitting = [context for context in contexts if len(context) <= self._longest]
+        answers = iter(self._sample(fitting) if fitting else [])
+        return [
+            self._said(each, context, next(answers)) if len(context) <= self._longest else Reply(None)
+            for each, context in zip(conversations, contexts, strict=True)
+        ]
+
+    def _heard(self, conversation: Conversation) -> list[int]:
+        """The tokens after the model's last stop token: results, or the user's words, and the frame of its next turn."""
+        messages, tools = conversation.messages, conversation.tools
+        said = max(index for index, message in enumerate(messages) if message["role"] == "assistant")
+        before = len(render(self._tokenizer, messages[: said + 1], tools).rstrip())
+        ids, offsets = tokens(self._tokenizer, render(self._tokenizer, messages, tools, add_generation_prompt=True))
+        return [token for token, (start, _) in zip(ids, offsets, strict=True) if start >= before]
+
+    def _said(self, conversation: Conversation, context: list[int], written: list[int]) -> Reply:
+        self._after[conversation.number] += [(token, True) for token in written]
+        text, ended = _text(self._tokenizer, written, self._stops)
+        if not ended:
+            return Reply(None, len(context), len(written), "length")
+        message = message_of(text, conversation.tools)
+        for number, call in enumerate(message.get("tool_calls") or ()):
+            call["id"] = f"call{number:05d}"  # some templates write it, and the same training must give the same bytes
+        return Reply(message, len(context), len(written))
+
+    def rollout(self, number: int, episode: Episode, harm_penalty: float) -> Rollout:
+        # An episode whose beginning is too long has no token of the model's; TRL wants one, which carries no loss.
+        after = self._after[number] or [(min(self._stops), False)]
+        harm = bool(episode.wrong_changes)
+        reward = (episode.reward if episode.end == "answered" else 0.0) - harm_penalty * harm
+        written, own = map(list, zip(*after, strict=True))
+        return Rollout(self._prompts[number], written, own, reward, {"done": float(episode.done), "harm": float(harm)})
+
+
+def _text(tokenizer: "PreTrainedTokenizerBase", written: list[int], stops: set[int]) -> tuple[str, bool]:
+    """What was written, without its stop token, and whether it had one."""
+    ended = bool(written) and written[-1] in stops
+    text = tokenizer.decode(written[:-1] if ended else written, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+    return text, ended
