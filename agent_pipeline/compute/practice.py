@@ -23,6 +23,6 @@ def practice(rows: Sequence[Row], config: OnPolicyTraining, world: str = "") -> 
         return turn_rollouts(turn_samples(rows, split="train")[0], 0.0)[0], None, {}
     if not (world and config.use_world):
         return *turn_rollouts(turn_samples(rows, split="train")[0], config.harm_penalty), {"reward": "logged turns"}
-    tasks = list({row["task_key"]: row for row in reversed(rows) if not row.get("twin_of")}.values())[::-1]
+    tasks = list({row["task_key"]: row for row in reversed(rows)}.values())[::-1]
     play = world_rollouts(load_world(world), config.max_turns, config.max_new_tokens, config.max_length, config.harm_penalty)
     return tasks, play, {"reward": world, "world_sha256": world_source(world)}

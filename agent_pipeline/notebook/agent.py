@@ -6,11 +6,12 @@ The adapter is the one that the asset `sft_adapter` would train from the same ro
 import json
 import math
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from agent_pipeline.compute.practice import practice
 from agent_pipeline.datasets.jsonl import write_atomically
 from agent_pipeline.errors import DataError, ModelError
 from agent_pipeline.evaluation.turns import Answering
@@ -23,6 +24,7 @@ from agent_pipeline.selection.buffer import OnlineContinualLearner
 from agent_pipeline.sessions.session import json_bytes
 from agent_pipeline.training.adapter import train_adapter
 from agent_pipeline.training.config import TrainingConfig
+from agent_pipeline.training.on_policy_adapter import OPTIONS, train_on_policy
 from agent_pipeline.training.preference_adapter import METHODS, train_preferences
 
 if TYPE_CHECKING:
@@ -178,19 +180,50 @@ class AgentSFTTrainer:
             DataError: too few rows can be trained on, or they made right decisions less probable from the start.
             SettingsError: an option does not exist, or is out of range.
         """
+        rows, base = judged_rows(data), base_model(self.config.base_model)
+        config = METHODS[method].options(**options)
+
+        def train(adapter_dir: Path, out_dir: Path, select: list[Row]) -> dict[str, Any]:
+            return train_preferences(method, rows, base, adapter_dir, config, out_dir, select, progress=self._progress)
+
+        return self._go_on(method, len(rows), train)
+
+    def practise(
+        self, data: Any = None, method: Literal["grpo", "sdft", "distill"] = "grpo", world: str = "", **options: Any
+    ) -> TrainingResult:
+        """Train the adapter on from what it writes itself, as `grpo_adapter`, `sdft_adapter` and `distill_adapter` do; the model in
+        `output_dir` is replaced.
+
+        `data` are conversations (by default those of the configuration), `world` the agent's (`package.module:Class`; grpo without one is
+        rewarded by the logged turns), `options` those of the asset. The kinds of decision are watched on `eval_data`.
+
+        Raises: as `prefer`.
+        """
+        rows, base = rows_only(self.config.train_data if data is None else data)[0], base_model(self.config.base_model)
+        config = OPTIONS[method](**options)
+        asked, play, origin = practice(rows, config, world)
+        teacher = base_model(named) if (named := getattr(config, "teacher_model", "")) else None
+
+        def train(adapter_dir: Path, out_dir: Path, select: list[Row]) -> dict[str, Any]:
+            return train_on_policy(
+                method, asked, base, adapter_dir, config, out_dir, select, play, teacher, progress=self._progress, **origin
+            )
+
+        return self._go_on(method, len(asked), train)
+
+    def _go_on(self, method: str, records: int, train: Callable[[Path, Path, list[Row]], dict[str, Any]]) -> TrainingResult:
+        """Put what `train` makes of the adapter in the model's place."""
         if self.model_path is None or not (self.model_path / "adapter_config.json").is_file():
-            raise ModelError("There is no adapter to train on from preferences: call train() with use_lora, or load_model(path), first.")
-        rows = judged_rows(data)
+            raise ModelError("There is no adapter to train on: call train() with use_lora, or load_model(path), first.")
         select = rows_only(self.config.eval_data, "select")[0] if self.config.eval_data is not None else []
         out_dir = Path(self.config.output_dir).expanduser()
         building = out_dir / f".{method}"
         building.mkdir(parents=True, exist_ok=True)
-        config, base = METHODS[method].options(**options), base_model(self.config.base_model)
-        report = train_preferences(method, rows, base, self.model_path, config, building, select, progress=self._progress)
+        report = train(self.model_path, building, select)
         shutil.rmtree(out_dir / MODEL, ignore_errors=True)
         building.rename(out_dir / MODEL)
         self.model_path, self._loaded = out_dir / MODEL, None
-        counts = {"records": len(rows), "trained": report["rows"]["trained"]}
+        counts = {"records": records, "trained": report["rows"]["trained"]}
         return TrainingResult(str(self.model_path), report["loss_last"], None, report["steps"], counts, report)
 
     def evaluate(self, data: Any = None, max_samples: int = 0, max_new_tokens: int = 96) -> EvalResult:

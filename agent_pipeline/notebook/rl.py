@@ -4,6 +4,7 @@
 |---|---|---|
 | `dpo` | that of `dpo_adapter`: TRL's loss, the assistant's tokens alone | `prompt`, `chosen`, `rejected`: the table `preference_dataset` |
 | `kto` | that of `kto_adapter` | `prompt`, `completion`, `label`: the table `kto_dataset` |
+| `grpo` | that of `grpo_adapter` | conversations (`messages`): a world named as `reward_model`, else the logged turns |
 | `grpo`, `rloo` | `GRPOTrainer`, `RLOOTrainer` | `prompt`, and a reward of what the model answers |
 | `ppo` | `GRPOTrainer` | the same; `PPO` says what that is and isn't |
 
@@ -16,12 +17,13 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from agent_pipeline.errors import ArgumentError, DataError
 from agent_pipeline.notebook.models import base_model
 from agent_pipeline.progress import silent
-from agent_pipeline.training.config import probe_device
+from agent_pipeline.training.config import GrpoTraining, probe_device
 from agent_pipeline.training.loading import load_model
 
 if TYPE_CHECKING:
@@ -107,11 +109,15 @@ class RLTrainingConfig:
     def trainer(self, model: Any, train_dataset: Any, tokenizer: Any, output_dir: str = "./rl_output", **options: Any) -> Any:
         """The trainer over a model (or its name) and a data set of the columns that the algorithm learns from.
 
-        `dpo` and `kto` take chats as `dpo_adapter` and `kto_adapter` take them, with the model as it is now as the reference.
+        `dpo` and `kto` take chats as `dpo_adapter` and `kto_adapter` take them, with the model as it is now as the reference; `grpo` takes
+        conversations as `grpo_adapter` does, and then `options` are that asset's.
 
         Raises as above, and DataError where no row can be trained on.
         """
-        if self.algorithm in ("dpo", "kto") and not _of_texts(train_dataset):
+        first: Mapping[str, Any] = next(iter(train_dataset), {})
+        if self.algorithm == "grpo" and "messages" in first:
+            return self._played(model, judged_rows(train_dataset), tokenizer, output_dir, options)
+        if self.algorithm in ("dpo", "kto") and not isinstance(first.get("prompt"), str):
             return self._judged(model, judged_rows(train_dataset), tokenizer, output_dir, options)
         rewards = {"reward_funcs": self.reward_model} if self.algorithm in _REWARDED else {}
         return self.trainer_class(
@@ -139,13 +145,31 @@ class RLTrainingConfig:
         objective = Dpo(self.kl_coef, anchor.get("sft", 0.0)) if self.algorithm == "dpo" else Kto(self.kl_coef)
         return preference_trainer(model, with_reference(model, encoded.rows), objective, arguments, silent)
 
+    def _played(self, model: Any, rows: list[dict[str, Any]], tokenizer: Any, output_dir: str, options: dict[str, Any]) -> Any:
+        from agent_pipeline.compute.practice import practice
+        from agent_pipeline.training.on_policy_adapter import template_stops, trainer_over
+        from agent_pipeline.training.templates import training_template
+        from agent_pipeline.training.trainers.common import reporting, shared_arguments
 
-def _of_texts(data: Iterable[Mapping[str, Any]]) -> bool:
-    return any(isinstance(record.get("prompt"), str) for record in itertools.islice(data, 1))
+        if self.reward_model is not None and not isinstance(self.reward_model, str):
+            raise ArgumentError(
+                "grpo on conversations is rewarded by a world or by the logged turns: name the world as package.module:Class."
+            )
+        ours = {GrpoTraining.other_names.get(name, name): value for name, value in options.items()}
+        device, config = probe_device(), GrpoTraining(**ours, beta=self.kl_coef)
+        asked, play, _ = practice(rows, config, self.reward_model or "")
+        if isinstance(model, str):
+            model = load_model(base_model(model), device)
+        arguments = shared_arguments(config, device, Path(output_dir), 0, config.max_length) | {"save_strategy": "no"}
+        stops = template_stops(tokenizer, training_template(tokenizer))
+        return trainer_over("grpo", model, tokenizer, stops, asked, config, arguments, [reporting(silent)], play)
 
 
 def judged_rows(data: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Pairs or judged completions of the split `train`, with the names of our tables; a record without a split counts as one of it."""
-    names = ({"row_id": str(place), "session_id": str(place), "split": "train", "tools": None} for place in itertools.count())
+    names = (
+        {"row_id": str(place), "session_id": str(place), "task_key": str(place), "split": "train", "tools": None}
+        for place in itertools.count()
+    )
     rows = [name | dict(record) for name, record in zip(names, data, strict=False)]
     return [row for row in rows if row["split"] == "train"]

@@ -17,7 +17,7 @@ from agent_pipeline.training.continued import NothingTrained, Start, only_train,
 from agent_pipeline.training.loading import load_model
 from agent_pipeline.training.masks import prompt_ids
 from agent_pipeline.training.rendering import render
-from agent_pipeline.training.templates import load_tokenizer, stop_token
+from agent_pipeline.training.templates import TrainingTemplate, load_tokenizer, stop_token
 from agent_pipeline.training.trainers.common import let_a_step_train, reporting, shared_arguments
 from agent_pipeline.training.trainers.on_policy import Play, Row, Setting, on_policy_trainer
 
@@ -65,32 +65,50 @@ def train_on_policy(
             "sessions, raise max_length, or lower min_rows.",
             counts,
         )
-    if method != "grpo":
-        kept = [row | texts(tokenizer, row) for row in kept]
-    steps = math.ceil(len(kept) * config.epochs / config.batch_size)
-    steps = min(steps, config.max_steps or steps)
 
     def build(
         model: "PreTrainedModel", device: Device, work_dir: Path, watch: "TrainerCallback"
     ) -> "tuple[Trainer, Callable[[], dict[str, Any]]]":
-        setting = Setting(
-            model,
-            tokenizer,
-            set(tokenizer.convert_tokens_to_ids(list(template.stops))),
-            in_order(kept, steps * config.batch_size, config.seed),
-            config,
-            shared_arguments(config, device, work_dir, 0, longest)
-            | {"num_train_epochs": 1, "max_steps": -1, "save_steps": config.stop_steps},
-            [watch, reporting(progress)],
-            play,
-            load_model(teacher, device) if teacher else None,
-        )
-        trainer = on_policy_trainer(method, setting)
-        let_a_step_train(trainer)
+        arguments = shared_arguments(config, device, work_dir, 0, longest) | {"save_steps": config.stop_steps}
+        taught_by = load_model(teacher, device) if teacher else None
+        stops, callbacks = template_stops(tokenizer, template), [watch, reporting(progress)]
+        trainer = trainer_over(method, model, tokenizer, stops, kept, config, arguments, callbacks, play, taught_by)
         return trainer, lambda: {"row_ids": [row["row_id"] for row in kept], "longest_row_tokens": longest}
 
     made_from = origin_of(method, rows, select, base, reference, config, **origin)
     return train_on(Start(base, adapter_dir, tokenizer, template, made_from), config, out_dir, select, counts, build)
+
+
+def template_stops(tokenizer: "PreTrainedTokenizerBase", template: TrainingTemplate) -> set[int]:
+    """The tokens that end a message of a training template."""
+    return set(tokenizer.convert_tokens_to_ids(list(template.stops)))
+
+
+def trainer_over(
+    method: str,
+    model: "PreTrainedModel",
+    tokenizer: "PreTrainedTokenizerBase",
+    stops: set[int],
+    rows: Sequence[Row],
+    config: OnPolicyTraining,
+    arguments: dict[str, Any],
+    callbacks: "list[TrainerCallback]",
+    play: Play | None = None,
+    teacher: "PreTrainedModel | None" = None,
+) -> "Trainer":
+    """TRL's trainer over the rows, pass after pass, each shuffled by the seed; `arguments` are those of any trainer.
+
+    Raises:
+        SettingsError: TRL refuses the settings.
+    """
+    if method != "grpo":
+        rows = [row | texts(tokenizer, row) for row in rows]
+    steps = math.ceil(len(rows) * config.epochs / config.batch_size)
+    seen = in_order(rows, min(steps, config.max_steps or steps) * config.batch_size, config.seed)
+    arguments = arguments | {"num_train_epochs": 1, "max_steps": -1}
+    trainer = on_policy_trainer(method, Setting(model, tokenizer, stops, seen, config, arguments, callbacks, play, teacher))
+    let_a_step_train(trainer)
+    return trainer
 
 
 def in_order(rows: Sequence[Row], count: int, seed: int) -> list[Row]:

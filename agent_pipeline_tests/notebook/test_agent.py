@@ -17,6 +17,7 @@ from agent_pipeline.training.encoding import encode_rows
 from agent_pipeline.training.loading import load_model
 from agent_pipeline.training.templates import load_tokenizer
 from agent_pipeline.training.trainers.sft import build_trainer
+from agent_pipeline_tests.training.test_on_policy import WORLD
 from agent_pipeline_tests.training.test_preferences import pair
 from agent_pipeline_tests.training.world import row
 
@@ -193,5 +194,10 @@ def test_an_adapter_is_trained_on_from_pairs_and_a_base_model_is_not(train, tmp_
     after = weights(result)
     assert result.steps == 1 and result.counts == {"records": 4, "trained": 4}
     assert before.keys() == after.keys() and any((before[name] != after[name]).any() for name in before)
-    with pytest.raises(ModelError, match="train"):
-        AgentSFTTrainer(trainer.config).prefer([pair(0)])
+    few = {"min_rows": 2, "batch_size": 2, "max_new_tokens": 8, "max_length": 512}
+    practised = trainer.practise(ROWS[:4], world=WORLD, max_steps=1, generations=2, **few)
+    assert practised.report["method"] == "grpo" and practised.counts == {"records": 4, "trained": 4}
+    assert "done" in practised.report["log_history"][0]
+    for untrained in (lambda it: it.prefer([pair(0)]), lambda it: it.practise(ROWS[:4], **few)):
+        with pytest.raises(ModelError, match="train"):
+            untrained(AgentSFTTrainer(trainer.config))

@@ -10,6 +10,7 @@ from agent_pipeline.errors import DataError
 from agent_pipeline.training.config import probe_device
 from agent_pipeline.training.loading import load_model
 from agent_pipeline.training.templates import load_tokenizer
+from agent_pipeline_tests.training.test_on_policy import ROWS, WORLD
 from agent_pipeline_tests.training.test_preferences import pair
 
 pytestmark = pytest.mark.slow
@@ -58,6 +59,17 @@ def test_two_steps_of_each_algorithm(tiny_base, tmp_path, algorithm):
     assert trainer.state.global_step == 2 and trainer.args.beta == 0.2
     kinds = {"dpo": "preference", "kto": "preference", "ppo": "grpo"}
     assert type(trainer).__name__.lower().startswith(kinds.get(algorithm, algorithm))
+
+
+@pytest.mark.parametrize("reward", [None, WORLD])
+def test_grpo_of_a_recipe_plays_conversations_as_the_asset_does(tiny_base, tmp_path, reward):
+    tokenizer, _ = load_tokenizer(tiny_base.path)
+    model = load_model(tiny_base, probe_device())
+    options = {"num_generations": 2, "max_steps": 1, "batch_size": 2, "max_completion_length": 8, "max_length": 512}
+    trainer = RLTrainingConfig("grpo", reward).trainer(model, ROWS[:4], tokenizer, str(tmp_path), **options)
+    trainer.train()
+    assert trainer.state.global_step == 1 and "harm" in trainer.state.log_history[0]
+    assert len(trainer.train_dataset) == 2 and trainer.args.beta == 0.1
 
 
 def test_dpo_of_a_recipe_trains_no_tool_results(tiny_base, tmp_path):
