@@ -1,0 +1,97 @@
+"""Templates that show the past otherwise than it was said: each turn is a row, and is what is asked when the model is served."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+import trl
+
+from agent_pipeline.evaluation.decision import call_branches
+from agent_pipeline.training.config import EXACT
+from agent_pipeline.training.decisions import probes
+from agent_pipeline.training.encoding import encode_rows
+from agent_pipeline.training.loading import load_model
+from agent_pipeline.training.losses import encoded_losses, losses_of, mean_loss
+from agent_pipeline.training.masks import prompt_ids
+from agent_pipeline.training.preferences import encode_pairs, encode_sessions
+from agent_pipeline.training.rendering import render, with_plain_ids
+from agent_pipeline.training.templates import load_tokenizer
+from agent_pipeline.training.weights import weighed
+from agent_pipeline_tests.families.templates import mistral
+from agent_pipeline_tests.training.world import TOOL, call, row
+
+TEMPLATES = Path(trl.__file__).parent / "chat_templates"
+
+
+def with_template(base, folder: Path, jinja: str):
+    tokenizer, _ = load_tokenizer(base.path)
+    tokenizer.chat_template = jinja
+    tokenizer.save_pretrained(folder)
+    return load_tokenizer(folder)
+
+
+@pytest.fixture(scope="module")
+def qwen3(tiny_base, tmp_path_factory):
+    """A tokenizer with Qwen 3's own template, which shows no thoughts of the past."""
+    tokenizer, template = with_template(tiny_base, tmp_path_factory.mktemp("qwen3"), (TEMPLATES / "qwen3.jinja").read_text())
+    assert (template.origin, template.rows) == ("model", "turn")
+    return tokenizer
+
+
+def test_each_trained_turn_is_a_row_that_begins_with_the_prompt_of_serving(qwen3):
+    messages = [*row(1)["messages"], {"role": "user", "content": "And you?"}, {"role": "assistant", "content": "Fine.", "weight": 0}]
+    messages += [{"role": "user", "content": "Thanks."}, {"role": "assistant", "content": "Bye."}]
+    encoded, counts, _ = encode_rows(qwen3, [row(1) | {"messages": messages}], 2048)
+    assert counts["in"] == counts["trained"] == len(encoded) == 3
+    for each, at in zip(encoded, (2, 4, 8), strict=True):
+        (start, end) = each.encoded.turns[-1]
+        assert each.encoded.input_ids[:start] == prompt_ids(qwen3, messages[:at], [TOOL])
+        assert each.encoded.trained == [start <= position < end for position in range(len(each.encoded.trained))]
+    assert weighed(encoded, 2.0, True)[1]["call"]["turns"] == 1
+
+
+def test_the_loss_of_a_row_is_that_of_its_turns(qwen3, tiny_base):
+    model, rows = load_model(tiny_base, EXACT), [row(1), row(2)]
+    turns = encoded_losses(model, [each.encoded for each in encode_rows(qwen3, rows, 2048).rows])
+    found = losses_of(model, qwen3, rows, 2048)
+    assert [each.trained_tokens for each in found] == [sum(t.trained_tokens for t in turns[i : i + 2]) for i in (0, 2)]
+    assert found[1].loss == pytest.approx(mean_loss(turns[2:]))
+
+
+def test_judged_rows_train_turn_by_turn(qwen3):
+    messages = row(1)["messages"]
+    judged = {"row_id": "a", "session_id": "s", "prompt": messages[:2], "tools": [TOOL]}
+    examples = encode_sessions(qwen3, [judged | {"completion": messages[2:], "label": True}], 2048).rows
+    assert len(examples) == 2 and all(sum(example.rows[0].trained) for example in examples)
+    pairs = encode_pairs(qwen3, [judged | {"chosen": messages[2:], "rejected": [{"role": "assistant", "content": "No."}]}], 2048)
+    assert len(pairs.rows) == 1 and not pairs.first_dropped
+
+
+def test_what_every_turn_begins_with_decides_nothing(qwen3):
+    """An empty thought: at it, calls and answers are equally likely."""
+    branches = call_branches(qwen3, row(1)["messages"][:2], [TOOL], "")
+    (opened,) = [qwen3.decode([token for token, on in zip(b.input_ids, b.trained, strict=True) if on]) for b in branches]
+    assert "<tool_call>" in opened and "think" not in opened
+    for probe in probes(qwen3, [row(number) for number in range(4)], 2048, 4):
+        assert qwen3.decode(probe.encoded.input_ids).rpartition("<|im_start|>assistant")[2].startswith("\n<think>\n\n</think>\n\n")
+
+
+@pytest.mark.parametrize("name", ["llama3_1", "llama3_2"])
+def test_dates_are_pinned_in_the_template_that_is_saved_and_what_it_refuses_is_counted(tiny_base, tmp_path, monkeypatch, name):
+    jinja = (TEMPLATES / f"{name}.jinja").read_text().replace("<|eot_id|>", "<|im_end|>")
+    tokenizer, template = with_template(tiny_base, tmp_path, jinja)
+    assert "always 26 Jul 2024" in template.why and "Today Date: 26 Jul 2024" in render(tokenizer, row(1)["messages"], [TOOL])
+    assert time.strftime("%Y") != "2024" and load_tokenizer(tmp_path)[1].jinja == template.jinja
+    twice = row(2)
+    twice["messages"][2]["tool_calls"] *= 2
+    assert encode_rows(tokenizer, [row(1), twice], 2048).counts["dropped_not_rendered"] == 1
+
+
+def test_ids_of_calls_are_counted_for_templates_that_take_no_others(tiny_base, tmp_path):
+    tokenizer, template = with_template(tiny_base, tmp_path, mistral("", v7=False))
+    assert (template.origin, template.rows) == ("model", "turn")
+    messages = json.loads(json.dumps(row(1)["messages"]).replace("call00001", "toolu_01AbCdEf"))
+    assert render(tokenizer, messages, [TOOL]) == render(tokenizer, row(1)["messages"], [TOOL])
+    two = [{"role": "assistant", "tool_calls": [call("a", {}, "x"), call("b", {}, "y")]}, {"role": "tool", "tool_call_id": "y"}]
+    assert [message.get("tool_call_id") for message in with_plain_ids(two)] == [None, "call00002"]
