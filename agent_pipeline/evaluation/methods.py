@@ -127,8 +127,8 @@ def compared(methods: Sequence[Method], runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def rank_correlation(figures: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Spearman's rank correlation over methods of exact calls with what needs no decoding, decision AUC and (less) held-out loss: `rho`,
-    `p` and the number of `methods`; `None` for fewer than four, or where all are alike."""
+    """Spearman's rank correlation over methods of exact calls with what needs no decoding, decision AUC and (less) held-out loss: `rho`
+    and the number of `methods`; `None` for fewer than four, or where all are alike."""
     from scipy.stats import spearmanr
 
     found: dict[str, Any] = {}
@@ -136,8 +136,8 @@ def rank_correlation(figures: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]
         known = [(each[name]["mean"], each["exact_calls"]["mean"]) for each in figures.values() if each[name] and each["exact_calls"]]
         cheap, dear = ([pair[side] for pair in known] for side in (0, 1))
         ranked = len(known) >= FEWEST_RANKED and len(set(cheap)) > 1 and len(set(dear)) > 1
-        result = spearmanr([sign * value for value in cheap], dear) if ranked else None
-        found[name] = {"rho": float(result.statistic), "p": float(result.pvalue), "methods": len(known)} if result else None
+        rho = spearmanr([sign * value for value in cheap], dear).statistic if ranked else None
+        found[name] = None if rho is None else {"rho": float(rho), "methods": len(known)}
     return found
 
 
@@ -164,7 +164,12 @@ def _difference(left: Sequence[Run], right: Sequence[Run], figure: str, error: f
 def _figure(runs: Sequence[Run], figure: str) -> dict[str, Any] | None:
     by_seed = [list(FIGURES[figure](run.scores).values()) for run in runs]
     found = _crossed([(str(run.seed), sample, 0.0) for run, of in zip(runs, by_seed, strict=True) for sample in of], ERROR)
-    return {"mean": found.value, "low": found.low, "high": found.high, "by_seed": [_mean(of) for of in by_seed]} if found else None
+    if found is None:
+        return None
+    ends = {"low": found.low, "high": found.high}
+    if found.low is not None and found.high is not None and figure != "heldout_loss":  # a share
+        ends = {"low": max(found.low, 0.0), "high": min(found.high, 1.0)}
+    return {"mean": found.value, **ends, "by_seed": [_mean(of) for of in by_seed]}
 
 
 def _crossed(samples: Sequence[tuple[str, Sample, float]], error: float) -> Difference | None:

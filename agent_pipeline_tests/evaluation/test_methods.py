@@ -59,6 +59,7 @@ def test_the_report_calls_a_clear_difference_by_its_name_and_noise_noise(tmp_pat
     assert "- **poor** against good: exact calls worse, beyond noise (-0.700" in text and "**as_good**" not in text
     (line,) = (line for line in text.splitlines() if line.startswith("| as_good | good | exact calls | -0.050 |"))  # one turn of 20
     assert line.endswith("| within noise |") and "it takes four methods that differ" in text
+    assert found["methods"]["good"]["figures"]["exact_calls"]["high"] == 1  # a share ends there, whatever t says
     chart(found, tmp_path / "chart.png")
     assert (tmp_path / "chart.png").read_bytes().startswith(b"\x89PNG")
     assert "no difference can be told from the luck of its seed" in page(report(runs("a", 0.9, 0.9, 1), runs("b", 0.1, 0.1, 1)))
