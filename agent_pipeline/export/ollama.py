@@ -3,16 +3,36 @@
 Not having Ollama is no failure: the GGUF and its Modelfile are complete without it. A registration that was tried and failed is one.
 """
 
+import json
+import os
 import re
 import shutil
 import subprocess
+import urllib.request
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from agent_pipeline.errors import ExportError
 from agent_pipeline.export.converter import last_line
 from agent_pipeline.export.modelfile import quote
+from agent_pipeline.export.parity import first_difference
+from agent_pipeline.sessions.session import Message, Tool
+from agent_pipeline.training.literals import unmarked
+from agent_pipeline.training.rendering import render
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+TOOL: Tool = {"type": "function", "function": {"name": "ping", "parameters": {"type": "object", "properties": {"n": {"type": "integer"}}}}}
+ROUND_TRIP: list[Message] = [
+    {"role": "user", "content": "ping"},
+    {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": {"name": "ping", "arguments": {"n": 1}}}]},
+    {"role": "tool", "content": "pong"},
+]
+SECONDS = 120.0
+"""Ollama loads a model before it renders for it."""
 
 LONGEST_NAME = 80
 """Characters that Ollama takes for a model's name."""
@@ -69,6 +89,29 @@ def create(name: str, modelfile_path: Path) -> OllamaResult:
             f"that Ollama runs (`ollama serve`), then run `{by_hand}`."
         )
     return OllamaResult(name, True, f"Ollama has {name}: try `ollama run {name}`.")
+
+
+def check_rendering(name: str, tokenizer: "PreTrainedTokenizerBase") -> str:
+    """Whether Ollama makes the prompt of a tool's round trip that the model `name` was trained on, in a sentence; nothing is answered.
+
+    It asks by `_debug_render_only` (https://github.com/ollama/ollama/blob/main/api/types.go).
+
+    Raises:
+        ExportError: the prompts differ.
+    """
+    address = os.environ.get("OLLAMA_HOST") or "127.0.0.1:11434"
+    url = f"{address if '://' in address else f'http://{address}'}/api/chat"
+    body = {"model": name, "messages": ROUND_TRIP, "tools": [TOOL], "stream": False, "_debug_render_only": True}
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    try:
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=SECONDS) as response:
+            there = json.load(response)["_debug_info"]["rendered_template"]
+    except (OSError, ValueError, KeyError) as error:
+        return f"What Ollama renders was not compared: {url} did not say it ({error})."
+    here = unmarked(render(tokenizer, ROUND_TRIP, [TOOL], add_generation_prompt=True))
+    if here != there:
+        raise ExportError(f"Ollama renders a prompt of {name} otherwise than training did, {first_difference(here, there)}: do not use it.")
+    return "Ollama renders a tool's round trip as training did."
 
 
 def library_template(name: str) -> str | None:

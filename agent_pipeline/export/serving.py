@@ -8,8 +8,9 @@ import msgspec
 
 from agent_pipeline.errors import DataError
 from agent_pipeline.evaluation.promotion_report import summary
-from agent_pipeline.export.ledger import EXPORT, is_held, ledger
-from agent_pipeline.export.ollama import create, model_name
+from agent_pipeline.export.hub import push
+from agent_pipeline.export.ledger import EXPORT, is_held, last_decision, ledger
+from agent_pipeline.export.ollama import check_rendering, create, model_name
 from agent_pipeline.export.serving_folder import partition_folder, told, write_folder
 from agent_pipeline.keys import PartitionKey, parse_key
 from agent_pipeline.sessions.session import sha256_of
@@ -17,6 +18,7 @@ from agent_pipeline.storage.artifacts import Artifact
 from agent_pipeline.storage.lake import Lake
 from agent_pipeline.storage.pointers import Entry
 from agent_pipeline.training.chain import trained_adapters
+from agent_pipeline.training.loading import read_tokenizer
 
 SERVING = "serving"
 REGISTERED = (SERVING, "ollama_model")
@@ -53,17 +55,19 @@ class Serving(msgspec.Struct, frozen=True):
     said: list[str]
 
 
-def serve(lake: Lake, key: PartitionKey, name: str = "", ollama: bool = False, server: str = "", latest: Artifact | None = None) -> Serving:
+def serve(
+    lake: Lake, key: PartitionKey, name: str = "", ollama: bool = False, server: str = "", hub: str = "", latest: Artifact | None = None
+) -> Serving:
     """Put the export to serve into the folder that servers read, and tell them where that is asked for.
 
     `name`: the model's in Ollama (empty: the partition's); `ollama`: create it there, if it is the champion; `server`: the URL of a running
-    llama-server that reads the folder's preset.
+    llama-server that reads the folder's preset; `hub`: a repository of the Hugging Face hub to push it to, if it is the champion.
 
     A model whose episodes speak against it is not served. Without a champion, neither is one that was rejected, nor a first one that a
     person holds back.
 
     Raises:
-        ExportError: Ollama refused it.
+        ExportError: Ollama refused it, or renders other prompts than it was trained on; the hub refused it.
         DataError: the champion's files are gone.
     """
     choice = served(lake, key, latest or lake.latest(EXPORT, key))
@@ -83,9 +87,14 @@ def serve(lake: Lake, key: PartitionKey, name: str = "", ollama: bool = False, s
         said = [f"{folder} serves {export.identity[:16]} as {write_folder(lake, key, export, adapters[-1] if adapters else None)}."]
         said += [told(server)] if server else []
         if ollama and choice.because == "champion":
-            said.append(create(name or model_name(*key), folder / "Modelfile").text)
-        elif ollama:
-            said.append(f"Ollama is given champions only: `agent-pipeline promote {key}` makes this one the champion.")
+            created = create(name or model_name(*key), folder / "Modelfile")
+            said.append(created.text)
+            if created.created and adapters:
+                said.append(check_rendering(created.name, read_tokenizer(adapters[-1].path)))
+        if hub and choice.because == "champion":
+            said.append(push(hub, folder, export, last_decision(lake, key, export.identity)))
+        if (ollama or hub) and choice.because != "champion":
+            said.append(f"Ollama and the hub are given champions only: `agent-pipeline promote {key}` makes this one the champion.")
     made_from = {EXPORT: export.identity, "name": name}
     identity = sha256_of(made_from)
     report = {"name": name, "against": against}

@@ -1,7 +1,10 @@
 """Modelfile quoting, chat formats and registration, with an `ollama` that writes down what it was asked."""
 
+import json
 import os
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from hypothesis import example, given
@@ -11,6 +14,8 @@ from agent_pipeline.errors import ExportError
 from agent_pipeline.export import ollama
 from agent_pipeline.export.modelfile import context_size, modelfile, quote
 from agent_pipeline.training.families import family_of
+from agent_pipeline.training.literals import unmarked
+from agent_pipeline.training.rendering import render
 
 
 def ollama_reads(text: str) -> list[tuple[str, str]]:
@@ -167,3 +172,29 @@ def test_no_ollama_is_a_sentence_and_no_failure(monkeypatch, tmp_path, a_modelfi
     monkeypatch.setenv("PATH", str(tmp_path))
     result = ollama.create("x", a_modelfile)
     assert not result.created and "ollama create x -f" in result.text
+
+
+def test_a_prompt_that_ollama_renders_otherwise_than_training_is_an_error(monkeypatch, tiny_tokenizer):
+    """A server that answers `_debug_render_only` as Ollama does; there is none to ask here."""
+    rendered = unmarked(render(tiny_tokenizer, ollama.ROUND_TRIP, [ollama.TOOL], add_generation_prompt=True))
+    assert '"arguments": {"n": 1}' in rendered
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            assert asked["_debug_render_only"] and self.path == "/api/chat"
+            text = rendered if asked["model"] == "same" else rendered.replace("pong", "pong\n")
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps({"_debug_info": {"rendered_template": text}}).encode())
+
+        def log_message(self, *_: object) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Answers) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("OLLAMA_HOST", f"127.0.0.1:{server.server_port}")
+        assert ollama.check_rendering("same", tiny_tokenizer).endswith("as training did.")
+        with pytest.raises(ExportError, match="renders a prompt of other otherwise than training did, at character"):
+            ollama.check_rendering("other", tiny_tokenizer)
+        server.shutdown()
+    assert "was not compared" in ollama.check_rendering("same", tiny_tokenizer)

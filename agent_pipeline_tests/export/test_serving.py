@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agent_pipeline.errors import DataError
+from agent_pipeline.errors import DataError, ExportError
 from agent_pipeline.export.serving import champions, promote, rollback, serve_champion
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.session import sha256_of
@@ -67,6 +67,31 @@ def test_only_a_champion_is_created_in_ollama_and_only_where_it_is_asked_for(lak
     assert not (tmp_path / "asked").exists()
     assert "shop-support" in serve_champion(lake, KEY, ollama=True)[-1]
     assert (tmp_path / "asked").read_text().startswith(f"create shop-support -f {lake.root.path}/serving/shop/support/Modelfile")
+
+
+def test_a_champion_is_pushed_to_the_hub_with_its_card_and_a_refusal_is_one_sentence(lake, monkeypatch):
+    asked = []
+
+    class Hub:
+        def create_repo(self, repository, **options):
+            if repository == "nobody/at-all":
+                raise OSError("401 Client Error\nUnauthorized")
+            asked.append((repository, options))
+
+        def upload_folder(self, **options):
+            asked.append(options)
+
+    monkeypatch.setattr("huggingface_hub.HfApi", Hub)
+    champion = export(lake, "first")
+    assert "champions only" in serve_champion(lake, KEY, hub="me/support")[-1] and not asked
+    promote(lake, KEY)
+    assert "me/support" in serve_champion(lake, KEY, hub="me/support")[-1]
+    assert asked[0] == ("me/support", {"private": True, "exist_ok": True})
+    assert asked[1]["delete_patterns"] == ["*.gguf"] and champion.identity[:16] in asked[1]["commit_message"]
+    card = (asked[1]["folder_path"] / "README.md").read_text(encoding="utf-8")
+    assert card.startswith("---\nlibrary_name: peft\n") and f"`{champion.identity}`" in card
+    with pytest.raises(ExportError, match=r"to nobody/at-all \(401 Client Error Unauthorized\): check"):
+        serve_champion(lake, KEY, hub="nobody/at-all")
 
 
 def test_a_server_that_cannot_be_told_is_named(lake):
