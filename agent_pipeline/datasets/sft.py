@@ -54,7 +54,8 @@ def sft_rows(
     `judging.turns.TurnFacts`, read in the column `turns`) is not trained. What follows the last trained message (a closing user message, a
     last tool result) is cut; a session without one makes no row. `row_id` is the session id, followed by `#` and the positions of the turns
     that a fact took out: another choice of turns is another row. `counts` gets `sessions`, `rows`, `trailing_messages_cut`,
-    `no_assistant_message`, `no_turn_to_train`, `turns`, `turns_not_trained`.
+    `no_assistant_message`, `no_turn_to_train`, `turns`, `turns_not_trained`, and `reasoning_left_out`: the recorded thoughts of the rows,
+    which are not trained.
     """
     counts = Counter() if counts is None else counts
     for row in rows:
@@ -71,6 +72,9 @@ def sft_rows(
             counts["no_turn_to_train" if turns else "no_assistant_message"] += 1
             continue
         counts["rows"] += 1
+        reasoning = row.get("reasoning") or []
+        if thoughts := msgspec.json.decode(reasoning) if isinstance(reasoning, msgspec.Raw) else reasoning:
+            counts["reasoning_left_out"] += len(thoughts)
         counts["trailing_messages_cut"] += len(heads) - trained[-1] - 1
         if untrained or trained[-1] + 1 < len(heads):
             decoded: list[Message] = msgspec.json.decode(messages) if isinstance(messages, msgspec.Raw) else messages

@@ -44,6 +44,13 @@ def test_turns_with_a_fact_that_is_not_to_be_trained_stay_as_context():
     assert (counts["turns"], counts["turns_not_trained"], counts["rows"]) == (4, 2, 1)
 
 
+def test_thoughts_that_are_not_trained_are_counted():
+    counts: Counter[str] = Counter()
+    thinking = session("a", [user("x"), says("y")], reasoning=[{"message": 1, "text": "hm"}])
+    [row] = sft_rows(rows_of(thinking), SplitSizes(), counts)
+    assert counts["reasoning_left_out"] == 1 and row["messages"] == thinking.messages
+
+
 def test_a_session_of_such_turns_alone_is_no_row():
     counts: Counter[str] = Counter()
     rows = with_turns(session("a", [user("x"), says("y")]), measures=["answer_mentions('z')"])
