@@ -103,9 +103,15 @@ def test_of_the_sample_just_what_its_maker_says_is_private(sample_store, sample_
         "version 1.2.3.4 of pkg@1.2.3 took 0.123456789 s; 192.168.1.10; 20240516 to 20240517",
         "Your password is required, and the secret is patience.",
         '{"timestamp": 1715868000000, "id": "550e8400-e29b-41d4-a716-446655440000", "lat": 40.712776, "lon": -74.005974}',
+        "update the password to be stronger",
+        "send the password to user1234",
+        "the password must be at least8 long; password policy v1.2.3",
+        "The password of this account was updated",
+        "Enter password 'Submit', or use the password and username1",
+        "cd x && pwd ls -la1; pwd /home/user1",
     ],
 )
-def test_what_is_not_private_stays(text):
+def test_what_is_not_private_and_a_sentence_that_says_no_password_stay(text):
     assert said(text) == text
 
 
@@ -124,21 +130,6 @@ def test_what_is_not_private_stays(text):
 )
 def test_a_password_that_a_sentence_says_is_found(text):
     assert said(text.format("1j1l-2k3j")) == text.format("<PASSWORD_1>")
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "update the password to be stronger",
-        "send the password to user1234",
-        "the password must be at least8 long; password policy v1.2.3",
-        "The password of this account was updated",
-        "Enter password 'Submit', or use the password and username1",
-        "cd x && pwd ls -la1; pwd /home/user1",
-    ],
-)
-def test_a_sentence_about_passwords_says_none(text):
-    assert said(text) == text
 
 
 def test_a_secret_hides_no_other_one_beside_it_nor_does_a_word_that_means_an_example():

@@ -22,14 +22,16 @@ def test_parts_are_joined_in_order_and_what_is_no_text_is_counted():
     assert text_of(parts) == ("abc", ("part:input_image", "part"))
 
 
-def test_a_part_whose_type_is_no_text_is_counted_and_breaks_nothing():
-    chat = to_messages([{"role": "user", "content": [{"type": ["text"], "text": "x"}, {"type": "text", "text": None}, "hi"]}])
-    assert chat.messages == [user("hi")]
-    assert chat.skipped == {"part": 1, "part:text": 1}
-
-
-def test_a_single_part_without_its_list_is_its_text_and_not_its_json():
-    assert to_messages([{"role": "user", "content": {"type": "input_text", "text": "hi"}}]).messages == [user("hi")]
+@pytest.mark.parametrize(
+    ("content", "skipped"),
+    [
+        ([{"type": ["text"], "text": "x"}, {"type": "text", "text": None}, "hi"], {"part": 1, "part:text": 1}),
+        ({"type": "text", "text": "hi"}, {}),
+    ],
+)
+def test_a_part_that_is_no_text_is_counted_and_one_without_its_list_is_its_text(content, skipped):
+    chat = to_messages([{"role": "user", "content": content}])
+    assert (chat.messages, chat.skipped) == ([user("hi")], skipped)
 
 
 def test_developer_messages_are_system_messages_and_empty_ones_stay_for_repair_to_count():

@@ -1,7 +1,6 @@
 """The readers on good stores and on every kind of bad one."""
 
 import json
-import os
 import shutil
 import sqlite3
 import subprocess
@@ -94,23 +93,18 @@ def test_items_of_no_session_are_counted_even_beside_sessions_without_an_id(tmp_
     assert any("2 history items belong to no session" in note for note in source.notes)
 
 
-@pytest.mark.parametrize("raw", ["{", "[1]", '"x"', "{" * 5000, '{"a":' + "[" * 300 + "]" * 300 + "}"])
-def test_a_context_that_cannot_be_read_is_damage(tmp_path, raw):
+CONTEXTS = {
+    ("{", "[1]", '"x"', "{" * 5000, '{"a":' + "[" * 300 + "]" * 300 + "}"): {"invalid_context": 1},
+    (None, "", "null", "{}", '{"task_id": ""}'): {},
+    ('{"tools": {"f": {}}}', '{"tools": [1]}', '{"tools": "f"}', '{"tools": 5}'): {"invalid_tools": 1},
+}
+
+
+@pytest.mark.parametrize(("raw", "damage"), [(raw, damage) for raws, damage in CONTEXTS.items() for raw in raws])
+def test_a_context_that_cannot_be_read_and_tools_that_are_none_are_damage(tmp_path, raw, damage):
     (session,) = read(omniagents_home(tmp_path / "home", context=raw))
-    assert session.damage == {"invalid_context": 1}
-    assert session.messages == HELLO
-
-
-@pytest.mark.parametrize("raw", [None, "", "null", "{}", '{"task_id": ""}'])
-def test_no_context_is_no_damage(tmp_path, raw):
-    (session,) = read(omniagents_home(tmp_path / "home", context=raw))
-    assert (session.damage, session.task_id) == ({}, None)
-
-
-@pytest.mark.parametrize("tools", [{"f": {}}, [1], "f", 5])
-def test_tools_that_are_none_are_damage_and_not_of_the_source(tmp_path, tools):
-    (session,) = read(omniagents_home(tmp_path / "home", context=json.dumps({"tools": tools})))
-    assert (session.tools, session.tools_origin, session.damage) == ([], "none", {"invalid_tools": 1})
+    assert (session.messages, session.damage, session.task_id) == (HELLO, damage, None)
+    assert (session.tools, session.tools_origin) == ([], "none")
 
 
 def test_what_is_no_utf8_and_no_json_number_can_still_be_written(tmp_path):
@@ -194,11 +188,21 @@ def test_what_is_no_store_is_refused_with_what_would_be_one(tmp_path, content):
     assert one_sentence(error)
 
 
-@pytest.mark.parametrize("content", [b"", b"not a database at all", b"SQLite format 3\0" + b"\1" * 5000])
-def test_a_file_that_is_no_database_is_a_failure_and_not_an_empty_list(tmp_path, content):
-    home = omniagents_home(tmp_path / "home")
-    sessions_db(home).write_bytes(content)
-    with pytest.raises(StoreError, match=r"sessions\.db") as error:
+BROKEN = {
+    "empty": lambda raw: b"",
+    "no database": lambda raw: b"not a database at all",
+    "only its head": lambda raw: b"SQLite format 3\0" + b"\1" * 5000,
+    **{f"cut at {part}": lambda raw, part=part: raw[: int(len(raw) * part)] for part in (0.03, 0.25, 0.5, 0.75, 0.9, 0.999)},
+}
+
+
+@pytest.mark.parametrize(
+    ("file", "how"), [("traces/shop.db", "no database"), *(("sessions/shop/support/sessions.db", how) for how in BROKEN)]
+)
+def test_a_file_that_is_no_whole_database_is_a_failure_and_not_an_empty_list_or_no_verdicts(tmp_path, file, how, sample_store):
+    home = Path(shutil.copytree(sample_store, tmp_path / "home"))
+    (home / file).write_bytes(BROKEN[how]((home / file).read_bytes()))
+    with pytest.raises(StoreError, match=Path(file).name) as error:
         read(home)
     assert one_sentence(error)
 
@@ -210,24 +214,6 @@ def test_a_database_of_another_program_is_a_failure(tmp_path, statement):
     with pytest.raises(StoreError) as error:
         read(home)
     assert one_sentence(error)
-
-
-@pytest.mark.parametrize("part", [0.03, 0.25, 0.5, 0.75, 0.9, 0.999])
-def test_a_database_that_is_cut_off_is_a_failure_wherever_it_is_cut(tmp_path, part, sample_store):
-    home = tmp_path / "home"
-    shutil.copytree(sample_store, home)
-    size = sessions_db(home).stat().st_size
-    os.truncate(sessions_db(home), int(size * part))
-    with pytest.raises(StoreError) as error:
-        read(home)
-    assert one_sentence(error)
-
-
-def test_a_verdict_file_that_is_no_database_is_a_failure_and_not_no_verdicts(tmp_path):
-    home = omniagents_home(tmp_path / "home", verdicts=[("s1", "acceptable")])
-    (home / "traces" / "shop.db").write_bytes(b"x" * 100)
-    with pytest.raises(StoreError, match=r"shop\.db is not an SQLite database"):
-        read(home)
 
 
 def test_a_locked_store_says_so_and_is_read_when_it_is_free(tmp_path, monkeypatch):
