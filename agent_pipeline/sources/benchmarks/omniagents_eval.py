@@ -20,6 +20,7 @@ class OmniagentsEvalSource(RecordSource):
     """A file of results, or a folder of them (a run each)."""
 
     name: ClassVar[str] = "omniagents_eval"
+    version: ClassVar[int] = 2
     looks_like: ClassVar[str] = "omniagents evaluation results with results of passed and history"
     kinds: ClassVar[tuple[Kind, ...]] = ("lines", "document")
 

@@ -29,6 +29,7 @@ class MLflowSource(SpanSource):
     """Files of traces, one a record."""
 
     name: ClassVar[str] = "mlflow"
+    version: ClassVar[int] = 2
     looks_like: ClassVar[str] = "traces with info and data.spans, or a table with trace_id, trace_metadata and spans"
 
     @classmethod

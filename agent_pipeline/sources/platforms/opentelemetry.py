@@ -53,6 +53,7 @@ class OpenTelemetrySource(SpanSource):
     """Files of spans by the GenAI conventions."""
 
     name: ClassVar[str] = "opentelemetry"
+    version: ClassVar[int] = 2
     looks_like: ClassVar[str] = "OTLP JSON (resourceSpans), or spans with trace_id and gen_ai attributes"
     is_openinference: ClassVar[bool] = False
 
