@@ -1,14 +1,14 @@
 """JSON lines on disk: UTF-8, one object a line, keys in the order given, put in place whole or not at all."""
 
-import contextlib
 import json
-import os
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from upath import UPath
+
+from agent_pipeline.storage.filesystem import Filesystem, put_file, sync
 
 
 def json_line(record: Any) -> str:
@@ -40,19 +40,11 @@ def write_atomically(path: Path, data: bytes) -> Path:
     Raises:
         OSError: the disk is full, or not ours to write.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).chmod(0o644)
-        Path(name).replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            Path(name).unlink()
-        raise
+    target = UPath(path.absolute())
+    with Filesystem(target.parent).staging(target) as file:
+        file.write_bytes(data)
+        sync(file)
+        put_file(file, target)
     return path
 
 
