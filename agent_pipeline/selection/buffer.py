@@ -81,13 +81,13 @@ def bottom_k(rows: Iterable[Row], size: int, seed: int = 0) -> list[Row]:
 class OnlineContinualLearner:
     """A bounded buffer of rows seen, and batches mixed with rows of it (SAGE's names and defaults).
 
-    `replay_ratio` is the share of replayed rows in a mixed batch, at least 0 and below 1. A buffer is restored by `update_buffer` with the
-    `hash` strategy; with `reservoir`, give `buffer` and `seen` back as they were.
+    `replay_ratio` is the share of replayed rows in a mixed batch, at least 0 and below 1. To restore a buffer, give back `buffer` and
+    `seen` as they were.
     """
 
     buffer_size: int = 2048
     replay_ratio: float = 0.25
-    selection_strategy: Literal["reservoir", "hash"] = "reservoir"
+    selection_strategy: Literal["reservoir"] = "reservoir"
     seed: int = 0
     buffer: list[Row] = field(default_factory=list)
     seen: int = 0
@@ -96,8 +96,8 @@ class OnlineContinualLearner:
         if self.buffer_size < 1:
             raise SettingsError(f"The buffer_size of replay is {self.buffer_size}: set it to 1 or more.")
         self._ratio = checked_ratio(self.replay_ratio)
-        if self.selection_strategy not in ("reservoir", "hash"):
-            raise SettingsError(f"There is no replay selection_strategy {self.selection_strategy!r}: choose reservoir or hash.")
+        if self.selection_strategy != "reservoir":
+            raise SettingsError(f"There is no replay selection_strategy {self.selection_strategy!r}: choose reservoir.")
         self._random = random.Random(self.seed)
         self._mixed = 0
 
@@ -118,11 +118,6 @@ class OnlineContinualLearner:
 
     def update_buffer(self, batch: Iterable[Row]) -> None:
         """Show the buffer rows of a batch (new ones: replayed rows were seen already)."""
-        if self.selection_strategy == "hash":
-            rows = list(batch)
-            self.seen += len(rows)
-            self.buffer = bottom_k([*self.buffer, *rows], self.buffer_size, self.seed)
-            return
         for row in batch:
             self.seen += 1
             if len(self.buffer) < self.buffer_size:

@@ -1,6 +1,7 @@
 """Irrelevance twins: a row again without the tool that it calls."""
 
 from collections import Counter
+from typing import get_args
 
 import pytest
 from hypothesis import given
@@ -12,7 +13,7 @@ from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.datasets.twins import CANNOT, Twins, alike, irrelevance_twin, with_twins
 from agent_pipeline.sessions.session import is_trained
 from agent_pipeline.sessions.tables import to_rows, to_table
-from agent_pipeline.sessions.turn_class import CLASSES, text_class
+from agent_pipeline.sessions.turn_class import TurnClass, text_class
 from agent_pipeline_tests.datasets.chats import answers, calls, chats, rows_of, says, session, user
 
 
@@ -71,5 +72,5 @@ def test_tools_of_other_jobs_are_not_alike_and_what_a_twin_says_is_a_refusal():
 def test_each_turn_of_a_row_has_its_class():
     chat = [user("x"), calls(("1", "f", {})), answers("1", "z"), says("Which one?"), user("b"), says("Sorry, I cannot."), says("Done.")]
     [row] = sft_rows(rows_of(session("a", [*chat, user("bye")], tools=[F, G])), SplitSizes(0, 0))
-    assert row["turn_classes"] == ["call", "ask", "cannot", "answer"] and set(row["turn_classes"]) == set(CLASSES)
+    assert row["turn_classes"] == ["call", "ask", "cannot", "answer"] and set(row["turn_classes"]) == set(get_args(TurnClass))
     assert irrelevance_twin(row)["turn_classes"] == ["cannot"]
