@@ -103,7 +103,7 @@ def test_twins_are_trained_with_the_rows_that_were_chosen_and_are_in_no_other_ch
     twins = {row["row_id"]: row for row in made if row["twin_of"]}
     assert result.success and [row for row in made if not row["twin_of"]] == before["sft_dataset"]
     assert len(twins) > 100 and {row["split"] for row in twins.values()} == {"train"}
-    assert f"| twins | {len(twins)} |" in counts["counts"] and "train: cannot" in counts["turn_classes"]
+    assert f"'what': 'twins', 'count': '{len(twins)}'" in str(counts["counts"]) and "train: cannot" in str(counts["turn_classes"])
     assert all(rows(shop, name) == before[name] for name in ("preference_dataset", "kto_dataset", "sft_coreset"))
     chosen, _ = chosen_rows(shop.lake, SHOP)
     parents = {row["row_id"] for row in chosen if not row["twin_of"]}

@@ -43,7 +43,7 @@ def trained(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any
         def train(folder: Path) -> dict[str, Any]:
             made.append(params)
             (folder / "adapter_model.safetensors").write_bytes(b"weights")
-            return {"log_history": [], "row_ids": [], "rows": {}}
+            return {"log_history": [], "row_ids": [], "rows": {}, "template": {"why": "its own"}}
 
         rows = rows_made_from(chosen_rows(*asked_lake(params))[0])
         decided = {name: params[name] for name in ("base_model", "base_revision", "replay_ratio", "config")}
