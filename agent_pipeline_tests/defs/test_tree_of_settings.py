@@ -15,6 +15,7 @@ from agent_pipeline.config.saving import save
 from agent_pipeline.config.settings import load_settings
 from agent_pipeline.defs import worker_client
 from agent_pipeline.defs.jobs import RETRAIN
+from agent_pipeline.defs.models import LOSSES
 from agent_pipeline.defs.run_config import run_config
 from agent_pipeline.defs.runs import LOCATION_TAGS, SETTINGS_VERSION_TAG
 from agent_pipeline.keys import PartitionKey
@@ -43,7 +44,8 @@ def trained(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any
         def train(folder: Path) -> dict[str, Any]:
             made.append(params)
             (folder / "adapter_model.safetensors").write_bytes(b"weights")
-            return {"log_history": [], "row_ids": [], "rows": {}, "template": {"why": "its own"}}
+            losses = dict.fromkeys(LOSSES, 1.0)
+            return {"log_history": [], "row_ids": [], "rows": {}, "template": {"why": "its own"}, **losses}
 
         rows = rows_made_from(chosen_rows(*asked_lake(params))[0])
         decided = {name: params[name] for name in ("base_model", "base_revision", "replay_ratio", "config")}
