@@ -65,8 +65,8 @@ def test_one_command_takes_an_agents_sessions_to_a_verified_gguf_model(shell: Sh
         assert sha256_file(exported.path / name) == file["sha256"]
     assert exported.manifest["report"]["template"]["f16"]["texts"] == 8
     folder = exported.path.parents[4] / "serving"
-    served = f"shop/support/{Path(exported.manifest['report']['ollama']['gguf']).stem}-{exported.path.name}.gguf"
-    assert f"FROM ./{Path(served).name}" in (folder / "shop" / "support" / "Modelfile").read_text(encoding="utf-8")
+    served = f"shop/intern/{Path(exported.manifest['report']['ollama']['gguf']).stem}-{exported.path.name}.gguf"
+    assert f"FROM ./{Path(served).name}" in (folder / "shop" / "intern" / "Modelfile").read_text(encoding="utf-8")
     assert str(folder / served) in (folder / "llama-server.ini").read_text(encoding="utf-8") and (folder / served).is_file()
     episodes = shell.lake.latest("episodes", KEY)
     assert episodes.manifest["report"]["players"].keys() == {"model", "base", "recorded"}

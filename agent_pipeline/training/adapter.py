@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.metadata import version
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -90,7 +91,8 @@ def train_adapter(
     work_dir = out_dir / "checkpoints"
     checkpoint = checkpoints.prepare(work_dir, identity)
 
-    device = training_device(config.precision)
+    # A small step would be lost in the rounding of a weight that is bfloat16 itself; an adapter's weights are float32 always.
+    device = training_device("float32" if config.precision == "auto" and not config.use_lora else config.precision)
     tokens, classes = weighed(encoded, config.decision_weight, config.balance_classes)
     model = load_model(base, device)
     held = _Heldout(tokenizer, heldout, config, progress)
@@ -102,7 +104,7 @@ def train_adapter(
         **trained_report(trainer, base, template, config, device),
         "rows": counts,
         **({"replay": replay} if replayed else {}),
-        "row_ids": list(dict.fromkeys(row.row_id for row in encoded)),
+        "row_ids": [row_id for row_id, _ in groupby(row.row_id for row in encoded)],  # the turns of a row follow each other
         **token_counts(tokens),
         "turn_classes": classes,
         **(held.report(trainer.model.eval(), before) if heldout else {}),

@@ -74,10 +74,10 @@ def test_the_adapter_is_the_one_that_the_asset_would_train(plain, tiny_base, tmp
 def test_evaluation_asks_every_turn_and_says_what_is_right(plain, tiny_base):
     trainer, result = plain
     found = trainer.evaluate()
-    assert found.num_samples == 2 and found.loss == pytest.approx(result.eval_loss, rel=1e-5)
+    assert found.num_samples == 2 and found.loss == pytest.approx(result.eval_loss, rel=1e-3)  # trained in bfloat16 where that is faster
     assert found.accuracy == sum(each["right"] for each in found.details["samples"]) / 2
     untrained = AgentSFTTrainer(trainer.config).evaluate(HELDOUT)
-    assert untrained.loss == pytest.approx(result.report["heldout"]["before"], rel=1e-5), "before a training it is the base"
+    assert untrained.loss == pytest.approx(result.report["heldout"]["before"], rel=1e-3), "before a training it is the base"
     with pytest.raises(DataError, match="nothing to evaluate on"):
         AgentSFTTrainer(dataclasses.replace(trainer.config, eval_data=None)).evaluate()
 

@@ -55,7 +55,9 @@ def test_a_run_waits_for_another_of_its_partition_and_says_so(tmp_path: Path, mo
         ran.append(True)
         return made(lake, "a" * 20)
 
-    with dg.instance_for_test() as instance, ThreadPoolExecutor(1) as thread:
+    # A run in a thread shares its output with the test: Dagster's capture of it may not end.
+    no_logs = {"compute_logs": {"module": "dagster._core.storage.noop_compute_log_manager", "class": "NoOpComputeLogManager"}}
+    with dg.instance_for_test(overrides=no_logs) as instance, ThreadPoolExecutor(1) as thread:
 
         def run() -> dg.ExecuteInProcessResult:
             return dg.materialize([model], resources={"io_manager": ArtifactIOManager()}, partition_key="tau/airline", instance=instance)
