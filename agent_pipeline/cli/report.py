@@ -78,12 +78,12 @@ def print_report(console: Console, lake: Lake, keys: list[PartitionKey]) -> None
 
 def _episodes(report: dict[str, Any]) -> list[str]:
     """Tasks done and harm, the base and the recorded agent beside the model; in red where the model is not fit to act."""
-    model, *others = report["players"]
+    others = [name for name in report["players"] if name != "model"]  # a manifest's keys are in alphabetical order
     colour = "red" if report["against"] else "green"
     lines = []
     for name, label in ROWS.items():
         beside = ", ".join(f"{other} {shown(report['players'][other][name])}" for other in others)
-        lines.append(f"[{colour}]{label}: {shown(report['players'][model][name])}[/{colour}] ({beside})")
+        lines.append(f"[{colour}]{label}: {shown(report['players']['model'][name])}[/{colour}] ({beside})")
     if report["against"]:
         lines.append(f"[bold red]This model is not fit to act: {'; '.join(report['against'])}.[/bold red]")
     return lines
