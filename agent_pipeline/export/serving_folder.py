@@ -14,6 +14,7 @@ import urllib.request
 from pathlib import Path
 from uuid import uuid4
 
+from agent_pipeline.datasets.jsonl import write_atomically
 from agent_pipeline.errors import DataError
 from agent_pipeline.export.converter import LORA
 from agent_pipeline.export.gguf_export import ADAPTER, base_gguf_file
@@ -74,8 +75,10 @@ def write_folder(lake: Lake, key: PartitionKey, export: Artifact, adapter: Artif
     for target, source in files.items():
         _link(source, target)
     modelfile = (export.path / "Modelfile").read_text(encoding="utf-8")
-    _write(folder / "Modelfile", modelfile.replace(f"FROM ./{whole.name}", f"FROM ./{merged.name}", 1))
-    _write(folder / SECTION, "\n".join([f"[{key}]", *(f"{name} = {value}" for name, value in section.items())]) + "\n")
+    modelfile = modelfile.replace(f"FROM ./{whole.name}", f"FROM ./{merged.name}", 1)
+    write_atomically(folder / "Modelfile", modelfile.encode("utf-8"))
+    text = "\n".join([f"[{key}]", *(f"{name} = {value}" for name, value in section.items())])
+    write_atomically(folder / SECTION, f"{text}\n".encode())
     write_preset(lake)
     for path in folder.glob("*.gguf"):
         if path not in files:
@@ -88,7 +91,7 @@ def write_preset(lake: Lake) -> None:
     root = serving_root(lake)
     with lake.fs.lock(lake.root / ".locks" / "serving.lock"):
         sections = [path.read_text(encoding="utf-8") for path in sorted(root.glob(f"*/*/{SECTION}"))]
-        _write(root / PRESET, "\n".join(["version = 1\n", *sections]))
+        write_atomically(root / PRESET, "\n".join(["version = 1\n", *sections]).encode("utf-8"))
 
 
 def told(server: str) -> str:
@@ -115,9 +118,3 @@ def _link(source: Path, target: Path) -> None:
     except OSError:  # another disk, or one without hard links
         shutil.copyfile(source, new)
     new.replace(target)
-
-
-def _write(path: Path, text: str) -> None:
-    new = path.with_name(f".{path.name}-{uuid4().hex[:8]}")
-    new.write_text(text, encoding="utf-8")
-    new.replace(path)
