@@ -35,16 +35,15 @@ def play(
     from agent_pipeline.evaluation.heldout import heldout_rows
 
     key, settings = parse_key(partition), load_settings()
-    agent = settings.agents.get(str(key))
-    if agent is None or not agent.world:
+    if not (world := settings.world(key)):
         raise SettingsError(f'{key} has no world to play in: set world in [agents."{key}"] of pipeline.toml (docs/episodes.md).')
     if trials > 1 and not temperature:
         raise SettingsError(f"{trials} greedy trials of a task are the same trial: set --temperature, or one trial.")
     rows = [] if seed else heldout_rows(settings.open_lake(), key)
-    chosen = tasks_to_play(agent.world, rows, tasks, tasks if seed else 0, seed, like=f"{key.agent}-")
+    chosen = tasks_to_play(world, rows, tasks, tasks if seed else 0, seed, like=f"{key.agent}-")
     with ExitStack() as stack:
         player = _player(model, key, temperature, max_new_tokens, stack)
-        report, played = play_all(agent.world, chosen, {"model": player}, {}, max_turns, trials)
+        report, played = play_all(world, chosen, {"model": player}, {}, max_turns, trials)
     out.mkdir(parents=True, exist_ok=True)
     write(out, report, played)
     with (out / f"{key.project}.jsonl").open("w", encoding="utf-8") as file:

@@ -67,9 +67,8 @@ def _judge(settings: Settings, key: PartitionKey | None) -> None:
 
 def _world(settings: Settings, key: PartitionKey | None) -> None:
     """An agent's world can be imported."""
-    agent = settings.agents.get(str(key))
-    if agent and agent.world:
-        load_world(agent.world)
+    if world := settings.world(key):
+        load_world(world)
 
 
 def unknown_agents(settings: Settings, partitions: Iterable[PartitionKey]) -> list[str]:

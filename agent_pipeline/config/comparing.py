@@ -30,7 +30,6 @@ def comparison(settings: Settings, key: PartitionKey, config: ComparisonConfig) 
     if not _rows(settings, key, False, config.split):
         raise DataError(f"{key} has no rows in the split {config.split} to measure on: set method_comparison.split, or give more tasks.")
     shared = overrides(config.settings, [*TRAINING, "evaluation", "episodes"])
-    agent = settings.agents.get(str(key))
     own = {"split": config.split, "own_template": False, "sessions_in_prompt": 0}
     return {
         "methods": msgspec.to_builtins(methods(settings, key, config, shared)),
@@ -38,7 +37,7 @@ def comparison(settings: Settings, key: PartitionKey, config: ComparisonConfig) 
         "held_out": config.split,
         "evaluation": _in_force(settings, key, "evaluation", shared) | own,
         "episodes": _in_force(settings, key, "episodes", shared),
-        "world": agent.world if agent else "",
+        "world": settings.world(key),
     }
 
 

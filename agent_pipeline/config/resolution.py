@@ -99,7 +99,6 @@ def fingerprint(settings: Settings, key: PartitionKey, run: RunValues | None = N
     del reading["repair"]  # a setting of the asset `sessions`
     judge = settings.judge.model_dump(include={"endpoint", "model", "parameters", "max_characters"})
     rubric = sha256_file(settings.rubric_path) if settings.rubric_path and settings.rubric_path.is_file() else ""
-    agent = settings.agents.get(str(key))
     judged = {"judge": judge, "rubric": rubric} if "llm" in str(getattr(assets["judged_sessions"], "decided_by", "")) else {}
     return sha256_of(
         {
@@ -107,7 +106,7 @@ def fingerprint(settings: Settings, key: PartitionKey, run: RunValues | None = N
             "reading": reading,
             "split": settings.split.model_dump(),
             "llama_cpp": settings.llama_cpp,
-            "world": agent.world if agent else "",
+            "world": settings.world(key),
             "train": settings.chain(key),
             **judged,
         }

@@ -214,6 +214,10 @@ class Settings(BaseSettings):
         """The trainings of an agent's night, in order."""
         return self.agents.get(str(key), AgentSettings()).train or self.train
 
+    def world(self, key: PartitionKey | None) -> str:
+        """The world that an agent's tasks are played in, `package.module:Class`; empty where it has none."""
+        return self.agents.get(str(key), AgentSettings()).world
+
     def candidate(self, key: PartitionKey) -> Artifact:
         """The adapter that is evaluated and exported: that of the last training of the chain. Raises DataError."""
         return candidate(self.open_lake(), key, self.chain(key))

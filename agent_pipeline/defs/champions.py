@@ -1,5 +1,7 @@
 """The asset `champion`: whether the candidate replaces what is served; and jobs for people who promote and roll back in the UI."""
 
+from typing import Any
+
 import dagster as dg
 
 from agent_pipeline.config.assets import ChampionConfig, ServingConfig
@@ -14,9 +16,7 @@ from agent_pipeline.defs.worker_client import run_worker
 from agent_pipeline.evaluation.page import PAGE
 from agent_pipeline.evaluation.promotion_report import figure_rows, headline, sentences
 from agent_pipeline.export import serving
-from agent_pipeline.export.deciding import comparison, decide_on, to_compare
-from agent_pipeline.export.evidence import write_decision
-from agent_pipeline.export.ledger import EXPORT
+from agent_pipeline.export.evidence import decide_candidate
 from agent_pipeline.keys import parse_key
 from agent_pipeline.storage.lake import Artifact
 from agent_pipeline.storage.pointers import Entry
@@ -47,19 +47,18 @@ def champion(
     wins becomes the champion; else it waits for a person."""
     with user_errors():
         config = in_force(context, workspace, ChampionConfig)
-        lake, key = workspace.open_lake(), agent_key(context)
-        served = lake.champion(EXPORT, key)
-        if served and served.identity == gguf_export.identity:
+        lake, key, world = workspace.open_lake(), agent_key(context), workspace.settings().world(agent_key(context))
+
+        def compare(asked: dict[str, Any]) -> dict[str, Any]:
+            return run_worker(context, pipes, workspace, "compare", asked | {"select_turns": config.select_turns})
+
+        who = f"run {context.run_id}"
+        decided = decide_candidate(lake, key, evaluation, gguf_export, world, compare, config.policy(), config.approve, who)
+        if decided is None:
             passed = dg.AssetCheckResult(check_name=CHECK, passed=True, metadata={"decision": "it is the champion already"})
-            return dg.MaterializeResult(value=None, metadata={"champion": served.identity}, check_results=[passed])
-        agent = workspace.settings().agents.get(str(key))
-        world = agent.world if agent else ""
-        asked = to_compare(lake, key, evaluation, gguf_export, served, world) | {"select_turns": config.select_turns}
-        compared = comparison(lake, key, evaluation, gguf_export, run_worker(context, pipes, workspace, "compare", asked))
-        record = decide_on(lake, key, gguf_export, served, compared, config.policy(), config.approve, f"run {context.run_id}")
-        decision, now = record.decision, lake.pointers(EXPORT, key).champion
-        waits = decision.outcome == "promote" and now != gguf_export.identity
-        if waits:
+            return dg.MaterializeResult(value=None, metadata={"champion": gguf_export.identity}, check_results=[passed])
+        record, decision = decided.record, decided.record.decision
+        if decided.waits:
             context.log.info(f"{gguf_export.identity[:16]} wins and waits for a person: `agent-pipeline promote {key}`")
         check = dg.AssetCheckResult(
             check_name=CHECK,
@@ -67,18 +66,17 @@ def champion(
             severity=dg.AssetCheckSeverity.WARN,
             description="; ".join(sentences(decision)),
         )
-        shown = write_decision(lake, key, gguf_export, served, compared, record)
         parts = {"figures": decision.figures, "figures_on_test": record.test}
-        figures = {name: figure_rows(part, "champion" if served else "base") for name, part in parts.items()}
+        figures = {name: figure_rows(part, "champion" if record.champion else "base") for name, part in parts.items()}
         return dg.MaterializeResult(
-            value=shown,
-            data_version=version(shown.identity),
+            value=decided.page,
+            data_version=version(decided.page.identity),
             metadata={
                 "decision": headline(decision),
                 "why": "; ".join(sentences(decision)),
-                "waits_for_a_person": waits,
-                "champion": now or "none",
-                "page": dg.MetadataValue.path(str(shown.path / PAGE)),
+                "waits_for_a_person": decided.waits,
+                "champion": decided.champion or "none",
+                "page": dg.MetadataValue.path(str(decided.page.path / PAGE)),
                 **{name: table(head, rows) for name, (head, *rows) in figures.items()},
                 "number": record.number,
                 **numbers(

@@ -37,9 +37,9 @@ def episodes(
     The figures: tasks done where the model must act and where it must not, and harm; every transcript is kept. Nothing is played for an
     agent without a world."""
     with user_errors():
-        agent = workspace.settings().agents.get(context.partition_key)
-        if agent is None or not agent.world:
-            context.log.info(f"{context.partition_key} has no world to play in: the setting agents.*.world names one (docs/episodes.md).")
+        settings, key = workspace.settings(), agent_key(context)
+        if not (world := settings.world(key)):
+            context.log.info(f"{key} has no world to play in: the setting agents.*.world names one (docs/episodes.md).")
             unmeasured = dg.AssetCheckResult(
                 check_name=CHECK,
                 passed=False,
@@ -50,8 +50,8 @@ def episodes(
             return dg.MaterializeResult(value=None, metadata={"world": "none"}, check_results=[unmeasured])
         config = in_force(context, workspace, EpisodesConfig)
         params = {
-            "world": agent.world,
-            "adapter": workspace.settings().candidate(agent_key(context)).reference,
+            "world": world,
+            "adapter": settings.candidate(key).reference,
             "gguf_export": gguf_export.reference if config.model == "gguf" else None,
             "config": config.model_dump(),
         }

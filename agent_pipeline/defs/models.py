@@ -86,11 +86,10 @@ def further_asset(step: Step, options: type[FurtherTraining], dataset: str, how:
                 return dg.MaterializeResult(value=None, metadata={"train": ", ".join(chain)}, check_results=[passed])
             config = in_force(context, workspace, options)
             reference = candidate(workspace.open_lake(), agent_key(context), [each for each in chain if each in before])
-            agent = settings.agents.get(context.partition_key)
             params = {
                 "method": step,
                 "dataset": dataset,
-                "world": agent.world if agent else "",
+                "world": settings.world(agent_key(context)),
                 "reference": reference.reference,
                 "config": config.model_dump(),
             }

@@ -1,8 +1,8 @@
-"""What a person looks at before a promotion: the page of a decision, an artifact of the asset `champion`."""
+"""The decision on a candidate with its evidence: what is compared, the entry in the ledger, and the page, an artifact of `champion`."""
 
 import json
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 from agent_pipeline.evaluation import episode_report
 from agent_pipeline.evaluation.episode_report import TRANSCRIPTS
@@ -20,8 +20,9 @@ from agent_pipeline.evaluation.page import (
     split_tables,
     training_curves,
 )
+from agent_pipeline.evaluation.promotion import Policy
 from agent_pipeline.evaluation.promotion_report import figure_rows, headline, sentences
-from agent_pipeline.export.deciding import Comparison, read_entries, read_text
+from agent_pipeline.export.deciding import Approve, Comparison, comparison, decide_on, read_entries, read_text, to_compare
 from agent_pipeline.export.ledger import EXPORT, Record
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.selection.tables import DATASET, dataset_rows
@@ -31,6 +32,44 @@ from agent_pipeline.storage.lake import Lake
 from agent_pipeline.training.chain import trained_adapters
 
 ASSET = "champion"
+
+
+class Decided(NamedTuple):
+    """A decision, its page, and the champion after it."""
+
+    record: Record
+    page: Artifact
+    champion: str | None
+
+    @property
+    def waits(self) -> bool:
+        """Whether the candidate won and a person has to promote it."""
+        return self.record.decision.outcome == "promote" and self.champion != self.record.candidate
+
+
+def decide_candidate(
+    lake: Lake,
+    key: PartitionKey,
+    evaluation: Artifact,
+    candidate: Artifact,
+    world: str,
+    compare: Callable[[dict[str, Any]], dict[str, Any]],
+    policy: Policy,
+    approve: Approve,
+    who: str,
+) -> Decided | None:
+    """Compare a candidate with the champion by the task `compare`, decide, and write the page; `None` where it is the champion already.
+
+    Raises:
+        DataError: as `to_compare` and `decide_on`.
+    """
+    champion = lake.champion(EXPORT, key)
+    if champion and champion.identity == candidate.identity:
+        return None
+    compared = comparison(lake, key, evaluation, candidate, compare(to_compare(lake, key, evaluation, candidate, champion, world)))
+    record = decide_on(lake, key, candidate, champion, compared, policy, approve, who)
+    page = write_decision(lake, key, candidate, champion, compared, record)
+    return Decided(record, page, lake.pointers(EXPORT, key).champion)
 
 
 def write_decision(
