@@ -215,7 +215,10 @@ class ChampionConfig(Options):
 class ServingConfig(Options):
     """Who is told of the champion, beside the folder that servers read."""
 
-    server: str = Field(default="", description="URL of a running llama-server, which is asked to read its preset again; empty: none.")
+    server: str = Field(
+        default="",
+        description="URL of a running llama-server, which is asked to read its preset again; empty: it keeps the old one until a restart.",
+    )
     ollama: bool = Field(default=False, description="Create the champion in Ollama, where there is an `ollama` command.")
     name: str = Field(default="", description="The model's name in Ollama; empty: project-agent.")
     hub: str = Field(default="", description="Repository of the Hugging Face hub to push the champion to, with its card; empty: none.")

@@ -11,7 +11,7 @@ from agent_pipeline.evaluation.promotion_report import summary
 from agent_pipeline.export.hub import push
 from agent_pipeline.export.ledger import EXPORT, is_held, last_decision, ledger
 from agent_pipeline.export.ollama import check_rendering, create, model_name
-from agent_pipeline.export.serving_folder import partition_folder, told, write_folder
+from agent_pipeline.export.serving_folder import partition_folder, reload_preset, write_folder
 from agent_pipeline.keys import PartitionKey, parse_key
 from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.storage.artifacts import Artifact
@@ -85,7 +85,7 @@ def serve(
     else:
         adapters = trained_adapters(lake, key, export.manifest["made_from"]["adapter"])
         said = [f"{folder} serves {export.identity[:16]} as {write_folder(lake, key, export, adapters[-1] if adapters else None)}."]
-        said += [told(server)] if server else []
+        said.append(reload_preset(server))
         if ollama and choice.because == "champion":
             created = create(name or model_name(*key), folder / "Modelfile")
             said.append(created.text)

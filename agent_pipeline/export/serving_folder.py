@@ -94,15 +94,17 @@ def write_preset(lake: Lake) -> None:
         write_atomically(root / PRESET, "\n".join(["version = 1\n", *sections]).encode("utf-8"))
 
 
-def told(server: str) -> str:
-    """What a running llama-server said when it was asked to read its preset again, in a sentence."""
+def reload_preset(server: str) -> str:
+    """Ask a running llama-server to read its preset again; says in a sentence what came of it, or what to do without a server's URL."""
+    if not server:
+        return "A llama-server that is running keeps the old preset: restart it, or set serving.server to its URL."
     # No proxy: what is set in the environment has no business with a server of one's own.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(f"{server.rstrip('/')}/models?reload=1", timeout=SECONDS):
             return f"llama-server at {server} has read its preset again."
     except (OSError, ValueError) as error:
-        return f"llama-server at {server} was not told ({error}): start it anew, or set serving.server to where it is."
+        return f"llama-server at {server} keeps the old preset ({error}): restart it, or set serving.server to its URL."
 
 
 def _link(source: Path, target: Path) -> None:

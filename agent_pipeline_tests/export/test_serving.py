@@ -94,9 +94,11 @@ def test_a_champion_is_pushed_to_the_hub_with_its_card_and_a_refusal_is_one_sent
         serve_champion(lake, KEY, hub="nobody/at-all")
 
 
-def test_a_server_that_cannot_be_told_is_named(lake):
+@pytest.mark.parametrize("server", ["", "http://127.0.0.1:9"])
+def test_whoever_serves_is_warned_that_a_running_server_keeps_its_old_preset(lake, server):
     export(lake, "first")
-    assert "http://127.0.0.1:9 was not told" in serve_champion(lake, KEY, server="http://127.0.0.1:9")[-1]
+    said = serve_champion(lake, KEY, server=server)[-1]
+    assert "keeps the old preset" in said and server in said
 
 
 def test_an_export_is_promoted_by_its_identity_or_its_adapters(lake):
