@@ -69,9 +69,7 @@ def main(champions: int, rank: int) -> None:
             adapter = lake.finish("sft_adapter", key, f"{number:064}", building, made_from, {})
             building = lake.building("gguf_export", key, adapter.identity)
             convert_lora(base.path, adapter.path, building / ADAPTER)
-            (building / "Modelfile").write_text("FROM ./model.gguf\n")
-            (building / "model.gguf").touch()  # the merged model is no part of this measurement
-            report = {"ollama": {"gguf": "model.gguf", "num_ctx": 512}}
+            report = {"ollama": {"gguf": ADAPTER, "num_ctx": 512}}
             export = lake.finish("gguf_export", key, adapter.identity, building, {"adapter": adapter.identity}, report)
             lake.set_latest(export)
             promote(lake, key, export.identity)

@@ -73,7 +73,7 @@ def _player(model: str, key: PartitionKey, temperature: float, max_new_tokens: i
     from agent_pipeline.compute.playing import gguf_player, memory_player
     from agent_pipeline.config.settings import load_settings
     from agent_pipeline.evaluation.players import endpoint_player
-    from agent_pipeline.export.serving_folder import served_gguf
+    from agent_pipeline.export.serving_folder import Form, served_form
     from agent_pipeline.judging.client import Endpoint
     from agent_pipeline.training.base_model import resolve_base_model
 
@@ -84,10 +84,10 @@ def _player(model: str, key: PartitionKey, temperature: float, max_new_tokens: i
         parameters = {"temperature": temperature, "max_tokens": max_new_tokens}
         return endpoint_player(Endpoint(url, name, os.environ.get(settings.judge.api_key_variable, ""), parameters))
     if model == "gguf" or model.endswith(".gguf"):
-        path = served_gguf(lake.latest("gguf_export", key)) if model == "gguf" else Path(model)
-        if not path.is_file():
-            raise SettingsError(f"There is no GGUF file {path}: export one (gguf_export), or name another.")
-        return stack.enter_context(gguf_player(path, max_new_tokens, 2048, temperature))
+        form = served_form(lake, lake.latest("gguf_export", key)) if model == "gguf" else Form(Path(model))
+        if not form.model.is_file():
+            raise SettingsError(f"There is no GGUF file {form.model}: export one (gguf_export), or name another.")
+        return stack.enter_context(gguf_player(form, max_new_tokens, 2048, temperature))
     if model not in ("adapter", "base"):
         raise SettingsError(f"{model!r} is no model to play: give gguf, adapter, base, a .gguf file or URL#name.")
     if temperature:

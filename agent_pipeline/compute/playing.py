@@ -12,6 +12,7 @@ from agent_pipeline.evaluation.episodes import Episode, Player, play
 from agent_pipeline.evaluation.players import endpoint_player, model_player, recorded_player
 from agent_pipeline.evaluation.turns import stop_ids
 from agent_pipeline.evaluation.worlds import load_world
+from agent_pipeline.export.serving_folder import Form
 from agent_pipeline.judging.client import Endpoint
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.sessions.session import Message, sha256_of
@@ -78,14 +79,15 @@ def world_source(world: str) -> str:
 
 
 @contextmanager
-def gguf_player(gguf: Path, max_new_tokens: int, max_length: int, temperature: float) -> Iterator[Player]:
-    """A GGUF file, played through llama.cpp's own OpenAI-compatible server, as whoever serves it would."""
+def gguf_player(form: Form, max_new_tokens: int, max_length: int, temperature: float) -> Iterator[Player]:
+    """An exported model, played through llama.cpp's own OpenAI-compatible server, as whoever serves it would."""
     from agent_pipeline.export.llama import LlamaCpp
 
-    with LlamaCpp(gguf, n_ctx=max_length) as llama:
+    template = form.chat_template.read_text(encoding="utf-8") if form.chat_template else ""
+    with LlamaCpp(form.model, n_ctx=max_length, lora=form.lora, chat_template=template) as llama:
         url, key = llama.endpoint
         parameters = {"temperature": temperature, "max_tokens": max_new_tokens, "parallel_tool_calls": True}
-        yield endpoint_player(Endpoint(url, gguf.stem, key, parameters, concurrency=1, seconds=600), "llama.cpp")
+        yield endpoint_player(Endpoint(url, form.model.stem, key, parameters, concurrency=1, seconds=600), "llama.cpp")
 
 
 def memory_player(base: BaseModel, tokenizer_dir: Path, adapter_dir: Path | None, max_new_tokens: int, max_length: int) -> Player:

@@ -185,7 +185,7 @@ def evaluate(params: Params, progress: Progress = silent) -> Result:
     return build(evaluate, params, "evaluation", made_from, make, [adapter])
 
 
-@task(version=4, libraries=(*MODELS, "gguf", "xllamacpp"))
+@task(version=5, libraries=(*MODELS, "gguf", "xllamacpp"))
 def export(params: Params, progress: Progress = silent) -> Result:
     """The adapter merged into its base, as GGUF files that a real llama.cpp has loaded and answered from."""
     from agent_pipeline.evaluation.heldout import heldout_rows
@@ -235,12 +235,12 @@ def export(params: Params, progress: Progress = silent) -> Result:
 
 @task(version=4, libraries=(*MODELS, "xllamacpp"))
 def episodes(params: Params, progress: Progress = silent) -> Result:
-    """The held-out tasks, played in the agent's world by the exported model (or the adapter in memory) and, unless it plays `alone`, by its
-    base model."""
+    """The held-out tasks, played in the agent's world by the exported model (in a comparison of methods: by the adapter in memory) and,
+    unless it plays `alone`, by its base model."""
     from agent_pipeline.compute.playing import gguf_player, memory_player, play_all, tasks_to_play, world_source
     from agent_pipeline.evaluation.episode_report import write
     from agent_pipeline.evaluation.heldout import heldout_rows, recorded_sessions
-    from agent_pipeline.export.serving_folder import served_gguf
+    from agent_pipeline.export.serving_folder import served_form
 
     lake, key = asked_lake(params)
     rows, adapter = heldout_rows(lake, key, params.get("held_out", "test")), find_artifact(params, params["adapter"])
@@ -270,7 +270,7 @@ def episodes(params: Params, progress: Progress = silent) -> Result:
             players = {"model": memory_player(base, adapter.path, adapter.path, *limits), **others}
             report, played = play_all(world, tasks, players, recorded, *rounds, progress=progress)
         else:
-            with gguf_player(served_gguf(exported), *limits, config["temperature"]) as model:
+            with gguf_player(served_form(lake, exported), *limits, config["temperature"]) as model:
                 report, played = play_all(world, tasks, {"model": model, **others}, recorded, *rounds, progress=progress)
         write(folder, report, played)
         return report

@@ -161,9 +161,10 @@ class GgufConfig(Options):
     """What is exported, and how much of it is checked."""
 
     outtypes: list[str] = Field(
-        default=["f16", "q8_0", "lora"],
+        default=["f16", "q8_0"],
         description="GGUF types to write: f32, f16, bf16, q8_0; q6_k, q5_k_m, q4_k_m (these need a build of llama.cpp); lora is the "
-        "adapter alone, for llama.cpp's server. f16 is the one that must agree; the smallest whole model that passes is served.",
+        "adapter alone, for llama.cpp's server. One is served, and plays the episodes: lora where it is named and passes, else the "
+        "smallest whole model that passes.",
     )
     least_kept: float = Field(
         default=0.9, ge=0, le=1, description="A type that keeps fewer of the merged model's decisions, or of its calls, is not served."
@@ -225,9 +226,8 @@ class ServingConfig(Options):
 
 
 class EpisodesConfig(Options):
-    """Who plays, what, and how long."""
+    """What is played, and how long."""
 
-    model: Literal["gguf", "adapter"] = Field(default="gguf", description="gguf: the exported file; adapter: the adapter in memory.")
     max_tasks: int = Field(default=80, ge=1, description="Held-out tasks to play; chosen by hash if there are more.")
     fresh_tasks: int = Field(default=0, ge=0, description="Tasks of a fresh seed, which are in no session, to play beside them.")
     fresh_seed: int = Field(default=1001, description="The seed of those.")

@@ -52,7 +52,7 @@ def episodes(
         params = {
             "world": world,
             "adapter": settings.candidate(key).reference,
-            "gguf_export": gguf_export.reference if config.model == "gguf" else None,
+            "gguf_export": gguf_export.reference,
             "config": config.model_dump(),
         }
         result = run_worker(context, pipes, workspace, "episodes", params)

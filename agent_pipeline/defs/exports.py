@@ -13,6 +13,7 @@ from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.run_config import in_force
 from agent_pipeline.defs.specs import ADAPTERS, ARTIFACTS, asset_options, own_check, version
 from agent_pipeline.defs.worker_client import built, run_worker
+from agent_pipeline.export.converter import LORA
 from agent_pipeline.export.serving import serve
 from agent_pipeline.storage.lake import Artifact
 
@@ -61,13 +62,13 @@ def gguf_export(
 def parity_table(report: dict[str, Any]) -> dg.MetadataValue:
     """A line a GGUF type: its size, and how many of its tokens, greedy answers, decisions and calls are the merged model's."""
     head = ["type", "MB", "texts and tokens as trained", "greedy answers exact", "decisions", "calls", "served"]
-    rows = []
+    rows, served = [], report["ollama"]["gguf"].removeprefix("model-").removesuffix(".gguf").replace("adapter", LORA)
     for kind, answers in report["answers"].items():
         size, kept, texts = report["files"].get(f"model-{kind}.gguf"), report["gate"][kind], report["template"][kind]
         exact, decisions = f"{answers['exact']} of {answers['prompts']}", f"{kept['decisions']} of {kept['turns']}"
         megabytes, seen = f"{size / 1e6:.0f}" if size else "", f"{texts['texts']} texts, {texts['tokens']:,} tokens"
         calls = f"{kept['calls']} of {kept['call_turns']}"
-        rows.append([kind, megabytes, seen, exact, decisions, calls, report["failed"].get(kind, "may be")])
+        rows.append([kind, megabytes, seen, exact, decisions, calls, report["failed"].get(kind, "yes" if kind == served else "")])
     rows += [[kind, *[""] * 5, why] for kind, why in report["failed"].items() if kind not in report["answers"]]
     return table(head, rows)
 

@@ -62,7 +62,7 @@ def to_compare(
         "play": {
             "world": made_from["world"],
             "config": made_from["config"],
-            "gguf_export": champion.reference if made_from[EXPORT] else None,
+            "gguf_export": champion.reference,
         }
         if played and champion
         else None,

@@ -115,7 +115,7 @@ def _page(lake: Lake, key: PartitionKey, candidate: Artifact, champion: Artifact
         tables.append(("Canaries", [["question", "of", "base", "candidate"], *asked]))
     facts = {
         "partition": str(key),
-        "candidate": candidate.identity,
+        "candidate": f"{candidate.identity}, {candidate.manifest['report'].get('ollama', {}).get('gguf', 'of an older version')}",
         "rival": f"champion {champion.identity}" if champion else "the base model: there is no champion yet",
         "decided": f"{record.when}, by {record.who}, number {record.number}",
         "chance": f"{decision.p:.2g}; {decision.error:.2g} is allowed" if decision.p is not None else "not known",

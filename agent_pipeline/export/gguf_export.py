@@ -1,9 +1,9 @@
 """The whole export: adapter → merged model → GGUF files → proof → Modelfile, all in one directory.
 
 model-f16.gguf, model-q8_0.gguf   the model
-adapter.gguf                      the adapter alone, for a base that many share
+adapter.gguf                      the adapter alone, for a base that many share, where it is asked for
 parity.json                       the report, below
-Modelfile                         for `ollama create`
+Modelfile                         for `ollama create`; not where the adapter is served, which Ollama takes no more
 """
 
 import json
@@ -74,7 +74,8 @@ def export(
     model's name inside the GGUF; `measured`: training rows of an importance matrix for k-quants; `bases`: where the base's GGUF is kept,
     which adapters share.
 
-    Returns the report (`parity.json`). `failed` says by type what is not to be served, and why: fewer than `least_kept` of the merged
+    Returns the report (`parity.json`). `ollama.gguf` is the one file that is served: the adapter where it was asked for and passed, else
+    the smallest whole model that did. `failed` says by type what is not to be served, and why: fewer than `least_kept` of the merged
     model's decisions or of its calls. `ok` is False where nothing is left, or where an f16 or f32 file gives fewer than
     `parity.GREEDY_THRESHOLD` of the merged model's greedy answers (exactly, or up to a near-tie); the caller decides what that means.
 
@@ -171,8 +172,10 @@ def export_whole(
     fallback = library_template(family.ollama_base) if family and not has_template else None
     num_ctx = context_size(longest_row or max(len(prompt.ids) for prompt in asked), limit)
     sizes = {kind: path.stat().st_size for kind, path in files.items()}
-    best = min(set(files) - set(failed) or files, key=sizes.__getitem__)
-    (out_dir / "Modelfile").write_text(modelfile(files[best].name, stops, num_ctx, fallback), encoding="utf-8")
+    best = LORA if LORA in loaded and LORA not in failed else min(set(files) - set(failed) or files, key=sizes.__getitem__)
+    served_file = ADAPTER if best == LORA else files[best].name
+    if best != LORA:
+        (out_dir / "Modelfile").write_text(modelfile(served_file, stops, num_ctx, fallback), encoding="utf-8")
     report = {
         "ok": best not in failed and not set(unequal) & set(EXACT_TYPES),
         "threshold": parity.GREEDY_THRESHOLD,
@@ -184,7 +187,7 @@ def export_whole(
         "failed": failed,
         "files": {path.name: sizes[kind] for kind, path in files.items()},
         "ollama": {
-            "gguf": files[best].name,
+            "gguf": served_file,
             "family": family.name if family else None,
             "template": "gguf" if has_template else "ollama" if fallback else None,
             "stops": list(stops),

@@ -11,7 +11,7 @@ from agent_pipeline.evaluation.promotion_report import summary
 from agent_pipeline.export.hub import push
 from agent_pipeline.export.ledger import EXPORT, is_held, last_decision, ledger
 from agent_pipeline.export.ollama import check_rendering, create, model_name
-from agent_pipeline.export.serving_folder import partition_folder, reload_preset, write_folder
+from agent_pipeline.export.serving_folder import MODELFILE, partition_folder, reload_preset, write_folder
 from agent_pipeline.keys import PartitionKey, parse_key
 from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.storage.artifacts import Artifact
@@ -68,7 +68,7 @@ def serve(
 
     Raises:
         ExportError: Ollama refused it, or renders other prompts than it was trained on; the hub refused it.
-        DataError: the champion's files are gone.
+        DataError: the champion's files are gone. Others as `serving_folder.served_form`.
     """
     choice = served(lake, key, latest or lake.latest(EXPORT, key))
     export, against = choice.export, unfit(lake, key, choice.export)
@@ -86,8 +86,10 @@ def serve(
         adapters = trained_adapters(lake, key, export.manifest["made_from"]["adapter"])
         said = [f"{folder} serves {export.identity[:16]} as {write_folder(lake, key, export, adapters[-1] if adapters else None)}."]
         said.append(reload_preset(server))
-        if ollama and choice.because == "champion":
-            created = create(name or model_name(*key), folder / "Modelfile")
+        if ollama and choice.because == "champion" and not (folder / MODELFILE).is_file():
+            said.append("Ollama is not given it: it takes no adapter since 0.34.1; leave lora out of gguf_export.outtypes.")
+        elif ollama and choice.because == "champion":
+            created = create(name or model_name(*key), folder / MODELFILE)
             said.append(created.text)
             if created.created and adapters:
                 said.append(check_rendering(created.name, read_tokenizer(adapters[-1].path)))
@@ -116,14 +118,10 @@ def unfit(lake: Lake, key: PartitionKey, export: Artifact) -> list[str]:
 
 
 def own_episodes(lake: Lake, key: PartitionKey, export: Artifact) -> Artifact | None:
-    """The latest episodes, if this very export played them, or its adapter in memory."""
+    """The latest episodes, if this very export played them."""
     identity = lake.pointers("episodes", key).latest
     played = lake.find("episodes", key, identity) if identity else None
-    if played is None:
-        return None
-    made_from = played.manifest["made_from"]
-    is_own = made_from[EXPORT] == export.identity if made_from[EXPORT] else made_from["adapter"] == export.manifest["made_from"]["adapter"]
-    return played if is_own else None
+    return played if played and played.manifest["made_from"][EXPORT] == export.identity else None
 
 
 def promote(lake: Lake, key: PartitionKey, identity: str = "", why: str = "") -> Entry:

@@ -14,17 +14,21 @@ import urllib.request
 from pathlib import Path
 from uuid import uuid4
 
+import msgspec
+
 from agent_pipeline.datasets.jsonl import write_atomically
 from agent_pipeline.errors import DataError
-from agent_pipeline.export.converter import LORA
-from agent_pipeline.export.gguf_export import ADAPTER, base_gguf_file
+from agent_pipeline.export.gguf_export import ADAPTER, base_gguf, base_gguf_file
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.storage.artifacts import Artifact
 from agent_pipeline.storage.filesystem import sha256_file
 from agent_pipeline.storage.lake import Lake
+from agent_pipeline.training.base_model import resolve_base_model
+from agent_pipeline.training.chain import trained_adapters
 
 PRESET = "llama-server.ini"
 SECTION = "preset.ini"
+MODELFILE = "Modelfile"
 PEFT = ("adapter_config.json", "adapter_model.safetensors", "chat_template.jinja", "tokenizer.json", "tokenizer_config.json")
 SECONDS = 5.0
 
@@ -44,46 +48,68 @@ def partition_folder(lake: Lake, key: PartitionKey) -> Path:
     return serving_root(lake) / key.project / key.agent
 
 
-def served_gguf(export: Artifact) -> Path:
-    """The whole model of an export that is served: the smallest that passed.
+class Form(msgspec.Struct, frozen=True):
+    """What a server loads of an export: a whole model, or a base model and the adapter `lora` over it, with the `chat_template` that the
+    adapter was trained in."""
+
+    model: Path
+    lora: Path | None = None
+    chat_template: Path | None = None
+
+
+def served_form(lake: Lake, export: Artifact) -> Form:
+    """The one form in which an export plays its episodes and is served. A base that this machine has not as GGUF is converted.
 
     Raises:
-        DataError: the export does not say which.
+        DataError: the export does not say which, or its adapter is gone.
+        ExportError, ModelError: the base cannot be converted, or is not to be had.
     """
-    if name := export.manifest["report"].get("ollama", {}).get("gguf"):
-        return export.path / name
-    raise DataError(f"The export {export.identity[:16]} of {export.key} is of an older version: materialize gguf_export again.")
+    short, name = export.identity[:16], export.manifest["report"].get("ollama", {}).get("gguf")
+    if not name:
+        raise DataError(f"The export {short} of {export.key} is of an older version: materialize gguf_export again.")
+    if name != ADAPTER:
+        return Form(export.path / name)
+    adapters = trained_adapters(lake, export.key, export.manifest["made_from"]["adapter"])
+    if not adapters:
+        raise DataError(f"The adapter of the export {short} of {export.key} is gone: materialize gguf_export again.")
+    named = [adapters[-1].manifest["made_from"][each] for each in ("base_model", "base_revision")]
+    file = base_gguf_file(base_folder(lake), *named)
+    if not file.is_file():
+        file = base_gguf(resolve_base_model(named[0], lake.fs.cache, revision=named[1]), base_folder(lake))
+    return Form(file, export.path / name, adapters[-1].path / "chat_template.jinja")
 
 
 def write_folder(lake: Lake, key: PartitionKey, export: Artifact, adapter: Artifact | None) -> str:
-    """Put an export into its partition's folder, and the partition into the preset; says how llama.cpp's server gets it.
+    """Put an export into its partition's folder, and the partition into the preset; says what is served.
 
-    The adapter is served over the shared base where it passed as such and this machine has the base's GGUF, else the merged model is.
+    Raises as `served_form`.
     """
-    root, folder, report = serving_root(lake), partition_folder(lake, key), export.manifest["report"]
-    whole, short = served_gguf(export), export.identity[:16]
+    root, folder, form, short = serving_root(lake), partition_folder(lake, key), served_form(lake, export), export.identity[:16]
+    files = {folder / name: adapter.path / name for name in PEFT if adapter and (adapter.path / name).is_file()}
     # A server sees by its name that a file is another one.
-    merged, alone = folder / f"{whole.stem}-{short}.gguf", folder / f"adapter-{short}.gguf"
-    files = {merged: whole} | {folder / name: adapter.path / name for name in PEFT if adapter and (adapter.path / name).is_file()}
-    section = {"model": merged, "ctx-size": report["ollama"]["num_ctx"]}
-    made_from = adapter.manifest["made_from"] if adapter else {}
-    base = base_gguf_file(base_folder(lake), made_from["base_model"], made_from["base_revision"]) if made_from else None
-    over = base is not None and base.is_file() and (export.path / ADAPTER).is_file() and LORA not in report.get("failed", {})
-    if over and base:
-        files |= {alone: export.path / ADAPTER, root / base.name: base}
-        section |= {"model": root / base.name, "lora": alone, "chat-template-file": folder / "chat_template.jinja"}
+    if form.lora:
+        model, lora = root / form.model.name, folder / f"adapter-{short}.gguf"
+        files |= {model: form.model, lora: form.lora}
+        section = {"model": model, "lora": lora, "chat-template-file": folder / "chat_template.jinja"}
+    else:
+        model = folder / f"{form.model.stem}-{short}.gguf"
+        files |= {model: form.model}
+        section = {"model": model}
+    section |= {"ctx-size": export.manifest["report"]["ollama"]["num_ctx"]}
     for target, source in files.items():
         _link(source, target)
-    modelfile = (export.path / "Modelfile").read_text(encoding="utf-8")
-    modelfile = modelfile.replace(f"FROM ./{whole.name}", f"FROM ./{merged.name}", 1)
-    write_atomically(folder / "Modelfile", modelfile.encode("utf-8"))
+    if form.lora:  # Ollama takes no adapter
+        (folder / MODELFILE).unlink(missing_ok=True)
+    else:
+        text = (export.path / MODELFILE).read_text(encoding="utf-8").replace(f"FROM ./{form.model.name}", f"FROM ./{model.name}", 1)
+        write_atomically(folder / MODELFILE, text.encode("utf-8"))
     text = "\n".join([f"[{key}]", *(f"{name} = {value}" for name, value in section.items())])
     write_atomically(folder / SECTION, f"{text}\n".encode())
     write_preset(lake)
     for path in folder.glob("*.gguf"):
         if path not in files:
             path.unlink()
-    return "an adapter over the shared base" if over else f"a merged model, {whole.name}"
+    return "an adapter over the shared base" if form.lora else f"a merged model, {form.model.name}"
 
 
 def write_preset(lake: Lake) -> None:

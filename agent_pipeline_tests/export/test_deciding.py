@@ -247,6 +247,9 @@ def test_without_episodes_of_its_own_in_the_agents_world_a_candidate_is_not_comp
     for world, of in (("w:W", night), ("w:Other", first)):
         with pytest.raises(DataError):
             to_compare(lake, KEY, of.evaluation, of.export, None, world)
+    artifact(lake, "episodes", {"adapter": night.adapter.identity, EXPORT: None, "world": "w:W", "config": {}})
+    with pytest.raises(DataError, match="has not played"):  # its adapter in memory did
+        to_compare(lake, KEY, night.evaluation, night.export, None, "w:W")
 
 
 def test_harm_in_the_candidates_episodes_rejects_it(lake: Lake) -> None:
@@ -291,9 +294,3 @@ def test_what_was_rejected_stays_unfit_when_a_person_holds_it_back(lake: Lake) -
     night.decide("auto")
     hold(lake, KEY)
     assert len(serve(lake, KEY).against) == 2
-
-
-def test_harm_in_episodes_that_the_adapter_played_in_memory_keeps_its_export_from_being_served(lake: Lake) -> None:
-    night = Night(lake, GOOD)
-    artifact(lake, "episodes", {"adapter": night.adapter.identity, EXPORT: None}, report={"against": ["it harms"]})
-    assert serve(lake, KEY).against == ["it harms"]

@@ -48,7 +48,7 @@ def exported(tiny, tmp_path_factory):
 def test_the_exported_model_is_the_trained_model(exported):
     out, report, said = exported
     # Random weights have near ties, and which way one falls differs between processors: it must then be counted as one.
-    assert report["ok"] and not report["failed"] and report["ollama"]["gguf"] == "model-q8_0.gguf"
+    assert report["ok"] and not report["failed"] and report["ollama"]["gguf"] == "adapter.gguf"
     for kind in ("f16", "lora"):
         answers = report["answers"][kind]
         assert answers["prompts"] == 4 and answers["agreement"] == 1.0
@@ -59,7 +59,7 @@ def test_the_exported_model_is_the_trained_model(exported):
     assert report["logits"]["merged_vs_adapter"] <= report["logits"]["tolerance"] < 0.1 < report["logits"]["merged_vs_base"]
     assert said[-1] == (8, 8) and [done for done, _ in said] == sorted(done for done, _ in said)
     assert json.loads((out / "parity.json").read_text(encoding="utf-8")) == report
-    assert sorted(path.name for path in out.iterdir()) == ["Modelfile", "adapter.gguf", "model-f16.gguf", "model-q8_0.gguf", "parity.json"]
+    assert sorted(path.name for path in out.iterdir()) == ["adapter.gguf", "model-f16.gguf", "model-q8_0.gguf", "parity.json"]
 
 
 def test_the_name_and_the_training_template_are_inside_the_gguf(exported, tokenizer):
@@ -98,12 +98,13 @@ def test_k_quants_are_made_of_a_whole_file_and_weighed_by_what_the_rows_pass_thr
     assert len(four[0]) == len(four[1]) and four[0] != four[1]
 
 
-def test_an_adapter_that_is_more_than_a_lora_is_exported_without_one(tiny, tmp_path):
+def test_an_adapter_that_is_more_than_a_lora_is_served_merged(tiny, tmp_path):
     adapter = shutil.copytree(tiny["adapter"], tmp_path / "adapter")
     config = json.loads((adapter / "adapter_config.json").read_text())
     (adapter / "adapter_config.json").write_text(json.dumps(config | {"rank_pattern": {"nothing": 4}}))
     report = export(model_at(tiny["base"]), adapter, tmp_path / "out", CONVERSATIONS[:1], ("f16", "lora"), 4)
     assert report["ok"] and "this adapter has rank_pattern" in report["failed"]["lora"] and set(report["answers"]) == {"f16"}
+    assert report["ollama"]["gguf"] == "model-f16.gguf" and (tmp_path / "out" / "Modelfile").is_file()
 
 
 CALL, WORDS = ("", [("ping", '{"n": 1}')]), ("Hello.", [])

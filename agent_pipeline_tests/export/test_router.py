@@ -15,7 +15,7 @@ from agent_pipeline.export.gguf_export import ADAPTER, base_gguf
 from agent_pipeline.export.llama import LlamaCpp
 from agent_pipeline.export.quantizer import find_tool
 from agent_pipeline.export.serving import promote, rollback, serve_champion
-from agent_pipeline.export.serving_folder import base_folder
+from agent_pipeline.export.serving_folder import base_folder, served_form
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.storage.lake import Artifact, Lake
@@ -38,9 +38,7 @@ def export(lake: Lake, key: PartitionKey, tiny: dict[str, Path], scale: float) -
     made_from = {"adapter": trained.identity}
     building = lake.building("gguf_export", key, sha256_of(made_from))
     convert_lora(tiny["base"], trained.path, building / ADAPTER)
-    (building / "Modelfile").write_text("FROM ./model-q8_0.gguf\n")
-    (building / "model-q8_0.gguf").write_text("not served by this server")
-    made = lake.finish("gguf_export", key, trained.identity, building, made_from, {"ollama": {"gguf": "model-q8_0.gguf", "num_ctx": 1024}})
+    made = lake.finish("gguf_export", key, trained.identity, building, made_from, {"ollama": {"gguf": ADAPTER, "num_ctx": 1024}})
     lake.set_latest(made)
     return made
 
@@ -91,13 +89,15 @@ def answer(url: str, key: PartitionKey) -> list[int]:
     ]
 
 
-def test_every_champion_answers_as_itself_over_one_base_and_a_rollback_answers_within_five_seconds(tiny, tokenizer, tmp_path, server):
+def test_every_champion_answers_as_what_played_over_one_base_and_a_rollback_answers_within_five_seconds(tiny, tokenizer, tmp_path, server):
     lake = Lake(str(tmp_path / "lake"), tmp_path / "cache")
     base = base_gguf(BaseModel("tiny", tiny["base"], ""), base_folder(lake))
     exports = [export(lake, FIRST, tiny, 8), export(lake, SECOND, tiny, 2), export(lake, FIRST, tiny, -8)]
     expected = []
     for each in exports:
-        with LlamaCpp(base, lora=each.path / ADAPTER, chat_template=tokenizer.chat_template) as llama:
+        form = served_form(lake, each)
+        assert (form.model, form.chat_template.read_text()) == (base, tokenizer.chat_template)
+        with LlamaCpp(form.model, lora=form.lora, chat_template=form.chat_template.read_text()) as llama:
             expected.append(llama.greedy(llama.tokenize(llama.render(ASKED, []), add_special=True), 4).tokens)
     assert expected[0] != expected[1] != expected[2] != expected[0]
     promote(lake, FIRST, exports[0].identity)

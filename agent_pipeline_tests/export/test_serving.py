@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from agent_pipeline.errors import DataError, ExportError
-from agent_pipeline.export.serving import champions, promote, rollback, serve_champion
+from agent_pipeline.export.gguf_export import ADAPTER, base_gguf_file
+from agent_pipeline.export.serving import champions, promote, rollback, serve_champion, served
+from agent_pipeline.export.serving_folder import base_folder, served_form
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.storage.lake import Artifact, Lake
@@ -39,6 +41,7 @@ def what_is_served(lake: Lake) -> str:
     (model,) = (folder / "shop" / "support").glob("*.gguf")
     assert f"FROM ./{model.name}\n" in (folder / "shop" / "support" / "Modelfile").read_text(encoding="utf-8")
     assert f"[shop/support]\nmodel = {model}\nctx-size = 2048\n" in (folder / "llama-server.ini").read_text(encoding="utf-8")
+    assert served_form(lake, served(lake, KEY, lake.latest("gguf_export", KEY)).export).model.samefile(model)
     return model.read_text(encoding="utf-8")
 
 
@@ -54,6 +57,34 @@ def test_a_newer_export_replaces_what_is_served_only_when_it_is_promoted(lake):
     promote(lake, KEY)
     rollback(lake, KEY)
     assert what_is_served(lake) == "second"
+
+
+def test_an_adapter_is_served_over_its_base_and_by_nothing_that_takes_another_form(lake):
+    export(lake, "merged")
+    assert what_is_served(lake) == "merged"
+    made_from = {"base_model": "b", "base_revision": "1"}
+    building = lake.building("sft_adapter", KEY, sha256_of(made_from))
+    (building / "chat_template.jinja").write_text("template", encoding="utf-8")
+    trained = lake.finish("sft_adapter", KEY, sha256_of(made_from), building, made_from, {})
+    base_folder(lake).mkdir(parents=True)
+    base = base_gguf_file(base_folder(lake), "b", "1")
+    base.write_text("base", encoding="utf-8")
+    building = lake.building("gguf_export", KEY, trained.identity)
+    (building / ADAPTER).write_text("adapter", encoding="utf-8")
+    (building / "model-f16.gguf").write_text("another form", encoding="utf-8")
+    report = {"ollama": {"gguf": ADAPTER, "num_ctx": 2048}}
+    lake.set_latest(over := lake.finish("gguf_export", KEY, trained.identity, building, {"adapter": trained.identity}, report))
+    promote(lake, KEY)
+    assert "no adapter" in serve_champion(lake, KEY, ollama=True)[-1]
+    root = Path(lake.root.path) / "serving"
+    folder = root / "shop" / "support"
+    (adapter,) = folder.glob("*.gguf")
+    section = f"model = {root / base.name}\nlora = {adapter}\nchat-template-file = {folder / 'chat_template.jinja'}\nctx-size = 2048\n"
+    assert f"[shop/support]\n{section}" in (root / "llama-server.ini").read_text(encoding="utf-8")
+    assert not (folder / "Modelfile").exists()
+    form = served_form(lake, over)
+    assert (root / base.name).samefile(form.model) and adapter.samefile(form.lora)
+    assert form.chat_template.read_bytes() == (folder / "chat_template.jinja").read_bytes()
 
 
 def test_only_a_champion_is_created_in_ollama_and_only_where_it_is_asked_for(lake, tmp_path, monkeypatch):
