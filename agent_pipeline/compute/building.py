@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,9 @@ from agent_pipeline.keys import PartitionKey, parse_key
 from agent_pipeline.selection.tables import dataset_rows
 from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.storage.lake import MANIFEST, Artifact, Lake
+
+ROW_NAMES = ("row_id", "session_id", "content_sha256")
+"""The columns that `rows_made_from` reads."""
 
 
 def asked_lake(params: Params) -> tuple[Lake, PartitionKey]:
@@ -36,11 +39,12 @@ def asked_of(settings: Settings, key: PartitionKey) -> Params:
     }
 
 
-def asked_rows(params: Params, twins: bool = False) -> list[dict[str, Any]]:
+def asked_rows(params: Params, twins: bool = False, columns: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
     """The rows of the split `train` that the task is about, perhaps with their twins: the partition's own, or with `mix` those of several
-    agents."""
+    agents. `columns`: only these."""
     lake, key = asked_lake(params)
-    return list(dataset_rows(lake, None, dataset=MIXED, twins=twins) if params.get("mix") else dataset_rows(lake, key, twins=twins))
+    where: dict[str, Any] = {"key": None, "dataset": MIXED} if params.get("mix") else {"key": key}
+    return dataset_rows(lake, **where, twins=twins, columns=columns)
 
 
 def find_artifact(params: Params, reference: dict[str, str]) -> Artifact:

@@ -5,6 +5,7 @@ A task reads its rows from the lake, a batch at a time. Its parameters and its r
 
 import json
 import shutil
+import time
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from agent_pipeline.compute.building import asked_lake, asked_rows, build, find_artifact
+from agent_pipeline.compute.building import ROW_NAMES, asked_lake, asked_rows, build, find_artifact
 from agent_pipeline.compute.registry import TASKS, Params, Result, Task, task
 from agent_pipeline.errors import DataError
 from agent_pipeline.progress import Progress, silent
@@ -33,14 +34,30 @@ _BASE_SAID: dict[str, Any] = {}
 
 @task(version=1, libraries=MODELS)
 def losses(params: Params, progress: Progress = silent) -> Result:
-    """The base model's mean loss on each training row's assistant tokens (null: no such token), and how many tokens those are."""
+    """The base model's mean loss on each training row's assistant tokens (null: no such token), how many `tokens` those are, and the
+    `seconds` that it took when it was made: the artifact `row_losses`."""
     from agent_pipeline.training.losses import row_losses
 
-    rows = asked_rows(params)
-    by_id = dict(zip((row["row_id"] for row in rows), row_losses(rows, _base(params), progress=progress), strict=True))
+    rows, base = list(asked_rows(params, columns=ROW_NAMES)), _base(params)
+    mix = params.get("mix", False)
+    made_from = {"base_model": params["base_model"], "base_revision": base.revision, "mix": mix, "compared": rows_made_from(rows)}
+
+    def make(folder: Path) -> dict[str, Any]:
+        began, found = time.monotonic(), row_losses(asked_rows(params), base, progress=progress)
+        of = [
+            {"row_id": row["row_id"], "session_id": row["session_id"], "loss": each.loss, "tokens": each.trained_tokens}
+            for row, each in zip(rows, found, strict=True)
+        ]
+        (folder / "losses.json").write_text(json.dumps(of, indent=1), encoding="utf-8")
+        return {"rows": len(rows), "seconds": time.monotonic() - began}
+
+    result = build(losses, params, "row_losses", made_from, make)
+    kept = find_artifact(params, {"asset": "row_losses", "identity": result["identity"]})
+    of = json.loads((kept.path / "losses.json").read_text(encoding="utf-8"))
     return {
-        "losses": {row_id: each.loss for row_id, each in by_id.items()},
-        "tokens": {row_id: each.trained_tokens for row_id, each in by_id.items()},
+        "losses": {each["row_id"]: each["loss"] for each in of},
+        "tokens": {each["row_id"]: each["tokens"] for each in of},
+        "seconds": result["report"]["seconds"],
     }
 
 

@@ -122,6 +122,10 @@ class CoresetConfig(CoresetOptions):
         "model2vec:<folder or name>, sentence-transformers:<folder or name>.",
     )
 
+    def of_model(self) -> dict[str, str]:
+        """Parameters of the tasks `losses` and `embed`."""
+        return self.model_dump(include={"base_model", "base_revision", "embeddings"})
+
 
 class ReplayConfig(Options):
     """How much is remembered."""

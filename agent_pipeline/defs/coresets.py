@@ -12,8 +12,9 @@ from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.run_config import in_force
 from agent_pipeline.defs.specs import asset_options, version
 from agent_pipeline.defs.worker_client import run_worker
-from agent_pipeline.selection.coresets import Coreset, Losses, build_coreset
+from agent_pipeline.selection.coresets import Coreset, build_coreset
 from agent_pipeline.selection.pool import DESCRIPTIONS
+from agent_pipeline.selection.tables import CORESET, CORESET_TABLE, dataset_rows
 
 
 @dg.asset(**asset_options("coresets", {"parquet"}, options=CoresetConfig), deps=["sft_dataset"])
@@ -25,23 +26,20 @@ def sft_coreset(
     """The training rows that were chosen, and those that were not, each with its score and reason."""
     with user_errors():
         config = in_force(context, workspace, CoresetConfig)
-        model = {"base_model": config.base_model, "base_revision": config.base_revision}
+        lake, key = workspace.open_lake(), agent_key(context)
 
-        def losses() -> Losses:
-            result = run_worker(context, pipes, workspace, "losses", model)
-            return result["losses"], result["tokens"]
+        def ask(task: str) -> dict[str, Any]:
+            return run_worker(context, pipes, workspace, task, config.of_model())
 
-        def vectors() -> dict[str, Any]:
-            return run_worker(context, pipes, workspace, "embed", model | {"embeddings": config.embeddings})
-
-        built = build_coreset(workspace.open_lake(), agent_key(context), config, config.embeddings, losses, vectors)
-        metadata = shown(built.coreset) | {"strategy": config.strategy, "embedded_by": config.embeddings}
-        if built.embedded:
-            metadata["embeddings"] = dg.MetadataValue.json(built.embedded)
-        if warning := built.coreset.warning:
+        coreset = build_coreset(dataset_rows(lake, key), lake, key, config, config.embeddings, ask)
+        staged = lake.stage(CORESET_TABLE, key, coreset.table.to_batches(), CORESET)
+        metadata = shown(coreset) | {"strategy": config.strategy, "embedded_by": config.embeddings}
+        if coreset.embedded:
+            metadata["embeddings"] = dg.MetadataValue.json(coreset.embedded)
+        if warning := coreset.warning:
             context.log.warning(f"The coreset strategy '{config.strategy}': {warning}.")
             metadata["warning"] = warning
-        return dg.MaterializeResult(value=built.staged, data_version=version(built.staged.sha256), metadata=metadata)
+        return dg.MaterializeResult(value=staged, data_version=version(staged.sha256), metadata=metadata)
 
 
 def shown(coreset: Coreset) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
@@ -19,16 +19,17 @@ from agent_pipeline.selection.duplicates import Duplicates, duplicates
 from agent_pipeline.selection.embeddings import TFIDF, Embed, check_embeddings, embed
 from agent_pipeline.selection.pool import LOSS_RATIO, Candidate, Pool, Reason, candidate
 from agent_pipeline.selection.strategies import strategy as named
-from agent_pipeline.selection.tables import CORESET, CORESET_TABLE, dataset_rows
+from agent_pipeline.selection.tables import CORESET
 from agent_pipeline.selection.vectors import kept_vectors
 from agent_pipeline.sessions.tables import to_table
-from agent_pipeline.storage.lake import Lake, StagedTable
+from agent_pipeline.storage.lake import Lake
 
 if TYPE_CHECKING:
     import numpy as np
 
-Losses = tuple[Mapping[str, float | None], Mapping[str, int]]
-"""By row id: the mean loss over the trained tokens (nats), and how many those are."""
+Ask = Callable[[str], Mapping[str, Any]]
+"""Runs a task that needs a model on the training rows. `losses` gives by row id the mean `losses` over the trained tokens (nats), and how
+many `tokens` those are; `embed` puts the rows' vectors into the lake, and gives what `keep_vectors` does."""
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
@@ -148,7 +149,8 @@ class Coreset:
     """The table `sft_coreset`, and what a person would look at.
 
     `tools` and `tasks`: how many the chosen rows have, and all. `coverage` is `None` where the strategy embedded nothing: rows are not
-    embedded for a figure alone. `warning` is the strategy's, where it had to choose.
+    embedded for a figure alone. `embedded`: how many rows a model embedded (`computed`), or had (`kept`). `warning` is the strategy's,
+    where it had to choose.
     """
 
     table: pa.Table
@@ -156,6 +158,7 @@ class Coreset:
     tools: tuple[int, int]
     tasks: tuple[int, int]
     coverage: dict[str, float] | None
+    embedded: dict[str, int]
     losses: list[float]
     duplicates: Duplicates
     warning: str
@@ -171,22 +174,34 @@ class Coreset:
         return Reason.ALL_FIT not in self.reasons
 
 
-def choose_coreset(
-    rows: Iterable[Mapping[str, Any]], options: CoresetOptions, model_losses: Callable[[], Losses], vectors: Embed
+def build_coreset(
+    rows: Iterable[Mapping[str, Any]], lake: Lake, key: PartitionKey, options: CoresetOptions, embeddings: str, ask: Ask
 ) -> Coreset:
     """The coreset of training rows, which are read once and not held.
 
-    `model_losses` is called only if the strategy needs losses and has to choose.
+    Losses are asked for only if the strategy needs them and has to choose, vectors only if it looks at them and `embeddings` names a model.
 
     Raises:
         DataError: as `select`.
+        SettingsError: there are no such embeddings.
     """
+    check_embeddings(embeddings)
+    embedded: dict[str, int] = {}
+
+    def vectors(texts: Sequence[str]) -> "np.ndarray":
+        if embeddings == TFIDF:
+            return embed(texts, options.seed)
+        made = ask("embed")
+        embedded.update(computed=made["computed"], kept=made["kept"])
+        return kept_vectors(lake, key, made["origin"], texts)
+
     candidates = [candidate(row) for row in rows]
     by_id = {row.row_id: row for row in candidates}
     losses: Mapping[str, float | None] = {}
     lengths: Mapping[str, int] = {}
     if named(options.strategy).needs_losses and len(candidates) > options.target_size:
-        losses, lengths = model_losses()
+        asked = ask("losses")
+        losses, lengths = asked["losses"], asked["tokens"]
     found = select(candidates, options, losses, lengths, vectors)
     index = [
         {name: getattr(by_id[choice.row_id], name) for name in ("session_id", "content_sha256", "task_key")}
@@ -200,6 +215,7 @@ def choose_coreset(
         tools=_of_all(chosen, candidates, lambda row: row.called),
         tasks=_of_all(chosen, candidates, lambda row: (row.task_key,)),
         coverage=_coverage(found, options.seed),
+        embedded=embedded,
         losses=[loss for loss in losses.values() if loss is not None],
         duplicates=found.duplicates,
         warning=named(options.strategy).warning if found.pool else "",
@@ -210,61 +226,6 @@ def _of_all(chosen: Sequence[Candidate], rows: Sequence[Candidate], names: Calla
     """How many different names the chosen rows have, and all rows."""
     some, every = (len({name for row in each for name in names(row)}) for each in (chosen, rows))
     return some, every
-
-
-class BuiltCoreset(NamedTuple):
-    """The coreset, its table on the way into the lake, and how many rows a model embedded (`computed`), or had (`kept`)."""
-
-    coreset: Coreset
-    staged: StagedTable
-    embedded: dict[str, int]
-
-
-def build_coreset(
-    lake: Lake,
-    key: PartitionKey,
-    options: CoresetOptions,
-    embeddings: str,
-    model_losses: Callable[[], Losses],
-    model_vectors: Callable[[], Mapping[str, Any]],
-) -> BuiltCoreset:
-    """Build `sft_coreset` from the training rows of `sft_dataset`; the arguments and errors are those of `embedded_coreset`.
-
-    Raises:
-        DataError: a table is missing or damaged.
-    """
-    coreset, embedded = embedded_coreset(dataset_rows(lake, key), lake, key, options, embeddings, model_losses, model_vectors)
-    return BuiltCoreset(coreset, lake.stage(CORESET_TABLE, key, coreset.table.to_batches(), CORESET), embedded)
-
-
-def embedded_coreset(
-    rows: Iterable[Mapping[str, Any]],
-    lake: Lake,
-    key: PartitionKey,
-    options: CoresetOptions,
-    embeddings: str,
-    model_losses: Callable[[], Losses],
-    model_vectors: Callable[[], Mapping[str, Any]],
-) -> tuple[Coreset, dict[str, int]]:
-    """The coreset of training rows, and how many a model embedded (`computed`) or had (`kept`).
-
-    `model_vectors` puts the vectors of all rows into the lake by the model that `embeddings` names, and returns what `keep_vectors` does.
-
-    Raises:
-        DataError: as `select`.
-        SettingsError: there are no such embeddings.
-    """
-    check_embeddings(embeddings)
-    embedded: dict[str, int] = {}
-
-    def vectors(texts: Sequence[str]) -> "np.ndarray":
-        if embeddings == TFIDF:
-            return embed(texts, options.seed)
-        made = model_vectors()
-        embedded.update(computed=made["computed"], kept=made["kept"])
-        return kept_vectors(lake, key, made["origin"], texts)
-
-    return choose_coreset(rows, options, model_losses, vectors), embedded
 
 
 def _coverage(found: Selection, seed: int) -> dict[str, float] | None:

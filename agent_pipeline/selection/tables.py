@@ -35,14 +35,20 @@ CORESET = pa.schema(
 
 
 def dataset_rows(
-    lake: Lake, key: PartitionKey | None, splits: Collection[str] = ("train",), dataset: str = DATASET, twins: bool = False
+    lake: Lake,
+    key: PartitionKey | None,
+    splits: Collection[str] = ("train",),
+    dataset: str = DATASET,
+    twins: bool = False,
+    columns: Sequence[str] = (),
 ) -> Iterator[Row]:
     """The rows of `sft_dataset`, or of another data set, of these splits; irrelevance twins among them only where they are asked for.
+    Only `columns` are read where any are named, beside those that choose the rows.
 
     Raises:
         DataError: the table was never made, or is damaged.
     """
-    batches = stored_batches(lake.open(dataset, key))
+    batches = stored_batches(lake.open(dataset, key), [*columns, "split", "twin_of"] if columns else None)
     chosen = pa.array(splits, pa.string())
     rows = to_rows(batch.filter(pc.is_in(batch["split"], chosen)) for batch in batches)
     return rows if twins else (row for row in rows if not row.get("twin_of"))
@@ -85,7 +91,7 @@ def write_picks(coreset: pa.Table, folder: Path) -> None:
     (folder / PICKS).write_text(json.dumps(picks, indent=1), encoding="utf-8")
 
 
-def picked_rows(rows: Sequence[Row], folder: Path) -> tuple[list[Row], set[str]]:
+def picked_rows(rows: Iterable[Row], folder: Path) -> tuple[list[Row], set[str]]:
     """Those of `rows` that `write_picks` wrote as chosen, with their twins, and the sessions for which another row stands."""
     picks = json.loads((folder / PICKS).read_text(encoding="utf-8"))
     chosen = {each["row_id"] for each in picks["chosen"]}

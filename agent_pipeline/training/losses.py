@@ -5,7 +5,7 @@ What rows begin with in common (an agent's system prompt and tools) goes through
 read row by row.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -195,7 +195,7 @@ def _scores(head: "Callable[[torch.Tensor], torch.Tensor]", states: "torch.Tenso
 
 
 def row_losses(
-    rows: list[dict[str, Any]],
+    rows: Iterable[dict[str, Any]],
     base: BaseModel,
     adapter_dir: Path | None = None,
     progress: Progress = silent,
@@ -212,15 +212,14 @@ def row_losses(
 def losses_of(
     model: "PreTrainedModel",
     tokenizer: "PreTrainedTokenizerBase",
-    rows: Sequence[dict[str, Any]],
+    rows: Iterable[dict[str, Any]],
     max_length: int,
     progress: Progress = silent,
 ) -> list[RowLoss]:
     """The loss of each SFT row under a model in memory: that of all its turns, where each of them is a row of its own."""
-    parts = [as_trained(tokenizer, [row]) for row in rows]
-    encoded = [encode_row(tokenizer, row, max_length) for part in parts for row in part]
-    losses = iter(encoded_losses(model, [row.encoded if row else None for row in encoded], progress))
-    return [together([next(losses) for _ in part]) for part in parts]
+    encoded = [[encode_row(tokenizer, part, max_length) for part in as_trained(tokenizer, [row])] for row in rows]
+    losses = iter(encoded_losses(model, [part.encoded if part else None for parts in encoded for part in parts], progress))
+    return [together([next(losses) for _ in parts]) for parts in encoded]
 
 
 def together(losses: Sequence[RowLoss]) -> RowLoss:

@@ -71,6 +71,19 @@ def test_the_base_models_hidden_states_place_rows_in_a_process_of_their_own_and_
     assert later["embeddings"].data == {"computed": 3, "kept": 30}
 
 
+@pytest.mark.slow
+def test_the_losses_of_the_same_rows_are_computed_once(bench, monkeypatch, tiny_base):  # noqa: F811
+    worker_here(monkeypatch)
+    config = {"base_model": str(tiny_base.path), "strategy": "loss_topk"}
+    for target_size, computed in ((4, 1), (5, 1)):
+        index, said = coreset(bench, [*rows(8), *rows(2, "test")], **config, target_size=target_size)
+        assert sum(row["chosen"] for row in index) == target_size and "losses" in said
+        assert len([file for file, _ in bench.lake.manifests() if file.asset == "row_losses"]) == computed
+    coreset(bench, rows(9), **config, target_size=4)
+    (artifact, *_), losses = zip(*[each for each in bench.lake.manifests() if each[0].asset == "row_losses"], strict=True)
+    assert sorted(each["report"]["rows"] for each in losses) == [8, 9] and "row_id" in (artifact.path.parent / "losses.json").read_text()
+
+
 def test_duplicates_are_counted_and_near_ones_left_out_where_asked(bench):  # noqa: F811
     data = rows(40)
     data += [data[3] | {"row_id": "twin", "session_id": "twin"}]

@@ -6,12 +6,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent_pipeline.errors import DataError, SettingsError
+from agent_pipeline.keys import PartitionKey
 from agent_pipeline.selection import coresets
-from agent_pipeline.selection.coresets import Choice, CoresetOptions, choose_coreset
+from agent_pipeline.selection.coresets import Choice, CoresetOptions, build_coreset
 from agent_pipeline.selection.coverage import coverage
 from agent_pipeline.selection.embeddings import conversation_text, embed
 from agent_pipeline.selection.pool import DESCRIPTIONS, Pool, Ranking, Reason, Strategy, candidate
 from agent_pipeline.selection.strategies import STRATEGIES, strategy
+from agent_pipeline.storage.lake import Lake
 
 TOPICS = (
     "flight delay refund airline seat",
@@ -247,13 +249,14 @@ def test_a_text_is_placed_the_same_whatever_the_order_and_without_words_nowhere(
     assert embed([]).shape == (0, 1) and embed(["", "..."]).shape == (2, 1)
 
 
-def test_tools_and_tasks_of_the_chosen_are_counted_and_nothing_is_embedded_for_a_figure():
+def test_tools_and_tasks_of_the_chosen_are_counted_and_nothing_is_embedded_for_a_figure(tmp_path):
     rows = [row(f"r{i}", "x", name=f"tool{i % 3}", arguments=f'{{"n": {i}}}') | {"task_key": f"t{i // 2}"} for i in range(6)]
 
     def never(*given):
         raise AssertionError("nobody asked for this")
 
-    made = choose_coreset(rows, CoresetOptions(strategy="random", target_size=2), never, never)
+    lake, key = Lake(str(tmp_path)), PartitionKey("shop", "support")
+    made = build_coreset(rows, lake, key, CoresetOptions(strategy="random", target_size=2), "tfidf", never)
     assert made.tools == (2, 3) and made.tasks[1] == 3 and made.chosen == 2 and made.coverage is None
-    everything = choose_coreset(rows, CoresetOptions(), never, never)
+    everything = build_coreset(rows, lake, key, CoresetOptions(), "tfidf", never)
     assert everything.reasons == {Reason.ALL_FIT: 6} and not everything.had_to_choose
