@@ -18,7 +18,7 @@ KEY = PartitionKey("shop", "support")
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
-    return Lake(str(tmp_path / "lake"))
+    return Lake(str(tmp_path / "lake"), tmp_path / "cache")
 
 
 def export(lake: Lake, name: str, passed: bool = True) -> Artifact:
