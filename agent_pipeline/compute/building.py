@@ -16,6 +16,10 @@ from agent_pipeline.keys import PartitionKey, parse_key
 from agent_pipeline.selection.tables import dataset_rows
 from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.storage.lake import MANIFEST, Artifact, Lake
+from agent_pipeline.training.base_model import BaseModel, resolve_base_model
+
+MODELS = ("torch", "transformers", "peft")
+"""The libraries that decide what a model says."""
 
 ROW_NAMES = ("row_id", "session_id", "content_sha256")
 """The columns that `rows_made_from` reads."""
@@ -24,6 +28,12 @@ ROW_NAMES = ("row_id", "session_id", "content_sha256")
 def asked_lake(params: Params) -> tuple[Lake, PartitionKey]:
     """The lake of the process that asked for the task, and the partition that it asked for."""
     return Lake(params["lake"], Path(params["cache"]), params.get("lake_options")), parse_key(params["partition"])
+
+
+def asked_base(params: Params) -> BaseModel:
+    """The base model that the parameters name."""
+    revision = params.get("base_revision", "")
+    return resolve_base_model(params["base_model"], Path(params["cache"]), params["trust_remote_code"], revision)
 
 
 def asked_of(settings: Settings, key: PartitionKey) -> Params:

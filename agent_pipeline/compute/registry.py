@@ -5,21 +5,19 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from agent_pipeline.progress import Progress
-
 Params = dict[str, Any]
 Result = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Task:
-    """A step that runs in the worker process. Raise `version` when the same input shall give another result: what was made by an
-    older version is then made again."""
+    """A step that runs in the worker process, by `run(params, progress)`. Raise `version` when the same input shall give another
+    result: what was made by an older version is then made again."""
 
     name: str
     version: int
     libraries: tuple[str, ...]
-    run: Callable[[Params, Progress], Result]
+    run: Callable[..., Result]
 
     def origin(self) -> dict[str, Any]:
         """What an identity holds of the code that made an artifact: the task, its version, and the versions of its libraries."""
@@ -29,10 +27,10 @@ class Task:
 TASKS: dict[str, Task] = {}
 
 
-def task(version: int, libraries: tuple[str, ...] = ()) -> Callable[[Callable[[Params, Progress], Result]], Task]:
+def task(version: int, libraries: tuple[str, ...] = ()) -> Callable[[Callable[..., Result]], Task]:
     """Register a function as the task of its name."""
 
-    def register(function: Callable[[Params, Progress], Result]) -> Task:
+    def register(function: Callable[..., Result]) -> Task:
         registered = Task(function.__name__, version, libraries, function)
         TASKS[registered.name] = registered
         return registered

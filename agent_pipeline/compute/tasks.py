@@ -5,15 +5,15 @@ A task reads its rows from the lake, a batch at a time. Its parameters and its r
 
 import json
 import shutil
-import time
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from agent_pipeline.compute.building import ROW_NAMES, asked_lake, asked_rows, build, find_artifact
+from agent_pipeline.compute.building import MODELS, asked_base, asked_lake, asked_rows, build, find_artifact
+from agent_pipeline.compute.coresets import embed, losses
 from agent_pipeline.compute.registry import TASKS, Params, Result, Task, task
 from agent_pipeline.errors import DataError
 from agent_pipeline.progress import Progress, silent
@@ -21,59 +21,14 @@ from agent_pipeline.selection.tables import dataset_rows
 from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.storage.artifacts import Artifact
 from agent_pipeline.storage.filesystem import sha256_file
-from agent_pipeline.training.base_model import BaseModel, resolve_base_model
+from agent_pipeline.training.base_model import BaseModel
 from agent_pipeline.training.chain import SKIPPED, adapter_of, trained_adapters
 from agent_pipeline.training.identity import adapter_origin, rows_made_from
 
+if TYPE_CHECKING:
+    from agent_pipeline.evaluation.evaluate import BaseSaid
+
 __all__ = ["TASKS", "canaries", "compare", "embed", "episodes", "evaluate", "export", "losses", "on_policy", "prefer", "train"]
-
-MODELS = ("torch", "transformers", "peft")
-_BASE_SAID: dict[str, Any] = {}
-"""What the base model said in the last evaluation of this process: the next adapter on the same turns need not ask it again."""
-
-
-@task(version=1, libraries=MODELS)
-def losses(params: Params, progress: Progress = silent) -> Result:
-    """The base model's mean loss on each training row's assistant tokens (null: no such token), how many `tokens` those are, and the
-    `seconds` that it took when it was made: the artifact `row_losses`."""
-    from agent_pipeline.training.losses import row_losses
-
-    rows, base = list(asked_rows(params, columns=ROW_NAMES)), _base(params)
-    mix = params.get("mix", False)
-    made_from = {"base_model": params["base_model"], "base_revision": base.revision, "mix": mix, "compared": rows_made_from(rows)}
-
-    def make(folder: Path) -> dict[str, Any]:
-        began, found = time.monotonic(), row_losses(asked_rows(params), base, progress=progress)
-        of = [
-            {"row_id": row["row_id"], "session_id": row["session_id"], "loss": each.loss, "tokens": each.trained_tokens}
-            for row, each in zip(rows, found, strict=True)
-        ]
-        (folder / "losses.json").write_text(json.dumps(of, indent=1), encoding="utf-8")
-        return {"rows": len(rows), "seconds": time.monotonic() - began}
-
-    result = build(losses, params, "row_losses", made_from, make)
-    kept = find_artifact(params, {"asset": "row_losses", "identity": result["identity"]})
-    of = json.loads((kept.path / "losses.json").read_text(encoding="utf-8"))
-    return {
-        "losses": {each["row_id"]: each["loss"] for each in of},
-        "tokens": {each["row_id"]: each["tokens"] for each in of},
-        "seconds": result["report"]["seconds"],
-    }
-
-
-@task(version=1, libraries=MODELS)
-def embed(params: Params, progress: Progress = silent) -> Result:
-    """The vectors of the training rows' conversations, put into the lake, by a model: their origin there, and how many were new."""
-    from agent_pipeline.selection.embeddings import HIDDEN_STATES, conversation_text, encoder
-    from agent_pipeline.selection.vectors import keep_vectors
-    from agent_pipeline.training.hidden_states import hidden_state_encoder
-
-    if params["embeddings"] == HIDDEN_STATES:
-        model = hidden_state_encoder(_base(params), progress)
-    else:
-        model = encoder(params["embeddings"], params["trust_remote_code"])
-    lake, key = asked_lake(params)
-    return keep_vectors(lake, key, model, [conversation_text(row["messages"]) for row in asked_rows(params)])
 
 
 @task(version=4, libraries=(*MODELS, "trl"))
@@ -91,7 +46,7 @@ def train(params: Params, progress: Progress = silent) -> Result:
     chosen = picked_rows(asked_rows(params, twins=True), find_artifact(params, params["coreset"]).path) if "coreset" in params else None
     night = night_rows(lake, key, params["replay_ratio"], SplitSizes(**params["split"]), chosen)
     rows, replayed, config = night.rows, night.replay.rows, TrainingConfig(**params["config"])
-    base = _base(params)
+    base = asked_base(params)
     _, template = load_tokenizer(base.path, base.trust_remote_code)
     origin = adapter_origin(rows, base, template.jinja, config, replayed, params["replay_ratio"])
 
@@ -139,7 +94,7 @@ def on_policy(params: Params, progress: Progress = silent) -> Result:
     select, teacher = list(dataset_rows(lake, key, ("select",))), None
     rows, play, origin = practice(list(dataset_rows(lake, key)), config, params["world"])
     if named := getattr(config, "teacher_model", ""):
-        teacher = _base(params | {"base_model": named, "base_revision": getattr(config, "teacher_revision", "")})
+        teacher = asked_base(params | {"base_model": named, "base_revision": getattr(config, "teacher_revision", "")})
         origin["taught_by"] = [teacher.name, teacher.revision]
 
     def make(folder: Path) -> dict[str, Any]:
@@ -171,8 +126,9 @@ def _build_further(
 
 
 @task(version=6, libraries=MODELS)
-def evaluate(params: Params, progress: Progress = silent) -> Result:
-    """Base against adapter on the held-out rows, those of the split `test` unless the configuration names another."""
+def evaluate(params: Params, progress: Progress = silent, base_said: "BaseSaid | None" = None) -> Result:
+    """Base against adapter on the held-out rows, those of the split `test` unless the configuration names another. Evaluations that are
+    given one `base_said` ask a base once for the same turns."""
     from agent_pipeline.evaluation.evaluate import ROW_LOSSES, SAMPLES
     from agent_pipeline.evaluation.evaluate import evaluate as evaluate_adapter
     from agent_pipeline.evaluation.heldout import heldout_rows
@@ -188,7 +144,7 @@ def evaluate(params: Params, progress: Progress = silent) -> Result:
         made_from["shown"] = rows_made_from(shown)
 
     def make(folder: Path) -> dict[str, Any]:
-        report = evaluate_adapter(rows, base, adapter.path, **params["config"], sessions=shown, progress=progress, base_said=_BASE_SAID)
+        report = evaluate_adapter(rows, base, adapter.path, **params["config"], sessions=shown, progress=progress, base_said=base_said)
         seen = Split(split, report, report.pop("samples"), f"{SAMPLES} beside this page")
         for name, entries in ((SAMPLES, seen.samples), (ROW_LOSSES, report.pop("row_losses"))):
             (folder / name).write_text(json.dumps(entries, indent=1, ensure_ascii=False), encoding="utf-8")
@@ -321,10 +277,11 @@ def compare(params: Params, progress: Progress = silent) -> Result:
     candidate, champion, play = params["candidate"], params["champion"], params["play"]
     on_test = params["evaluation"]
     on_select = on_test | {"split": "select", "max_samples": params["select_turns"], "own_template": False, "sessions_in_prompt": 0}
+    base_said: BaseSaid = {}
     has_select = any(True for _ in dataset_rows(*asked_lake(params), ("select",)))
 
     def evaluated(adapter: dict[str, str] | None, config: dict[str, Any]) -> str | None:
-        return evaluate.run(params | {"adapter": adapter, "config": config}, progress)["identity"] if adapter else None
+        return evaluate.run(params | {"adapter": adapter, "config": config}, progress, base_said)["identity"] if adapter else None
 
     bases = [find_artifact(params, each).manifest["made_from"]["base_model"] for each in (candidate, champion) if each]
     return {
@@ -337,12 +294,6 @@ def compare(params: Params, progress: Progress = silent) -> Result:
     }
 
 
-def _base(params: Params) -> BaseModel:
-    """The base model that the parameters name."""
-    revision = params.get("base_revision", "")
-    return resolve_base_model(params["base_model"], Path(params["cache"]), params["trust_remote_code"], revision)
-
-
 def _base_of(params: Params, adapter: Artifact) -> BaseModel:
     """The base model that an adapter was trained on, at the same revision."""
-    return _base(params | {name: adapter.manifest["made_from"][name] for name in ("base_model", "base_revision")})
+    return asked_base(params | {name: adapter.manifest["made_from"][name] for name in ("base_model", "base_revision")})
