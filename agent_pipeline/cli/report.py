@@ -13,7 +13,7 @@ from agent_pipeline.evaluation.promotion_report import summary
 from agent_pipeline.export.ledger import EXPORT, last_decision
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.storage.lake import Artifact, Lake
-from agent_pipeline.training.chain import SKIPPED, STEPS, adapter_of
+from agent_pipeline.training.chain import SKIPPED, STEPS, adapter_of, template_used
 
 if TYPE_CHECKING:
     from agent_pipeline.governance.forgetting import Forgotten
@@ -67,6 +67,8 @@ def print_report(console: Console, lake: Lake, keys: list[PartitionKey]) -> None
         for step in STEPS:
             if adapter := models.get(adapter_of(step)):
                 console.print(f"  {step:<10} {_training(adapter.manifest['report'])}", soft_wrap=True)
+        if "sft_adapter" in models:
+            console.print(f"  template   {escape(template_used([models['sft_adapter']]))}", soft_wrap=True, highlight=False)
         if evaluated := models.get("evaluation"):
             for line in _comparison(evaluated.manifest["report"]):
                 console.print(f"  {line}")

@@ -13,7 +13,7 @@ from agent_pipeline.config.assets import (
 )
 from agent_pipeline.config.resolution import resolve
 from agent_pipeline.config.settings import Settings
-from agent_pipeline.errors import PipelineError
+from agent_pipeline.errors import PipelineError, SettingsError
 from agent_pipeline.evaluation.worlds import load_world
 from agent_pipeline.export.quantizer import check_outtypes
 from agent_pipeline.ingestion.reading import task_expression
@@ -26,6 +26,7 @@ from agent_pipeline.options import Options, did_you_mean
 from agent_pipeline.redaction import Redactor
 from agent_pipeline.selection.embeddings import check_embeddings
 from agent_pipeline.sessions.damage import repair_policy
+from agent_pipeline.training.config import NO_TEACHER, DistillTraining
 
 
 def problems(settings: Settings) -> list[str]:
@@ -42,7 +43,8 @@ def problems(settings: Settings) -> list[str]:
 
 def _problems_of(settings: Settings, key: PartitionKey | None) -> list[str]:
     checks = [partial(lambda options, check: check(resolve(settings, options, key).options), *each) for each in CHECKS.items()]
-    return _sentences(*checks, lambda: _reading(settings, key), lambda: _judge(settings, key), lambda: _world(settings, key))
+    own = (_reading, _judge, _world, _teacher)
+    return _sentences(*checks, *(partial(each, settings, key) for each in own))
 
 
 def _sentences(*checks: Callable[[], object]) -> list[str]:
@@ -69,6 +71,12 @@ def _world(settings: Settings, key: PartitionKey | None) -> None:
     """An agent's world can be imported."""
     if world := settings.world(key):
         load_world(world)
+
+
+def _teacher(settings: Settings, key: PartitionKey | None) -> None:
+    """A chain that distills names a teacher."""
+    if "distill" in (settings.chain(key) if key else settings.train) and not resolve(settings, DistillTraining, key).options.teacher_model:
+        raise SettingsError(NO_TEACHER)
 
 
 def unknown_agents(settings: Settings, partitions: Iterable[PartitionKey]) -> list[str]:

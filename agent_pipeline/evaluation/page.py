@@ -21,6 +21,7 @@ from agent_pipeline.evaluation.scoring import Score
 from agent_pipeline.sessions.session import Message
 from agent_pipeline.sessions.text import readable, shortened
 from agent_pipeline.storage.artifacts import Artifact
+from agent_pipeline.training.chain import template_used
 
 PAGE = "report.html"
 MOST_TURNS, MOST_EPISODES = 500, 100
@@ -86,7 +87,8 @@ def evaluation_page(partition: str, split: Split, rows: Mapping[str, Entry], ada
     """The page of an evaluation of which nothing was decided yet: the candidate beside its base. `adapters` are the candidate's, the last
     being its own."""
     turns, notes = bounded(differing_turns(split, rows), MOST_TURNS, "turns", split.path)
-    facts = {"partition": partition, "adapter": f"{adapters[-1].asset} {adapters[-1].identity}" if adapters else "", "split": split.name}
+    adapter = f"{adapters[-1].asset} {adapters[-1].identity}" if adapters else ""
+    facts = {"partition": partition, "adapter": adapter, "chat template": template_used(adapters), "split": split.name}
     return render(Page(f"Evaluation of {partition}", facts, "", [], split_tables(split), turns, training_curves(adapters), notes))
 
 

@@ -29,7 +29,7 @@ from agent_pipeline.selection.tables import DATASET, dataset_rows
 from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.storage.artifacts import Artifact
 from agent_pipeline.storage.lake import Lake
-from agent_pipeline.training.chain import trained_adapters
+from agent_pipeline.training.chain import template_used, trained_adapters
 
 ASSET = "champion"
 
@@ -113,17 +113,18 @@ def _page(lake: Lake, key: PartitionKey, candidate: Artifact, champion: Artifact
         shown = [[f"{'good' if good else 'not good'}: {text}" for good, text in both] for both in said]
         asked = [[each.question, each.group, *both] for each, both in zip(seen.canaries, shown, strict=True)]
         tables.append(("Canaries", [["question", "of", "base", "candidate"], *asked]))
+    adapters = trained_adapters(lake, key, candidate.manifest["made_from"]["adapter"])
     facts = {
         "partition": str(key),
         "candidate": f"{candidate.identity}, {candidate.manifest['report'].get('ollama', {}).get('gguf', 'of an older version')}",
+        "chat template": template_used(adapters),
         "rival": f"champion {champion.identity}" if champion else "the base model: there is no champion yet",
         "decided": f"{record.when}, by {record.who}, number {record.number}",
         "chance": f"{decision.p:.2g}; {decision.error:.2g} is allowed" if decision.p is not None else "not known",
     }
     reasons = sentences(decision) + ([f"a person says: {record.why}"] if record.why else [])
-    curves = training_curves(trained_adapters(lake, key, candidate.manifest["made_from"]["adapter"]))
     title = f"Decision {record.number} on {key}"
-    return Page(title, facts, headline(decision), reasons, tables, turns + episodes, curves, notes + more)
+    return Page(title, facts, headline(decision), reasons, tables, turns + episodes, training_curves(adapters), notes + more)
 
 
 def _split(name: str, new: Artifact | None, old: Artifact | None) -> Split | None:

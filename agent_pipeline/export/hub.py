@@ -10,20 +10,21 @@ from agent_pipeline.storage.artifacts import Artifact
 PUSHED = ("README.md", "Modelfile", "*.gguf", "*.json", "*.safetensors", "*.jinja")
 
 
-def card(export: Artifact, decided: Record | None) -> str:
-    """The model card of an export, with the figures that it was promoted on."""
+def card(export: Artifact, decided: Record | None, template: str = "") -> str:
+    """The model card of an export, with the `template` that it was trained with and the figures that it was promoted on."""
     from huggingface_hub import ModelCardData
 
     made_from = export.manifest["made_from"].get("adapter_made_from", {})
     head = ModelCardData(base_model=made_from.get("base_model"), library_name="peft", tags=["tool-calling", "gguf", "agent-pipeline"])
     text = [f"# {export.key}", f"Trained and evaluated by agent-pipeline; export `{export.identity}`."]
+    text += [f"Chat template: {template}. It is saved in the files."] if template else []
     if decided:
         rival = "champion" if decided.champion else "base"
         text += [f"Decided on {decided.when[:10]}:", page(decided.decision, decided.test, rival)]
     return "\n\n".join([f"---\n{head.to_yaml()}\n---", *text]) + "\n"
 
 
-def push(repository: str, folder: Path, export: Artifact, decided: Record | None) -> str:
+def push(repository: str, folder: Path, export: Artifact, decided: Record | None, template: str = "") -> str:
     """Puts what is served, with its card, in place of what the hub's `repository` holds; a new one is private. Says so in a sentence.
 
     The token is huggingface_hub's own (`HF_TOKEN`, or `hf auth login`).
@@ -33,7 +34,7 @@ def push(repository: str, folder: Path, export: Artifact, decided: Record | None
     """
     from huggingface_hub import HfApi
 
-    (folder / "README.md").write_text(card(export, decided), encoding="utf-8")
+    (folder / "README.md").write_text(card(export, decided, template), encoding="utf-8")
     try:
         hub = HfApi()
         hub.create_repo(repository, private=True, exist_ok=True)

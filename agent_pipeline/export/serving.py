@@ -17,7 +17,7 @@ from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.storage.artifacts import Artifact
 from agent_pipeline.storage.lake import Lake
 from agent_pipeline.storage.pointers import Entry
-from agent_pipeline.training.chain import trained_adapters
+from agent_pipeline.training.chain import template_used, trained_adapters
 from agent_pipeline.training.loading import read_tokenizer
 
 SERVING = "serving"
@@ -94,7 +94,7 @@ def serve(
             if created.created and adapters:
                 said.append(check_rendering(created.name, read_tokenizer(adapters[-1].path)))
         if hub and choice.because == "champion":
-            said.append(push(hub, folder, export, last_decision(lake, key, export.identity)))
+            said.append(push(hub, folder, export, last_decision(lake, key, export.identity), template_used(adapters)))
         if (ollama or hub) and choice.because != "champion":
             said.append(f"Ollama and the hub are given champions only: `agent-pipeline promote {key}` makes this one the champion.")
     made_from = {EXPORT: export.identity, "name": name}

@@ -214,5 +214,4 @@ class _Heldout:
 def _speed(trainer: "Trainer", resumed_from: int) -> float:
     """Tokens/s of this process's own steps (padding not counted); 0 where it had none left to do."""
     runtime = next((entry["train_runtime"] for entry in reversed(trainer.state.log_history) if "train_runtime" in entry), 0)
-    tokens = getattr(trainer, "_total_train_tokens", 0)  # what SDFT writes, nobody counts
-    return tokens / runtime if runtime and trainer.state.global_step > resumed_from else 0.0
+    return trainer._total_train_tokens / runtime if runtime and trainer.state.global_step > resumed_from else 0.0

@@ -55,3 +55,8 @@ def trained_adapters(lake: Lake, key: PartitionKey, identity: str) -> list[Artif
             before = adapter.manifest["made_from"].get("reference")
             return [*(trained_adapters(lake, key, before) if before else ()), adapter]
     return []
+
+
+def template_used(adapters: Sequence[Artifact]) -> str:
+    """Which chat template adapters that were trained one on another speak, and why that one; empty where their reports do not say."""
+    return adapters[0].manifest["report"].get("template", {}).get("why", "") if adapters else ""

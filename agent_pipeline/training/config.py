@@ -237,6 +237,9 @@ class DistillTraining(OnPolicyTraining):
     beta: float = Field(default=1.0, ge=0, le=1, description="The divergence: 0 is the forward one, 1 the reverse one.")
 
 
+NO_TEACHER = "distill has no teacher: set distill_adapter.teacher_model to a larger model with the same vocabulary."
+
+
 @dataclass(frozen=True)
 class Device:
     """Where the model runs, and whether bfloat16 is fast there."""

@@ -3,6 +3,7 @@
 The directory is that of `adapter`: another room loads it in the same way.
 """
 
+import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from agent_pipeline.errors import DataError
 from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.training import checkpoints
-from agent_pipeline.training.adapter import finished, run_figures, save_trained, trained_report
+from agent_pipeline.training.adapter import REPORT, finished, run_figures, save_trained, trained_report
 from agent_pipeline.training.base_model import BaseModel
 from agent_pipeline.training.config import Device, FurtherTraining, training_device
 from agent_pipeline.training.decisions import probes
@@ -118,6 +119,7 @@ def train_on(
         "method": method,
         "reference": start.origin["reference"],
         **trained_report(trainer, start.base, start.template, config, device),
+        **_template_said(start.adapter_dir),
         "rows": counts,
         "weights_of_step": trained,
         "decisions": {"before": watch.before, "looks": looks},
@@ -126,6 +128,12 @@ def train_on(
     }
     save_trained(trainer.model, start.tokenizer, start.template, start.base, out_dir)
     return finished(report, out_dir, work_dir) | run_figures(trainer, checkpoint, began)
+
+
+def _template_said(adapter_dir: Path) -> dict[str, Any]:
+    """What the report of an adapter says of its chat template, which passes for the model's own when it is loaded with the adapter."""
+    report = adapter_dir / REPORT
+    return {"template": json.loads(report.read_text(encoding="utf-8"))["template"]} if report.is_file() else {}
 
 
 def _load_weights(model: "PreTrainedModel", checkpoint: Path) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.training.base_model import BaseModel
-from agent_pipeline.training.config import Device, DistillTraining, GrpoTraining, OnPolicyTraining, SdftTraining
+from agent_pipeline.training.config import NO_TEACHER, Device, DistillTraining, GrpoTraining, OnPolicyTraining, SdftTraining
 from agent_pipeline.training.continued import NothingTrained, Start, only_train, origin_of, train_on
 from agent_pipeline.training.loading import load_model
 from agent_pipeline.training.masks import prompt_ids
@@ -54,7 +54,7 @@ def train_on_policy(
     """
     only_train(rows)
     if method == "distill" and teacher is None:
-        raise SettingsError("distill has no teacher: set distill_adapter.teacher_model to a larger model with the same vocabulary.")
+        raise SettingsError(NO_TEACHER)
     tokenizer, template = load_tokenizer(adapter_dir, base.trust_remote_code)
     kept, longest = _fitting(tokenizer, rows, config)
     dropped = len(rows) - len(kept)

@@ -202,6 +202,8 @@ def test_what_only_a_room_can_judge_is_checked_for_all_agents_and_for_each(toml)
         '[assets.gguf_export]\nouttypes = ["q4_k"]',
         '[agents."shop/support"]\nworld = "no_package:World"',
         '[assets.gguf_export]\nouttypes = ["lora"]',
+        'train = ["sft", "distill"]',
+        '[agents."shop/support"]\ntrain = ["sft", "distill"]',
     ],
 )
 def test_what_would_end_a_run_after_hours_is_reported_before_it(toml, text) -> None:

@@ -113,14 +113,16 @@ def test_a_champion_is_pushed_to_the_hub_with_its_card_and_a_refusal_is_one_sent
             asked.append(options)
 
     monkeypatch.setattr("huggingface_hub.HfApi", Hub)
-    champion = export(lake, "first")
+    champion, adapter = export(lake, "first"), lake.building("sft_adapter", KEY, sha256_of("first"))
+    made_from, report = {"base_model": "b", "base_revision": ""}, {"template": {"why": "ours in ChatML"}}
+    lake.finish("sft_adapter", KEY, sha256_of("first"), adapter, made_from, report)
     assert "champions only" in serve_champion(lake, KEY, hub="me/support")[-1] and not asked
     promote(lake, KEY)
     assert "me/support" in serve_champion(lake, KEY, hub="me/support")[-1]
     assert asked[0] == ("me/support", {"private": True, "exist_ok": True})
     assert asked[1]["delete_patterns"] == ["*.gguf"] and champion.identity[:16] in asked[1]["commit_message"]
     card = (asked[1]["folder_path"] / "README.md").read_text(encoding="utf-8")
-    assert card.startswith("---\nlibrary_name: peft\n") and f"`{champion.identity}`" in card
+    assert card.startswith("---\nlibrary_name: peft\n") and f"`{champion.identity}`" in card and "Chat template: ours in ChatML." in card
     with pytest.raises(ExportError, match=r"to nobody/at-all \(401 Client Error Unauthorized\): check"):
         serve_champion(lake, KEY, hub="nobody/at-all")
 

@@ -110,6 +110,7 @@ def test_real_steps_change_the_adapter_and_the_report_says_how_it_went(made, ada
     before, after = (load_file(folder / "adapter_model.safetensors") for folder in (adapter, out))
     assert before.keys() == after.keys() and any((before[name] != after[name]).any() for name in before)
     assert sorted(files(out)) == sorted(files(adapter))
+    assert report["tokens_per_second"] > 0
     assert report["steps"] == report["weights_of_step"] == 6 and report["rows"]["trained"] == report["rows"]["in"] == 8
     assert [look["step"] for look in report["decisions"]["looks"]] == [2, 4, 6] and report["stopped_by"] == []
     if METHODS[of][0] == "grpo":

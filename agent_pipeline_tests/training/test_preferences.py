@@ -83,6 +83,7 @@ def test_held_out_judgments_are_ranked_better_than_before(made):
         assert figures["pairs"] == 6 and figures["reward_accuracy"] >= 0.8 and figures["reward_margin"] > 0
     else:
         assert figures["good"] == figures["bad"] == 3 and figures["reward_auc"] >= 0.8
+    assert report["template"]["origin"] == "hermes"  # loaded with the adapter, ours would pass for the model's own
     assert report["rows"]["trained"] == 8 and report["steps"] == report["weights_of_step"] == 8 and report["stopped_by"] == []
     looks = report["decisions"]["looks"]
     assert [look["step"] for look in looks] == [3, 6, 8] and looks[0]["select"].keys() == {"user → weather", "weather → answer"}

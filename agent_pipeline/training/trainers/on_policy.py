@@ -77,7 +77,20 @@ def on_policy_trainer(method: str, setting: Setting) -> "Trainer":
         except ValueError as error:
             raise SettingsError(f"TRL's trainer refuses the settings of {method}: {first_line(error)}.") from error
     trainer.remove_callback(PrinterCallback)
+    _count_tokens(trainer)
     return trainer
+
+
+def _count_tokens(trainer: Any) -> None:
+    """Count the tokens of each loss, prompt and completion, as SFTTrainer does: TRL counts here what was generated, or nothing at all."""
+    compute_loss, trainer._total_train_tokens = trainer.compute_loss, 0
+
+    def counted(model: "PreTrainedModel", inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        trainer._total_train_tokens += int(inputs["prompt_mask"].sum() + inputs["completion_mask"].sum())
+        trainer._metrics["train"]["num_tokens"] = [trainer._total_train_tokens]
+        return compute_loss(model, inputs, *args, **kwargs)
+
+    trainer.compute_loss = counted
 
 
 def _grpo(setting: Setting, arguments: dict[str, Any]) -> "Trainer":
