@@ -49,17 +49,17 @@ Row = dict[str, Any]
 Run = dict[str, Any]
 
 
-def data_assets() -> list[Row]:
-    """The rows of `sft_dataset`, made by the graph from the sample store."""
+def data_assets(store: Path = ROOT / "data" / "sample", key: PartitionKey = AGENT) -> list[Row]:
+    """The rows of `sft_dataset`, made by the graph from a store."""
     with tempfile.TemporaryDirectory() as folder:
         environment = os.environ | {
-            "AGENT_PIPELINE_STORE": str(ROOT / "data" / "sample"),
+            "AGENT_PIPELINE_STORE": str(store),
             "AGENT_PIPELINE_LAKE": f"{folder}/lake",
             "DAGSTER_HOME": f"{folder}/dagster",
         }
-        command = [sys.executable, "-m", "agent_pipeline.cli.app", "materialize", str(AGENT), "--select", "+sft_dataset"]
+        command = [sys.executable, "-m", "agent_pipeline.cli.app", "materialize", str(key), "--select", "+sft_dataset"]
         subprocess.run(command, env=environment, cwd=ROOT, check=True, capture_output=True)
-        return list(to_rows(Lake(f"{folder}/lake").open("sft_dataset", AGENT).iter_batches()))
+        return list(to_rows(Lake(f"{folder}/lake").open("sft_dataset", key).iter_batches()))
 
 
 class Bench:

@@ -1,51 +1,83 @@
-"""`python -m benchmarks.training [steps]`: row tokens a core-second of a training over trees of prefixes against plain TRL.
+"""`python -m benchmarks.training [TOKENS]`: row tokens a core-second of a training over trees of prefixes against plain TRL.
 
-The rows are those of the sample's `shop/support`, the base model is the embedded one, and the settings are the demo's. Both trainings make
-the same steps in float32, in turn, in one process; core-seconds are the process's own CPU time, so that other load cancels out.
+Two data sets: the sample's `shop/support`, and the AgentDojo agent with the most rows (of `AGENT_PIPELINE_REAL_TRACES`; left out where that
+is not there). Of each, rows drawn by chance, as an epoch draws them, up to `TOKENS`. The base model is the embedded one, and the settings
+are the defaults of `sft_adapter` (`STEP_ROWS` rows a step). Both trainings make the same steps in float32, in turn, in one process;
+core-seconds are the process's own CPU time, from tokens to the last step, so that other load cancels out.
 """
 
 import os
+import random
 import sys
 import tempfile
 import time
 from pathlib import Path
 
 from agent_pipeline.config.settings import EMBEDDED_BASE_MODEL, load_settings
+from agent_pipeline.keys import PartitionKey
 from agent_pipeline.progress import silent
-from agent_pipeline.training.base_model import resolve_base_model
-from agent_pipeline.training.config import TrainingConfig, probe_device
+from agent_pipeline.sources import open_source
+from agent_pipeline.training.base_model import BaseModel, resolve_base_model
+from agent_pipeline.training.config import EXACT, TrainingConfig
 from agent_pipeline.training.encoding import encode_rows
 from agent_pipeline.training.loading import load_model
+from agent_pipeline.training.masks import Encoded
 from agent_pipeline.training.templates import load_tokenizer
 from agent_pipeline.training.trainers import sft
-from benchmarks.strategies import data_assets
+from agent_pipeline.training.trainers.tree import WORTHWHILE, shared_fraction
+from benchmarks.redaction import REAL_TRACES
+from benchmarks.strategies import AGENT, ROOT, data_assets
 
-STEPS = int(sys.argv[1]) if len(sys.argv) > 1 else 8
-STEP_ROWS = int(os.environ.get("STEP_ROWS", "4"))
+TOKENS = int(sys.argv[1]) if len(sys.argv) > 1 else 8000
+CONFIG = TrainingConfig(checkpoint_steps=10_000)
+STEP_ROWS = int(os.environ.get("STEP_ROWS", CONFIG.step_rows))
+PLAIN, TREES = "plain TRL", "trees of prefixes"
 
 
 def main() -> None:
     base = resolve_base_model(EMBEDDED_BASE_MODEL, load_settings().cache_path)
+    stores = [(ROOT / "data" / "sample", AGENT)]
+    if (dojo := REAL_TRACES / "agentdojo").is_dir():
+        stores.append((dojo, largest(dojo)))
+    for store, key in stores:
+        print("| rows | step | steps | row tokens | left in trees | training | row tokens a core-second | ratio | last loss |")
+        print("|---|---:|---:|---:|---:|---|---:|---:|---:|")
+        rows = chosen_rows(base, store, key)
+        found = {name: measured(base, rows, name == TREES) for name in (PLAIN, TREES)}
+        tokens, left = sum(len(row.input_ids) for row in rows), shared_fraction(rows, STEP_ROWS)
+        for name, (seconds, losses) in found.items():
+            about = f"| {key} | {STEP_ROWS} rows | {len(losses)} | {tokens:,} | {left:.2f}"
+            print(f"{about} | {name} | {tokens / seconds:.0f} | {found[PLAIN][0] / seconds:.2f} | {losses[-1]:.4f} |", flush=True)
+        plain, trees = (losses for _, losses in found.values())
+        apart = max(abs(one - other) for one, other in zip(plain, trees, strict=True))
+        print(f"\n{key}: largest difference of a step's loss {apart:.1e}; a night trains by {TREES if left <= WORTHWHILE else PLAIN}.\n")
+
+
+def largest(store: Path) -> PartitionKey:
+    """The agent of a store with the most sessions, the first by name of those."""
+    source = open_source(store)
+    return max(sorted(source.partitions(), key=str), key=lambda key: sum(1 for _ in source.sessions(key)))
+
+
+def chosen_rows(base: BaseModel, store: Path, key: PartitionKey) -> list[Encoded]:
+    """Training rows drawn by chance, whole steps of at most `TOKENS` together (at least one step)."""
     tokenizer, _ = load_tokenizer(base.path)
-    rows = [each.encoded for each in encode_rows(tokenizer, [row for row in data_assets() if row["split"] == "train"], 2048)[0]]
-    config = TrainingConfig(max_steps=STEPS, epochs=100, gradient_accumulation=STEP_ROWS, checkpoint_steps=10_000)
-    speeds, losses = {}, {}
-    for name, as_trees in (("plain TRL, row by row", False), ("trees of prefixes", True)):
-        sft.trains_as_trees = lambda *_, value=as_trees: value
-        with tempfile.TemporaryDirectory() as folder:
-            model = load_model(base, probe_device())
-            trainer = sft.build_trainer(model, tokenizer, rows, config, probe_device(), Path(folder), silent)
-            began = time.process_time()
-            trainer.train()
-            speeds[name] = trainer._total_train_tokens / (time.process_time() - began)
-            losses[name] = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-    plain, trees = losses.values()
-    print("| training | row tokens a core-second | last loss |\n|---|---:|---:|")
-    for name, speed in speeds.items():
-        print(f"| {name} | {speed:.0f} | {losses[name][-1]:.4f} |")
-    slow, fast = speeds.values()
-    difference = max(abs(a - b) for a, b in zip(plain, trees, strict=True))
-    print(f"\nratio {fast / slow:.2f}; largest difference of a step's loss {difference:.1e}")
+    rows = [row for row in data_assets(store, key) if row["split"] == "train"]
+    encoded = [each.encoded for each in encode_rows(tokenizer, random.Random(0).sample(rows, len(rows)), CONFIG.max_length).rows]
+    sizes = [sum(len(row.input_ids) for row in encoded[:number]) for number in range(STEP_ROWS, len(encoded) + 1, STEP_ROWS)]
+    return encoded[: STEP_ROWS * max(1, sum(size <= TOKENS for size in sizes))]
+
+
+def measured(base: BaseModel, rows: list[Encoded], as_trees: bool) -> tuple[float, list[float]]:
+    """Core-seconds of one pass over the rows, and the loss of each step."""
+    sft.trains_as_trees = lambda *_: as_trees
+    with tempfile.TemporaryDirectory() as folder:
+        model = load_model(base, EXACT)
+        tokenizer, _ = load_tokenizer(base.path)
+        began = time.process_time()
+        trainer = sft.build_trainer(model, tokenizer, rows, CONFIG.changed(gradient_accumulation=STEP_ROWS), EXACT, Path(folder), silent)
+        trainer.train()
+        return time.process_time() - began, [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
 
 
 if __name__ == "__main__":
