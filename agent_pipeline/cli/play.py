@@ -19,7 +19,8 @@ def play(
     partition: Annotated[str, typer.Argument(help="project/agent")],
     out: Annotated[Path, typer.Option(help="Folder for the store (a .jsonl file) and the transcripts' page.")],
     model: Annotated[
-        str, typer.Option(help="gguf or adapter (the latest), base, a .gguf file, or URL#name of an OpenAI-compatible endpoint.")
+        str,
+        typer.Option(help="champion, gguf or adapter (the latest), base, a .gguf file, or URL#name of an OpenAI-compatible endpoint."),
     ] = "gguf",
     tasks: Annotated[int, typer.Option(min=1, help="How many tasks.")] = 60,
     seed: Annotated[int, typer.Option(help="Seed of fresh tasks, which are in no session; 0 plays the held-out tasks.")] = 0,
@@ -55,13 +56,15 @@ def play(
 
 def _session(key: PartitionKey, model: str, number: int, episode: "Episode") -> dict[str, Any]:
     """An episode as the reader openai_chat knows sessions; the world gave the verdict."""
-    seed = "" if episode.seed is None else f"-seed{episode.seed}"
+    from agent_pipeline.evaluation.episodes import fresh_task_id
+
+    task_id = fresh_task_id(episode.task_key, episode.seed)
     return {
-        "session_id": f"played-{episode.task_key}{seed}-{episode.trial}-{number}",
+        "session_id": f"played-{task_id}-{episode.trial}-{number}",
         "project": key.project,
         "agent": key.agent,
         "model": model,
-        "task_id": f"{episode.task_key}{seed}",
+        "task_id": task_id,
         "trial": str(episode.trial),
         "judgment": "acceptable" if episode.done and not episode.wrong_changes else "unacceptable",
         "tools": episode.tools,
@@ -73,6 +76,7 @@ def _player(model: str, key: PartitionKey, temperature: float, max_new_tokens: i
     from agent_pipeline.compute.playing import gguf_player, memory_player
     from agent_pipeline.config.settings import load_settings
     from agent_pipeline.evaluation.players import endpoint_player
+    from agent_pipeline.export.ledger import EXPORT
     from agent_pipeline.export.serving_folder import Form, served_form
     from agent_pipeline.judging.client import Endpoint
     from agent_pipeline.training.base_model import resolve_base_model
@@ -83,13 +87,16 @@ def _player(model: str, key: PartitionKey, temperature: float, max_new_tokens: i
         url, _, name = model.partition("#")
         parameters = {"temperature": temperature, "max_tokens": max_new_tokens}
         return endpoint_player(Endpoint(url, name, os.environ.get(settings.judge.api_key_variable, ""), parameters))
-    if model == "gguf" or model.endswith(".gguf"):
-        form = served_form(lake, lake.latest("gguf_export", key)) if model == "gguf" else Form(Path(model))
+    if model == "champion" and lake.champion(EXPORT, key) is None:
+        raise SettingsError(f"{key} has no champion that could play: `agent-pipeline promote {key}` makes the latest export one.")
+    if model in ("champion", "gguf") or model.endswith(".gguf"):
+        export = lake.champion(EXPORT, key) if model == "champion" else lake.latest(EXPORT, key) if model == "gguf" else None
+        form = served_form(lake, export) if export else Form(Path(model))
         if not form.model.is_file():
             raise SettingsError(f"There is no GGUF file {form.model}: export one (gguf_export), or name another.")
         return stack.enter_context(gguf_player(form, max_new_tokens, 2048, temperature))
     if model not in ("adapter", "base"):
-        raise SettingsError(f"{model!r} is no model to play: give gguf, adapter, base, a .gguf file or URL#name.")
+        raise SettingsError(f"{model!r} is no model to play: give champion, gguf, adapter, base, a .gguf file or URL#name.")
     if temperature:
         raise SettingsError("A model in memory answers greedily: play gguf, or an endpoint, with a temperature.")
     adapter = settings.candidate(key)

@@ -3,6 +3,7 @@
 Episodes go on side by side, a turn at a time, so that a player can answer many conversations in one batch.
 """
 
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -104,12 +105,23 @@ def play(
     return episodes
 
 
+def fresh_task_id(task_key: str, seed: int | None) -> str:
+    """What the task of a played session is called: tasks of two seeds are two tasks."""
+    return task_key if seed is None else f"{task_key}-seed{seed}"
+
+
+def _arguments(world: World, row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What `reset` is given: of a session in which a fresh task was played, that task and its seed again."""
+    played = re.fullmatch(r"(.+)-seed(\d+)", str(row.get("task_key", "")))
+    return {**row, "task_key": played[1], "seed": int(played[2])} if played and hasattr(world, "fresh_tasks") else row
+
+
 class _Running:
     """An episode that goes on: the world, and the conversation so far."""
 
     def __init__(self, world: World, row: Mapping[str, Any], number: int, trial: int) -> None:
         self._world, self._row, self._number, self._trial = world, row, number, trial
-        opening = world.reset(**row)
+        opening = world.reset(**_arguments(world, row))
         recorded = list(row.get("messages") or ())
         system = getattr(world, "system", None)
         self._messages: list[Message] = [{"role": "system", "content": system}] if system else opening_messages(recorded, "system")

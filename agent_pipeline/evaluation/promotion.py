@@ -20,6 +20,8 @@ CHANCE = 0.1
 FEW = 5
 """Turns of a kind below which a model is held back, and not rejected, for always doing the same: one turn may be a slip."""
 NIGHTS = 365
+MOST_TURNED = 0.2
+"""Where a greater share of the sessions that the champion was trained on is judged bad now, somebody must look at the verdicts."""
 
 
 class TurnScore(msgspec.Struct, frozen=True):
@@ -104,6 +106,7 @@ class Reason(msgspec.Struct, frozen=True):
         "harm",
         "base",
         "held",
+        "turned",
     ]
     name: str
     against: Literal["promote", "hold", "reject", "cannot decide"]
@@ -146,12 +149,18 @@ def error_rate(earlier: int, year_error: float) -> float:
 
 
 def decide(
-    candidate: Scores, rival: Scores, policy: Policy, earlier: int, canaries: Sequence[Canary] = (), unfit: Sequence[str] = ()
+    candidate: Scores,
+    rival: Scores,
+    policy: Policy,
+    earlier: int,
+    canaries: Sequence[Canary] = (),
+    unfit: Sequence[str] = (),
+    turned: float = 0.0,
 ) -> Decision:
     """The decision on a candidate beside the champion (or the base model, where there is no champion).
 
     `earlier` is the number of decisions of this year on the partition. `unfit` is what the candidate's episodes say against it beside its
-    base.
+    base, `turned` the share of the champion's training sessions that are judged bad now.
 
     Raises:
         DataError: the two were not scored by the same evaluator on the same turns, or have not played the same episodes.
@@ -166,6 +175,8 @@ def decide(
         # Whether a model for one job must still know the capital of France is for a person to say.
         reasons += [msgspec.structs.replace(reason, against="hold") for reason in lost]
     reasons += [Reason("base", name, "reject") for name in unfit]
+    if turned > MOST_TURNED:  # the held-out rows, by which the candidate would win, are chosen by the same verdicts
+        reasons.append(Reason("turned", "verdicts", "hold", turned, limit=MOST_TURNED))
     new, old = candidate.turns, rival.turns
     gain = paired(
         [turn.task for turn in new],

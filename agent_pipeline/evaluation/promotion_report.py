@@ -34,6 +34,7 @@ def sentence(reason: Reason) -> str:
         "harm": f"{now} of its episodes change the world wrongly, at most {limit} may",
         "base": f"beside its base, {reason.name}",
         "held": "a person holds it back",
+        "turned": f"{now} of the sessions that the champion was trained on are judged bad now, at most {limit} may be: check the verdicts",
     }[reason.kind]
 
 

@@ -17,6 +17,8 @@ from agent_pipeline.evaluation.promotion import Canary, Decision, Figure, Played
 from agent_pipeline.evaluation.promotion_report import summary
 from agent_pipeline.export.ledger import EXPORT, Record, is_held, last_decision, ledger
 from agent_pipeline.export.serving import export_named, own_episodes
+from agent_pipeline.ingestion.volume import FEW
+from agent_pipeline.judging.curation import Use
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.storage.artifacts import Artifact
@@ -135,7 +137,8 @@ def decide_on(
             return None
         this_year = [each for each in records if each.when[:4] == now()[:4] and each.decision.p is not None]
         unfit = compared.episodes[0].manifest["report"]["against"] if compared.episodes[0] else []
-        decision = decide(candidate_scores, rival_scores, policy, len(this_year), compared.canaries, unfit)
+        turned = turned_verdicts(lake, key, champion) if champion else 0.0
+        decision = decide(candidate_scores, rival_scores, policy, len(this_year), compared.canaries, unfit, turned)
         return Record(
             number=number,
             when=now(),
@@ -154,6 +157,18 @@ def decide_on(
     if decided.decision.outcome == "promote" and by_itself:
         lake.set_champion(candidate, why=summary(decided.decision), who=decided.who, expected=before.generation)
     return decided
+
+
+def turned_verdicts(lake: Lake, key: PartitionKey, champion: Artifact) -> float:
+    """The share of the sessions that the champion was trained on, among those still in the store, that are bad answers now; 0 of fewer than
+    `FEW` sessions."""
+    adapters = trained_adapters(lake, key, champion.manifest["made_from"]["adapter"])
+    trained = {session for adapter in adapters for session in adapter.manifest["made_from"].get("sessions", ())}
+    if not (trained and lake.has("curated_sessions", key)):
+        return 0.0
+    rows = lake.open("curated_sessions", key).read(["session_id", "use"]).to_pylist()
+    uses = [row["use"] for row in rows if row["session_id"] in trained]
+    return uses.count(Use.NEGATIVE) / len(uses) if len(uses) >= FEW else 0.0
 
 
 def hold(lake: Lake, key: PartitionKey, identity: str = "", why: str = "") -> Record:

@@ -10,7 +10,7 @@ import pytest
 
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.evaluation.episode_report import figures, pass_hat, transcript, verdict, write
-from agent_pipeline.evaluation.episodes import Reply, one_at_a_time, play
+from agent_pipeline.evaluation.episodes import Reply, fresh_task_id, one_at_a_time, play
 from agent_pipeline.evaluation.players import endpoint_player, message_of, recorded_player
 from agent_pipeline.evaluation.worlds import load_world, run_tool, tool_methods, tool_schemas
 from agent_pipeline.judging.client import Endpoint
@@ -48,6 +48,14 @@ def test_the_recorded_agent_does_every_fresh_task_and_harms_nothing(world, agent
     assert report["must_act"]["of"] + report["must_not"]["of"] == len(rows)
     assert report["kinds"].get("refuse or ask", {"n": 0, "of": 0}) == report["must_not"]
     assert sum(each["of"] for each in report["kinds"].values()) == len(rows)
+
+
+def test_a_session_in_which_a_fresh_task_was_played_can_be_played_again():
+    row = Shop.fresh_tasks(1, 2001, "support-001")[0]
+    again = {"task_key": fresh_task_id(row["task_key"], row["seed"]), "messages": [], "tools": []}
+    first, second = play(Shop, [row, again], recorded_player([turns_of(Shop, "support", row)] * 2))
+    assert first.done and second.done
+    assert first.messages == second.messages and second.task_key == again["task_key"] == f"{row['task_key']}-seed2001"
 
 
 @pytest.mark.parametrize("flaw", ["wrong_amount", "invented_id", "wrong_tool", "broken_rule"])

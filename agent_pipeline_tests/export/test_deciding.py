@@ -1,10 +1,12 @@
 """What follows from a decision: the ledger, the champion, and what is not spent twice."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from agent_pipeline.errors import DataError
@@ -82,11 +84,10 @@ def report_on(entries: list[dict[str, Any]]) -> dict[str, Any]:
 class Night:
     """A candidate of a kind beside a champion of another, as far as the decision."""
 
-    def __init__(self, lake: Lake, kind: str, champion: Artifact | None = None, harm: int = 0) -> None:
+    def __init__(self, lake: Lake, kind: str, champion: Artifact | None = None, harm: int = 0, sessions: Sequence[str] = ()) -> None:
         self.lake, self.champion = lake, champion
-        self.adapter = artifact(
-            lake, "sft_adapter", {"name": kind, "number": len(lake.history("sft_adapter", KEY)), "base_model": "b", "base_revision": ""}
-        )
+        made_from = {"name": kind, "number": len(lake.history("sft_adapter", KEY)), "base_model": "b", "base_revision": ""}
+        self.adapter = artifact(lake, "sft_adapter", made_from | {"sessions": sessions})
         self.evaluation = self.evaluated(self.adapter, kind, "test")
         self.export = artifact(lake, EXPORT, {"adapter": self.adapter.identity}, EXPORTED, SERVED)
         self.result: dict[str, Any] = {"candidate": self.evaluated(self.adapter, kind, "select").identity, "same_base": True}
@@ -142,6 +143,18 @@ def test_only_a_winner_is_promoted(lake: Lake) -> None:
     for kind, outcome in ((FAIR, "reject"), (CALLS, "reject"), (GOOD, "hold")):
         assert Night(lake, kind, good.export).decide("auto").decision.outcome == outcome
     assert champion_of(lake) == good.export.identity
+
+
+@pytest.mark.parametrize(("bad", "outcome"), [(0, "promote"), (4, "promote"), (5, "hold"), (20, "hold")])
+def test_a_win_by_verdicts_that_turned_against_the_champions_own_sessions_waits_for_a_person(lake: Lake, bad: int, outcome: str) -> None:
+    first = Night(lake, FAIR, sessions=[f"s{number}" for number in range(20)])
+    promote(lake, KEY)
+    rows = [{"session_id": f"s{number}", "use": "negative" if number < bad else "positive"} for number in range(30)]
+    table = pa.Table.from_pylist(rows)
+    lake.stage("curated_sessions", KEY, table.to_batches(), table.schema).commit()
+    night = Night(lake, GOOD, first.export)
+    assert night.decide("auto").decision.outcome == outcome
+    assert champion_of(lake) == (night if outcome == "promote" else first).export.identity
 
 
 def test_a_repeated_run_decides_nothing_anew_and_ends_what_a_killed_one_began(lake: Lake) -> None:
