@@ -33,6 +33,7 @@ for command in (
     play,
     compare,
     governing.forget,
+    governing.prune,
     running.demo,
     running.dev,
 ):

@@ -1,4 +1,4 @@
-"""Where sessions went, and how they are forgotten: lineage session, lineage model, forget."""
+"""Where sessions went, and how they and old models go: lineage session, lineage model, forget, prune."""
 
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -14,9 +14,7 @@ from agent_pipeline.keys import parse_key
 console = Console()
 lineage = typer.Typer(no_args_is_help=True, help="Where a session went, and what a model was made of.")
 
-AS_JSON = typer.Option(
-    "--json", help="Print JSON; its fields are those of agent_pipeline.governance.lineage and agent_pipeline.governance.forgetting."
-)
+AS_JSON = typer.Option("--json", help="Print JSON; its fields are those of agent_pipeline.governance.lineage, forgetting and pruning.")
 
 
 @lineage.command("session")
@@ -70,6 +68,20 @@ def forget(
         )
         typer.confirm(f"Remove it from {where} for good, and keep it out?", abort=True)
     _show(take_out(lake, session_id, key, load_settings().cache_path / "judge.sqlite"), as_json, print_forgotten)
+
+
+def prune(
+    partition: Annotated[str, typer.Argument(help="project/agent; without it, every partition.")] = "",
+    keep: Annotated[int | None, typer.Option(min=0, help="Exports of the history that stay; default: the setting keep_exports.")] = None,
+    delete: Annotated[bool, typer.Option("--delete", help="Delete them; without it, they are only shown.")] = False,
+    as_json: Annotated[bool, AS_JSON] = False,
+) -> None:
+    """Show the models and exports that nothing names any more, and delete them with --delete."""
+    from agent_pipeline.cli.report import print_pruned
+    from agent_pipeline.governance.pruning import prune as find
+
+    settings, key = load_settings(), parse_key(partition) if partition else None
+    _show(find(settings.open_lake(), settings.keep_exports if keep is None else keep, key, delete), as_json, print_pruned)
 
 
 def _show(found: Any, as_json: bool, in_words: Callable[[Console, Any], None]) -> None:

@@ -1,6 +1,7 @@
 """What the lake holds of a partition, in a few lines for a terminal."""
 
 from collections import Counter
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -18,6 +19,7 @@ from agent_pipeline.training.chain import SKIPPED, STEPS, adapter_of, template_u
 if TYPE_CHECKING:
     from agent_pipeline.governance.forgetting import Forgotten
     from agent_pipeline.governance.lineage import ModelLineage, ModelUse, SessionLineage
+    from agent_pipeline.governance.pruning import Pruned
 
 MODEL_ASSETS = (*map(adapter_of, STEPS), "evaluation", "gguf_export", "serving", "episodes")
 
@@ -193,6 +195,18 @@ def print_forgotten(console: Console, report: "Forgotten") -> None:
     if report.to_retrain:
         _print(console, "Nothing takes it out of a model: train, evaluate and export these again, and delete their folders:")
     _print_uses(console, report.models)
+
+
+def print_pruned(console: Console, report: "Pruned") -> None:
+    """What nothing names, a line a partition and asset, and what to do about it."""
+    for (partition, asset), group in groupby(report.unnamed, key=lambda each: (each.partition, each.asset)):
+        sizes = [each.bytes for each in group]
+        _print(console, f"{partition} {asset}: {len(sizes)}, {sum(sizes) / 1e6:,.1f} MB")
+    count, size = len(report.unnamed), sum(each.bytes for each in report.unnamed) / 1e9
+    what = "were deleted" if report.deleted else "would be deleted by --delete" if count else "would be deleted"
+    _print(
+        console, f"{count} artifacts ({size:,.2f} GB) {what}; {report.kept} stay: those that pointers, history and other artifacts name."
+    )
 
 
 def _print_uses(console: Console, models: "list[ModelUse]") -> None:

@@ -133,6 +133,11 @@ class Settings(BaseSettings):
     llama_cpp: str = Field(default="", description="A llama.cpp checkout to convert with, instead of the installed converter.")
     task_pattern: str = Field(default="", description="Default of agents.*.task_pattern.")
     task_field: str = Field(default="", description="Default of agents.*.task_field.")
+    keep_exports: int = Field(
+        default=3,
+        ge=0,
+        description="Exports that `agent-pipeline prune` keeps of a partition's history, beside the champion and the latest.",
+    )
     labels: str = Field(default="", description="People's judgments: a CSV or JSONL file, or a folder of them.")
     redaction: RedactionSettings = RedactionSettings()
     judge: JudgeSettings = JudgeSettings()

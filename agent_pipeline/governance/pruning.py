@@ -1,0 +1,107 @@
+"""Which model directories nothing names any more, and their deletion.
+
+Kept of a partition: what the pointers of each asset name, the exports of the history's last changes, and every artifact that one of these
+was made from. Everything else only costs disk: a night that needs it makes it again.
+"""
+
+import shutil
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from agent_pipeline.export.ledger import EXPORT
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.storage.lake import Lake
+from agent_pipeline.storage.paths import LakeFile
+
+_NAMING = ("adapter", "reference", EXPORT)
+"""Keys of `made_from` whose value is the identity of another artifact: manifests of older versions have no `parents`."""
+
+
+class Unnamed(msgspec.Struct, frozen=True):
+    """An artifact that nothing names: its files' `bytes` are what its deletion frees, but for those that `serving` links to."""
+
+    partition: str
+    asset: str
+    identity: str
+    bytes: int
+
+
+class Pruned(msgspec.Struct, frozen=True):
+    """What nothing names, by partition and asset, and how many artifacts are kept; `deleted` is whether the former are gone."""
+
+    unnamed: list[Unnamed]
+    kept: int
+    deleted: bool
+
+
+def prune(lake: Lake, keep: int, key: PartitionKey | None = None, delete: bool = False) -> Pruned:
+    """Find what nothing names, of one partition or of all, and delete it if `delete` is set.
+
+    `keep` is how many exports of the history stay beside the champion and the latest: those of its last changes, so that they can be rolled
+    back to or promoted.
+
+    Raises:
+        DataError: a run is working on a partition from which something is to be deleted.
+    """
+    artifacts: defaultdict[PartitionKey, dict[str, tuple[LakeFile, dict[str, Any]]]] = defaultdict(dict)
+    for file, manifest in lake.manifests():
+        if file.key is not None and key in (None, file.key):
+            artifacts[file.key][manifest["identity"]] = (file, manifest)
+    unnamed, kept = [], 0
+    for partition, found in sorted(artifacts.items()):
+        stays = _named(lake, partition, found, keep)
+        kept += len(found.keys() & stays)
+        gone = [found[identity] for identity in found if identity not in stays]
+        if delete and gone:
+            with lake.run_of(partition):
+                # Under the lock, the pointers no longer move: what was named meanwhile stays.
+                stays = _named(lake, partition, found, keep)
+                gone = [each for each in gone if each[1]["identity"] not in stays]
+                for file, manifest in gone:
+                    _delete(lake, file, manifest)
+        unnamed += [
+            Unnamed(str(partition), file.asset, manifest["identity"], sum(each["bytes"] for each in manifest["files"].values()))
+            for file, manifest in gone
+        ]
+    return Pruned(sorted(unnamed, key=lambda each: (each.partition, each.asset, each.identity)), kept, delete)
+
+
+def _named(lake: Lake, key: PartitionKey, found: dict[str, tuple[LakeFile, dict[str, Any]]], keep: int) -> set[str]:
+    """The identities that stay: what pointers and history name, and all that those were made from."""
+    waiting = [identity for asset in {file.asset for file, _ in found.values()} for identity in _roots(lake, key, asset, keep)]
+    stays: set[str] = set()
+    while waiting:
+        if (identity := waiting.pop()) in stays:
+            continue
+        stays.add(identity)
+        if identity in found:
+            manifest = found[identity][1]
+            made_from = manifest["made_from"]
+            waiting += [*manifest.get("parents", ()), *(made_from[name] for name in _NAMING if isinstance(made_from.get(name), str))]
+    return stays
+
+
+def _roots(lake: Lake, key: PartitionKey, asset: str, keep: int) -> Iterator[str]:
+    now, history = lake.pointers(asset, key), lake.history(asset, key)
+    yield from filter(None, (now.latest, now.champion))
+    if asset == EXPORT:
+        # The champion before this one may lie many nights back, and is what a rollback goes to.
+        for named in (("champion",), ("champion", "latest")):
+            earlier = dict.fromkeys(getattr(entry, name) for entry in reversed(history) for name in named)
+            yield from [each for each in earlier if each not in (None, now.latest, now.champion)][:keep]
+
+
+def _delete(lake: Lake, file: LakeFile, manifest: dict[str, Any]) -> None:
+    """The manifest first: a directory without one is no artifact, also where the deletion was killed halfway."""
+    folder = file.path.parent
+    file.path.unlink(missing_ok=True)
+    for name in manifest["files"]:
+        with suppress(FileNotFoundError):
+            (folder / name).unlink()
+    lake.drop_copy(file, manifest["identity"])
+    if lake.is_local:
+        shutil.rmtree(lake.fs.local(folder), ignore_errors=True)

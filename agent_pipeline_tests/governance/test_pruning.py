@@ -1,0 +1,104 @@
+"""Pruning: what nothing names goes, and what a pointer, the history or another artifact names stays whole."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from typer.testing import CliRunner
+
+from agent_pipeline.cli.app import app
+from agent_pipeline.errors import DataError
+from agent_pipeline.export.serving import promote, rollback
+from agent_pipeline.governance.pruning import Pruned, prune
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.sessions.session import sha256_of
+from agent_pipeline.storage.lake import Artifact, Lake
+
+KEY, OTHER = PartitionKey("shop", "support"), PartitionKey("shop", "intern")
+
+
+def made(
+    lake: Lake, asset: str, name: str, *parents: Artifact, key: PartitionKey = KEY, latest: bool = True, passed: bool = True
+) -> Artifact:
+    identity = sha256_of([asset, name])
+    building = lake.building(asset, key, identity)
+    (building / "weights").write_text(name, encoding="utf-8")
+    made_from = {"adapter": parents[0].identity} if parents else {}
+    artifact = lake.finish(asset, key, identity, building, made_from, {}, parents=[each.identity for each in parents], passed=passed)
+    if latest:
+        lake.set_latest(artifact)
+    return artifact
+
+
+def night(lake: Lake, number: int, key: PartitionKey = KEY) -> Artifact:
+    adapter = made(lake, "sft_adapter", f"{key} {number}", key=key)
+    made(lake, "evaluation", f"{key} {number}", adapter, key=key)
+    return made(lake, "gguf_export", f"{key} {number}", adapter, key=key)
+
+
+@pytest.fixture
+def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
+    monkeypatch.setenv("AGENT_PIPELINE_LAKE", str(tmp_path / "lake"))
+    return Lake(str(tmp_path / "lake"))
+
+
+def there(lake: Lake, asset: str, key: PartitionKey = KEY) -> list[str]:
+    return sorted((each.path / "weights").read_text(encoding="utf-8").rpartition(" ")[2] for each in lake.with_prefix(asset, key, ""))
+
+
+def test_champion_latest_and_the_last_of_the_history_stay_with_what_they_were_made_from(lake: Lake) -> None:
+    for number in range(8):
+        night(lake, number)
+        if number in (0, 2):
+            promote(lake, KEY)
+    found = prune(lake, keep=2)
+    assert not found.deleted and len(there(lake, "gguf_export")) == 8
+    assert prune(lake, keep=2, delete=True).unnamed == found.unnamed
+    # 2 is the champion, 7 the latest; 0 was the champion before, 5 and 6 are the last of the history.
+    assert there(lake, "gguf_export") == there(lake, "sft_adapter") == ["0", "2", "5", "6", "7"]
+    assert there(lake, "evaluation") == ["7"]
+    assert {each.asset for each in found.unnamed} == {"gguf_export", "sft_adapter", "evaluation"}
+    assert rollback(lake, KEY).champion == sha256_of(["gguf_export", f"{KEY} 0"])
+    assert prune(lake, keep=2, delete=True).kept > 0 and "2" in there(lake, "gguf_export")
+
+
+def test_without_history_only_what_the_pointers_name_stays_and_what_failed_its_check_goes(lake: Lake) -> None:
+    for number in range(4):
+        night(lake, number)
+    made(lake, "gguf_export", f"{KEY} failed", latest=False, passed=False)
+    assert len(prune(lake, keep=0, delete=True).unnamed) == 3 * 3 + 1
+    assert there(lake, "gguf_export") == ["3"]
+    assert prune(lake, keep=0, delete=True).unnamed == []
+
+
+def test_what_another_artifact_names_stays_however_long_the_chain(lake: Lake) -> None:
+    imitates = made(lake, "sft_adapter", "imitates", latest=False)
+    prefers = made(lake, "dpo_adapter", "prefers", imitates, latest=False)
+    exported = made(lake, "gguf_export", "exported", prefers, latest=False)
+    made(lake, "serving", "served", exported)
+    made(lake, "sft_adapter", "of another night", latest=False)
+    assert [each.asset for each in prune(lake, keep=0, delete=True).unnamed] == ["sft_adapter"]
+    assert there(lake, "sft_adapter") == ["imitates"] and there(lake, "gguf_export") == ["exported"]
+
+
+def test_another_partition_is_left_alone_and_so_is_one_that_a_run_works_on(lake: Lake) -> None:
+    for number in range(3):
+        night(lake, number)
+        night(lake, number, OTHER)
+    prune(lake, keep=0, key=KEY, delete=True)
+    assert len(there(lake, "gguf_export", OTHER)) == 3
+    with lake.run_of(OTHER), pytest.raises(DataError, match="run is working"):
+        prune(lake, keep=0, key=OTHER, delete=True)
+    assert len(there(lake, "gguf_export", OTHER)) == 3
+
+
+def test_the_command_shows_first_and_deletes_when_it_is_told_to(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(3):
+        night(lake, number)
+    monkeypatch.setenv("AGENT_PIPELINE_KEEP_EXPORTS", "1")
+    shown = CliRunner().invoke(app, ["prune", "--json"])
+    report = msgspec.json.decode(shown.stdout, type=Pruned)
+    assert shown.exit_code == 0 and not report.deleted and len(there(lake, "gguf_export")) == 3
+    assert [(each.partition, each.asset) for each in report.unnamed if each.asset == "gguf_export"] == [(str(KEY), "gguf_export")]
+    assert CliRunner().invoke(app, ["prune", str(KEY), "--keep", "0", "--delete"]).exit_code == 0
+    assert there(lake, "gguf_export") == ["2"]
