@@ -1,0 +1,83 @@
+"""The tables of the settings file: what `[agents."project/agent"]`, `[judge]`, `[redaction]`, `[split]` and `[mixing]` may say."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from agent_pipeline.config.methods import AssetValues, Chain
+from agent_pipeline.datasets.mixing import Strategy
+from agent_pipeline.errors import SettingsError
+from agent_pipeline.redaction import DEFAULT_TYPES
+from agent_pipeline.redaction.kinds import KINDS
+
+
+class Section(BaseModel):
+    """A table of the settings file."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+Preset = Literal["", "smoke", "cpu", "gpu"]
+
+
+class AgentSettings(Section):
+    """What the settings say about one agent (`[agents."project/agent"]`) beyond what its store knows."""
+
+    system_prompt: str = Field(default="", description="Put before sessions that have no system message.")
+    tools: str = Field(default="", description="A JSON file of OpenAI function schemas, for a source that records none.")
+    task_pattern: str = Field(default="", description="Regular expression on the session id whose groups name the task.")
+    task_field: str = Field(default="", description="Key of the session's context that names the task.")
+    labels: str = Field(default="", description="People's judgments of this agent's sessions, instead of the general labels.")
+    world: str = Field(default="", description="A world to play this agent's tasks in, package.module:Class.")
+    train: Chain | None = Field(default=None, description="This agent's chain of trainings, instead of the general one.")
+    preset: Preset = Field(default="", description="This agent's preset, instead of the general one.")
+    assets: AssetValues = Field(default={}, description="Settings of this agent's assets, by asset: they override the general ones.")
+
+
+class JudgeSettings(Section):
+    """The language model that may judge (`[judge]`); without an endpoint there is none."""
+
+    endpoint: str = Field(default="", description="Base URL of an OpenAI-compatible server, https://host/v1.")
+    model: str = Field(default="", description="The model's name there.")
+    api_key_variable: str = Field(default="OPENAI_API_KEY", description="The environment variable that holds the key.")
+    rubric: str = Field(default="", description="A Jinja template of the question, instead of the one that comes with the pipeline.")
+    parameters: dict[str, Any] = Field(default={"temperature": 0, "max_tokens": 512}, description="Sent with every request.")
+    input_price: float = Field(default=0.0, ge=0, description="US dollars a million tokens asked.")
+    output_price: float = Field(default=0.0, ge=0, description="US dollars a million tokens answered.")
+    concurrency: int = Field(default=4, ge=1, le=64, description="Requests at a time.")
+    retries: int = Field(default=4, ge=0, description="How often a request that failed for a passing reason is made again.")
+    seconds: float = Field(default=120.0, gt=0, description="How long an answer may take.")
+    max_characters: int = Field(default=200_000, ge=1000, description="Longer questions are not asked.")
+
+    def checked(self) -> "JudgeSettings":
+        """Itself. Raises SettingsError where there is no model to ask."""
+        if not (self.endpoint and self.model):
+            raise SettingsError("decided_by names llm, but there is none to ask: set judge.endpoint and judge.model in pipeline.toml.")
+        return self
+
+
+class RedactionSettings(Section):
+    """Private data that becomes pseudonyms before anything is written (`[redaction]`)."""
+
+    enabled: bool = Field(default=True, description="Look for private data at all.")
+    allow: list[str] = Field(default=[], description="Values that stay: exact ones, or regular expressions between slashes.")
+    types: list[str] = Field(default=list(DEFAULT_TYPES), description=f"Kinds to look for: {', '.join(KINDS)}.")
+    phone_regions: list[str] = Field(default=["US"], description="Countries whose telephone numbers are known without + and prefix.")
+
+
+class SplitSettings(Section):
+    """Shares of the tasks that are held out permanently: change them before the first night, not after."""
+
+    test: float = 0.2
+    select: float = 0.1
+
+
+class MixingSettings(Section):
+    """What multi_task_dataset is made of (`[mixing]`)."""
+
+    weights: dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]] = Field(
+        default={"*": 1.0}, description="By project/agent, or by a pattern such as tau/*: each agent that fits has this weight."
+    )
+    strategy: Strategy = Field(default="weighted", description="weighted, balanced, or proportional to what the agents have.")
+    total: int = Field(default=0, ge=0, description="Rows to train on; 0: as many as there can be with every agent in its exact share.")
+    seed: int = Field(default=42, description="Another seed draws others, in another order.")
