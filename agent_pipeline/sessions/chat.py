@@ -1,8 +1,8 @@
 """The messages and items of every SDK → plain items and chats: the one reader that all containers use.
 
 It knows OpenAI's chat messages (tool calls, legacy function calls) and Responses items, Anthropic's content blocks, Gemini's and Bedrock's
-parts, LangChain's messages, the AI SDK's parts, OpenTelemetry's GenAI parts, and the calls of AgentDojo and Inspect. What it does not know
-is counted. Order and ids stay as they are: pairing is done afterwards.
+parts, LangChain's, llama-index's and pydantic-ai's messages, the AI SDK's parts, OpenTelemetry's GenAI parts, and the calls of AgentDojo
+and Inspect. What it does not know is counted. Order and ids stay as they are: pairing is done afterwards.
 """
 
 from collections.abc import Iterable, Iterator
@@ -22,15 +22,23 @@ ROLES = {
 _CALLS = {"tool_use", "tool_call", "toolCall", "server_tool_use", "tool-call"}
 _RESULTS = {"tool_result", "tool_call_response", "toolResult", "tool-result"}
 _REASONING = {"thinking", "redacted_thinking", "reasoning"}
-_WRAPPED = {"functionCall": "tool_call", "toolUse": "tool_use", "functionResponse": "tool_result", "toolResult": "tool_result"}
-"""Parts of Gemini and Bedrock, which say what they are by their one field."""
+_WRAPPED = {
+    **dict.fromkeys(("functionCall", "function_call"), "tool_call"),
+    **dict.fromkeys(("functionResponse", "function_response", "toolResult"), "tool_result"),
+    "toolUse": "tool_use",
+}
+"""Parts of Gemini and Bedrock, which say what they are by the field that they have."""
+_CONTENTS = ("content", "parts", "blocks")
+"""A message's content: as most call it, as OpenTelemetry and Gemini do, as llama-index does."""
+_PYDANTIC = {"system-prompt": "system", "user-prompt": "user", "retry-prompt": "user", "tool-return": "tool"}
 _TEXT_PARTS = {"text", "input_text", "output_text"}
 _PARTS = {*_TEXT_PARTS, "refusal", "resource", "computer_screenshot"} | {
     f"{direction}{kind}" for direction in ("", "input_", "output_") for kind in ("image", "image_url", "file", "audio", "video")
 }
-_CALL_IDS = ("call_id", "id", "toolCallId", "toolUseId")
+_CALL_IDS = ("call_id", "toolCallId", "tool_call_id", "toolUseId", "id")
 _RESULT_IDS = ("tool_use_id", "tool_call_id", "toolUseId", "toolCallId", "id")
-_ARGUMENTS = ("arguments", "args", "input", "parameters")
+_NAMES = ("name", "toolName", "tool_name")
+_ARGUMENTS = ("arguments", "args", "input", "parameters", "tool_kwargs")
 _OUTPUT = ("content", "response", "result", "output")
 _THOUGHT = ("reasoning_content", "reasoning", "thinking")
 _THOUGHT_TEXT = ("thinking", "reasoning", "text", "content", "summary")
@@ -41,14 +49,29 @@ def to_messages(history: Any) -> Chat:
     return assembled(plain_items(history if isinstance(history, list) else [None]))
 
 
+def is_message(record: Any) -> bool:
+    """Whether a record is a message in any spelling."""
+    return any(item.role or item.kind in ("function_call", "function_call_output") for item in plain_items([record]))
+
+
 def plain_items(history: Iterable[Any]) -> Iterator[Item]:
     """The plain items of a history in order; an invalid one where a message, an item or a call is not what it should be."""
+    called: set[str] = set()
     for record in history:
-        if not isinstance(record, dict):
-            yield INVALID
-            continue
+        for item in _items_of(_of_langchain(record), called):
+            called |= {item.name} if item.name else set()
+            yield item
+
+
+def _items_of(record: Any, called: set[str]) -> Iterator[Item]:
+    """The items in a record; `called` are the names of the tools that were called before it."""
+    if not isinstance(record, dict):
+        yield INVALID
+    else:
         kind = record["type"] if isinstance(record.get("type"), str) else ""
         role = record.get("role", kind if kind in ROLES else None)  # LangChain says a message's role by its type
+        if isinstance(role, str) and role not in ROLES and role in called:  # Langfuse writes a LangChain tool's name for its role
+            role = "tool"
         if kind == "function_call":
             yield call_item(record, record.get("weight") != 0)
         elif kind == "custom_tool_call":
@@ -59,6 +82,8 @@ def plain_items(history: Iterable[Any]) -> Iterator[Item]:
             yield result_item(_id(record, "call_id"), record.get("output"))
         elif kind == "local_shell_call_output":
             yield result_item(_id(record, "call_id", "id"), record.get("output"))
+        elif record.get("kind") in ("request", "response") and isinstance(record.get("parts"), list):
+            yield from plain_items(_of_pydantic(record))
         elif isinstance(role, str):
             yield from _results(record) if ROLES.get(role) == "tool" else _spoken(ROLES.get(role), record)
         elif kind == "reasoning":
@@ -73,7 +98,7 @@ def call_item(call: Any, trained: bool = True) -> Item:
         return INVALID
     function = call.get("function")
     inner = function if isinstance(function, dict) else call
-    name = function if isinstance(function, str) else inner.get("name") or inner.get("toolName")
+    name = function if isinstance(function, str) else next((inner[key] for key in _NAMES if inner.get(key)), None)
     arguments = next((each[key] for each in (inner, call) for key in _ARGUMENTS if each.get(key) is not None), "")
     text = arguments if isinstance(arguments, str) else json_text(arguments)
     if not isinstance(name, str) or not name.strip() or text is None:
@@ -115,7 +140,7 @@ def _results(message: dict[str, Any]) -> Iterator[Item]:
         error, ids = message.get("error"), message.get("tool_call_ids")
         reason = error.get("message") if isinstance(error, dict) else error
         first_id = ids[0] if isinstance(ids, list) and ids else None  # SWE-agent
-        call_id = _id({"": first_id} | message, "tool_call_id", "toolCallId", "")
+        call_id = _id({"": first_id} | _additional(message) | message, "tool_call_id", "toolCallId", "")
         yield result_item(call_id, reason if reason and isinstance(reason, str) else content)
 
 
@@ -140,19 +165,21 @@ def _spoken(role: str | None, message: dict[str, Any]) -> Iterator[Item]:
     if message.get("refusal"):
         yield Item("refusal")
     is_all_calls = isinstance(content, list) and bool(content) and not parts
-    named = message.get("tool_calls") or []
-    calls += named if isinstance(named, list) else [None]
-    calls += [message["function_call"]] if message.get("function_call") else []
+    named = message.get("tool_calls") or _additional(message).get("tool_calls") or []
+    named = [*(named if isinstance(named, list) else [None]), *([message["function_call"]] if message.get("function_call") else [])]
+    made = [call_item(call, trained) for call in calls]
+    said = {item.call_id or item for item in made if item.kind}
+    made += [item for item in (call_item(call, trained) for call in named) if (item.call_id or item) not in said]  # LangChain says both
     words = parts if isinstance(content, list) else content
-    if words or not (calls or is_all_calls):
+    if words or not (made or is_all_calls):
         text, left_out = text_of(words)
         yield Item("message", text, role=role, trained=trained, left_out=left_out) if role else INVALID
-    yield from (call_item(call, trained) for call in calls)
+    yield from made
 
 
 def _content(message: dict[str, Any]) -> Any:
-    """A message's content, which OpenTelemetry and Gemini call `parts`; what Gemini and Bedrock wrap is a part with a type."""
-    content = message.get("parts") if message.get("content") is None else message.get("content")
+    """A message's content by any of its names; what Gemini and Bedrock wrap is a part with a type."""
+    content = next((message[name] for name in _CONTENTS if message.get(name) is not None), None)
     return [_unwrapped(block) for block in content] if isinstance(content, list) else message.get("content")
 
 
@@ -162,12 +189,46 @@ def _unwrapped(block: Any) -> Any:
 
 
 def _block_result(block: dict[str, Any]) -> Item:
-    return result_item(_id(block, *_RESULT_IDS), next((block[key] for key in _OUTPUT if block.get(key) is not None), None))
+    output = next((block[key] for key in _OUTPUT if block.get(key) is not None), None)
+    if isinstance(output, dict) and output.keys() == {"type", "value"}:  # the AI SDK
+        output = output["value"]
+    return result_item(_id(block, *_RESULT_IDS), output)
+
+
+def _of_langchain(record: Any) -> Any:
+    """A message out of LangChain's `{"lc", "id", "kwargs"}` or `{"type", "data"}`; anything else as it is."""
+    if not isinstance(record, dict):
+        return record
+    if isinstance(record.get("kwargs"), dict) and isinstance(record.get("id"), list) and record["id"]:
+        return {"type": str(record["id"][-1]).removesuffix("Chunk").removesuffix("Message").lower()} | record["kwargs"]
+    return record["data"] | {"type": record.get("type")} if isinstance(record.get("data"), dict) and "role" not in record else record
+
+
+def _of_pydantic(record: dict[str, Any]) -> list[Any]:
+    """The messages in a request or a response of pydantic-ai."""
+    if record["kind"] == "response":
+        return [{"role": "assistant", "content": record["parts"]}]
+    told: list[Any] = [{"role": "system", "content": record["instructions"]}] if record.get("instructions") else []
+    for part in record["parts"]:
+        kind = _kind(part)
+        role = "tool" if kind == "retry-prompt" and part.get("tool_name") else _PYDANTIC.get(kind)
+        told.append(part | {"role": role} if role else part)
+    return told
+
+
+def _additional(message: dict[str, Any]) -> dict[str, Any]:
+    """What LangChain and llama-index say of a message beside its own fields."""
+    more = message.get("additional_kwargs")
+    return more if isinstance(more, dict) else {}
 
 
 def _kind(part: Any) -> str:
-    """A part's type; Bedrock's and Gemini's texts have none."""
-    kind = part.get("type", "text" if part.keys() == {"text"} else None) if isinstance(part, dict) else None
+    """A part's type; Bedrock's and Gemini's texts have none, and Gemini marks a text that is a thought."""
+    if not isinstance(part, dict):
+        return ""
+    kind = next((part[name] for name in ("type", "part_kind", "block_type") if name in part), None)
+    if kind is None and isinstance(part.get("text"), str):
+        kind = "thinking" if part.get("thought") is True else "text"
     return kind if isinstance(kind, str) else ""
 
 

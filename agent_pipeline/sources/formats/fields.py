@@ -65,6 +65,13 @@ def decoded(value: Any) -> Any:
     return value
 
 
+def decoded_text(value: Any) -> Any:
+    """What a JSON text stands for; a text in quotes too."""
+    quoted = isinstance(value, str) and len(value) > 1 and value[0] == value[-1] == '"'
+    inner = decoded(f"[{value}]") if quoted else None
+    return inner[0] if isinstance(inner, list) and len(inner) == 1 and isinstance(inner[0], str) else decoded(value)
+
+
 def decoded_object(value: Any) -> Record:
     """An object, or the one in a JSON text; an empty one for anything else."""
     value = decoded(value)
@@ -126,6 +133,7 @@ def function_tools(raw: Any) -> tuple[list[Tool], int]:
     if isinstance(raw, dict):
         raw = list(raw.values()) if all(isinstance(each, dict) for each in raw.values()) else [raw]
     entries = raw if isinstance(raw, list) else [] if raw is None else [raw]
+    entries = [inner for each in entries for inner in _declared(each)]
     tools = [_function_tool(each) for each in entries]
     return [tool for tool in tools if tool], sum(tool is None for tool in tools)
 
@@ -210,6 +218,13 @@ def _numbers(usage: Any, depth: int = 3) -> Iterable[tuple[str, int]]:
             yield from ((f"{name}.{inner}", count) for inner, count in _numbers(value, depth - 1))
         elif isinstance(name, str) and not isinstance(value, bool) and number(value) is not None:
             yield name, int(value)
+
+
+def _declared(entry: Any) -> list[Any]:
+    """The functions that one of Gemini's tools declares; any other entry is one."""
+    names = ("function_declarations", "functionDeclarations")
+    declared = next((entry[name] for name in names if isinstance(entry, dict) and isinstance(entry.get(name), list)), None)
+    return [entry] if declared is None else declared
 
 
 def _function_tool(raw: Any) -> Tool | None:

@@ -7,7 +7,7 @@ What else a record says is taken by its usual name: `session_id`, `project`, `ag
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from agent_pipeline.sessions.chat import ROLES, to_messages
+from agent_pipeline.sessions.chat import ROLES, is_message, to_messages
 from agent_pipeline.sessions.items import Chat
 from agent_pipeline.sources.formats.fields import Record, decoded, first_of, first_text, objects, plain_verdict
 from agent_pipeline.sources.formats.file_source import Ident, RecordSource
@@ -66,7 +66,7 @@ class PlainSource(RecordSource):
 
 
 class OpenAIChatSource(PlainSource):
-    """The fine-tuning format: `{"messages": [...], "tools": [...], ...}`."""
+    """The fine-tuning format, `{"messages": [...], "tools": [...], ...}`, with messages as any SDK writes them."""
 
     name: ClassVar[str] = "openai_chat"
     looks_like: ClassVar[str] = "JSON lines with messages of role and content"
@@ -74,7 +74,7 @@ class OpenAIChatSource(PlainSource):
 
     @classmethod
     def accepts(cls, record: Record) -> bool:
-        return any(isinstance(each.get("role"), str) for each in objects(record.get("messages")))
+        return any(isinstance(each.get("role"), str) or is_message(each) for each in objects(record.get("messages")))
 
 
 class ResponsesSource(PlainSource):

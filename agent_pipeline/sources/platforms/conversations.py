@@ -76,7 +76,7 @@ def conversations_of(calls: Iterable[Span]) -> list[Conversation]:
     """The conversations of a session's model calls, in the order in which they began."""
     conversations: list[Conversation] = []
     for call in in_order(calls):
-        system, given = _split_head(list(plain_items(call.given)))
+        system, given = split_head(list(plain_items(call.given)))
         _place(conversations, call, system, given, list(plain_items(call.answered)))
     return conversations
 
@@ -157,6 +157,15 @@ def _place(conversations: list[Conversation], call: Span, system: Items, given: 
         _go_on(conversations[index], call, system, _after(given, count), answered)
         return
     alike = [each for each in reversed(conversations) if _same_system(each.system, system)]
+    for conversation in alike:  # a recorder that leaves out calls: their results follow what was said
+        without = [key for key in conversation.keys if key[0] != "call"]
+        if (
+            open_calls(conversation.items)
+            and keys[: len(without)] == without
+            and [key[0] for key in keys[len(without) :]][:1] == ["output"]
+        ):
+            _go_on(conversation, call, system, _after(given, len(without)), answered)
+            return
     for conversation in alike:
         same = _common(conversation.keys, keys)
         if same and same == len(keys) and conversation.keys[same : same + len(answer)] == answer:
@@ -222,7 +231,8 @@ def _cut(conversation: Conversation, count: int) -> None:
     del conversation.keys[count:]
 
 
-def _split_head(items: Items) -> tuple[Items, Items]:
+def split_head(items: Items) -> tuple[Items, Items]:
+    """The system prompt at the head, and what follows it."""
     at = 0
     while at < len(items) and items[at].role == "system":
         at += 1

@@ -1,13 +1,28 @@
-"""Langfuse: observations, traces and scores as its API gives them, a trace with what belongs to it inside or apart. Traces with one session
-id are the runs of a session."""
+"""Langfuse: observations, traces and scores as its API gives them, a trace with what belongs to it inside or apart, and a trace as its UI
+downloads it. Traces with one session id are the runs of a session.
+
+An observation that came by OpenTelemetry has the rest of its span's attributes in its metadata, and they are read as a span's are.
+"""
 
 from typing import ClassVar
 
-from agent_pipeline.sources.formats.fields import Record, decoded_object, first_of, first_text, number, objects, section, text, when
+from agent_pipeline.sources.formats.fields import (
+    Record,
+    decoded_object,
+    decoded_text,
+    first_of,
+    first_text,
+    number,
+    objects,
+    section,
+    text,
+    when,
+)
 from agent_pipeline.sources.formats.file_source import Ident
 from agent_pipeline.sources.formats.record_files import Place
 from agent_pipeline.sources.platforms.conversations import Kind, Span
 from agent_pipeline.sources.platforms.model_calls import request_of, response_of
+from agent_pipeline.sources.platforms.opentelemetry import fill_in
 from agent_pipeline.sources.platforms.span_source import Score, SpanSource
 
 _KINDS: dict[str, Kind] = {"GENERATION": "model", "TOOL": "tool", "AGENT": "agent"}
@@ -18,18 +33,24 @@ class LangfuseSource(SpanSource):
     """Files of observations, traces and scores, in one file or several."""
 
     name: ClassVar[str] = "langfuse"
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     looks_like: ClassVar[str] = "observations with traceId and type, traces with observations, scores with traceId"
 
     @classmethod
     def accepts(cls, record: Record) -> bool:
         if isinstance(record.get("data"), list):  # a page of the API
             return any(cls.accepts(each) for each in objects(record["data"]))
-        return _is_trace(record) or (bool(text(record.get("traceId"))) and (_is_score(record) or _type(record) in _TYPES))
+        return (
+            _is_download(record)
+            or _is_trace(record)
+            or (bool(text(record.get("traceId"))) and (_is_score(record) or _type(record) in _TYPES))
+        )
 
     def unpack(self, record: Record) -> list[Record]:
         if isinstance(record.get("data"), list):
             return [inner for each in objects(record["data"]) if self.accepts(each) for inner in self.unpack(each)] or [{}]
+        if _is_download(record):
+            record = record["trace"] | {"observations": record["observations"]}
         if not _is_trace(record):
             return [record]
         parts = [each for name in ("observations", "scores") for each in objects(record.get(name))]
@@ -47,31 +68,32 @@ class LangfuseSource(SpanSource):
         is_trace, kind = _is_trace(record), _type(record)
         if not is_trace and kind not in _TYPES:
             return []
-        request, response = request_of(record.get("input")), response_of(record.get("output"))
+        given, answered = decoded_text(record.get("input")), decoded_text(record.get("output"))
+        request, response = request_of(given), response_of(answered)
         if is_trace:
             trace = text(record.get("id")) or ""
             root = Span(trace, trace, given=request.messages, answered=response.messages, started=when(record.get("timestamp")))
             return [root] if root.given or root.answered else []
-        return [
-            Span(
-                trace=text(record.get("traceId")) or "",
-                id=text(record.get("id")) or "",
-                kind=_KINDS.get(kind, "other"),
-                parent=text(record.get("parentObservationId")),
-                name=text(record.get("name")),
-                started=when(record.get("startTime")),
-                ended=when(record.get("endTime")),
-                given=request.messages if kind != "TOOL" else [],
-                answered=response.messages if kind != "TOOL" else [],
-                tools=request.tools or section(record, "modelParameters").get("tools") or record.get("toolDefinitions"),
-                model=record.get("model") or response.model,
-                usage=section(record, "usageDetails") or _token_counts(section(record, "usage")) or response.usage,
-                cost=number(first_of({"of": section(record, "costDetails").get("total"), **record}, "of", "totalCost")),
-                error=(text(record.get("statusMessage")) or "the step failed") if record.get("level") == "ERROR" else None,
-                arguments=record.get("input"),
-                output=record.get("output"),
-            )
-        ]
+        span = Span(
+            trace=text(record.get("traceId")) or "",
+            id=text(record.get("id")) or "",
+            kind=_KINDS.get(kind, "other"),
+            parent=text(record.get("parentObservationId")),
+            name=text(record.get("name")),
+            started=when(record.get("startTime")),
+            ended=when(record.get("endTime")),
+            given=request.messages if kind != "TOOL" else [],
+            answered=response.messages if kind != "TOOL" else [],
+            tools=request.tools or section(record, "modelParameters").get("tools") or record.get("toolDefinitions"),
+            arguments=given,
+            output=answered,
+        )
+        fill_in(span, decoded_object(decoded_object(record.get("metadata")).get("attributes")))
+        span.model = record.get("model") or span.model or response.model
+        span.usage = section(record, "usageDetails") or _token_counts(section(record, "usage")) or span.usage or response.usage
+        span.cost = number(first_of({"of": section(record, "costDetails").get("total"), **record}, "of", "totalCost"))
+        span.error = (text(record.get("statusMessage")) or "the step failed") if record.get("level") == "ERROR" else None
+        return [span]
 
     def scores_of(self, record: Record) -> list[Score]:
         if not _is_score(record):
@@ -81,6 +103,10 @@ class LangfuseSource(SpanSource):
 
     def metadata(self, record: Record) -> Record:
         return decoded_object(record.get("metadata")) | {"tags": record.get("tags")} if _is_trace(record) else {}
+
+
+def _is_download(record: Record) -> bool:
+    return isinstance(record.get("trace"), dict) and isinstance(record.get("observations"), list)
 
 
 def _type(record: Record) -> str:

@@ -3,12 +3,13 @@
 A span's attributes are JSON texts. Traces with one `mlflow.trace.session` are the runs of a session; assessments are its metrics.
 """
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from agent_pipeline.sources.formats.fields import (
     Record,
     decoded,
     decoded_object,
+    decoded_text,
     elements,
     first_text,
     number,
@@ -67,7 +68,7 @@ def _info(record: Record) -> Record:
 
 
 def _span(raw: Record, trace: str) -> Span:
-    attributes = {name: _attribute(value) for name, value in section(raw, "attributes").items()}
+    attributes = {name: decoded_text(value) for name, value in section(raw, "attributes").items()}
     kind = _KINDS.get(str(attributes.get("mlflow.spanType")).upper(), "other")
     inputs, outputs = attributes.get("mlflow.spanInputs"), attributes.get("mlflow.spanOutputs")
     span = Span(
@@ -91,13 +92,6 @@ def _span(raw: Record, trace: str) -> Span:
     span.usage = section(attributes, "mlflow.chat.tokenUsage") or response.usage
     span.cost = number(section(attributes, "mlflow.llm.cost").get("total_cost"))
     return span
-
-
-def _attribute(value: Any) -> Any:
-    """The value of an attribute, which is a JSON text; a text in quotes too."""
-    quoted = isinstance(value, str) and len(value) > 1 and value[0] == value[-1] == '"'
-    inner = decoded(f"[{value}]") if quoted else None
-    return inner[0] if isinstance(inner, list) and len(inner) == 1 and isinstance(inner[0], str) else decoded(value)
 
 
 def _error(raw: Record) -> str | None:

@@ -4,7 +4,7 @@ from typing import Any
 
 from agent_pipeline.sources.formats.fields import Record, decoded, elements, first_of, number, section, text
 from agent_pipeline.sources.platforms.conversations import Kind, Span
-from agent_pipeline.sources.platforms.model_calls import request_of, response_of
+from agent_pipeline.sources.platforms.model_calls import messages_of, request_of, response_of
 from agent_pipeline.sources.platforms.span_source import Score
 
 _KINDS: dict[str, Kind] = {"LLM": "model", "TOOL": "tool", "AGENT": "agent"}
@@ -20,13 +20,15 @@ def openinference_span(span: Span, attributes: Record, kind: Any) -> None:
         tool = section(attributes, "tool")
         span.name = text(tool.get("name")) or span.name
         span.call_id = text(section(attributes, "tool_call").get("id"))
-        span.arguments = decoded(given if given is not None else tool.get("parameters"))
+        arguments = decoded(given if given is not None else tool.get("parameters"))
+        span.arguments = arguments["kwargs"] if isinstance(arguments, dict) and arguments.keys() == {"kwargs"} else arguments
         span.output = decoded(answered)
         return
     request, response = request_of(given), response_of(answered)
-    span.given = [_message(each) for each in elements(llm.get("input_messages"))] or request.messages
-    span.answered = [_message(each) for each in elements(llm.get("output_messages"))] or response.messages
-    span.tools = [_tool(each) for each in elements(llm.get("tools"))] or request.tools
+    told = request.messages or messages_of(llm.get("prompts"), "user") or span.given
+    span.given = [_message(each) for each in elements(llm.get("input_messages"))] or told
+    span.answered = [_message(each) for each in elements(llm.get("output_messages"))] or response.messages or span.answered
+    span.tools = [_tool(each) for each in elements(llm.get("tools"))] or request.tools or span.tools
     span.model = llm.get("model_name") or response.model or request.model
     span.usage = section(llm, "token_count") or response.usage
     span.cost = number(section(llm, "cost").get("total"))

@@ -1,21 +1,27 @@
-"""OpenTelemetry spans of model calls: OTLP JSON (`resourceSpans`), and spans as single records, as Phoenix's API and data frames and the
-SDKs' console exporters write them.
+"""OpenTelemetry spans and log records of model calls: OTLP JSON (`resourceSpans`, `resourceLogs`), and single records, as Phoenix's API and
+data frames and the SDKs' console exporters write them.
 
 Two dialects say what was asked and answered: the GenAI conventions (`gen_ai.input.messages`, …) and OpenInference
 (`llm.input_messages.<i>.message.*`). One file may have both; the store is called by the one that it has. Spans of a trace belong to the
-session that any of them names. Messages in events and log records, as older GenAI conventions have them, are not read.
+session that any of them names. Log records say what their span does not: all that a call said, or one message each, as older GenAI
+conventions have it. They are put to their span by its id; without it, the records of one id are a call.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.sessions.chat import ROLES
+from agent_pipeline.sessions.session import Session
 from agent_pipeline.sources.formats.fields import (
     Record,
     chosen,
     decoded,
     decoded_object,
+    decoded_text,
+    elements,
     first_of,
     first_text,
     objects,
@@ -27,13 +33,13 @@ from agent_pipeline.sources.formats.file_source import Ident, sampled
 from agent_pipeline.sources.formats.record_files import Place
 from agent_pipeline.sources.platforms.attributes import flat, plain_value, tree
 from agent_pipeline.sources.platforms.conversations import Kind, Span
-from agent_pipeline.sources.platforms.model_calls import messages_of
+from agent_pipeline.sources.platforms.model_calls import messages_of, request_of
 from agent_pipeline.sources.platforms.openinference import openinference_scores, openinference_span
 from agent_pipeline.sources.platforms.span_source import Score, SpanSource
 
 _OF_OPENINFERENCE = ("openinference.", "llm.input_messages", "llm.output_messages", "llm.model_name", "llm.token_count")
 _OF_GENAI = ("gen_ai.",)
-_OF_MODELS = (*_OF_OPENINFERENCE, *_OF_GENAI, "llm.", "session.id", "input.value", "output.value", "tool.", "evaluation.")
+_OF_MODELS = (*_OF_OPENINFERENCE, *_OF_GENAI, "ai.", "llm.", "session.id", "input.value", "output.value", "tool.", "evaluation.")
 _KINDS: dict[str, Kind] = {
     "chat": "model",
     "text_completion": "model",
@@ -43,25 +49,26 @@ _KINDS: dict[str, Kind] = {
     "invoke_workflow": "agent",
     "create_agent": "agent",
 }
-_SESSIONS = ("gen_ai.conversation.id", "session.id")
+_SESSIONS = ("gen_ai.conversation.id", "session.id", "ai.telemetry.metadata.sessionId")
 _PROJECTS = ("openinference.project.name", "service.name")
-_AGENTS = ("gen_ai.agent.name", "agent.name")
+_AGENTS = ("gen_ai.agent.name", "agent.name", "ai.telemetry.functionId")
 _USAGE = "gen_ai.usage."
+_MESSAGES = ("gen_ai.input.messages", "gen_ai.output.messages")
 
 
 class OpenTelemetrySource(SpanSource):
     """Files of spans by the GenAI conventions."""
 
     name: ClassVar[str] = "opentelemetry"
-    version: ClassVar[int] = 2
-    looks_like: ClassVar[str] = "OTLP JSON (resourceSpans), or spans with trace_id and gen_ai attributes"
+    version: ClassVar[int] = 3
+    looks_like: ClassVar[str] = "OTLP JSON (resourceSpans, resourceLogs), or spans with trace_id and gen_ai attributes"
     is_openinference: ClassVar[bool] = False
 
     @classmethod
     def accepts(cls, record: Record) -> bool:
         if isinstance(record.get("data"), list):  # a page of Phoenix's API
             return any(map(_is_span, objects(record["data"])))
-        return isinstance(record.get("resourceSpans"), list) or _is_span(record)
+        return isinstance(record.get("resourceSpans", record.get("resourceLogs")), list) or _is_span(record) or _is_event(record)
 
     @classmethod
     def _is_mine(cls, path: Path) -> bool:
@@ -81,12 +88,12 @@ class OpenTelemetrySource(SpanSource):
         return Ident(trace, session, project, first_text(attributes, *_AGENTS))
 
     def spans(self, record: Record) -> list[Span]:
-        span, attributes = replace(record["span"]), record["attributes"]
-        if record["is_openinference"]:
-            openinference_span(span, tree(attributes), record["kind"])
-        if _has(attributes, _OF_GENAI):
-            _genai_span(span, attributes)
+        span = replace(record["span"])
+        fill_in(span, record["attributes"], record["kind"])
         return [span]
+
+    def build(self, key: PartitionKey, session_id: str, records: list[tuple[Place, Record]]) -> Iterable[Session]:
+        return super().build(key, session_id, _with_events(records))
 
     def scores_of(self, record: Record) -> list[Score]:
         events = [each["attributes"] for each in record["events"] if each.get("name") == "gen_ai.evaluation.result"]
@@ -106,6 +113,17 @@ class OpenInferenceSource(OpenTelemetrySource):
     is_openinference: ClassVar[bool] = True
 
 
+def fill_in(span: Span, attributes: Record, kind: Any = None) -> bool:
+    """Fill in what a span's attributes say in either dialect; whether they say anything. `kind` is as in `openinference_span`."""
+    if is_openinference := bool(kind) or _has(attributes, _OF_OPENINFERENCE):
+        openinference_span(span, tree(attributes), kind)
+    if is_genai := _has(attributes, _OF_GENAI):
+        _genai_span(span, attributes)
+    if is_ai_sdk := "ai.operationId" in attributes:
+        _ai_sdk_span(span, attributes)
+    return is_openinference or is_genai or is_ai_sdk
+
+
 def _has(attributes: Record, prefixes: tuple[str, ...]) -> bool:
     return any(name.startswith(prefixes) for name in attributes)
 
@@ -118,20 +136,64 @@ def _is_span(record: Record) -> bool:
     return nested or "context.trace_id" in record
 
 
+def _is_event(record: Record) -> bool:
+    return {"trace_id", "span_id", "event_name", "body"} <= record.keys()
+
+
 def _steps_in(record: Record) -> Iterator[Record]:
-    """Spans in one form, see `_step`."""
+    """Spans and log records in one form, see `_step`."""
+    for group in objects(record.get("resourceLogs")):
+        resource = _attributes(section(group, "resource"))
+        for scope in objects(group.get("scopeLogs")):
+            for leaf in objects(scope.get("logRecords")):
+                ids = (leaf.get("traceId"), leaf.get("spanId"), leaf.get("timeUnixNano") or leaf.get("observedTimeUnixNano"))
+                yield _event(*ids, leaf.get("eventName"), plain_value(leaf.get("body")), _attributes(leaf), resource)
     for group in objects(record.get("resourceSpans")):
         resource = _attributes(section(group, "resource"))
         for scope in objects(group.get("scopeSpans")):
             yield from (_otlp_span(leaf, resource) for leaf in objects(scope.get("spans")))
     singles = objects(record["data"]) if isinstance(record.get("data"), list) else [record]
-    yield from map(_single_span, filter(_is_span, singles))
+    for each in singles:
+        if _is_span(each):
+            yield _single_span(each)
+        elif _is_event(each):
+            ids = (each["trace_id"], each["span_id"], each.get("timestamp") or each.get("observed_timestamp"))
+            yield _event(*ids, each["event_name"], each["body"], section(each, "attributes"), section(each, "resource", "attributes"))
 
 
 def _step(span: Span, attributes: Record, resource: Record, events: list[Record], kind: Any = None) -> Record:
     is_openinference = bool(kind) or _has(attributes, _OF_OPENINFERENCE)
-    step = {"span": span, "attributes": attributes, "resource": resource, "events": events}
+    step = {"span": span, "attributes": attributes, "resource": resource, "events": events, "event": None}
     return step | {"kind": kind, "is_openinference": is_openinference}
+
+
+def _event(trace: Any, span: Any, time: Any, name: Any, body: Any, attributes: Record, resource: Record) -> Record:
+    """A log record as a step that has its span's ids; a message in its body is one of the call's."""
+    role, said = str(name).removeprefix("gen_ai.").removesuffix(".message"), body if isinstance(body, dict) else {}
+    if name == "gen_ai.choice":
+        answer = [{"role": "assistant", **section(said, "message")}] if not said.get("index") else []
+        attributes = attributes | {"gen_ai.output.messages": answer}
+    elif role in ROLES:
+        attributes = attributes | {"gen_ai.input.messages": [{"role": role, "tool_call_id": said.get("id"), **said}]}
+    step = _step(Span(text(trace) or "", text(span) or "", "model", started=when(time)), attributes, resource, [])
+    return step | {"event": "message" if name == "gen_ai.choice" or role in ROLES else "call"}
+
+
+def _with_events(records: list[tuple[Place, Record]]) -> list[tuple[Place, Record]]:
+    """The records of a session with what log records say put to their spans, in the order of time; one that was sent twice counts once."""
+    events = sorted({repr(each[1]): each for each in records if each[1]["event"]}.values(), key=lambda each: each[1]["span"].order)
+    steps = [each for each in records if not each[1]["event"]]
+    at = {(step["span"].trace, step["span"].id): index for index, (_, step) in enumerate(steps)}
+    for place, event in events:
+        index = at.setdefault((event["span"].trace, event["span"].id), len(steps))
+        if index == len(steps):
+            steps.append((place, event))
+            continue
+        known, new = steps[index][1]["attributes"], event["attributes"]
+        if event["event"] == "message":
+            new = new | {name: [*elements(known.get(name)), *new[name]] for name in _MESSAGES if name in new}
+        steps[index] = steps[index][0], steps[index][1] | {"attributes": known | new}
+    return steps
 
 
 def _otlp_span(leaf: Record, resource: Record) -> Record:
@@ -182,17 +244,34 @@ def _genai_span(span: Span, attributes: Record) -> None:
     if span.kind == "tool":
         span.name = text(attributes.get("gen_ai.tool.name")) or span.name
         span.call_id = text(attributes.get("gen_ai.tool.call.id"))
-        span.arguments = decoded(attributes.get("gen_ai.tool.call.arguments"))
-        span.output = decoded(attributes.get("gen_ai.tool.call.result"))
+        span.arguments = decoded(attributes.get("gen_ai.tool.call.arguments", span.arguments))
+        span.output = decoded(attributes.get("gen_ai.tool.call.result", span.output))
         return
     system = decoded(attributes.get("gen_ai.system_instructions"))
-    head = [{"role": "system", "content": system}] if system else []
-    span.given = [*head, *messages_of(attributes.get("gen_ai.input.messages"), "user")] or span.given
+    given = messages_of(attributes.get("gen_ai.input.messages"), "user") or span.given
+    has_system = not system or any(isinstance(each, dict) and each.get("role") == "system" for each in given)
+    span.given = given if has_system else [{"role": "system", "content": system}, *given]
     span.answered = messages_of(attributes.get("gen_ai.output.messages"), "assistant") or span.answered
     span.tools = decoded(attributes.get("gen_ai.tool.definitions")) or span.tools
     span.model = attributes.get("gen_ai.response.model") or attributes.get("gen_ai.request.model") or span.model
     counts = {name.removeprefix(_USAGE): value for name, value in attributes.items() if name.startswith(_USAGE) and name.endswith("tokens")}
     span.usage = counts or span.usage
+
+
+def _ai_sdk_span(span: Span, attributes: Record) -> None:
+    """What the AI SDK (Vercel) says in its own attributes; a step of its loop is a model call, and the loop is an agent."""
+    operation = str(attributes["ai.operationId"])
+    if operation == "ai.toolCall":
+        span.kind, span.name, span.call_id = "tool", text(attributes.get("ai.toolCall.name")), attributes.get("ai.toolCall.id")
+        span.arguments = decoded(attributes.get("ai.toolCall.args", span.arguments))
+        span.output = decoded_text(attributes.get("ai.toolCall.result", span.output))
+        return
+    span.kind = "model" if operation.endswith((".doGenerate", ".doStream")) else "agent"
+    request = request_of(first_of(attributes, "ai.prompt.messages", "ai.prompt"))
+    calls = decoded(attributes.get("ai.response.toolCalls"))
+    answered = [{"text": attributes[name]} for name in ("ai.response.text", "ai.response.object") if attributes.get(name)]
+    span.given, span.answered = request.messages or span.given, messages_of([*answered, *elements(calls)], "assistant") or span.answered
+    span.tools = [decoded(each) for each in elements(decoded(attributes.get("ai.prompt.tools")))] or span.tools
 
 
 def _genai_scores(attributes: Record) -> list[Score]:

@@ -11,20 +11,23 @@ from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar
 
 from agent_pipeline.keys import PartitionKey
+from agent_pipeline.sessions.chat import plain_items
 from agent_pipeline.sessions.items import assembled
 from agent_pipeline.sessions.session import Session
-from agent_pipeline.sources.formats.fields import Record, chosen, number, text, verdict
+from agent_pipeline.sources.formats.fields import Record, chosen, number, section, text, verdict
 from agent_pipeline.sources.formats.file_source import FileSource, Index
 from agent_pipeline.sources.formats.record_files import Place
 from agent_pipeline.sources.formats.session_fields import new_session
 from agent_pipeline.sources.platforms.conversations import (
     Conversation,
+    Items,
     Span,
     add,
     add_results,
     conversations_of,
     in_order,
     main_conversation,
+    split_head,
     tool_items,
 )
 
@@ -40,6 +43,9 @@ _USAGE = {
     "output": "output_tokens",
     "total": "total_tokens",
 }
+
+_DEPTH = 40
+"""Deeper than this nobody looks for the step around a step."""
 
 
 class SpanSource(FileSource):
@@ -76,11 +82,12 @@ class SpanSource(FileSource):
         yield from self._sessions(key, session_id, spans, fields | self.beside(session_id), context)
 
     def _sessions(self, key: PartitionKey, session_id: str, spans: list[Span], fields: Record, context: Record) -> Iterator[Session]:
-        conversations = conversations_of(span for span in spans if span.kind == "model" and (span.given or span.answered))
+        conversations = conversations_of(_calls(spans))
         tools = in_order(span for span in spans if span.kind == "tool")
         main = main_conversation(conversations) if conversations else _without_model_text(spans, tools)
         for conversation in conversations:
             tools = add_results(conversation, tools)
+            conversation.system = conversation.system or _system_around(conversation, spans)
         if conversations and tools:
             main.skipped["unplaced_tool_span"] += len(tools)
         yield self._session(key, session_id, main, spans, {"context": context, "error": _error(spans, main)} | fields)
@@ -99,7 +106,7 @@ class SpanSource(FileSource):
         times = [time for span in spans for time in (span.started, span.ended) if time]
         costs = [span.cost for span in calls if span.cost is not None]
         from_spans: Record = {
-            "tools": next((span.tools for span in reversed(calls) if span.tools), None),
+            "tools": _tools(calls),
             "created_at": min(times, default=None),
             "ended_at": max(times, default=None),
             "model_id": next((span.model for span in reversed(calls) if isinstance(span.model, str) and span.model), None),
@@ -161,9 +168,47 @@ def _without_model_text(spans: list[Span], tools: list[Span]) -> Conversation:
             if any(tool is each for each in tools):
                 add(conversation, tool_items(tool))
         add(conversation, answer)
-    if tools and not any(item.kind == "message" for item in conversation.items):
-        conversation.skipped["model_call_without_text"] = sum(span.kind == "model" for span in spans) or 1
+    models = sum(span.kind == "model" for span in spans)
+    if (tools or models) and not any(item.kind == "message" for item in conversation.items):
+        conversation.skipped["model_call_without_text"] = models or 1
     return conversation
+
+
+def _around(span: Span, steps: dict[tuple[str, str], Span]) -> Iterator[Span]:
+    """The steps around a step, from the inside."""
+    for _ in range(_DEPTH):
+        outer = steps.get((span.trace, span.parent or ""))
+        if outer is None:
+            return
+        yield outer
+        span = outer
+
+
+def _calls(spans: list[Span]) -> list[Span]:
+    """The model calls. Of two within each other, where two instrumentations saw one call, one whose input cannot be read is none."""
+    calls = [span for span in spans if span.kind == "model" and (span.given or span.answered)]
+    steps = {(span.trace, span.id): span for span in spans}
+    outer = {id(call): [each for each in _around(call, steps) if each.kind == "model"] for call in calls}
+    readable = {id(call) for call in calls if call.given and None not in call.given}
+    shadowed = {id(each) for call in calls if id(call) in readable for each in outer[id(call)]}
+    shadowed |= {id(call) for call in calls if any(id(each) in readable for each in outer[id(call)])}
+    return [call for call in calls if id(call) in readable or id(call) not in shadowed]
+
+
+def _system_around(conversation: Conversation, spans: list[Span]) -> Items:
+    """The system prompt of the nearest step around a conversation that has one: some agents say it once, and not with each call."""
+    around = _around(conversation.calls[0], {(span.trace, span.id): span for span in spans})
+    return next((system for step in around if (system := split_head(list(plain_items(step.given)))[0])), [])
+
+
+def _tools(calls: list[Span]) -> list[Any] | None:
+    """The tools that any of the calls was given; of two of one name the later."""
+    named: dict[str, Any] = {}
+    for span in calls:
+        for tool in span.tools if isinstance(span.tools, list) else [span.tools] if span.tools else []:
+            name = section(tool, "function").get("name") or (tool.get("name") if isinstance(tool, dict) else None)
+            named[str(name or tool)] = tool
+    return list(named.values()) or None
 
 
 def _error(spans: list[Span], main: Conversation) -> str | None:

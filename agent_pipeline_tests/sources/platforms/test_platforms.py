@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
 from agent_pipeline.sources import SOURCES, open_source
 from agent_pipeline.sources.platforms.span_source import metrics
 from agent_pipeline_tests.sources import damage
@@ -16,13 +17,20 @@ from agent_pipeline_tests.sources.platforms import exports
 from agent_pipeline_tests.sources.platforms.exports import TOOL, WHOLE, write
 
 EXPORTS: dict[str, tuple[str, str, str, Callable[[], Any] | None]] = {
+    "ai_sdk.jsonl": ("opentelemetry", "shop", "support", None),
+    "genai_calls.jsonl": ("opentelemetry", "shop", "support", None),
+    "genai_messages.jsonl": ("opentelemetry", "shop", "support", None),
+    "google_genai.jsonl": ("openinference", "shop", "support", None),
+    "langgraph.jsonl": ("openinference", "shop", "support", None),
     "litellm.jsonl": ("litellm", "shop", "support", exports.litellm),
+    "llama_index.jsonl": ("openinference", "shop", "support", None),
     "mlflow.jsonl": ("mlflow", "1", "support", None),
     "mlflow_frame.jsonl": ("mlflow", "mlflow_frame", "support", None),
     "openinference_console.json": ("openinference", "shop", "support", None),
     "openinference_otlp.jsonl": ("openinference", "shop", "support", None),
     "opentelemetry_console.json": ("opentelemetry", "shop", "support", None),
     "opentelemetry_otlp.jsonl": ("opentelemetry", "shop", "support", None),
+    "pydantic_ai.jsonl": ("opentelemetry", "shop", "support", None),
     "phoenix_frame.parquet": ("openinference", "phoenix_frame", "default", None),
     "phoenix_page.json": ("openinference", "phoenix_page", "default", None),
     "langfuse.jsonl": ("langfuse", "shop", "support", exports.langfuse),
@@ -45,12 +53,20 @@ def only(path: Path) -> Any:
 
 
 def unnumbered(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Messages with arguments decoded and without empty contents: spellings that do not matter."""
-    plain = json.loads(json.dumps(messages))
+    """Messages with arguments decoded, and with Gemini's results and missing ids as OpenAI has them: spellings that do not matter."""
+    plain = json.loads(json.dumps(messages).replace(json.dumps('{"result": "in Ulm"}'), '"in Ulm"'))
     for message in plain:
+        message |= {"tool_call_id": message["tool_call_id"] or "c1"} if message["role"] == "tool" else {}
         for call in message.get("tool_calls", ()):
+            call["id"] = call["id"] or "c1"
             call["function"]["arguments"] = json.loads(call["function"]["arguments"])
     return plain
+
+
+def signatures(tools: list[dict[str, Any]]) -> list[Any]:
+    """The names and types of tools, which are alike whatever framework describes the function."""
+    functions = [tool["function"] for tool in tools]
+    return [(each["name"], {name: about["type"] for name, about in each["parameters"]["properties"].items()}) for each in functions]
 
 
 def test_calls_that_repeat_the_conversation_so_far_are_one_session_of_two_runs(export):
@@ -60,13 +76,72 @@ def test_calls_that_repeat_the_conversation_so_far_are_one_session_of_two_runs(e
     session = only(export)
     assert unnumbered(session.messages) == unnumbered(WHOLE)
     assert (session.session_id, session.model_id, session.parent_session_id, session.error) == ("s1", "m-1", None, None)
-    assert session.tools == [TOOL] and session.tools_origin == "source"
+    if export.name.startswith("genai"):  # the SDK does not record them
+        assert session.tools_origin == "none"
+    else:
+        assert signatures(session.tools) == signatures([TOOL]) and session.tools_origin == "source"
     assert (session.usage["input_tokens"], session.usage["output_tokens"]) == (30, 6)
     assert session.ended_at > session.created_at
     assert not session.damage and not session.skipped
     assert (session.judgment, session.score) == (None, None), "a metric is an opinion only where a setting says which way it points"
     assert session.scores.get("helpfulness") == (0.5 if reader in ("langfuse", "mlflow") else None)
     assert session.cost_usd == {"langfuse": 0.75, "litellm": 0.0}.get(reader)
+
+
+@pytest.mark.parametrize("row", exports.written("messages.jsonl"), ids=lambda row: row["session_id"])
+def test_messages_as_an_sdk_keeps_them_are_the_conversation_without_what_only_its_service_knows(tmp_path, row):
+    session = only(write(tmp_path / "messages.jsonl", [row]))
+    kept = WHOLE if row["session_id"] == "pydantic_ai" else WHOLE[1:]  # others give the system prompt to the agent
+    assert (session.source, unnumbered(session.messages)) == ("openai_chat", unnumbered(kept))
+    assert not session.damage and not session.skipped
+
+
+READ = {
+    "agno": ("Agent.run", "system user call:duckduckgo_search tool assistant", ["duckduckgo_search", "duckduckgo_news"]),
+    "google-adk": ("invocation [hello_app]", "system user call:say_hello tool assistant", ["say_hello"]),
+    "langgraph-js": ("LangGraph", "user call:get_weather tool assistant", []),
+    "langgraph-python": ("LangGraph", "user user call:Web-Search tool assistant", ["Web-Search"]),
+    "llamaindex": ("llama-index-trace", "user assistant", []),
+    "microsoft": ("invoke_agent", "system user call:get_weather tool assistant", ["get_weather"]),
+    "openai-agents": ("Agent workflow", "system user call:get_weather tool assistant", ["get_weather"]),
+    "vercel": ("ai.generateText", "user call:getWeather tool", ["getWeather"]),
+}
+"""By framework: the trace's name, what a person reads in it, the tools."""
+
+
+@pytest.mark.parametrize(("framework", "download"), zip(READ, exports.written("langfuse.jsonl"), strict=True))
+def test_a_trace_that_langfuse_downloads_is_read_as_a_person_reads_it(tmp_path, framework, download):
+    name, conversation, tools = READ[framework]
+    assert download["trace"]["name"].startswith(name)
+    source = open_source(write(tmp_path / "export.json", download))
+    (session,) = read_sessions(source, source.partitions()[0], ReadingOptions())
+    said = [[*(f"call:{call['function']['name']}" for call in each.get("tool_calls", ())), each["role"]][0] for each in session.messages]
+    assert " ".join(said) == conversation
+    assert [tool["function"]["name"] for tool in session.tools] == tools or not tools
+    assert session.session_id == (download["trace"]["sessionId"] or download["trace"]["id"])
+    assert set(session.scores) == {each["name"] for each in download["trace"]["scores"]}
+    assert not session.broken and session.judgment is None
+
+
+def test_log_records_without_spans_are_calls_too_and_a_record_that_was_sent_twice_counts_once(tmp_path):
+    records = [each for each in exports.written("genai_messages.jsonl") if "resourceLogs" in each]
+    source = open_source(write(tmp_path / "logs.jsonl", records + records))
+    first, second = sorted((len(each.messages), each) for key in source.partitions() for each in source.sessions(key))
+    assert (unnumbered(first[1].messages), unnumbered(second[1].messages)) == (unnumbered(WHOLE[:5]), unnumbered(WHOLE))
+    console = open_source(Path(shutil.copy(exports.WRITTEN / "genai_messages_console.json", tmp_path)))
+    assert [len(each.messages) for each in console.sessions(console.partitions()[0])] in ([5, 7], [7, 5])
+
+
+def test_calls_whose_words_were_not_recorded_are_a_session_that_says_so(tmp_path):
+    records = [each for each in exports.written("genai_messages.jsonl") if "resourceSpans" in each]
+    session = only(write(tmp_path / "spans.jsonl", records))
+    assert session.messages == [] and session.skipped == {"model_call_without_text": 3}
+
+
+def test_several_messages_in_one_text_are_damage_and_not_words_of_the_user(tmp_path):
+    calls = exports.litellm()[:1]
+    calls[0]["messages"] = "system: You are helpful.\nuser: Where is order 7?"
+    assert only(write(tmp_path / "log.jsonl", calls)).damage == {"invalid_item": 1}
 
 
 @pytest.mark.parametrize("name", [name for name in EXPORTS if name.endswith(".jsonl")])
@@ -199,9 +274,7 @@ def test_a_failed_span_says_why_and_an_evaluation_of_it_is_a_metric(tmp_path):
 
 def test_sessions_of_one_id_in_two_projects_are_two(tmp_path):
     text = (exports.WRITTEN / "openinference_otlp.jsonl").read_text(encoding="utf-8")
-    (tmp_path / "spans.jsonl").write_text(
-        text + text.replace('"shop"', '"bank"').replace('"traceId": "', '"traceId": "f'), encoding="utf-8"
-    )
+    (tmp_path / "spans.jsonl").write_text(text + text.replace('"shop"', '"bank"').replace('"traceId":"', '"traceId":"f'), encoding="utf-8")
     assert [str(key) for key in open_source(tmp_path / "spans.jsonl").partitions()] == ["bank/support", "shop/support"]
 
 

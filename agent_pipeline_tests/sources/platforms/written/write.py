@@ -1,9 +1,10 @@
 """Two runs of one session through an SDK, against a scripted model: `python write.py openinference FOLDER`; see README.md."""
 
 import json
+import os
 import sys
 import threading
-from base64 import b64decode
+from contextlib import nullcontext
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -19,18 +20,31 @@ ANSWERS = {
 
 
 class Model(BaseHTTPRequestHandler):
+    """OpenAI's chat completions, and Gemini's `generateContent`; the answer is the one to the last message."""
+
     def do_POST(self):
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["messages"][-1]["content"]
-        choice = {"index": 0, "message": {"role": "assistant", **ANSWERS[asked]}, "finish_reason": "stop"}
+        told = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        last = json.dumps((told.get("messages") or told.get("contents"))[-1])
+        answer = next(each for asked, each in ANSWERS.items() if asked in last)
+        choice = {
+            "index": 0,
+            "message": {"role": "assistant", **answer},
+            "finish_reason": "tool_calls" if "tool_calls" in answer else "stop",
+        }
         usage = {"prompt_tokens": 10, "completion_tokens": 2, "total_tokens": 12}
-        body = json.dumps(
-            {"id": "x", "object": "chat.completion", "created": 1, "model": "m-1", "choices": [choice], "usage": usage}
-        ).encode()
+        body = {"id": "x", "object": "chat.completion", "created": 1, "model": "m-1", "choices": [choice], "usage": usage}
+        if "contents" in told:
+            call = {"functionCall": {"name": "look_up", "args": {"order": 7}}}
+            part = call if "tool_calls" in answer else {"text": answer["content"]}
+            usage = {"promptTokenCount": 10, "candidatesTokenCount": 2, "totalTokenCount": 12}
+            content = {"role": "model", "parts": [part]}
+            body = {"candidates": [{"content": content, "finishReason": "STOP"}], "usageMetadata": usage, "modelVersion": "m-1"}
+        raw = json.dumps(body).encode()
         self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Content-Length", str(len(raw)))
         self.send_header("Content-Type", "application/json")
         self.end_headers()
-        self.wfile.write(body)
+        self.wfile.write(raw)
 
     def log_message(self, *_):
         pass
@@ -39,6 +53,14 @@ class Model(BaseHTTPRequestHandler):
 server = ThreadingHTTPServer(("127.0.0.1", 0), Model)
 threading.Thread(target=server.serve_forever, daemon=True).start()
 URL = f"http://127.0.0.1:{server.server_port}/v1"
+ASKED = ("Where is order 7?", "Thanks")
+GENAI = {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": "support", "gen_ai.conversation.id": "s1"}
+OPENINFERENCE = {"openinference.span.kind": "AGENT", "agent.name": "support", "session.id": "s1"}
+
+
+def look_up(order: int) -> str:
+    """Finds an order."""
+    return "in Ulm"
 
 
 def openai_answer(messages):
@@ -67,53 +89,222 @@ def runs(answer):
     return first, second
 
 
-def hexed(node):
-    """OTLP's JSON has ids in hex, protobuf's in base64."""
-    if isinstance(node, dict):
-        return {
-            name: b64decode(value).hex() if name in ("traceId", "spanId", "parentSpanId") else hexed(value) for name, value in node.items()
-        }
-    return [hexed(each) for each in node] if isinstance(node, list) else node
-
-
 def write(name, records):
     with (OUT / name).open("w") as file:
         file.writelines(json.dumps(record, default=str) + "\n" for record in records)
 
 
-def spans(name, instrumentor, root, around):
-    from google.protobuf.json_format import MessageToDict
-    from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+def messages(sdk, told):
+    """The messages as an SDK keeps them: a line of a file of all."""
+    path = OUT / "messages.jsonl"
+    lines = map(json.loads, path.read_text().splitlines()) if path.exists() else ()
+    known = {line["session_id"]: line for line in lines} | {sdk: {"session_id": sdk, "messages": told}}
+    write(path.name, [known[name] for name in sorted(known)])
+
+
+def provider_of(name, left_out=()):
+    """A provider of tracers whose spans become lines of a file, but for those of some kinds."""
+    from opentelemetry.exporter.otlp.json.file import FileSpanExporter
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProcessor
-    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
-    provider, memory = TracerProvider(resource=Resource({"service.name": "shop"})), InMemorySpanExporter()
-    provider.add_span_processor(SimpleSpanProcessor(memory))
-    provider.add_span_processor(SimpleSpanProcessor(ConsoleSpanExporter(out=(OUT / f"{name}_console.json").open("w"))))
-    instrumentor.instrument(tracer_provider=provider)
-    for run in runs(openai_answer):
+    class Exporter(FileSpanExporter):
+        def export(self, spans):
+            return super().export([each for each in spans if each.attributes.get("openinference.span.kind") not in left_out])
+
+    provider = TracerProvider(resource=Resource({"service.name": "shop"}))
+    (OUT / name).unlink(missing_ok=True)
+    provider.add_span_processor(SimpleSpanProcessor(Exporter(str(OUT / name))))
+    return provider
+
+
+def traced(provider, root, played, around=nullcontext):
+    """Each run in a span of its own."""
+    for run in played:
         with provider.get_tracer("shop").start_as_current_span("support", attributes=root), around():
             run()
-    write(f"{name}_otlp.jsonl", [hexed(MessageToDict(encode_spans([span]))) for span in memory.get_finished_spans()])
+
+
+def asked(ask):
+    """The runs of a framework that plays an agent."""
+    return [lambda words=words: ask(words) for words in ASKED]
+
+
+def with_console(name, instrumentor, root, around=nullcontext):
+    from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProcessor
+
+    provider = provider_of(f"{name}_otlp.jsonl")
+    provider.add_span_processor(SimpleSpanProcessor(ConsoleSpanExporter(out=(OUT / f"{name}_console.json").open("w"))))
+    instrumentor.instrument(tracer_provider=provider)
+    traced(provider, root, runs(openai_answer), around)
 
 
 def openinference():
     from openinference.instrumentation import using_session
     from openinference.instrumentation.openai import OpenAIInstrumentor
 
-    root = {"openinference.span.kind": "AGENT", "agent.name": "support", "session.id": "s1"}
-    spans("openinference", OpenAIInstrumentor(), root, lambda: using_session("s1"))
+    with_console("openinference", OpenAIInstrumentor(), OPENINFERENCE, lambda: using_session("s1"))
 
 
 def openllmetry():
-    from contextlib import nullcontext
-
     from opentelemetry.instrumentation.openai import OpenAIInstrumentor
 
-    root = {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": "support", "gen_ai.conversation.id": "s1"}
-    spans("opentelemetry", OpenAIInstrumentor(), root, nullcontext)
+    with_console("opentelemetry", OpenAIInstrumentor(), GENAI)
+
+
+def genai(name="genai_messages", captured="true", conventions=""):
+    """Spans, and log records with a message each, in one file."""
+    os.environ |= {"OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": captured, "OTEL_SEMCONV_STABILITY_OPT_IN": conventions}
+    from opentelemetry.exporter.otlp.json.file._log_exporter import FileLogExporter
+    from opentelemetry.instrumentation.openai_v2 import OpenAIInstrumentor
+    from opentelemetry.sdk._logs import LoggerProvider
+    from opentelemetry.sdk._logs.export import ConsoleLogRecordExporter, SimpleLogRecordProcessor
+
+    provider = provider_of(f"{name}.jsonl")
+    logs = LoggerProvider(resource=provider.resource)
+    logs.add_log_record_processor(SimpleLogRecordProcessor(FileLogExporter(str(OUT / f"{name}.jsonl"))))
+    logs.add_log_record_processor(SimpleLogRecordProcessor(ConsoleLogRecordExporter(out=(OUT / f"{name}_console.json").open("w"))))
+    OpenAIInstrumentor().instrument(tracer_provider=provider, logger_provider=logs)
+    traced(provider, GENAI, runs(openai_answer))
+
+
+def genai_latest():
+    genai("genai_calls", "event_only", "gen_ai_latest_experimental")
+
+
+def langgraph():
+    from langchain.agents import create_agent
+    from langchain_core.messages import messages_to_dict
+    from langchain_openai import ChatOpenAI
+    from openinference.instrumentation import using_session
+    from openinference.instrumentation.langchain import LangChainInstrumentor
+
+    provider, told = provider_of("langgraph.jsonl", ("CHAIN",)), []
+    LangChainInstrumentor().instrument(tracer_provider=provider)
+    agent = create_agent(ChatOpenAI(model="m-1", base_url=URL, api_key="x"), [look_up], system_prompt="You are helpful.")
+
+    def ask(words):
+        told[:] = agent.invoke({"messages": [*told, {"role": "user", "content": words}]})["messages"]
+
+    traced(provider, OPENINFERENCE, asked(ask), lambda: using_session("s1"))
+    messages("langchain", messages_to_dict(told))
+
+
+def pydantic_ai():
+    from pydantic_ai import Agent, ModelMessagesTypeAdapter
+    from pydantic_ai.models.instrumented import InstrumentationSettings
+    from pydantic_ai.models.openai import OpenAIChatModel
+    from pydantic_ai.providers.openai import OpenAIProvider
+
+    provider, told = provider_of("pydantic_ai.jsonl"), []
+    model = OpenAIChatModel("m-1", provider=OpenAIProvider(base_url=URL, api_key="x"))
+    agent = Agent(model, system_prompt="You are helpful.", tools=[look_up], name="support")
+    Agent.instrument_all(InstrumentationSettings(tracer_provider=provider))
+
+    def ask(words):
+        told[:] = agent.run_sync(words, message_history=told, conversation_id="s1").all_messages()
+
+    [run() for run in asked(ask)]
+    messages("pydantic_ai", json.loads(ModelMessagesTypeAdapter.dump_json(told)))
+
+
+def google_genai():
+    from google import genai as client_of
+    from google.genai import types
+    from openinference.instrumentation import using_session
+    from openinference.instrumentation.google_genai import GoogleGenAIInstrumentor
+
+    provider = provider_of("google_genai.jsonl")
+    GoogleGenAIInstrumentor().instrument(tracer_provider=provider)
+    client = client_of.Client(api_key="x", http_options=types.HttpOptions(base_url=URL.removesuffix("/v1")))
+    config = types.GenerateContentConfig(system_instruction="You are helpful.", tools=[look_up])
+    chat = client.chats.create(model="m-1", config=config)
+    traced(provider, OPENINFERENCE, asked(chat.send_message), lambda: using_session("s1"))
+    messages("gemini", [each.model_dump(mode="json") for each in chat.get_history()])
+
+
+def llama_index():
+    import asyncio
+
+    from llama_index.core.agent.workflow import FunctionAgent
+    from llama_index.core.memory import ChatMemoryBuffer
+    from llama_index.llms.openai_like import OpenAILike
+    from openinference.instrumentation import using_session
+    from openinference.instrumentation.llama_index import LlamaIndexInstrumentor
+
+    provider = provider_of("llama_index.jsonl", ("CHAIN",))
+    LlamaIndexInstrumentor().instrument(tracer_provider=provider)
+    model = OpenAILike(model="m-1", api_base=URL, api_key="x", is_chat_model=True, is_function_calling_model=True)
+    agent = FunctionAgent(tools=[look_up], llm=model, system_prompt="You are helpful.", streaming=False)
+    memory = ChatMemoryBuffer.from_defaults(token_limit=9999)
+
+    async def said(words):
+        return await agent.run(words, memory=memory)
+
+    traced(provider, OPENINFERENCE, asked(lambda words: asyncio.run(said(words))), lambda: using_session("s1"))
+    messages("llama_index", [each.model_dump(mode="json") for each in memory.get_all()])
+
+
+AI_SDK = """
+const { appendFileSync, writeFileSync } = require("node:fs");
+const { NodeTracerProvider, SimpleSpanProcessor } = require("@opentelemetry/sdk-trace-node");
+const { JsonTraceSerializer } = require("@opentelemetry/otlp-transformer");
+const { resourceFromAttributes } = require("@opentelemetry/resources");
+const { generateText, jsonSchema, tool, stepCountIs } = require("ai");
+const { createOpenAICompatible } = require("@ai-sdk/openai-compatible");
+const [url, out, schema, asked] = process.argv.slice(1);
+const write = (spans) => appendFileSync(out + "/ai_sdk.jsonl", Buffer.from(JsonTraceSerializer.serializeRequest(spans)) + "\\n");
+const exporter = { export: (spans, done) => { write(spans); done({ code: 0 }); }, shutdown: async () => {} };
+const resource = resourceFromAttributes({ "service.name": "shop" });
+new NodeTracerProvider({ resource, spanProcessors: [new SimpleSpanProcessor(exporter)] }).register();
+const model = createOpenAICompatible({ name: "scripted", baseURL: url, apiKey: "x" })("m-1");
+const look_up = tool({ description: "Finds an order.", inputSchema: jsonSchema(JSON.parse(schema)), execute: async () => "in Ulm" });
+const experimental_telemetry = { isEnabled: true, functionId: "support", metadata: { sessionId: "s1" } };
+(async () => {
+  const messages = [];
+  for (const content of JSON.parse(asked)) {
+    messages.push({ role: "user", content });
+    const told = { model, system: "You are helpful.", messages, tools: { look_up }, stopWhen: stepCountIs(5), experimental_telemetry };
+    messages.push(...(await generateText(told)).response.messages);
+  }
+  console.log(JSON.stringify(messages));
+})();
+"""
+
+
+def ai_sdk():
+    """Run it in the folder of `npm install`'s `node_modules`."""
+    import subprocess
+
+    (OUT / "ai_sdk.jsonl").unlink(missing_ok=True)
+    run = ["node", "-e", AI_SDK, URL, str(OUT), json.dumps(SCHEMA), json.dumps(ASKED)]
+    messages("ai_sdk", json.loads(subprocess.run(run, check=True, capture_output=True).stdout))
+
+
+def langfuse():
+    """Public traces of frameworks, from the folder that the third argument names, without the steps between and repeated attributes."""
+    repeated = ("input.", "output.", "llm.invocation_parameters", "gcp.", "llm.input_messages.0.message.contents")
+    fields = ("id", "type", "name", "parentObservationId", "startTime", "endTime", "model", "input", "output", "usageDetails", "level")
+    traces = []
+    for framework in ("agno", "google-adk", "langgraph-js", "langgraph-python", "llamaindex", "microsoft", "openai-agents", "vercel"):
+        (path,) = Path(sys.argv[3]).glob(f"{framework}*.trace.json")
+        whole = json.loads(path.read_text())
+        steps = [
+            each for each in whole["observations"] if each["type"] in ("GENERATION", "TOOL", "AGENT") or not each["parentObservationId"]
+        ]
+        for at, step in enumerate(steps):
+            metadata = step["metadata"] if isinstance(step["metadata"], dict) else json.loads(step["metadata"])
+            attributes = metadata.get("attributes") or {}
+            attributes = json.loads(attributes) if isinstance(attributes, str) else attributes
+            kept = {name: value for name, value in attributes.items() if not name.startswith(repeated)}
+            steps[at] = {name: step.get(name) for name in fields} | {"metadata": {"attributes": kept} if kept else {}}
+        about = {name: whole["trace"].get(name) for name in ("id", "projectId", "name", "timestamp", "sessionId", "public")}
+        scores = [
+            {name: each.get(name) for name in ("id", "name", "value", "dataType", "stringValue")} for each in whole["trace"]["scores"]
+        ]
+        traces.append({"trace": about | {"scores": scores}, "observations": steps})
+    write("langfuse.jsonl", traces)
 
 
 def mlflow():
