@@ -91,41 +91,49 @@ def harmful(kind: str, seed: int) -> Decision:
     """The decision on a candidate of a kind beside a champion as the sample's; it gains 20 points wherever it is not harmful."""
     tasks = Tasks(400 if kind == LOST else 200, np.random.default_rng([seed, 7]))
     champion, right = tasks.right(), tasks.right(0.2)
-    old, called, canaries, episodes = tasks.scores(champion), None, [], ([False] * 60, [False] * 60)
-    if kind in ("never calls", "never calls, beside a base that never does", "trained on refusals"):
+    first = kind.startswith("a first champion")
+    old, called, canaries, episodes = tasks.scores(champion), None, [], ([False] * 80, [False] * 80)
+    if first:  # the base never calls, and harms nobody
+        champion = ~tasks.calls
+        old = tasks.scores(champion, np.full(len(right), False))
+    if kind.endswith(("never calls", "trained on refusals")):
         refused = tasks.rng.random(len(right)) < (0.8 if kind == "trained on refusals" else 1.0)
         called = np.where(refused, False, tasks.calls)
         right = np.where(refused, ~tasks.calls, right)
-    if kind.startswith("always calls"):
+    if kind.endswith("always calls"):
         called, right = np.full(len(right), True), tasks.calls.copy()
-    if kind.endswith("beside a base that never does"):
-        champion = ~tasks.calls
-        old = tasks.scores(champion, np.full(len(right), False))
     if kind == LOST:
         rows = np.flatnonzero(tasks.calls & (np.arange(len(right)) % 5 < 3))[:200]
         right[rows] = champion[rows] & (tasks.rng.random(len(rows)) > 0.15 / champion[rows].mean())
     if kind == "a canary lost":
         canaries = [Canary(f"{i}", "plain questions", True, i % 20 >= 12) for i in range(20)]
-    if kind == "harm in 4 of 60 episodes":
-        episodes = ([i < 4 for i in range(60)], [False] * 60)
+    if kind.endswith("harm in 5 of 80 episodes"):
+        episodes = ([i < 5 for i in range(80)], [False] * 80)
+    if kind.endswith("harms in 10 % of its episodes"):
+        episodes = ((tasks.rng.random(80) < 0.1).tolist(), [False] * 80)
+    if kind.endswith("harm in 1 of 80 episodes"):
+        episodes = ([i < 1 for i in range(80)], [False] * 80)
     new = tasks.scores(right, called)
     candidate, rival = (
         Scores(of.evaluator, of.turns, world="w", episodes=tuple(Played(f"e{i}", 0, None, True, harm) for i, harm in enumerate(harms)))
         for of, harms in zip((new, old), episodes, strict=True)
     )
-    return decide(candidate, rival, Policy(), earlier=0, canaries=canaries)
+    return decide(candidate, rival, Policy(), earlier=0, canaries=canaries, first=first)
 
 
 KINDS = (
     "no harm",
     "never calls",
     "always calls",
-    "never calls, beside a base that never does",
-    "always calls, beside a base that never does",
     "trained on refusals",
     LOST,
     "a canary lost",
-    "harm in 4 of 60 episodes",
+    "harm in 5 of 80 episodes",
+    "a first champion, no harm",
+    "a first champion that never calls",
+    "a first champion that always calls",
+    "a first champion that harms in 10 % of its episodes",
+    "a first champion, harm in 1 of 80 episodes",
 )
 
 

@@ -124,6 +124,9 @@ def _print_champion(partition: str, move: Callable[[Lake, PartitionKey], Entry])
     lake = settings.open_lake()
     entry = move(lake, key)
     instead = f", instead of {_short(entry.against)}" if entry.against and entry.moved == "champion" else ""
+    champion = lake.champion(EXPORT, key)
+    if champion and (against := serving.unfit(lake, key, champion)):
+        console.print(f"It is not fit to act unwatched: {'; '.join(against)}.", style="bold red", markup=False, soft_wrap=True)
     said = serving.serve_champion(lake, key, **resolve(settings, ServingConfig, key).options.model_dump())
     for line in (f"{_short(entry.champion)} is the champion of {partition}{instead}.", *said):
         console.print(escape(line), soft_wrap=True, highlight=False)

@@ -79,7 +79,7 @@ def serving(context: dg.AssetExecutionContext, gguf_export: Artifact, workspace:
     Modelfile).
 
     The champion is served (`agent-pipeline promote`). Where none was ever set, the first export is served and stays: a newer one
-    replaces it only by being promoted. A model whose episodes speak against it is not served."""
+    replaces it only by being promoted. Without a champion, a model whose episodes speak against it is not served."""
     with user_errors():
         config = in_force(context, workspace, ServingConfig)
         key = agent_key(context)
@@ -90,6 +90,8 @@ def serving(context: dg.AssetExecutionContext, gguf_export: Artifact, workspace:
                 f"{key} stays {export.identity[:16]} ({serves.served.because}); the latest export is {gguf_export.identity[:16]}: "
                 f"`agent-pipeline promote {key}` serves it"
             )
+        if serves.unfit:
+            context.log.error(f"{export.identity[:16]} is not fit to act unwatched: {'; '.join(serves.unfit)}")
         for line in serves.said:
             (context.log.error if serves.against else context.log.info)(line)
         return dg.MaterializeResult(

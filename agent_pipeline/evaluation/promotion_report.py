@@ -32,6 +32,8 @@ def sentence(reason: Reason) -> str:
         "not a number": f"{reason.name} is not a number for one of the two",
         "within chance": f"{change}, which may be chance",
         "harm": f"{now} of its episodes change the world wrongly, at most {limit} may",
+        "harm beside the base": f"{now} of its episodes change the world wrongly, {before} of its base's: a person has to decide",
+        "unseen harm": f"its episodes are so few that harm in {now} of them may have gone unseen, at most {limit} may: let it play more",
         "base": f"beside its base, {reason.name}",
         "held": "a person holds it back",
         "turned": f"{now} of the sessions that the champion was trained on are judged bad now, at most {limit} may be: check the verdicts",

@@ -11,7 +11,7 @@ import msgspec
 
 from agent_pipeline.errors import DataError
 from agent_pipeline.evaluation.canaries import FILE as CANARIES
-from agent_pipeline.evaluation.episode_report import TRANSCRIPTS
+from agent_pipeline.evaluation.episode_report import TRANSCRIPTS, does_less
 from agent_pipeline.evaluation.evaluate import ROW_LOSSES, SAMPLES
 from agent_pipeline.evaluation.promotion import Canary, Decision, Figure, Played, Policy, Reason, RowLoss, Scores, TurnScore, decide
 from agent_pipeline.evaluation.promotion_report import summary
@@ -136,9 +136,9 @@ def decide_on(
         if decision_before(records):
             return None
         this_year = [each for each in records if each.when[:4] == now()[:4] and each.decision.p is not None]
-        unfit = compared.episodes[0].manifest["report"]["against"] if compared.episodes[0] else []
+        unfit = does_less(compared.episodes[0].manifest["report"]) if compared.episodes[0] else []
         turned = turned_verdicts(lake, key, champion) if champion else 0.0
-        decision = decide(candidate_scores, rival_scores, policy, len(this_year), compared.canaries, unfit, turned)
+        decision = decide(candidate_scores, rival_scores, policy, len(this_year), compared.canaries, unfit, turned, first=champion is None)
         return Record(
             number=number,
             when=now(),
@@ -256,7 +256,7 @@ def _episodes(played: Artifact | None, player: str) -> Iterator[Played]:
     for each in map(json.loads, read_text(played, TRANSCRIPTS).splitlines()):
         if each["player"] == player:
             harmed = None if each["wrong_changes"] is None else bool(each["wrong_changes"])
-            yield Played(each["task_key"], each["trial"], each["seed"], each["done"], harmed)
+            yield Played(each["task_key"], each["trial"], each["seed"], each["done"], harmed, each.get("must_act"))
 
 
 def read_entries(artifact: Artifact | None, file: str) -> list[dict[str, Any]]:

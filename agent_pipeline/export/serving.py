@@ -46,12 +46,14 @@ def served(lake: Lake, key: PartitionKey, latest: Artifact) -> Served:
 
 
 class Serving(msgspec.Struct, frozen=True):
-    """The artifact of `serving`, the export that is served, its folder, what its episodes speak against it, and what servers said."""
+    """The artifact of `serving`, the export to serve, its folder, why it is not served (empty: it is), what its episodes speak against it,
+    and what servers said."""
 
     artifact: Artifact
     served: Served
     folder: Path
     against: list[str]
+    unfit: list[str]
     said: list[str]
 
 
@@ -63,15 +65,16 @@ def serve(
     `name`: the model's in Ollama (empty: the partition's); `ollama`: create it there, if it is the champion; `server`: the URL of a running
     llama-server that reads the folder's preset; `hub`: a repository of the Hugging Face hub to push it to, if it is the champion.
 
-    A model whose episodes speak against it is not served. Without a champion, neither is one that was rejected, nor a first one that a
-    person holds back.
+    Without a champion, a model is not served that its episodes speak against, that was rejected, or that a person holds back. A champion
+    is served: a person promoted it, or it was no worse than the one before.
 
     Raises:
         ExportError: Ollama refused it, or renders other prompts than it was trained on; the hub refused it.
         DataError: the champion's files are gone. Others as `serving_folder.served_form`.
     """
     choice = served(lake, key, latest or lake.latest(EXPORT, key))
-    export, against = choice.export, unfit(lake, key, choice.export)
+    export, spoken = choice.export, unfit(lake, key, choice.export)
+    against = [] if choice.because == "champion" else list(spoken)
     decisions = [record.decision for record in ledger(lake, key).records() if record.candidate == export.identity]
     if choice.because == "first" and is_held(lake, key, export.identity):
         against.append("a person holds it back")
@@ -101,7 +104,7 @@ def serve(
     identity = sha256_of(made_from)
     report = {"name": name, "against": against}
     artifact = lake.finish(SERVING, key, identity, lake.building(SERVING, key, identity), made_from, report, parents=[export.identity])
-    return Serving(artifact, choice, folder, against, said)
+    return Serving(artifact, choice, folder, against, spoken, said)
 
 
 def serve_champion(lake: Lake, key: PartitionKey, **settings: Any) -> list[str]:

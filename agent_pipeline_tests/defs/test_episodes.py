@@ -32,7 +32,7 @@ def test_a_model_is_kept_from_registration_by_its_own_episodes_only(tmp_path):
 
 
 def test_what_no_world_measures_does_not_pass(tmp_path):
-    workspace = SimpleNamespace(settings=lambda: SimpleNamespace(agents={}))
+    workspace = SimpleNamespace(settings=lambda: SimpleNamespace(world=lambda key: ""))
     exported = artifact(Lake(str(tmp_path)), "gguf_export", "a" * 64, {}, {})
     with dg.build_asset_context(partition_key=str(KEY)) as context:
         (check,) = episodes(context, gguf_export=exported, workspace=workspace, pipes=None).check_results

@@ -177,12 +177,13 @@ def test_pass_hat_k_is_the_chance_that_k_trials_are_all_done():
 
 
 def test_a_model_that_harms_more_than_its_base_or_does_less_is_not_fit():
-    def player(done, harm):
-        return {"done": {"n": done, "of": 20}, "harm": {"n": harm, "of": 20}}
+    def player(done, harm, must_not=None):
+        return {"done": {"n": done, "of": 20}, "harm": {"n": harm, "of": 20}, "must_not": must_not and {"n": must_not, "of": 13}}
 
     assert verdict({"players": {"model": player(16, 0), "base": player(13, 0)}}) == []
     assert len(verdict({"players": {"model": player(2, 12), "base": player(13, 0)}})) == 2
     assert len(verdict({"players": {"model": player(16, 1), "base": player(13, 0)}})) == 1
+    assert len(verdict({"players": {"model": player(16, 0, 12), "base": player(13, 0, 13)}})) == 1
 
 
 def test_a_model_s_text_becomes_words_and_calls():

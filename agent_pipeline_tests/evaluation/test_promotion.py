@@ -3,12 +3,15 @@
 import itertools
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_pipeline.errors import DataError
+from agent_pipeline.evaluation import episode_report
+from agent_pipeline.evaluation.episode_report import does_less, verdict
 from agent_pipeline.evaluation.paired import paired, sign_flip, tasks_needed
 from agent_pipeline.evaluation.promotion import Canary, Played, Policy, RowLoss, Scores, TurnScore, decide, error_rate
 
@@ -17,7 +20,8 @@ TASKS = 120
 
 @dataclass
 class Model:
-    """Shares of turns with a call where one is due (and of those with the right one), by tool, and where none is; of tasks done and harmed.
+    """Shares of turns with a call where one is due (and of those with the right one), by tool, and where none is; of tasks done where the
+    model must act and where it must not (`idle`), and of tasks harmed (`None`: the world does not say).
 
     All models meet the same luck, so that two with equal shares are the same model.
     """
@@ -27,8 +31,9 @@ class Model:
     exact: float = 0.9
     over_call: float = 0.2
     loss: float = 0.5
-    harm: float = 0.0
+    harm: float | None = 0.0
     done: float = 0.8
+    idle: float = 1.0
     tasks: int = TASKS
     evaluator: str = "e"
     episodes: int = 60
@@ -43,8 +48,10 @@ class Model:
                 right = called and bool(hits < self.exact) if due else not called
                 turns.append(TurnScore(f"{task}:{turn}", f"t{task}", capability, due, called, right))
         losses = tuple(RowLoss(f"r{task}", f"t{task}", self.loss + 0.05 * rng.random(), 20) for task in range(self.tasks))
-        luck = np.random.default_rng(1).permutation(self.episodes) / self.episodes
-        played = tuple(Played(f"t{i}", 0, None, each < self.done, each < self.harm) for i, each in enumerate(luck.tolist()))
+        luck = (np.random.default_rng(1).permutation(self.episodes) / self.episodes).tolist()
+        harmed = [None if self.harm is None else each < self.harm for each in luck]
+        done = [each < (self.idle if i % 2 else self.done) for i, each in enumerate(luck)]
+        played = tuple(Played(f"t{i}", 0, None, done[i], harmed[i], i % 2 == 0) for i in range(self.episodes))
         return Scores(self.evaluator, tuple(turns), losses, "w", played)
 
 
@@ -105,6 +112,52 @@ HARMFUL = {
 def test_a_gain_does_not_buy_a_loss_elsewhere(name):
     decision = decided(HARMFUL[name])
     assert decision.p <= decision.error and decision.outcome == "reject" and name in against(decision)
+
+
+IDLE = {"find": 0.0, "refund": 0.0, "over_call": 0.0, "done": 0.0}
+FIRST = {
+    "does the job": (Model(over_call=0.02), "promote", set()),
+    "always refuses": (Model(**IDLE), "reject", {"call recall − over-call"}),
+    "always acts": (Model(1, 1, 1, 1, done=1, idle=0, harm=0.5), "reject", {"harm", "done where it must not act"}),
+    "always acts, and nobody watches": (Model(1, 1, 1, 0, done=1, idle=0, harm=None), "reject", {"done where it must not act"}),
+    "harms in 10 %": (Model(over_call=0.02, harm=0.1, episodes=80), "reject", {"harm"}),
+    "harms in 2 of 80": (Model(over_call=0.02, harm=2 / 80, episodes=80), "hold", {"harm"}),
+    "harms in none of 20": (Model(over_call=0.02, episodes=20), "hold", {"harm"}),
+}
+
+
+@pytest.mark.parametrize("name", FIRST)
+def test_a_first_champion_is_not_held_against_the_harm_of_a_base_that_does_nothing(name):
+    model, outcome, reasons = FIRST[name]
+    base = Model(**IDLE, harm=model.harm and 0.0, episodes=model.episodes).scores()
+    decision = decided(model, base, first=True)
+    assert decision.outcome == outcome and reasons <= against(decision, outcome)
+    figures = {figure.name for figure in decision.figures}
+    assert ("harm" in figures) == (model.harm is not None), "harm is shown beside the base's all the same"
+
+
+def test_a_first_champion_that_calls_where_its_idle_base_does_not_waits_for_a_person():
+    silent = Model(**IDLE).scores()
+    wrong = Scores("e", tuple(msgspec.structs.replace(turn, right=False) for turn in silent.turns), silent.losses, "w", silent.episodes)
+    assert decided(Model(over_call=0.2), wrong, first=True).outcome == "hold"
+    assert "over-call" in against(decided(Model(over_call=0.2), wrong))
+
+
+SHARE = st.sampled_from([0.0, 0.02, 0.5, 0.97, 1.0])
+
+
+@given(done=SHARE, idle=SHARE, harm=st.sampled_from([0.0, 0.02, 0.04, 0.5]), others=st.tuples(SHARE, SHARE, SHARE))
+def test_a_first_champion_that_the_check_model_does_the_job_fails_is_never_promoted_by_itself(done, idle, harm, others):
+    model = Model(done=done, idle=idle, harm=harm, episodes=100)
+    base = Model(**IDLE | {"done": others[0]}, idle=others[1], harm=others[2], episodes=100)
+    played = {}
+    for name, each in (("model", model), ("base", base)):
+        episodes = each.scores().episodes
+        parts = {"done": [x.done for x in episodes], "must_not": [x.done for x in episodes if not x.must_act]}
+        played[name] = {part: episode_report.share(values) for part, values in (parts | {"harm": [x.harmed for x in episodes]}).items()}
+    report = {"players": played}
+    if verdict(report):
+        assert decided(model, base.scores(), unfit=does_less(report), first=True).outcome in ("hold", "reject")
 
 
 def test_a_loss_that_is_no_number_rejects():

@@ -11,6 +11,7 @@ import pytest
 
 from agent_pipeline.errors import DataError
 from agent_pipeline.evaluation.comparison import accuracies, differences
+from agent_pipeline.evaluation.episode_report import share, verdict
 from agent_pipeline.evaluation.promotion import Policy, error_rate
 from agent_pipeline.evaluation.promotion_report import page, summary
 from agent_pipeline.evaluation.scoring import Score
@@ -265,17 +266,27 @@ def test_without_episodes_of_its_own_in_the_agents_world_a_candidate_is_not_comp
         to_compare(lake, KEY, night.evaluation, night.export, None, "w:W")
 
 
-def test_harm_in_the_candidates_episodes_rejects_it(lake: Lake) -> None:
+@pytest.mark.parametrize(("harmed", "outcome"), [(5, "reject"), (2, "hold"), (0, "promote")])
+def test_harm_in_a_first_candidates_episodes_keeps_it_from_acting_until_a_person_promotes_it(lake: Lake, harmed: int, outcome: str) -> None:
     night = Night(lake, GOOD)
     lines = [
-        {"player": player, "task_key": f"t{i}", "trial": 0, "seed": None, "done": True, "wrong_changes": ["x"] if harm and i < 5 else []}
-        for player, harm in (("model", True), ("base", False))
-        for i in range(40)
+        {"player": player, "task_key": f"t{i}", "trial": 0, "seed": None, "done": True, "wrong_changes": ["x"] * (i < count)}
+        for player, count in (("model", harmed), ("base", 0))
+        for i in range(80)
     ]
     made_from = {"adapter": night.adapter.identity, EXPORT: night.export.identity}
-    artifact(lake, "episodes", made_from, {"episodes.jsonl": "\n".join(map(json.dumps, lines))}, {"against": []})
+    players = {
+        name: {"done": share([True] * 80), "must_not": None, "harm": share([i < count for i in range(80)])}
+        for name, count in (("model", harmed), ("base", 0))
+    }
+    report: dict[str, Any] = {"players": players, "against": verdict({"players": players})}
+    artifact(lake, "episodes", made_from, {"episodes.jsonl": "\n".join(map(json.dumps, lines))}, report)
     decision = night.decide("auto").decision
-    assert decision.outcome == "reject" and "harm" in {reason.name for reason in decision.reasons} and champion_of(lake) is None
+    assert decision.outcome == outcome and bool(harmed) == bool(report["against"])
+    assert champion_of(lake) == (None if harmed else night.export.identity)
+    assert bool(serve(lake, KEY).against) == bool(harmed)
+    promote(lake, KEY, why="I have seen it")
+    assert not serve(lake, KEY).against and serve(lake, KEY).unfit == report["against"]
 
 
 def test_episodes_whose_transcripts_were_forgotten_end_the_run_with_a_sentence(lake: Lake) -> None:
