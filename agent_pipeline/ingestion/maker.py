@@ -33,5 +33,5 @@ def _code() -> str:
     """The text of the code that makes the table, and the libraries that decide on its bytes."""
     package = Path(__file__).parents[1]
     rooms = ("ingestion", "redaction", "sessions", "sources", "storage")
-    files = [file for room in rooms for file in sorted((package / room).rglob("*.py"))]
+    files = [file for room in rooms for file in sorted((package / room).rglob("*.*")) if file.suffix in (".py", ".yaml")]
     return sha256_of([[[path.name, sha256_file(path)] for path in files], [version(name) for name in _LIBRARIES]])

@@ -66,8 +66,8 @@ class Redactor:
     def redact(self, session: Session) -> Counter[str]:
         """Redact a session in place; answers how many places became a pseudonym, by kind.
 
-        Ids stay, whatever judges or looks up a session names it by its id: those that hold something private are counted in `private_ids`.
-        A task key or task id that does becomes its hash.
+        A session's id and its parent's stay, whatever judges or looks up a session names it by its id: those that hold something private
+        are counted in `private_ids`. A task, a trial or a model whose name does becomes its hash.
 
         Raises:
             RedactionError: a detector raised.
@@ -76,7 +76,7 @@ class Redactor:
             return Counter()
         texts = texts_of(session)
         views = seen_by_detectors(texts)
-        finds = self._private_values(session, [*views, session.session_id, session.task_key, session.task_id or ""])
+        finds = self._private_values(session, [*views, session.session_id, *_names_of(session).values()])
         if not finds:
             return Counter()
         names = Pseudonyms(texts)
@@ -91,9 +91,8 @@ class Redactor:
             replacing = iter(texts)
             rewrite(session, lambda _: next(replacing))
         self.private_ids += names.stands_in(session.session_id)
-        for field in ("task_key", "task_id"):
-            value = getattr(session, field)
-            if value and names.stands_in(value):
+        for field, value in _names_of(session).items():
+            if names.stands_in(value):
                 setattr(session, field, f"private:{sha256_of(value)[:16]}")
         return names.counts
 
@@ -103,7 +102,7 @@ class Redactor:
         Raises:
             RedactionError: a detector raised.
         """
-        return self._private_values(session, [*seen_by_detectors(texts_of(session)), session.task_key, session.task_id or ""])
+        return self._private_values(session, [*seen_by_detectors(texts_of(session)), *_names_of(session).values()])
 
     def _private_values(self, session: Session, texts: list[str]) -> dict[str, str]:
         if self._detectors is None:
@@ -123,6 +122,11 @@ class Redactor:
 
     def _stays(self, value: str) -> bool:
         return folded(value) in self._allowed or any(form.fullmatch(value) for form in self._allowed_forms)
+
+
+def _names_of(session: Session) -> dict[str, str]:
+    """The names that a session has beside its own and its parent's."""
+    return {name: value for name in ("task_key", "task_id", "trial", "model_id") if (value := getattr(session, name))}
 
 
 def _is_expression(allowed: str) -> bool:

@@ -3,10 +3,11 @@
 | kinds | who decides |
 |---|---|
 | API_KEY, TOKEN, PRIVATE_KEY, CONNECTION_STRING, PASSWORD in a URL | Kingfisher's rules (MongoDB; 488 of them, offline) |
+| what headers, cookies, commands, URLs and labels (PASSPORT, NATIONAL_ID) tell | Kingfisher, by `rules.yaml` |
 | PASSWORD and other secrets assigned to a name (`password = ...`, `"api_key": "..."`), AWS key ids | detect-secrets |
 | PHONE | Google's libphonenumber |
 | CARD, IBAN, SSN | python-stdnum (check digits, ranges that are issued) |
-| ACCOUNT | a number of 8 to 17 digits that the words before it call an account |
+| ACCOUNT | a number of 8 to 17 digits that the word before it calls an account |
 | EMAIL, IP | their form |
 
 The expressions here only cut candidates out of a text, so that the libraries see little of it: what they say counts. None of them
@@ -18,12 +19,16 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache, lru_cache
 from importlib.metadata import EntryPoint
+from pathlib import Path
 from typing import Any
 
 from agent_pipeline.redaction.kinds import KINDS, PSEUDONYM, REGISTERED, Find
 from agent_pipeline.redaction.numbers import Numbers
 
+RULES = Path(__file__).with_name("rules.yaml")
+_OURS = "ours."
 _SECRETS = {"PRIVATE_KEY", "CONNECTION_STRING", "API_KEY", "TOKEN", "PASSWORD"}
+_RULED = _SECRETS | {"EMAIL", "PASSPORT", "NATIONAL_ID"}
 _SHORTEST_PASSWORD, _LONGEST_PASSWORD = 6, 200
 
 
@@ -37,7 +42,7 @@ class Detectors:
     def __init__(self, kinds: Iterable[str], phone_regions: Iterable[str]) -> None:
         self._kinds = frozenset(kinds)
         wanted: dict[Detector, set[str]] = {
-            _secrets: _SECRETS,
+            _ruled: _RULED,
             _assigned: _SECRETS,
             _emails: {"EMAIL"},
             Numbers(self._kinds, tuple(phone_regions)): {"IBAN", "CARD", "SSN", "ACCOUNT", "PHONE", "API_KEY"},
@@ -45,7 +50,7 @@ class Detectors:
         }
         wanted |= {_own_detector(entry): {kind} for kind, entry in REGISTERED.items()}
         self._detectors = [detector for detector, kinds_found in wanted.items() if kinds_found & self._kinds]
-        if self._kinds & _SECRETS:
+        if self._kinds & _RULED:
             _scanner()  # what cannot be loaded must fail now, not after a thousand sessions
 
     def find(self, text: str) -> dict[str, str]:
@@ -69,11 +74,11 @@ def _own_detector(entry: EntryPoint) -> Detector:
 def _scanner() -> Any:
     from kingfisher_sdk import Rules, Scanner
 
-    return Scanner(Rules(confidence="low"))
+    return Scanner(Rules([RULES], confidence="low"))
 
 
-def _secrets(text: str, flat: bytes) -> Iterator[Find]:
-    """Keys, tokens, private keys and passwords in URLs, by the vendors' formats."""
+def _ruled(text: str, flat: bytes) -> Iterator[Find]:
+    """Keys, tokens, private keys and passwords in URLs, by the vendors' formats; what a header, a command or a label tells."""
     data = text.encode("utf-8", "replace")
     for finding in _scanner().scan(data):
         # A helper rule finds a secret's other half: often its public one (a client id, a host), which is none.
@@ -98,6 +103,8 @@ _KIND_OF_RULE = (
 
 @cache
 def _kind_of_rule(rule_id: str) -> str:
+    if rule_id.startswith(_OURS):
+        return rule_id.split(".")[1]
     return next((kind for kind, names in _KIND_OF_RULE if names.search(rule_id)), "API_KEY")
 
 
@@ -181,10 +188,15 @@ def _is_secret(value: str, quoted: bool, password: bool) -> bool:
     if not _SHORTEST_PASSWORD <= len(value) <= _LONGEST_PASSWORD or _CODE.search(value) or any(each.isspace() for each in value):
         return False
     if quoted and password:
-        return True
+        return not _PLACEHOLDER.fullmatch(value)
     return any(each.isdigit() for each in value) and any(each.isalpha() for each in value)
 
 
+_PLACEHOLDER = re.compile(
+    r"(?:(?:new|old|your|my|the|current|user|required|optional|hidden|masked|redacted|string|password|passwd|secret|token|value)[_-]?)+",
+    re.IGNORECASE,
+)
+"""What stands for a password in a schema or an example; replaced everywhere, `string` would break the tools' schemas."""
 _LONGEST_LOCAL_PART, _LONGEST_DOMAIN = 64, 255
 _EMAIL = re.compile(r"\w[\w.%+'-]{0,63}@[^\W_](?:[\w-]*\.)+[^\W\d_]{2,}", re.UNICODE)
 
@@ -200,11 +212,18 @@ def _emails(text: str, flat: bytes) -> Iterator[Find]:
         at = flat.find(b"@", max(at + 1, done))
 
 
-_ADDRESS = re.compile(r"(?<![\w.:])(?:\d{1,3}(?:\.\d{1,3}){3}|[0-9a-fA-F]{0,4}(?::[0-9a-fA-F]{0,4}){2,7})(?![\w.:])")
+_ADDRESS = re.compile(
+    r"(?<![\w.:-])(?:\d{1,3}(?:\.\d{1,3}){3}|[0-9a-fA-F]{0,4}(?::[0-9a-fA-F]{0,4}){2,7}|[0-9a-fA-F]{2}(?:-[0-9a-fA-F]{2}){5})(?![\w.:-])"
+)
 
 
 def _addresses(text: str, flat: bytes) -> Iterator[Find]:
+    from stdnum import mac
+
     for match in _ADDRESS.finditer(text):
+        if mac.is_valid(match.group(), validate_manufacturer=False):
+            yield Find("IP", match.group())
+            continue
         try:
             address = ipaddress.ip_address(match.group())
         except ValueError:

@@ -18,6 +18,8 @@ KINDS = (
     "IBAN",
     "CARD",
     "SSN",
+    "PASSPORT",
+    "NATIONAL_ID",
     "PHONE",
     "ACCOUNT",
     "IP",
@@ -32,7 +34,7 @@ LIBRARIES = ("kingfisher-secret-scanner", "bc-detect-secrets", "phonenumbers", "
 OPT_IN = ("IP",)
 """Kinds that are looked for only when the settings name them: version numbers look like them, and tools need them."""
 
-WORDS = frozenset({"PASSWORD", "IBAN", "CARD", "SSN", "PHONE", "ACCOUNT", "IP", *REGISTERED})
+WORDS = frozenset({"PASSWORD", "IBAN", "CARD", "SSN", "PASSPORT", "NATIONAL_ID", "PHONE", "ACCOUNT", "IP", *REGISTERED})
 """Kinds whose values are short: part of a longer word or number is not the value."""
 
 PSEUDONYM = re.compile(rf"<(?P<kind>{'|'.join(KINDS)})_(?P<number>[1-9]\d*)>")

@@ -7,6 +7,10 @@ from functools import lru_cache
 from agent_pipeline.redaction.kinds import Find
 
 
+def _set_of(words: str) -> frozenset[str]:
+    return frozenset(words.split())
+
+
 class Numbers:
     """Finds them among long runs of digits and capitals; `phone_regions` are the countries whose national numbers are known."""
 
@@ -28,8 +32,12 @@ class Numbers:
     def _phones(self, text: str, start: int, end: int) -> Iterator[Find]:
         for match in _PHONE.finditer(text, max(0, start - 2), end + 2):
             candidate = match.group()
-            if not _is_bare(candidate) or _is_preceded_by(text, match.start(), _PHONE_WORDS):
-                yield from (Find("PHONE", value) for value in _phones_in(candidate, self._regions))
+            labelled = _label(text, match.start()) in _PHONE_WORDS
+            if labelled or not _is_bare(candidate):
+                values = _phones_in(candidate, self._regions)
+                if not values and labelled and not _DATE.search(candidate):  # some other country's grouping
+                    values = (candidate,) if sum(each.isdigit() for each in candidate) <= _MOST_DIGITS else ()
+                yield from (Find("PHONE", value) for value in values)
 
 
 _DASHES = "\u2010-\u2015"
@@ -76,36 +84,52 @@ def _aws_key_id(text: str, start: int, end: int) -> Iterator[Find]:
 
 
 _NUMBER = re.compile(
-    r"(?<![\w.-])(?:(?P<ssn>\d{3}([- ])\d{2}\2\d{4})|\d{4}([- ])\d{4}\3\d{4}\3\d{1,7}|3\d{3}([- ])\d{6}\4\d{4,5}|\d{8,19})(?![\w-]|\.\d)"
+    r"(?<![\w.-])(?:(?P<ssn>\d{3}([- ])\d{2}\2\d{4})|\d{4}([- .\u00a0])\d{4}\3\d{4}\3\d{1,7}|3\d{3}([- .\u00a0])\d{6}\4\d{4,5}|\d{8,19})"
+    r"(?![\w-]|\.\d)"
 )
-_ACCOUNT_WORDS = frozenset({"account", "accounts", "acct", "routing", "konto"})
-_SSN_WORDS = frozenset({"ssn", "social"})
+_ISSUED_CARD = re.compile(
+    r"4\d{12}(?:\d{3}){0,2}|5[1-5]\d{14}|2(?:2[2-9]|[3-6]\d|7[01])\d{13}|2720\d{12}|3[47]\d{13}|3(?:0[0-5]|[689]\d)\d{11}"
+    r"|35\d{14}|6(?:011|4[4-9]\d|5\d\d|2\d\d)\d{12,15}|(?:50|5[6-9]|6\d)\d{10,17}"
+)
+"""Visa, Mastercard, American Express, Diners, JCB, Discover, UnionPay, Maestro: one in five of random numbers."""
+_ACCOUNT_WORDS = _set_of("account accounts acct routing aba konto kontonummer")
+_SSN_WORDS = _set_of("ssn social")
+_CARD_WORDS = _set_of("card cards visa mastercard amex maestro pan credit debit karte tarjeta carte")
 
 
 def _cards_and_accounts(text: str, start: int, end: int) -> Iterator[Find]:
-    """Card numbers (check digit), US social security numbers, and bank accounts where the words before say so."""
+    """Card numbers (check digit, issued range), US social security numbers, and bank accounts where the word before says so.
+
+    A bare number that is as long as many an id needs the word before it to be a card.
+    """
     from stdnum import luhn
     from stdnum.us import ssn
 
     for match in _NUMBER.finditer(text, start, end + 2):
         value = match.group()
-        digits = value.replace(" ", "").replace("-", "")
+        digits = _SEPARATORS.sub("", value)
         if match["ssn"]:
             if ssn.is_valid(value.replace(" ", "-")):
                 yield Find("SSN", value)
-        # Issued cards have 13 to 19 digits and begin with 2 to 6.
-        elif 13 <= len(digits) <= 19 and digits[0] in "23456" and len(set(digits)) > 1 and luhn.is_valid(digits):
-            yield Find("CARD", value)
-        elif len(digits) == 9 and ssn.is_valid(digits) and _is_preceded_by(text, match.start(), _SSN_WORDS):
-            yield Find("SSN", value)
-        elif len(digits) <= 17 and _is_preceded_by(text, match.start(), _ACCOUNT_WORDS):
-            yield Find("ACCOUNT", value)
+        elif len(digits) >= 12 and _ISSUED_CARD.fullmatch(digits) and len(set(digits)) > 1 and luhn.is_valid(digits):
+            label = _label(text, match.start())
+            if label in _CARD_WORDS or (label not in _ID_WORDS and (len(digits) in (15, 16) or digits != value)):
+                yield Find("CARD", value)
+        elif len(digits) <= 17 and (label := _label(text, match.start())):
+            if len(digits) == 9 and label in _SSN_WORDS and ssn.is_valid(digits):
+                yield Find("SSN", value)
+            elif label in _ACCOUNT_WORDS:
+                yield Find("ACCOUNT", value)
 
 
+_SEPARATORS = re.compile(r"\D")
 _PHONE = re.compile(rf"(?<![\w.,$€£#])(?:\+\(|\+|\()?\d[\d ()./\u00a0{_DASHES}-]{{5,20}}\d(?!\w|[.,:]\d)")
 _BARE = re.compile(r"\W*(?:\d{1,3}[.)]\s+)?\W*(\d+)\W*")
 _DATE = re.compile(r"(?:19|20)\d\d[-/.](?:0?[1-9]|1[0-2])[-/.]|\d{1,2}[-/.]\d{1,2}[-/.](?:19|20)\d\d|(?:19|20)\d\d(?:0[1-9]|1[0-2])\d\d\b")
-_PHONE_WORDS = frozenset({"phone", "telephone", "tel", "cell", "cellphone", "mobile", "call", "fax", "whatsapp", "sms"})
+_MOST_DIGITS = 15
+_PHONE_WORDS = _set_of(
+    "phone phones telephone tel tél téléphone telefon telefono teléfono cell cellphone mobile mobil móvil handy call fax sms"
+)
 
 
 def _is_bare(candidate: str) -> bool:
@@ -118,7 +142,7 @@ def _phones_in(candidate: str, regions: tuple[str, ...]) -> tuple[str, ...]:
     """Telephone numbers in a run of digits: possible ones where it says + first, else ones that a region has issued, grouped as there."""
     import phonenumbers
 
-    if _DATE.search(candidate) or not _FEWEST_DIGITS <= sum(each.isdigit() for each in candidate) <= 15:
+    if _DATE.search(candidate) or not _FEWEST_DIGITS <= sum(each.isdigit() for each in candidate) <= _MOST_DIGITS:
         return ()
     if candidate.startswith("+"):
         matches = phonenumbers.PhoneNumberMatcher(candidate, None, leniency=phonenumbers.Leniency.POSSIBLE)
@@ -130,14 +154,24 @@ def _phones_in(candidate: str, regions: tuple[str, ...]) -> tuple[str, ...]:
     return ()
 
 
-_WORDS_BEFORE = 5
 _BOUND = re.compile(r"[\n\d<>@]")
+_WORD = re.compile(r"[^\W_]+")
+_HUMP = re.compile(r"(?<=[a-z]{2})(?=[A-Z])")
+_BETWEEN = _set_of(
+    "number numbers no nr num is was are be my the her his their our your new old current home work office personal primary security bank "
+    "checking savings at on to me us him them of for a an it s also or and in ending value de"
+)
+"""Words that may stand between a label and its number."""
+_ID_WORDS = _set_of(
+    "id ids order orders item items product products tracking invoice ticket transaction reference ref sku serial ean upc isbn imei "
+    "timestamp time ts user message session trace span request flight reservation booking shipment parcel uid guid key"
+)
 
 
-def _is_preceded_by(text: str, start: int, words: frozenset[str]) -> bool:
-    """Whether one of the five words before a place (the key of a JSON value among them) is one of these.
+def _label(text: str, start: int) -> str:
+    """The word that says what the number at a place is (the key of a JSON value, for one): the nearest that is no `_BETWEEN`.
 
     Words beyond another private value do not count, so that its pseudonym, which may have fewer words, changes nothing.
     """
-    before = _BOUND.split(text[max(0, start - 60) : start])[-1].lower()
-    return any(word in words for word in re.findall(r"[^\W_]+", before)[-_WORDS_BEFORE:])
+    before = _HUMP.sub(" ", _BOUND.split(text[max(0, start - 60) : start])[-1]).lower()
+    return next((word for word in reversed(_WORD.findall(before)) if word not in _BETWEEN), "")

@@ -15,7 +15,7 @@ TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|-?\d[\d.eE+-]*')
 
 _ESCAPES = re.compile(r"\\(?:u[0-9a-fA-F]{4}|[^u])(?:\\(?:u[0-9a-fA-F]{4}|[^u]))*")
 _ESCAPED = re.compile(r"(?<!\\)\\++(?:([nrt])|([\"'/]))")
-_NO_TEXT = frozenset({"role", "tool_call_id", "weight"})
+_NO_TEXT = frozenset({"role", "weight"})
 
 
 def texts_of(session: Session) -> list[str]:
@@ -38,6 +38,8 @@ def rewrite(session: Session, change: Callable[[str], str]) -> None:
     session.context = _changed(session.context, change)
     session.error = change(session.error) if session.error else session.error
     session.judgment = change(session.judgment) if session.judgment else session.judgment
+    session.skipped = {change(name): count for name, count in session.skipped.items()}
+    session.scores = {change(name): score for name, score in session.scores.items()}
 
 
 def _changed_message(message: Message, change: Callable[[str], str]) -> Message:
@@ -53,9 +55,12 @@ def _changed_message(message: Message, change: Callable[[str], str]) -> Message:
 
 
 def _changed_call(call: dict[str, Any], change: Callable[[str], str]) -> dict[str, Any]:
-    before = call["function"]["arguments"]
-    arguments = _changed(before, change)
-    return call if arguments is before else call | {"function": call["function"] | {"arguments": arguments}}
+    function = call["function"]
+    changed = {name: new for name, value in function.items() if (new := _changed(value, change)) is not value}
+    call_id = _changed(call.get("id"), change)
+    if changed:
+        call = call | {"function": function | changed}
+    return call if call_id is call.get("id") else call | {"id": call_id}
 
 
 def _changed(value: Any, change: Callable[[str], str]) -> Any:
