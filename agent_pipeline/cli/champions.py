@@ -22,6 +22,7 @@ from agent_pipeline.export import serving
 from agent_pipeline.export.deciding import hold as hold_back
 from agent_pipeline.export.evidence import ASSET
 from agent_pipeline.export.ledger import EXPORT, last_decision, ledger
+from agent_pipeline.export.mlflow_runs import write_run
 from agent_pipeline.keys import PartitionKey, parse_key
 from agent_pipeline.storage.lake import Lake
 from agent_pipeline.storage.pointers import Entry
@@ -128,6 +129,7 @@ def _print_champion(partition: str, move: Callable[[Lake, PartitionKey], Entry])
     if champion and (against := serving.unfit(lake, key, champion)):
         console.print(f"It is not fit to act unwatched: {'; '.join(against)}.", style="bold red", markup=False, soft_wrap=True)
     said = serving.serve_champion(lake, key, **resolve(settings, ServingConfig, key).options.model_dump())
+    said += [written.text] if (written := write_run(lake, key)) else []
     for line in (f"{_short(entry.champion)} is the champion of {partition}{instead}.", *said):
         console.print(escape(line), soft_wrap=True, highlight=False)
 

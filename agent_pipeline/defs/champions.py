@@ -17,8 +17,9 @@ from agent_pipeline.evaluation.page import PAGE
 from agent_pipeline.evaluation.promotion_report import figure_rows, headline, sentences
 from agent_pipeline.export import serving
 from agent_pipeline.export.evidence import decide_candidate
-from agent_pipeline.keys import parse_key
-from agent_pipeline.storage.lake import Artifact
+from agent_pipeline.export.mlflow_runs import write_run
+from agent_pipeline.keys import PartitionKey, parse_key
+from agent_pipeline.storage.lake import Artifact, Lake
 from agent_pipeline.storage.pointers import Entry
 
 CHECK = "candidate_is_not_rejected"
@@ -54,9 +55,10 @@ def champion(
 
         who = f"run {context.run_id}"
         decided = decide_candidate(lake, key, evaluation, gguf_export, world, compare, config.policy(), config.approve, who)
+        in_mlflow = _write_to_mlflow(context, lake, key, gguf_export)
         if decided is None:
             passed = dg.AssetCheckResult(check_name=CHECK, passed=True, metadata={"decision": "it is the champion already"})
-            return dg.MaterializeResult(value=None, metadata={"champion": gguf_export.identity}, check_results=[passed])
+            return dg.MaterializeResult(value=None, metadata={"champion": gguf_export.identity, **in_mlflow}, check_results=[passed])
         record, decision = decided.record, decided.record.decision
         if decided.waits:
             context.log.info(f"{gguf_export.identity[:16]} wins and waits for a person: `agent-pipeline promote {key}`")
@@ -79,6 +81,7 @@ def champion(
                 "page": dg.MetadataValue.path(str(decided.page.path / PAGE)),
                 **{name: table(head, rows) for name, (head, *rows) in figures.items()},
                 "number": record.number,
+                **in_mlflow,
                 **numbers(
                     {"gain": next((each.difference for each in decision.figures if each.name == "gain"), None), "chance": decision.p}
                 ),
@@ -118,12 +121,21 @@ def roll_back(context: dg.OpExecutionContext, workspace: dg.ResourceParam[Worksp
 
 
 def _serve(context: dg.OpExecutionContext, workspace: Workspace, entry: Entry) -> None:
-    key = parse_key(context.partition_key)
+    lake, key = workspace.open_lake(), parse_key(context.partition_key)
     context.log.info(f"{entry.champion} is the champion of {key}")
-    for line in serving.serve_champion(
-        workspace.open_lake(), key, **resolve(workspace.settings(), ServingConfig, key).options.model_dump()
-    ):
+    for line in serving.serve_champion(lake, key, **resolve(workspace.settings(), ServingConfig, key).options.model_dump()):
         context.log.info(line)
+    _write_to_mlflow(context, lake, key)
+
+
+def _write_to_mlflow(
+    context: dg.OpExecutionContext | dg.AssetExecutionContext, lake: Lake, key: PartitionKey, candidate: Artifact | None = None
+) -> dict[str, str]:
+    """What MLflow was given, as metadata; a warning in the run's log where it did not take it."""
+    if not (written := write_run(lake, key, candidate)):
+        return {}
+    (context.log.info if written.ok else context.log.warning)(written.text)
+    return {"mlflow": written.text}
 
 
 @dg.job(partitions_def=AGENTS, description="A person makes an export of one agent its champion.")

@@ -88,7 +88,7 @@ class Night:
     def __init__(self, lake: Lake, kind: str, champion: Artifact | None = None, harm: int = 0, sessions: Sequence[str] = ()) -> None:
         self.lake, self.champion = lake, champion
         made_from = {"name": kind, "number": len(lake.history("sft_adapter", KEY)), "base_model": "b", "base_revision": ""}
-        self.adapter = artifact(lake, "sft_adapter", made_from | {"sessions": sessions})
+        self.adapter = artifact(lake, "sft_adapter", made_from | {"sessions": sessions, "config": {"lora_r": 8}})
         self.evaluation = self.evaluated(self.adapter, kind, "test")
         self.export = artifact(lake, EXPORT, {"adapter": self.adapter.identity}, EXPORTED, SERVED)
         self.result: dict[str, Any] = {"candidate": self.evaluated(self.adapter, kind, "select").identity, "same_base": True}
