@@ -18,7 +18,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from agent_pipeline.evaluation.paired import Difference, paired
-from agent_pipeline.evaluation.promotion import NIGHTS, Canary, Decision, Played, Policy, Scores, TurnScore, decide, error_rate
+from agent_pipeline.evaluation.promotion import NIGHTS, decide, error_rate
+from agent_pipeline.evaluation.scores import Canary, Decision, Played, Policy, Scores, TurnScore
 
 SEEDS = int(os.environ.get("SEEDS", "200"))
 TURNS, CALLS, RIGHT, DIFFER = 2, 0.46, 0.7, 0.25

@@ -11,7 +11,7 @@ from agent_pipeline.config.methods import QUICK
 from agent_pipeline.datasets.preferences import Strategy
 from agent_pipeline.datasets.publishing import ConversationFileOptions, FileOptions
 from agent_pipeline.datasets.twins import CANNOT
-from agent_pipeline.evaluation.promotion import Policy as PromotionPolicy
+from agent_pipeline.evaluation.scores import Policy as PromotionPolicy
 from agent_pipeline.judging.leaks import LEAKS
 from agent_pipeline.judging.panel import JudgingOptions
 from agent_pipeline.options import Options

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
-from agent_pipeline.evaluation.promotion import Canary
 from agent_pipeline.evaluation.samples import TurnSample
+from agent_pipeline.evaluation.scores import Canary
 from agent_pipeline.evaluation.turns import Answering
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.sessions.session import Message, Tool

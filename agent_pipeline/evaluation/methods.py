@@ -8,7 +8,7 @@ import msgspec
 
 from agent_pipeline.evaluation.intervals import ERROR, reported
 from agent_pipeline.evaluation.paired import Difference, crossed
-from agent_pipeline.evaluation.promotion import Scores
+from agent_pipeline.evaluation.scores import Scores
 
 REFERENCE = "A_baseline"
 LESS_IS_BETTER = ("over_call", "heldout_loss", "harm")

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from agent_pipeline.evaluation.promotion import Decision, Figure, Reason
+from agent_pipeline.evaluation.scores import Decision, Figure, Reason
 from agent_pipeline.sessions.text import markdown
 
 LESS_IS_BETTER = {"over-call", "loss", "harm"}

@@ -13,8 +13,9 @@ from agent_pipeline.errors import DataError
 from agent_pipeline.evaluation.canaries import FILE as CANARIES
 from agent_pipeline.evaluation.episode_report import TRANSCRIPTS, does_less
 from agent_pipeline.evaluation.evaluate import ROW_LOSSES, SAMPLES
-from agent_pipeline.evaluation.promotion import Canary, Decision, Figure, Played, Policy, Reason, RowLoss, Scores, TurnScore, decide
+from agent_pipeline.evaluation.promotion import decide
 from agent_pipeline.evaluation.promotion_report import summary
+from agent_pipeline.evaluation.scores import Canary, Decision, Figure, Played, Policy, Reason, RowLoss, Scores, TurnScore
 from agent_pipeline.export.ledger import EXPORT, Record, is_held, last_decision, ledger
 from agent_pipeline.export.serving import export_named, own_episodes
 from agent_pipeline.ingestion.volume import FEW

@@ -20,8 +20,8 @@ from agent_pipeline.evaluation.page import (
     split_tables,
     training_curves,
 )
-from agent_pipeline.evaluation.promotion import Policy
 from agent_pipeline.evaluation.promotion_report import figure_rows, headline, sentences
+from agent_pipeline.evaluation.scores import Policy
 from agent_pipeline.export.deciding import Approve, Comparison, comparison, decide_on, read_entries, read_text, to_compare
 from agent_pipeline.export.ledger import EXPORT, Record
 from agent_pipeline.keys import PartitionKey

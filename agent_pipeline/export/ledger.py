@@ -7,7 +7,7 @@ It is append-only, and it is what a year's budget of error is counted by.
 
 import msgspec
 
-from agent_pipeline.evaluation.promotion import Decision, Figure
+from agent_pipeline.evaluation.scores import Decision, Figure
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.storage.lake import Lake
 from agent_pipeline.storage.logs import Log

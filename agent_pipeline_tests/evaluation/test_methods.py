@@ -8,7 +8,7 @@ from agent_pipeline.evaluation.intervals import reported
 from agent_pipeline.evaluation.methods import Cost, Method, Run, compared
 from agent_pipeline.evaluation.methods_report import chart, page
 from agent_pipeline.evaluation.paired import crossed, paired
-from agent_pipeline.evaluation.promotion import RowLoss, Scores, TurnScore
+from agent_pipeline.evaluation.scores import RowLoss, Scores, TurnScore
 
 
 @pytest.mark.parametrize(("tasks", "seeds", "luck"), [(8, 3, 0.0), (20, 2, 0.3), (40, 3, 0.3), (40, 5, 0.1)])

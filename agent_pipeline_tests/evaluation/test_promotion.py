@@ -13,7 +13,8 @@ from agent_pipeline.errors import DataError
 from agent_pipeline.evaluation import episode_report
 from agent_pipeline.evaluation.episode_report import does_less, verdict
 from agent_pipeline.evaluation.paired import paired, sign_flip, tasks_needed
-from agent_pipeline.evaluation.promotion import Canary, Played, Policy, RowLoss, Scores, TurnScore, decide, error_rate
+from agent_pipeline.evaluation.promotion import decide, error_rate
+from agent_pipeline.evaluation.scores import Canary, Played, Policy, RowLoss, Scores, TurnScore
 
 TASKS = 120
 

@@ -12,8 +12,9 @@ import pytest
 from agent_pipeline.errors import DataError
 from agent_pipeline.evaluation.comparison import accuracies, differences
 from agent_pipeline.evaluation.episode_report import share, verdict
-from agent_pipeline.evaluation.promotion import Policy, error_rate
+from agent_pipeline.evaluation.promotion import error_rate
 from agent_pipeline.evaluation.promotion_report import page, summary
+from agent_pipeline.evaluation.scores import Policy
 from agent_pipeline.evaluation.scoring import Score
 from agent_pipeline.export.deciding import Comparison, comparison, decide_on, hold, to_compare
 from agent_pipeline.export.ledger import EXPORT, ledger
