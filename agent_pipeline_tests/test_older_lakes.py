@@ -1,4 +1,4 @@
-"""A lake of an earlier version: its models are read as they are, its tables are to be made again."""
+"""A lake of the version fcbb71f: its models are read as they are or are to be made again, its tables are to be made again."""
 
 import hashlib
 import json
@@ -8,11 +8,16 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from rich.console import Console
+from typer.testing import CliRunner
 
+from agent_pipeline.cli.app import app
+from agent_pipeline.cli.report import print_report
 from agent_pipeline.datasets.build import build_kto, build_sft
 from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.errors import DataError
-from agent_pipeline.export.serving import promote, served
+from agent_pipeline.export.deciding import to_compare
+from agent_pipeline.export.serving import promote, serve, serve_champion, served
 from agent_pipeline.governance.explain import explain
 from agent_pipeline.governance.lineage import model_lineage, session_lineage
 from agent_pipeline.judging.curation import Bounds
@@ -26,23 +31,74 @@ KEY = PartitionKey("shop", "support")
 ADAPTER, EVALUATION, EXPORT, MODEL = "a" * 64, "b" * 64, "c" * 64, "d" * 64
 
 
+SCORE = {"call_or_answer": True, "tool_name": True, "arguments": False, "exact": False, "invalid_call": False}
+FIGURES = {f"{name}_accuracy": 0.5 for name in ("call_or_answer", "tool_name", "arguments", "exact_call")}
+DIFFERENCE = {"difference": 0.0, "low": None, "high": None, "samples": 1, "tasks": 1}
+
+
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
-    """Manifests without `parents` and `passed`, an export that holds its evaluation's figures, and current.json beside them."""
-    trained = {"base_model": "base", "base_revision": "r1", "config": {}, "rows": 1, "rows_sha256": "e" * 64, "sessions": ["s1"]}
-    measured = {"adapter": ADAPTER, "config": {}, "rows": 1, "rows_sha256": "f" * 64, "sessions": ["s2"]}
-    exported = {"adapter": ADAPTER, "adapter_made_from": trained, "evaluation": {"heldout_loss": {"difference": -1.0}}, "config": {}}
-    write(tmp_path, "sft_adapter", ADAPTER, trained, {})
-    write(tmp_path, "evaluation", EVALUATION, measured, {"differences": {}})
-    write(tmp_path, "gguf_export", EXPORT, exported, {"ok": True})
-    write(tmp_path, "ollama_model", MODEL, {"gguf_export": EXPORT, "name": "shop-support"}, {"name": "shop-support"})
+    """What that version's tasks train, evaluate and export wrote, and its asset ollama_model: manifests without `parents` and `passed`, an
+    export that holds its evaluation's figures, samples without classes, and current.json beside them."""
+    rows = {"rows": 1, "rows_sha256": "e" * 64, "sessions": ["s1"]}
+    trained = {"base_model": "base", "base_revision": "r1", "template_sha256": "f" * 64, "config": {"lora_r": 16}, **rows}
+    log = [{"step": 1, "epoch": 1.0, "loss": 2.0, "mean_token_accuracy": 0.5, "grad_norm": 1.0, "learning_rate": 1e-3}]
+    training = {
+        "identity": "g" * 64,
+        "base": {"name": "base", "revision": "r1"},
+        "template": {"family": "chatml", "stops": ["<|im_end|>"]},
+        "rows": {"in": 1, "truncated": 0, "dropped_too_long": 0, "trained": 1},
+        "row_ids": ["s1"],
+        "tokens": 9,
+        "trained_tokens": 4,
+        "longest_row_tokens": 9,
+        "steps": 1,
+        "loss_first": 2.0,
+        "loss_last": 2.0,
+        "log_history": log,
+        "seconds": 1.0,
+        "tokens_per_second": 9.0,
+        "resumed_from": 0,
+    }
+    measured = {
+        "adapter": ADAPTER,
+        "config": {"max_samples": 60, "max_new_tokens": 96, "seed": 0, "max_length": 2048},
+        **rows | {"sessions": ["s2"]},
+    }
+    models = {name: {"heldout_loss": 1.0, **FIGURES, "invalid_calls": 0} for name in ("base", "adapter")}
+    compared = dict.fromkeys(("heldout_loss", *FIGURES), DIFFERENCE)
+    sample = {"row_id": "r2", "session_id": "s2", "task_key": "t2", "turn_index": 1, "prompt_tail": "user: a", "expected": "b"}
+    sample |= {"expects_call": True, "base_said": "c", "adapter_said": "d", "base": SCORE, "adapter": SCORE}
+    evaluated = {"n": 1, "n_calls": 1, "tasks": 1, "counts": {}, **models, "differences": compared, "by_tool": {}, "examples": []}
+    exported = {
+        "adapter": ADAPTER,
+        "adapter_made_from": trained,
+        "evaluation": compared,
+        "config": {"outtypes": ["f16", "q8_0"], "max_conversations": 4, "max_new_tokens": 48},
+        "compared": rows | {"sessions": ["s2"]},
+    }
+    parity = {
+        "ok": True,
+        "template": {kind: {"texts": 1, "tokens": 9} for kind in ("f16", "q8_0")},
+        "answers": {kind: {"prompts": 1, "exact": 1, "agreement": 1.0} for kind in ("f16", "q8_0")},
+        "files": {"model-f16.gguf": 7, "model-q8_0.gguf": 7},
+        "ollama": {"gguf": "model-q8_0.gguf", "dialect": "hermes", "num_ctx": 2048, "tools": True},
+    }
+    modelfile = 'FROM ./model-q8_0.gguf\nTEMPLATE """{{ .Prompt }}"""\nPARAMETER num_ctx 2048\n'
+    write(tmp_path, "sft_adapter", ADAPTER, trained, training, {"adapter_config.json": "{}", "adapter_model.safetensors": "content"})
+    write(tmp_path, "evaluation", EVALUATION, measured, evaluated, {"samples.json": json.dumps([sample])})
+    files = {"model-f16.gguf": "content", "model-q8_0.gguf": "content", "Modelfile": modelfile, "parity.json": json.dumps(parity)}
+    write(tmp_path, "gguf_export", EXPORT, exported, parity, files)
+    made_from, name = {"gguf_export": EXPORT, "name": "shop-support"}, {"name": "shop-support"}
+    write(tmp_path, "ollama_model", MODEL, made_from, name, {"Modelfile": modelfile})
     return Lake(str(tmp_path))
 
 
-def write(root: Path, asset: str, identity: str, made_from: dict[str, Any], report: dict[str, Any]) -> None:
+def write(root: Path, asset: str, identity: str, made_from: dict[str, Any], report: dict[str, Any], files: dict[str, str]) -> None:
     place = root / "models" / asset / "project=shop" / "agent=support"
     (place / identity[:16]).mkdir(parents=True)
-    (place / identity[:16] / "file").write_text("content", encoding="utf-8")
+    for name, text in files.items():
+        (place / identity[:16] / name).write_text(text, encoding="utf-8")
     manifest = {
         "asset": asset,
         "partition": str(KEY),
@@ -51,7 +107,7 @@ def write(root: Path, asset: str, identity: str, made_from: dict[str, Any], repo
         "tables": {},
         "made_by": {"version": "0.1.0"},
         "report": report,
-        "files": {"file": {"sha256": hashlib.sha256(b"content").hexdigest(), "bytes": 7}},
+        "files": {name: {"sha256": hashlib.sha256(text.encode()).hexdigest(), "bytes": len(text.encode())} for name, text in files.items()},
     }
     (place / identity[:16] / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
     (place / "current.json").write_text(json.dumps({"identity": identity}), encoding="utf-8")
@@ -62,12 +118,26 @@ def test_its_models_are_the_latest_and_what_it_served_stays_served(lake):
     assert latest == {"sft_adapter": ADAPTER, "evaluation": EVALUATION, "gguf_export": EXPORT, "ollama_model": MODEL}
     assert served(lake, KEY, lake.latest("gguf_export", KEY)).because == "served already"
     assert promote(lake, KEY).champion == EXPORT
+    assert str(serve(lake, KEY).folder) in serve_champion(lake, KEY)[0]
+    preset = (lake.fs.local(lake.root / "serving") / "llama-server.ini").read_text()
+    assert f"model-q8_0-{EXPORT[:16]}.gguf" in preset and "ctx-size = 2048" in preset
+
+
+def test_its_figures_are_shown_and_what_needs_its_turns_asks_for_another_evaluation(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Console(record=True, width=200)
+    print_report(screen, lake, [KEY])
+    assert "exact tool calls (name and arguments): base 50.0% → adapter 50.0%" in screen.export_text()
+    with pytest.raises(DataError, match="older version"):
+        to_compare(lake, KEY, lake.latest("evaluation", KEY), lake.latest("gguf_export", KEY), None)
+    monkeypatch.setenv("AGENT_PIPELINE_LAKE", str(lake.root))
+    shown = CliRunner().invoke(app, ["report", str(KEY)])
+    assert shown.exit_code == 1 and isinstance(shown.exception, SystemExit | DataError)
 
 
 def test_lineage_follows_its_manifests(lake):
     assert [each.identity for each in model_lineage(lake, EXPORT).made_from] == [ADAPTER]
     assert {use.asset for use in session_lineage(lake, "s1").models} == {"sft_adapter", "evaluation", "gguf_export", "ollama_model"}
-    assert [use.asset for use in session_lineage(lake, "s2").models] == ["evaluation"]
+    assert [use.asset for use in session_lineage(lake, "s2").models] == ["evaluation", "gguf_export"]
 
 
 @pytest.mark.parametrize(

@@ -48,9 +48,10 @@ def to_compare(
     """What the task `compare` is asked for: the candidate's evaluation says on what the champion is scored, its episodes what it plays.
 
     Raises:
-        DataError: the evaluation is of another adapter than the candidate, the candidate has not played in the agent's `world`, or the
-            champion's adapter is gone.
+        DataError: the evaluation is of another adapter than the candidate or of an older version, the candidate has not played in the
+            agent's `world`, or the champion's adapter is gone.
     """
+    read_text(evaluation, ROW_LOSSES)
     adapter = evaluation.manifest["made_from"]["adapter"]
     if adapter != candidate.manifest["made_from"]["adapter"]:
         raise DataError(f"The evaluation of {key} is of another adapter than its export: materialize evaluation and gguf_export again.")
