@@ -58,7 +58,7 @@ def train(params: Params, progress: Progress = silent) -> Result:
     return result | {"rows": len(rows), "replay": night.replay.report(), "replayed": night.replay.sentence()}
 
 
-@task(version=4, libraries=(*MODELS, "trl"))
+@task(version=5, libraries=(*MODELS, "trl"))
 def prefer(params: Params, progress: Progress = silent) -> Result:
     """An adapter trained on by `method` from the judged rows of the `train` split, watched on the SFT rows of `select`.
 

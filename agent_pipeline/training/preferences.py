@@ -74,11 +74,11 @@ def _as_trained(tokenizer: "PreTrainedTokenizerBase", row: Row) -> list[Row]:
 
 
 def _pair(tokenizer: "PreTrainedTokenizerBase", row: Row, max_length: int) -> Example:
-    chosen, rejected = (_completed(tokenizer, row, row[side][:1], max_length).encoded for side in ("chosen", "rejected"))
-    start = prompt_length(chosen)
-    if start != prompt_length(rejected) or chosen.input_ids[:start] != rejected.input_ids[:start]:
+    chosen, rejected = (_completed(tokenizer, row, row[side][:1], max_length) for side in ("chosen", "rejected"))
+    # Messages, not tokens: the line break before an answer may make one token with those that it begins with.
+    if chosen.messages[:-1] != rejected.messages[:-1]:
         raise RowDropped(f"Pair {row['row_id']} was shortened to two prompts: raise max_length above {max_length}.", "too_long")
-    return Example(row["row_id"], (chosen, rejected), decision(row["chosen"][0]))
+    return Example(row["row_id"], (chosen.encoded, rejected.encoded), decision(row["chosen"][0]))
 
 
 def _completed(tokenizer: "PreTrainedTokenizerBase", row: Row, completion: list[Message], max_length: int) -> EncodedRow:

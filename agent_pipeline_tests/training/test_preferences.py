@@ -232,6 +232,12 @@ def test_too_few_pairs_are_one_sentence_and_counted(tiny_base, imitated, tmp_pat
     assert error.value.counts.items() >= counts.items()
 
 
+def test_a_pair_with_an_answer_that_begins_with_line_breaks_is_trained(smollm2_tokenizer):
+    broken = {**pair(0), "rejected": [{"role": "assistant", "content": "\n\nIt rains."}]}
+    encoded = encode_pairs(smollm2_tokenizer, [broken], 512)
+    assert len(encoded.rows) == 1, encoded.first_dropped
+
+
 def test_kinds_count_the_same_up_to_a_limit(tiny_tokenizer):
     example = encode_pairs(tiny_tokenizer, PAIRS[:1], 512).rows[0]
     weights = {each.kind: each.weight for each in balanced([replace(example, kind=name) for name in "aaabbc"])}
