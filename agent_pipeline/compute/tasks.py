@@ -251,18 +251,24 @@ def episodes(params: Params, progress: Progress = silent) -> Result:
     return build(episodes, params, "episodes", made_from, make, [adapter])
 
 
-@task(version=2, libraries=MODELS)
+@task(version=3, libraries=MODELS)
 def canaries(params: Params, progress: Progress = silent) -> Result:
-    """Base and adapter on questions beside the agent's job, with and without its tools."""
-    from agent_pipeline.evaluation.canaries import FILE, QUESTIONS, ask
+    """Base and adapter on questions beside the agent's job, with and without its tools, and on turns of other partitions."""
+    from agent_pipeline.evaluation.canaries import FILE, QUESTIONS, ask, other_turns
 
     adapter = find_artifact(params, params["adapter"])
     row: dict[str, Any] = next(dataset_rows(*asked_lake(params), ("select", "test")), {})
     tools = row.get("tools") or []
-    made_from = {"adapter": adapter.identity, "questions_sha256": sha256_of(list(QUESTIONS.items())), "tools_sha256": sha256_of(tools)}
+    others = other_turns(*asked_lake(params), params["canary_rows"], params["canaries_beyond_project"])
+    made_from = {
+        "adapter": adapter.identity,
+        "questions_sha256": sha256_of(list(QUESTIONS.items())),
+        "tools_sha256": sha256_of(tools),
+        "others_sha256": sha256_of([sample.key for sample in others.values()]),
+    }
 
     def make(folder: Path) -> dict[str, Any]:
-        asked = ask(_base_of(params, adapter), adapter.path, tools, progress)
+        asked = ask(_base_of(params, adapter), adapter.path, tools, progress, others)
         (folder / FILE).write_bytes(msgspec.json.encode(asked))
         return {name: sum(getattr(each, name) for each in asked) for name in ("base", "candidate")} | {"of": len(asked)}
 

@@ -3,7 +3,7 @@
 `ASSETS` is the one list of them.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -214,6 +214,15 @@ class ChampionConfig(Options):
         description="Call recall less over-call must be at least this: of a model that always calls, or never does, it is 0.",
     )
     select_turns: int = Field(default=400, ge=1, description="Turns of the split select to answer; chosen by hash if there are more.")
+
+    canary_rows: int = Field(default=16, ge=0, description="Held-out rows of other partitions that base and candidate answer as canaries.")
+    canaries_beyond_project: bool = Field(
+        default=False, description="Whether those may be of other projects. Their words are never written into this partition's pages."
+    )
+
+    def compared(self) -> dict[str, Any]:
+        """What the comparison needs of these."""
+        return {name: getattr(self, name) for name in ("select_turns", "canary_rows", "canaries_beyond_project")}
 
     def policy(self) -> PromotionPolicy:
         """What the decision needs of these."""

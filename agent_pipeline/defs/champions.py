@@ -51,7 +51,7 @@ def champion(
         lake, key, world = workspace.open_lake(), agent_key(context), workspace.settings().world(agent_key(context))
 
         def compare(asked: dict[str, Any]) -> dict[str, Any]:
-            return run_worker(context, pipes, workspace, "compare", asked | {"select_turns": config.select_turns})
+            return run_worker(context, pipes, workspace, "compare", asked | config.compared())
 
         who = f"run {context.run_id}"
         decided = decide_candidate(lake, key, evaluation, gguf_export, world, compare, config.policy(), config.approve, who)

@@ -1,20 +1,28 @@
 """Canaries: questions beside the agent's job, which base and candidate answer. A training that spoils a model shows here first.
 
 A fine-tuning on one agent's tasks can turn a model that answers into one that refuses, or that calls a tool for everything, and its own
-held-out tasks need not show it (OpenGrad, 2025: GSM8K fell from 67.4 to 0.0 % by refusals, and the model was promoted).
+held-out tasks need not show it (OpenGrad, 2025: GSM8K fell from 67.4 to 0.0 % by refusals, and the model was promoted). The questions are
+plain ones, and turns of other partitions.
 """
 
 import dataclasses
-from collections.abc import Sequence
-from contextlib import nullcontext
+import heapq
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext, suppress
 from pathlib import Path
+from typing import Any
 
-from agent_pipeline.evaluation.samples import TurnSample
+from agent_pipeline.errors import DataError
+from agent_pipeline.evaluation.samples import TurnSample, turn_samples
 from agent_pipeline.evaluation.scores import Canary
-from agent_pipeline.evaluation.turns import Answering
+from agent_pipeline.evaluation.scoring import score
+from agent_pipeline.evaluation.turns import Answering, Reply
+from agent_pipeline.keys import PartitionKey
 from agent_pipeline.progress import Progress, silent
-from agent_pipeline.sessions.session import Message, Tool
+from agent_pipeline.selection.tables import DATASET, dataset_rows
+from agent_pipeline.sessions.session import Message, Tool, sha256_of
 from agent_pipeline.sessions.turn_class import text_class
+from agent_pipeline.storage.lake import Lake
 from agent_pipeline.training.base_model import BaseModel
 from agent_pipeline.training.families import read_reply
 
@@ -40,35 +48,65 @@ QUESTIONS: dict[str, tuple[str, ...]] = {
 
 FILE = "canaries.json"
 PLAIN, NO_TOOL = "canary: plain questions", "canary: no tool is needed"
+OTHERS, NO_REFUSAL = "canary: other agents' turns", "canary: no refusal at other agents' turns"
 SYSTEM = "You are a helpful assistant."
-MAX_NEW_TOKENS = 32
+MAX_NEW_TOKENS, MAX_NEW_TOKENS_OF_OTHERS = 32, 96
 
 
-def ask(base: BaseModel, adapter: Path, tools: Sequence[Tool], progress: Progress = silent) -> list[Canary]:
-    """What base and candidate make of the questions: all of them without tools, and half of them with the agent's tools beside them.
+def other_turns(lake: Lake, key: PartitionKey, count: int, beyond_project: bool = False) -> dict[str, TurnSample]:
+    """A held-out turn each of at most `count` rows of other partitions' split `test`, by a name that says nothing of what was said there.
+
+    Conversations are private between projects, so the partitions are those of the same project, unless `beyond_project`. As many rows as
+    can be are of each, chosen by hash. A table that cannot be read is left out: another agent's damage is no reason against this one.
+    """
+    others = [each for each in lake.partitions("tables", DATASET) if each != key and (beyond_project or each.project == key.project)]
+    chosen: list[tuple[int, str, PartitionKey, dict[str, Any]]] = []
+    for other in sorted(others, key=lambda each: sha256_of([str(key), str(each)]))[:count]:
+        with suppress(DataError):
+            rows = heapq.nsmallest(count, dataset_rows(lake, other, ("test",)), key=lambda row: sha256_of(row["row_id"]))
+            chosen += [(rank, sha256_of([str(other), row["row_id"]]), other, row) for rank, row in enumerate(rows)]
+    chosen.sort(key=lambda each: each[:2])
+    return {f"{other} {name[:8]}": sample for _, name, other, row in chosen[:count] for sample in turn_samples([row], 1)[0]}
+
+
+def ask(
+    base: BaseModel, adapter: Path, tools: Sequence[Tool], progress: Progress = silent, others: Mapping[str, TurnSample] | None = None
+) -> list[Canary]:
+    """What base and candidate make of the questions: all of them without tools, half of them with the agent's tools beside them; and of
+    `others`, turns of other partitions by their names, whose words are not kept.
 
     An answer is good that calls nothing, refuses nothing and asks nothing; without tools it must also be true. Whether a small model knows
-    the capital of Japan is its base's affair, and with tools only what it does is looked at.
+    the capital of Japan is its base's affair, and with tools only what it does is looked at. At another partition's turn it is good to do
+    what is right there, and apart from that not to refuse where the agent did not.
 
     Raises:
         ModelError: a model cannot be loaded.
     """
-    asked: list[tuple[str, str, list[Tool]]] = [(PLAIN, question, []) for question in QUESTIONS]
-    asked += [(NO_TOOL, question, list(tools)) for question in list(QUESTIONS)[::2]] if tools else []
+    samples = [(PLAIN, question, _sample(question, [])) for question in QUESTIONS]
+    samples += [(NO_TOOL, question, _sample(question, list(tools))) for question in list(QUESTIONS)[::2]] if tools else []
+    samples += [(OTHERS, name, sample) for name, sample in (others or {}).items()]
     model = Answering.of(base, adapter, progress=progress)
-    questions = [(each, question) for each in asked if (question := model.question(_sample(each[1], each[2]), MAX_NEW_TOKENS))]
-    room = [dataclasses.replace(question, limit=MAX_NEW_TOKENS) for _, question in questions]
-    answers: dict[str, list[tuple[bool, str]]] = {}
-    for name in ("base", "candidate"):
-        with model.model.disable_adapter() if name == "base" else nullcontext():
-            replies = model.replies(room, text=f"canaries answered by the {name}")
-            answers[name] = [(is_good(*each, reply.text), reply.text) for (each, _), reply in zip(questions, replies, strict=True)]
-    return [
-        Canary(text, group, base, candidate, base_said, candidate_said)
-        for ((group, text, _), _), (base, base_said), (candidate, candidate_said) in zip(
-            questions, answers["base"], answers["candidate"], strict=True
-        )
+    asked = [
+        (group, name, question if group == OTHERS else dataclasses.replace(question, limit=MAX_NEW_TOKENS))
+        for group, name, sample in samples
+        if (question := model.question(sample, MAX_NEW_TOKENS_OF_OTHERS if group == OTHERS else MAX_NEW_TOKENS))
     ]
+    said: dict[str, list[Reply]] = {}
+    for player in ("base", "candidate"):
+        with model.model.disable_adapter() if player == "base" else nullcontext():
+            said[player] = model.replies([question for *_, question in asked], text=f"canaries answered by the {player}")
+    canaries = []
+    for (group, name, question), old, new in zip(asked, said["base"], said["candidate"], strict=True):
+        sample = question.sample
+        if group != OTHERS:
+            good = is_good(group, name, sample.tools, old.text), is_good(group, name, sample.tools, new.text)
+            canaries.append(Canary(name, group, good[0], good[1], old.text, new.text))
+            continue
+        before, now = score(sample, old.text, old.cut), score(sample, new.text, new.cut)
+        canaries.append(Canary(name, group, before.right, now.right))
+        if sample.turn_class != "cannot":
+            canaries.append(Canary(name, NO_REFUSAL, before.said != "cannot", now.said != "cannot"))
+    return canaries
 
 
 def is_good(group: str, question: str, tools: Sequence[Tool], text: str) -> bool:

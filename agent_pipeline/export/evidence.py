@@ -1,10 +1,12 @@
 """The decision on a candidate with its evidence: what is compared, the entry in the ledger, and the page, an artifact of `champion`."""
 
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from agent_pipeline.evaluation import episode_report
+from agent_pipeline.evaluation.canaries import OTHERS
 from agent_pipeline.evaluation.episode_report import TRANSCRIPTS
 from agent_pipeline.evaluation.evaluate import SAMPLES
 from agent_pipeline.evaluation.page import (
@@ -110,15 +112,20 @@ def _page(lake: Lake, key: PartitionKey, candidate: Artifact, champion: Artifact
         tables.append(("Episodes", episode_report.figure_rows(_players(seen))))
     if seen.canaries:
         said = [((each.base, each.base_said), (each.candidate, each.candidate_said)) for each in seen.canaries]
-        shown = [[f"{'good' if good else 'not good'}: {text}" for good, text in both] for both in said]
+        shown = [[f"{'good' if good else 'not good'}{': ' * bool(text)}{text}" for good, text in both] for both in said]
         asked = [[each.question, each.group, *both] for each, both in zip(seen.canaries, shown, strict=True)]
         tables.append(("Canaries", [["question", "of", "base", "candidate"], *asked]))
+    asked_of = Counter(each.group.removeprefix("canary: ") for each in seen.canaries)
+    counted = [f"{count} {group}" for group, count in asked_of.items()]
+    if not any(each.group == OTHERS for each in seen.canaries):
+        counted.append("none of other partitions: the project has no other with held-out rows, or canary_rows is 0")
     adapters = trained_adapters(lake, key, candidate.manifest["made_from"]["adapter"])
     facts = {
         "partition": str(key),
         "candidate": f"{candidate.identity}, {candidate.manifest['report'].get('ollama', {}).get('gguf', 'of an older version')}",
         "chat template": template_used(adapters),
         "rival": f"champion {champion.identity}" if champion else "the base model: there is no champion yet",
+        "canaries": ", ".join(counted),
         "decided": f"{record.when}, by {record.who}, number {record.number}",
         "chance": f"{decision.p:.2g}; {decision.error:.2g} is allowed" if decision.p is not None else "not known",
     }

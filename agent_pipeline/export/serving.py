@@ -12,7 +12,7 @@ from agent_pipeline.export.hub import push
 from agent_pipeline.export.ledger import EXPORT, is_held, last_decision, ledger
 from agent_pipeline.export.ollama import check_rendering, create, model_name
 from agent_pipeline.export.serving_folder import MODELFILE, partition_folder, reload_preset, write_folder
-from agent_pipeline.keys import PartitionKey, parse_key
+from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.storage.artifacts import Artifact
 from agent_pipeline.storage.lake import Lake
@@ -157,9 +157,7 @@ def rollback(lake: Lake, key: PartitionKey, to: int | None = None, why: str = ""
 
 def champions(lake: Lake) -> Iterator[tuple[PartitionKey, Entry]]:
     """The pointers of each partition that has an export."""
-    root = lake.folder("models", EXPORT, None)
-    for folder in sorted(root.glob("project=*/agent=*"), key=str):
-        key = parse_key("/".join(part.partition("=")[2] for part in folder.parts[-2:]))
+    for key in lake.partitions("models", EXPORT):
         yield key, lake.pointers(EXPORT, key)
 
 

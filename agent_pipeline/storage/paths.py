@@ -7,7 +7,7 @@ from urllib.parse import quote, unquote
 
 from upath import UPath
 
-from agent_pipeline.keys import PartitionKey
+from agent_pipeline.keys import PartitionKey, parse_key
 from agent_pipeline.storage.filesystem import Filesystem
 
 
@@ -47,6 +47,11 @@ class Paths:
         """The folder of an asset's partition in one of the lake's kinds."""
         folder = self.root / kind / quote(asset, safe="")
         return folder if key is None else folder / f"project={quote(key.project, safe='')}" / f"agent={quote(key.agent, safe='')}"
+
+    def partitions(self, kind: str, asset: str) -> list[PartitionKey]:
+        """The partitions that have a folder of an asset in one of the lake's kinds."""
+        folders = sorted(self.folder(kind, asset, None).glob("project=*/agent=*"), key=str)
+        return [parse_key("/".join(unquote(part.partition("=")[2]) for part in folder.parts[-2:])) for folder in folders]
 
     def files(self) -> Iterator[LakeFile]:
         """Every file under the root in the order of their paths, those that are being written included."""

@@ -7,10 +7,14 @@ from collections import Counter
 
 import pytest
 
+from agent_pipeline.datasets.sft import SFT
 from agent_pipeline.errors import DataError, ModelError
-from agent_pipeline.evaluation.canaries import NO_TOOL, PLAIN, ask, is_good
+from agent_pipeline.evaluation.canaries import NO_REFUSAL, NO_TOOL, OTHERS, PLAIN, ask, is_good, other_turns
 from agent_pipeline.evaluation.evaluate import evaluate
 from agent_pipeline.evaluation.turns import Answering
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.sessions.tables import to_table
+from agent_pipeline.storage.lake import Lake
 from agent_pipeline_tests.training.world import row
 
 pytestmark = pytest.mark.slow
@@ -101,6 +105,41 @@ def test_canaries_ask_base_and_candidate_plain_questions_with_and_without_tools(
     assert ask(tiny_base, adapter_dir, []) == [each for each in asked if each.group == PLAIN], (
         "greedy answers, and none with tools without tools"
     )
+
+
+OWN, SISTER, COUSIN, STRANGER = (PartitionKey(*each.split("/")) for each in ("shop/own", "shop/sister", "shop/cousin", "office/rooms"))
+
+
+@pytest.fixture
+def lake(tmp_path):
+    lake = Lake(str(tmp_path))
+    for key, rows in {OWN: HELDOUT, SISTER: [row(1), *HELDOUT], COUSIN: [row(7, "test")], STRANGER: [row(9, "test")]}.items():
+        lake.stage("sft_dataset", key, to_table(rows, SFT).to_batches(), SFT).commit()
+    return lake
+
+
+def test_canaries_are_few_held_out_turns_of_other_partitions_of_the_same_project(lake):
+    def asked(*given):
+        return {name.split()[0]: sample.task_key for name, sample in other_turns(lake, OWN, *given).items()}
+
+    assert asked(8).keys() == {"shop/sister", "shop/cousin"} == asked(2).keys()
+    assert asked(8, True).keys() == {"shop/sister", "shop/cousin", "office/rooms"}
+    turns = other_turns(lake, OWN, 8)
+    assert len(turns) == 5 and {sample.task_key for sample in turns.values()} == {"task-7", *(each["task_key"] for each in HELDOUT)}
+    assert turns == other_turns(lake, OWN, 8) and len(other_turns(lake, OWN, 3)) == 3
+    assert other_turns(lake, OWN, 0) == other_turns(lake, STRANGER, 8) == {}
+    lake.table("sft_dataset", COUSIN).write_bytes(b"damaged")
+    assert asked(8).keys() == {"shop/sister"}
+
+
+def test_what_other_partitions_say_is_answered_and_scored_and_not_kept(lake, tiny_base, adapter_dir):
+    turns = other_turns(lake, OWN, 8)
+    asked = [each for each in ask(tiny_base, adapter_dir, [], others=turns) if each.group in (OTHERS, NO_REFUSAL)]
+    assert Counter(each.group for each in asked) == {OTHERS: len(turns), NO_REFUSAL: len(turns)}
+    assert sum(each.candidate for each in asked) > sum(each.base for each in asked), "the adapter learned these tasks"
+    assert not any(each.base_said or each.candidate_said for each in asked)
+    words = [word for sample in turns.values() for message in sample.prompt for word in (message["content"] or "").split()]
+    assert not any(word in each.question for each in asked for word in words if len(word) > 3)
 
 
 @pytest.mark.parametrize(
