@@ -23,6 +23,7 @@ from agent_pipeline.storage.artifacts import Artifact
 from agent_pipeline.storage.filesystem import sha256_file
 from agent_pipeline.training.base_model import BaseModel
 from agent_pipeline.training.chain import SKIPPED, adapter_of, trained_adapters
+from agent_pipeline.training.config import FURTHER
 from agent_pipeline.training.identity import adapter_origin, rows_made_from
 
 if TYPE_CHECKING:
@@ -65,11 +66,11 @@ def prefer(params: Params, progress: Progress = silent) -> Result:
     Where nothing can be trained, the artifact holds no adapter, and its report the reason (`skipped`).
     """
     from agent_pipeline.training.continued import origin_of
-    from agent_pipeline.training.preference_adapter import METHODS, train_preferences
+    from agent_pipeline.training.preference_adapter import train_preferences
 
     (lake, key), method = asked_lake(params), params["method"]
     reference = find_artifact(params, params["reference"])
-    base, config = _base_of(params, reference), METHODS[method].options(**params["config"])
+    base, config = _base_of(params, reference), FURTHER[method](**params["config"])
     judged = list(dataset_rows(lake, key, ("train", "select", "test"), params["dataset"]))
     rows, heldout = ([row for row in judged if (row["split"] == "train") is wanted] for wanted in (True, False))
     select = list(dataset_rows(lake, key, ("select",)))
@@ -86,11 +87,11 @@ def on_policy(params: Params, progress: Progress = silent) -> Result:
     of `select`; `skipped` as in `prefer`."""
     from agent_pipeline.compute.practice import practice
     from agent_pipeline.training.continued import origin_of
-    from agent_pipeline.training.on_policy_adapter import OPTIONS, train_on_policy
+    from agent_pipeline.training.on_policy_adapter import train_on_policy
 
     (lake, key), method = asked_lake(params), params["method"]
     reference = find_artifact(params, params["reference"])
-    base, config = _base_of(params, reference), OPTIONS[method](**params["config"])
+    base, config = _base_of(params, reference), FURTHER[method](**params["config"])
     select, teacher = list(dataset_rows(lake, key, ("select",))), None
     rows, play, origin = practice(list(dataset_rows(lake, key)), config, params["world"])
     if named := getattr(config, "teacher_model", ""):

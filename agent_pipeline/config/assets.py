@@ -18,7 +18,8 @@ from agent_pipeline.options import Options
 from agent_pipeline.selection.coresets import CoresetOptions
 from agent_pipeline.selection.embeddings import TFIDF
 from agent_pipeline.sessions.damage import DEFAULT_POLICY, KINDS
-from agent_pipeline.training.config import AdapterTraining, DistillTraining, DpoTraining, GrpoTraining, KtoTraining, SdftTraining
+from agent_pipeline.training.chain import adapter_of
+from agent_pipeline.training.config import FURTHER, AdapterTraining
 
 EMBEDDED_BASE_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 
@@ -287,11 +288,7 @@ ASSETS: dict[str, type[Options]] = {
     "sft_coreset": CoresetConfig,
     "replay_buffer": ReplayConfig,
     "sft_adapter": AdapterConfig,
-    "sdft_adapter": SdftTraining,
-    "distill_adapter": DistillTraining,
-    "dpo_adapter": DpoTraining,
-    "kto_adapter": KtoTraining,
-    "grpo_adapter": GrpoTraining,
+    **{adapter_of(step): options for step, options in FURTHER.items()},
     "evaluation": EvaluationConfig,
     "gguf_export": GgufConfig,
     "champion": ChampionConfig,

@@ -5,7 +5,8 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 
 from agent_pipeline.options import did_you_mean
-from agent_pipeline.training.chain import STEPS, Step, adapter_of, checked_chain
+from agent_pipeline.training.chain import STEPS, adapter_of, checked_chain
+from agent_pipeline.training.config import Step
 
 AssetValues = dict[str, dict[str, Any]]
 Chain = Annotated[list[Step], AfterValidator(checked_chain)]

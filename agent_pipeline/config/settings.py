@@ -33,7 +33,8 @@ from agent_pipeline.redaction import RedactionOptions
 from agent_pipeline.sources import Location, parse_location
 from agent_pipeline.sources.agents.omniagents import own_store
 from agent_pipeline.storage.lake import Artifact, Lake
-from agent_pipeline.training.chain import Step, candidate
+from agent_pipeline.training.chain import candidate
+from agent_pipeline.training.config import Step
 
 PREFIX = "AGENT_PIPELINE_"
 _NOT_SETTINGS = {"CONFIG", "REAL_TRACES"}

@@ -14,8 +14,8 @@ from agent_pipeline.defs.specs import ADAPTERS, ARTIFACTS, asset_options, own_ch
 from agent_pipeline.defs.worker_client import built, run_worker
 from agent_pipeline.evaluation.comparison import METRICS
 from agent_pipeline.evaluation.page import PAGE, Split, figure_rows
-from agent_pipeline.training.chain import SKIPPED, STEPS, Step, adapter_of, candidate
-from agent_pipeline.training.config import DistillTraining, DpoTraining, FurtherTraining, GrpoTraining, KtoTraining, SdftTraining
+from agent_pipeline.training.chain import SKIPPED, STEPS, adapter_of, candidate
+from agent_pipeline.training.config import FURTHER, Step
 
 MOST_DROPPED = 0.1
 """Share of the rows that may fall out of training (too long, not rendered by the template) without a warning."""
@@ -57,9 +57,9 @@ def sft_adapter(
         return built(context, workspace, result, metadata, [trained_check(report)])
 
 
-def further_asset(step: Step, options: type[FurtherTraining], dataset: str, how: str, task: str) -> dg.AssetsDefinition:
+def further_asset(step: Step, dataset: str, how: str, task: str) -> dg.AssetsDefinition:
     """The asset of a step after imitation, which the worker's `task` trains from `dataset`."""
-    name = adapter_of(step)
+    name, options = adapter_of(step), FURTHER[step]
     before = STEPS[: STEPS.index(step)]
 
     @dg.asset(
@@ -106,11 +106,11 @@ def further_asset(step: Step, options: type[FurtherTraining], dataset: str, how:
     return adapter
 
 
-sdft_adapter = further_asset("sdft", SdftTraining, "sft_dataset", "it writes, and, shown the logged turn, says how", "on_policy")
-distill_adapter = further_asset("distill", DistillTraining, "sft_dataset", "it writes, and a larger model says how", "on_policy")
-dpo_adapter = further_asset("dpo", DpoTraining, "preference_dataset", "pairs, with that adapter as the reference", "prefer")
-kto_adapter = further_asset("kto", KtoTraining, "kto_dataset", "judged sessions, with that adapter as the reference", "prefer")
-grpo_adapter = further_asset("grpo", GrpoTraining, "sft_dataset", "rewards of the agent's world, or of the logged turns", "on_policy")
+sdft_adapter = further_asset("sdft", "sft_dataset", "it writes, and, shown the logged turn, says how", "on_policy")
+distill_adapter = further_asset("distill", "sft_dataset", "it writes, and a larger model says how", "on_policy")
+dpo_adapter = further_asset("dpo", "preference_dataset", "pairs, with that adapter as the reference", "prefer")
+kto_adapter = further_asset("kto", "kto_dataset", "judged sessions, with that adapter as the reference", "prefer")
+grpo_adapter = further_asset("grpo", "sft_dataset", "rewards of the agent's world, or of the logged turns", "on_policy")
 
 
 def report_metadata(report: dict[str, Any]) -> dg.MetadataValue:

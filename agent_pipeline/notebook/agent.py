@@ -23,9 +23,9 @@ from agent_pipeline.progress import Progress, silent
 from agent_pipeline.selection.buffer import OnlineContinualLearner
 from agent_pipeline.sessions.session import json_bytes
 from agent_pipeline.training.adapter import train_adapter
-from agent_pipeline.training.config import TrainingConfig
-from agent_pipeline.training.on_policy_adapter import OPTIONS, train_on_policy
-from agent_pipeline.training.preference_adapter import METHODS, train_preferences
+from agent_pipeline.training.config import FURTHER, TrainingConfig
+from agent_pipeline.training.on_policy_adapter import train_on_policy
+from agent_pipeline.training.preference_adapter import train_preferences
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -181,7 +181,7 @@ class AgentSFTTrainer:
             SettingsError: an option does not exist, or is out of range.
         """
         rows, base = judged_rows(data), base_model(self.config.base_model)
-        config = METHODS[method].options(**options)
+        config = FURTHER[method](**options)
 
         def train(adapter_dir: Path, out_dir: Path, select: list[Row]) -> dict[str, Any]:
             return train_preferences(method, rows, base, adapter_dir, config, out_dir, select, progress=self._progress)
@@ -200,7 +200,7 @@ class AgentSFTTrainer:
         Raises: as `prefer`.
         """
         rows, base = rows_only(self.config.train_data if data is None else data)[0], base_model(self.config.base_model)
-        config = OPTIONS[method](**options)
+        config = FURTHER[method](**options)
         asked, play, origin = practice(rows, config, world)
         teacher = base_model(named) if (named := getattr(config, "teacher_model", "")) else None
 

@@ -1,13 +1,13 @@
 """The chain of an agent's trainings: imitation, a teacher, preferences, rewards. Its last adapter is the candidate, which is exported."""
 
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import get_args
 
 from agent_pipeline.errors import DataError
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.storage.lake import Artifact, Lake
+from agent_pipeline.training.config import Step
 
-Step = Literal["sft", "sdft", "distill", "dpo", "kto", "grpo"]
 STEPS: tuple[Step, ...] = get_args(Step)
 SKIPPED = "skipped"
 """In the report of a step that trained nothing: the reason."""

@@ -237,6 +237,18 @@ class DistillTraining(OnPolicyTraining):
     beta: float = Field(default=1.0, ge=0, le=1, description="The divergence: 0 is the forward one, 1 the reverse one.")
 
 
+Step = Literal["sft", "sdft", "distill", "dpo", "kto", "grpo"]
+"""The trainings of an agent's chain, in order."""
+
+FURTHER: dict[Step, type[Any]] = {
+    "sdft": SdftTraining,
+    "distill": DistillTraining,
+    "dpo": DpoTraining,
+    "kto": KtoTraining,
+    "grpo": GrpoTraining,
+}
+"""The options of each step after imitation, a `FurtherTraining`."""
+
 NO_TEACHER = "distill has no teacher: set distill_adapter.teacher_model to a larger model with the same vocabulary."
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.training.base_model import BaseModel
-from agent_pipeline.training.config import NO_TEACHER, Device, DistillTraining, GrpoTraining, OnPolicyTraining, SdftTraining
+from agent_pipeline.training.config import NO_TEACHER, Device, OnPolicyTraining
 from agent_pipeline.training.continued import NothingTrained, Start, only_train, origin_of, train_on
 from agent_pipeline.training.loading import load_model
 from agent_pipeline.training.masks import prompt_ids
@@ -23,8 +23,6 @@ from agent_pipeline.training.trainers.on_policy import Play, Row, Setting, on_po
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainerCallback
-
-OPTIONS: dict[str, type[OnPolicyTraining]] = {"grpo": GrpoTraining, "sdft": SdftTraining, "distill": DistillTraining}
 
 
 def train_on_policy(
@@ -43,7 +41,7 @@ def train_on_policy(
 ) -> dict[str, Any]:
     """Train the adapter in `adapter_dir` on from what it writes about the `rows` (train split), and leave the new one in `out_dir`.
 
-    `method` is a name of `OPTIONS`. `grpo` needs `play`, which plays rows and rewards them; `distill` needs a `teacher`. `select`,
+    `method` is grpo, sdft or distill. `grpo` needs `play`, which plays rows and rewards them; `distill` needs a `teacher`. `select`,
     `reference`, and what happens after a kill, are as in `train_preferences`; `origin` goes into the identity. The report is returned.
 
     Raises:

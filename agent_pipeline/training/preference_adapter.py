@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.training.adapter import token_counts
 from agent_pipeline.training.base_model import BaseModel
-from agent_pipeline.training.config import Device, DpoTraining, KtoTraining, PreferenceTraining
+from agent_pipeline.training.config import Device, PreferenceTraining
 from agent_pipeline.training.continued import NothingTrained, Start, only_train, origin_of, train_on
 from agent_pipeline.training.preferences import Encode, Row, encode_pairs, encode_sessions, log_probs, with_reference
 from agent_pipeline.training.prefixes import prefix_tree
@@ -25,17 +25,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Method:
-    """A way to learn from preferences: what its rows are called, how they are read, what is optimised."""
+    """A way to learn from preferences: what its rows are called, how they are read, what is optimised by its options."""
 
     rows: str
     encode: Encode
-    options: type[PreferenceTraining]
     objective: Callable[[Any], Objective]
 
 
 METHODS = {
-    "dpo": Method("pairs", encode_pairs, DpoTraining, lambda config: Dpo(config.beta, config.sft_weight)),
-    "kto": Method("judged sessions", encode_sessions, KtoTraining, lambda config: Kto(config.beta)),
+    "dpo": Method("pairs", encode_pairs, lambda config: Dpo(config.beta, config.sft_weight)),
+    "kto": Method("judged sessions", encode_sessions, lambda config: Kto(config.beta)),
 }
 
 

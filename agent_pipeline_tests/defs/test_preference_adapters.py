@@ -14,7 +14,8 @@ from agent_pipeline.keys import parse_key
 from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.sessions.tables import to_table
 from agent_pipeline.training.adapter import train_adapter
-from agent_pipeline.training.chain import Step, adapter_of
+from agent_pipeline.training.chain import adapter_of
+from agent_pipeline.training.config import Step
 from agent_pipeline_tests.defs.conftest import Bench, worker_here
 from agent_pipeline_tests.training.test_on_policy import WORLD
 from agent_pipeline_tests.training.test_preferences import pair
