@@ -23,6 +23,7 @@ from agent_pipeline.judging.client import LlmClient
 from agent_pipeline.judging.curation import Bounds
 from agent_pipeline.judging.panel import JudgingOptions
 from agent_pipeline.judging.tables import curate_sessions, judge
+from agent_pipeline.keys import PartitionKey
 from agent_pipeline.redaction import Redactor
 from agent_pipeline.sessions.damage import repair_policy
 
@@ -43,21 +44,26 @@ def session_store(context: dg.OpExecutionContext, workspace: dg.ResourceParam[Wo
         return dg.DataVersionsByPartition({str(key): versions.of(key).version for key in keys})
 
 
-def _drift_check(asset: str, name: str, what: str) -> dg.AssetCheckSpec:
-    """The warning that the asset itself gives, beside the version of its table that it replaces."""
-    return dg.AssetCheckSpec(
-        name, asset=asset, partitions_def=AGENTS, description=f"In the new sessions, {what} are as in the last version."
-    )
+def _warning(asset: str, name: str, description: str) -> dg.AssetCheckSpec:
+    """A warning that the asset itself gives."""
+    return dg.AssetCheckSpec(name, asset=asset, partitions_def=AGENTS, description=description)
 
 
-TOOLS_CHECK, FATES_CHECK = "tools_are_as_before", "verdicts_and_reasons_are_as_before"
+SCHEMAS_CHECK, TOOLS_CHECK, FATES_CHECK = "tools_have_schemas", "tools_are_as_before", "verdicts_and_reasons_are_as_before"
 
 
 @dg.asset(
     **asset_options("traces", {"parquet", "bronze"}, options=SessionsConfig),
     deps=[session_store],
     dagster_type=dg.Any,
-    check_specs=[_drift_check("sessions", TOOLS_CHECK, "the tools, their schemas and the types of their arguments")],
+    check_specs=[
+        _warning("sessions", SCHEMAS_CHECK, "The tools' schemas come from the source or the settings, and are not inferred from calls."),
+        _warning(
+            "sessions",
+            TOOLS_CHECK,
+            "In the new sessions, the tools, their schemas and the types of their arguments are as in the last version.",
+        ),
+    ],
 )
 def sessions(context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace]) -> dg.MaterializeResult:
     """Every session of the agent in one canonical form, one row each: archived, empty and damaged ones too.
@@ -90,7 +96,7 @@ def sessions(context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Work
                 "notes": "\n".join(dict.fromkeys(source.notes)) or "none",
                 "preview": preview(found.first),
             },
-            check_results=[drift_result(TOOLS_CHECK, found.drift)],
+            check_results=[_schemas_result(key, found.counts["tools"]), drift_result(TOOLS_CHECK, found.drift)],
         )
 
 
@@ -112,6 +118,19 @@ def nothing_private_was_written(context: dg.AssetCheckExecutionContext, workspac
             "found": counts_table(scan.kinds, "kind of private data"),
             "in_sessions": json.dumps(scan.session_ids[:20]),
         },
+    )
+
+
+def _schemas_result(key: PartitionKey, origins: Mapping[str, int]) -> dg.AssetCheckResult:
+    """A warning where schemas were inferred: names and types, without the descriptions that the agent was given."""
+    inferred = origins.get("inferred", 0)
+    advice = f'name a file of the agent\'s schemas in the setting tools of [agents."{key}"]'
+    return dg.AssetCheckResult(
+        check_name=SCHEMAS_CHECK,
+        passed=not inferred,
+        severity=dg.AssetCheckSeverity.WARN,
+        description=f"The tools of {inferred} sessions are inferred from calls, without descriptions: {advice}." if inferred else None,
+        metadata={"inferred": inferred, "sessions": sum(origins.values())},
     )
 
 
@@ -177,7 +196,9 @@ def _llm_spend(client: LlmClient) -> dict[str, Any]:
     **asset_options("traces", {"parquet", "silver"}, options=CurationConfig),
     deps=[judged_sessions],
     dagster_type=dg.Any,
-    check_specs=[_drift_check("curated_sessions", FATES_CHECK, "the shares of verdicts and of reasons for dropping")],
+    check_specs=[
+        _warning("curated_sessions", FATES_CHECK, "In the new sessions, the shares of verdicts and of reasons for dropping are as before.")
+    ],
 )
 def curated_sessions(context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace]) -> dg.MaterializeResult:
     """Every judged session with its `use` (positive, negative, neither), and for what is not positive the first reason why.

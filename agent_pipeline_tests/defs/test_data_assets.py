@@ -93,6 +93,24 @@ def test_a_new_tool_and_other_shares_of_verdicts_are_warnings_that_name_them(ben
     assert {("fly", "added")} <= {(each["tool"], each["change"]) for each in changed} and "drop_reason" in {each["of"] for each in shares}
 
 
+def test_tools_that_only_calls_tell_of_are_a_warning_that_names_the_setting(bench: Bench) -> None:
+    items = [
+        {"role": "user", "content": "fly"},
+        {"type": "function_call", "call_id": "c1", "name": "fly", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c1", "output": "up"},
+    ]
+    results = [bench.run("shop/intern", "sessions")]
+    with sqlite3.connect(bench.store / "sessions/shop/intern/sessions.db") as connection:
+        connection.execute("INSERT INTO sessions (session_id) VALUES ('bare')")
+        connection.executemany("INSERT INTO history (session_id, msg_json) VALUES ('bare', ?)", [(json.dumps(item),) for item in items])
+    results.append(bench.run("shop/intern", "sessions"))
+    known, bare = (
+        next(each for each in result.get_asset_check_evaluations() if each.check_name == "tools_have_schemas") for result in results
+    )
+    assert known.passed and not bare.passed and bare.severity == dg.AssetCheckSeverity.WARN and results[1].success
+    assert bare.metadata["inferred"].value == 2 and '[agents."shop/intern"]' in bare.description
+
+
 @pytest.mark.parametrize(
     ("spoil", "says"),
     [

@@ -233,7 +233,7 @@ def _function_tool(raw: Any) -> Tool | None:
         return None
     if raw is not function:
         return raw
-    schemas = (decoded(function.get(key)) for key in ("parameters", "input_schema", "inputSchema"))
+    schemas = (decoded(function.get(key)) for key in ("parameters", "input_schema", "inputSchema", "parameters_json_schema"))
     description = function.get("description")
     return {
         "type": "function",

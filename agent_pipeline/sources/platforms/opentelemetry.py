@@ -252,7 +252,9 @@ def _genai_span(span: Span, attributes: Record) -> None:
     has_system = not system or any(isinstance(each, dict) and each.get("role") == "system" for each in given)
     span.given = given if has_system else [{"role": "system", "content": system}, *given]
     span.answered = messages_of(attributes.get("gen_ai.output.messages"), "assistant") or span.answered
-    span.tools = decoded(attributes.get("gen_ai.tool.definitions")) or span.tools
+    pydantic = decoded_object(attributes.get("model_request_parameters"))
+    told = [*elements(pydantic.get("function_tools")), *elements(pydantic.get("output_tools"))]
+    span.tools = decoded(attributes.get("gen_ai.tool.definitions")) or told or span.tools
     span.model = attributes.get("gen_ai.response.model") or attributes.get("gen_ai.request.model") or span.model
     counts = {name.removeprefix(_USAGE): value for name, value in attributes.items() if name.startswith(_USAGE) and name.endswith("tokens")}
     span.usage = counts or span.usage
