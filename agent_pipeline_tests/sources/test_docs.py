@@ -2,13 +2,23 @@
 
 import json
 import re
+import shutil
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 from agent_pipeline.config.assets import CurationConfig
 from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
 from agent_pipeline.judging.curation import Reason
 from agent_pipeline.sessions.damage import KINDS
+from agent_pipeline.sessions.session import Session
 from agent_pipeline.sources import SOURCES, open_source, readers
+from agent_pipeline_tests.sources.platforms.exports import WRITTEN, write
+from agent_pipeline_tests.sources.platforms.test_platforms import EXPORTS
+from agent_pipeline_tests.sources.samples import SAMPLES, TOOL, chat_row, history_row, put, sharegpt_row
+from agent_pipeline_tests.stores import AGENTS_SCHEMA, execute, omniagents_home
 
 TEXT = (Path(__file__).parents[2] / "docs" / "traces.md").read_text(encoding="utf-8")
 
@@ -25,6 +35,64 @@ def named(heading: str) -> list[str]:
 
 def test_every_source_stands_there_once():
     assert sorted(named("source")) == sorted(source.name for source in SOURCES)
+
+
+KEPT: dict[str, Callable[[Session], Any]] = {
+    "system prompt": lambda session: session.messages and session.messages[0]["role"] == "system",
+    "calls": lambda session: any(message.get("tool_calls") for message in session.messages),
+    "tools": lambda session: session.tools_origin == "source",
+    "reasoning": lambda session: session.reasoning,
+    "tokens": lambda session: session.usage,
+    "cost": lambda session: session.cost_usd is not None,
+    "time": lambda session: session.created_at,
+    "task": lambda session: session.task_id,
+    "verdict": lambda session: session.judgment,
+    "metrics": lambda session: session.scores,
+}
+"""What a session may have, by its name in the table."""
+
+
+def stores_of_every_source(folder: Path) -> Iterator[Path]:
+    """A store or several of each source: those of the tests."""
+    for name, (_, files) in SAMPLES.items():
+        yield put(folder / name, files)
+    for name, (_, _, _, made) in EXPORTS.items():
+        path = folder / name
+        yield write(path, made()) if made else Path(shutil.copy(WRITTEN / name, path))
+    items = [{"role": "system", "content": "Help."}, *history_row()["history"]]
+    more = {
+        "tools": [TOOL],
+        "usage": {"input_tokens": 1},
+        "cost_usd": 0.1,
+        "created_at": 1,
+        "task_id": "7",
+        "reward": 1,
+        "scores": {"a": 1},
+    }
+    thought = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hi", "reasoning_content": "Be kind."}]
+    yield write(folder / "chat.jsonl", [chat_row(**more), chat_row(messages=thought)])
+    yield write(folder / "history.jsonl", [history_row(history=items, **more)])
+    yield write(folder / "sharegpt.jsonl", [sharegpt_row(**more)])
+    yield omniagents_home(folder / "home", {"a": items}, context=json.dumps({"tools": [TOOL]}), verdicts=[("a", "acceptable")])
+    sdk = folder / "sdk_sessions.db"
+    with closing(sqlite3.connect(sdk)) as connection:
+        connection.executescript(AGENTS_SCHEMA)
+    execute(sdk, "INSERT INTO agent_sessions (session_id) VALUES ('a')")
+    for item in items:
+        execute(sdk, ("INSERT INTO agent_messages (session_id, message_data) VALUES ('a', ?)", (json.dumps(item),)))
+    write(folder / "sdk_labels.json", [{"session_id": "a", "task_id": "7", "reward": 1}])
+    yield sdk
+
+
+def test_what_each_source_keeps_stands_there_as_the_files_of_the_tests_show_it(tmp_path):
+    kept: dict[str, set[str]] = {source.name: set() for source in SOURCES}
+    for store in stores_of_every_source(tmp_path):
+        source = open_source(store)
+        sessions = [session for key in source.partitions() for session in source.sessions(key)]
+        kept[source.name] |= {name for name, has in KEPT.items() if any(map(has, sessions))}
+    lines = [f"| `{name}` | {' | '.join('✓' if each in kept[name] else '–' for each in KEPT)} |" for name in kept]
+    made = "\n".join([f"| what it keeps | {' | '.join(KEPT)} |", "|---|" + ":-:|" * len(KEPT), *lines])
+    assert made in TEXT, f"Put this table into docs/traces.md:\n{made}"
 
 
 def test_the_example_of_a_source_reads_its_tickets(tmp_path, monkeypatch):
