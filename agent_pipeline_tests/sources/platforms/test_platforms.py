@@ -17,9 +17,11 @@ from agent_pipeline_tests.sources.platforms import exports
 from agent_pipeline_tests.sources.platforms.exports import TOOL, WHOLE, write
 
 EXPORTS: dict[str, tuple[str, str, str, Callable[[], Any] | None]] = {
+    "ag2.jsonl": ("opentelemetry", "shop", "support", None),
     "ai_sdk.jsonl": ("opentelemetry", "shop", "support", None),
     "genai_calls.jsonl": ("opentelemetry", "shop", "support", None),
     "genai_messages.jsonl": ("opentelemetry", "shop", "support", None),
+    "google_adk.jsonl": ("opentelemetry", "shop", "support", None),
     "google_genai.jsonl": ("openinference", "shop", "support", None),
     "langgraph.jsonl": ("openinference", "shop", "support", None),
     "litellm.jsonl": ("litellm", "shop", "support", exports.litellm),
@@ -45,6 +47,10 @@ def export(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return write(tmp_path / request.param, made()) if made else Path(shutil.copy(exports.WRITTEN / request.param, tmp_path))
 
 
+WITHOUT_TOOLS = ("ag2.jsonl", "genai_calls.jsonl", "genai_messages.jsonl")
+"""Files whose SDKs do not record the tools."""
+
+
 def only(path: Path) -> Any:
     source = open_source(path)
     (key,) = source.partitions()
@@ -53,12 +59,13 @@ def only(path: Path) -> Any:
 
 
 def unnumbered(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Messages with arguments decoded, and with Gemini's results and missing ids as OpenAI has them: spellings that do not matter."""
-    plain = json.loads(json.dumps(messages).replace(json.dumps('{"result": "in Ulm"}'), '"in Ulm"'))
+    """Messages with arguments decoded, the one call's id, and what Google's SDKs say as others do: spellings that do not matter."""
+    text = json.dumps(messages).replace(json.dumps('{"result": "in Ulm"}'), '"in Ulm"')
+    plain = json.loads(text.replace(json.dumps('\n\nYou are an agent. Your internal name is "support".')[1:-1], ""))
     for message in plain:
-        message |= {"tool_call_id": message["tool_call_id"] or "c1"} if message["role"] == "tool" else {}
+        message |= {"tool_call_id": "c1"} if message["role"] == "tool" else {}
         for call in message.get("tool_calls", ()):
-            call["id"] = call["id"] or "c1"
+            call |= {"id": "c1"}
             call["function"]["arguments"] = json.loads(call["function"]["arguments"])
     return plain
 
@@ -74,12 +81,11 @@ def test_calls_that_repeat_the_conversation_so_far_are_one_session_of_two_runs(e
     source = open_source(export)
     assert (source.name, source.partitions()) == (reader, [(project, agent)])
     session = only(export)
-    assert unnumbered(session.messages) == unnumbered(WHOLE)
-    assert (session.session_id, session.model_id, session.parent_session_id, session.error) == ("s1", "m-1", None, None)
-    if export.name.startswith("genai"):  # the SDK does not record them
-        assert session.tools_origin == "none"
-    else:
-        assert signatures(session.tools) == signatures([TOOL]) and session.tools_origin == "source"
+    assert unnumbered(session.messages) == unnumbered(WHOLE[export.name == "ag2.jsonl" :])
+    assert (session.session_id, session.parent_session_id, session.error) == ("s1", None, None)
+    assert session.model_id == ("gemini-m-1" if export.name == "google_adk.jsonl" else "m-1")
+    recorded = [] if export.name in WITHOUT_TOOLS else signatures([TOOL])
+    assert (signatures(session.tools), session.tools_origin) == (recorded, "source" if recorded else "none")
     assert (session.usage["input_tokens"], session.usage["output_tokens"]) == (30, 6)
     assert session.ended_at > session.created_at
     assert not session.damage and not session.skipped

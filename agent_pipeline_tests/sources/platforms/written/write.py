@@ -169,6 +169,57 @@ def genai(name="genai_messages", captured="true", conventions=""):
     traced(provider, GENAI, runs(openai_answer))
 
 
+def google_adk():
+    """The agent's own spans and log records, which name the session."""
+    import asyncio
+
+    address = {"GOOGLE_API_KEY": "x", "GOOGLE_GEMINI_BASE_URL": URL.removesuffix("/v1")}
+    os.environ |= address | {"OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": "SPAN_AND_EVENT"}
+    from google.adk.agents import Agent
+    from google.adk.runners import InMemoryRunner
+    from google.genai import types
+    from opentelemetry import _logs, trace
+    from opentelemetry.exporter.otlp.json.file._log_exporter import FileLogExporter
+    from opentelemetry.sdk._logs import LoggerProvider
+    from opentelemetry.sdk._logs.export import SimpleLogRecordProcessor
+
+    provider = provider_of("google_adk.jsonl")
+    logs = LoggerProvider(resource=provider.resource)
+    logs.add_log_record_processor(SimpleLogRecordProcessor(FileLogExporter(str(OUT / "google_adk.jsonl"))))
+    trace.set_tracer_provider(provider)
+    _logs.set_logger_provider(logs)
+    agent = Agent(name="support", model="gemini-m-1", instruction="You are helpful.", tools=[look_up])
+    runner = InMemoryRunner(agent, app_name="shop")
+
+    async def play():
+        await runner.session_service.create_session(app_name="shop", user_id="u", session_id="s1")
+        for words in ASKED:
+            told = types.Content(role="user", parts=[types.Part(text=words)])
+            async for _ in runner.run_async(user_id="u", session_id="s1", new_message=told):
+                pass
+
+    asyncio.run(play())
+
+
+def ag2():
+    import asyncio
+
+    from ag2 import Agent
+    from ag2.config import OpenAIConfig
+    from ag2.middleware import TelemetryMiddleware
+
+    provider, last = provider_of("ag2.jsonl"), []
+    telemetry = TelemetryMiddleware(tracer_provider=provider, agent_name="support")
+    agent = Agent(
+        "support", "You are helpful.", config=OpenAIConfig("m-1", api_key="x", base_url=URL), tools=[look_up], middleware=[telemetry]
+    )
+
+    def ask(words):
+        last[:] = [asyncio.run((last[0] if last else agent).ask(words))]
+
+    traced(provider, GENAI, asked(ask))
+
+
 def genai_latest():
     genai("genai_calls", "event_only", "gen_ai_latest_experimental")
 
