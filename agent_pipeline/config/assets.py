@@ -216,6 +216,11 @@ class ChampionConfig(Options):
     )
     select_turns: int = Field(default=400, ge=1, description="Turns of the split select to answer; chosen by hash if there are more.")
 
+    confirm_tasks: int = Field(
+        default=20,
+        ge=2,
+        description="A gain must hold on the tasks of the split select that came after the champion was trained, where there are so many.",
+    )
     canary_rows: int = Field(default=16, ge=0, description="Held-out rows of other partitions that base and candidate answer as canaries.")
     canaries_beyond_project: bool = Field(
         default=False, description="Whether those may be of other projects. Their words are never written into this partition's pages."

@@ -6,7 +6,7 @@ nothing. A model that always calls, or never does, gets half of it at most, and 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
@@ -39,11 +39,13 @@ def decide(
     unfit: Sequence[str] = (),
     turned: float = 0.0,
     first: bool = False,
+    newer: Collection[str] = (),
 ) -> Decision:
     """The decision on a candidate beside the champion, or beside the base model where it would be the `first` champion.
 
     `earlier` is the number of decisions of this year on the partition. `unfit` is what the candidate's episodes say against it beside its
-    base, whatever the rival is; `turned` the share of the champion's training sessions that are judged bad now.
+    base, whatever the rival is; `turned` the share of the champion's training sessions that are judged bad now; `newer`
+    are the tasks that came after the champion was trained, on which a gain must hold where there are enough.
 
     Raises:
         DataError: the two were not scored by the same evaluator on the same turns, or have not played the same episodes.
@@ -61,17 +63,39 @@ def decide(
     if turned > MOST_TURNED:  # the held-out rows, by which the candidate would win, are chosen by the same verdicts
         reasons.append(Reason("turned", "verdicts", "hold", turned, limit=MOST_TURNED))
     new, old = candidate.turns, rival.turns
-    gain = paired(
-        [turn.task for turn in new],
-        [float(turn.right) for turn in new],
-        [float(turn.right) for turn in old],
-        groups=[str(turn.expects_call) for turn in new],
-    )
+    gain = _gain(candidate, rival)
     more = max(0, tasks_needed(gain, policy.gain_sought, error) - (gain.tasks if gain else 0))
     if gain is None:
         return _decision(None, error, max(more, 1), figures, [*reasons, Reason("too few tasks", "gain", "cannot decide")])
     figures.insert(0, _figure("gain", _balanced(new), _balanced(old), gain, gain.visible(error)))
-    return _decision(gain.p, error, more, figures, [*reasons, _on_gain(gain, error, more, policy)])
+    reasons.append(_on_gain(gain, error, more, policy))
+    if reasons[-1].kind == "gain" and not first:
+        reasons.append(_confirmation(candidate, rival, newer, policy, figures))
+    return _decision(gain.p, error, more, figures, reasons)
+
+
+def _gain(candidate: Scores, rival: Scores, tasks: Collection[str] | None = None) -> Difference | None:
+    """The gain that is sought, on all tasks or on these."""
+    turns = [(new, old) for new, old in zip(candidate.turns, rival.turns, strict=True) if tasks is None or new.task in tasks]
+    return paired(
+        [new.task for new, _ in turns],
+        [float(new.right) for new, _ in turns],
+        [float(old.right) for _, old in turns],
+        groups=[str(new.expects_call) for new, _ in turns],
+    )
+
+
+def _confirmation(candidate: Scores, rival: Scores, newer: Collection[str], policy: Policy, figures: list[Figure]) -> Reason:
+    """Whether a gain holds on tasks that came after the champion was trained. The other tasks decided for the champion too, and after many
+    nights a win on them may be theirs alone. So few tasks can seldom show a gain; that there is none in their mean stops a promotion."""
+    gain = _gain(candidate, rival, newer)
+    count = gain.tasks if gain else 0
+    if gain is None or count < policy.confirm_tasks:
+        return Reason("too few newer tasks", "newer tasks", "promote", count, limit=policy.confirm_tasks)
+    now, before = (_balanced([turn for turn in of.turns if turn.task in newer]) for of in (candidate, rival))
+    figures.insert(1, _figure("gain on newer tasks", now, before, gain))
+    held = gain.value > 0
+    return Reason("confirmed" if held else "not confirmed", "newer tasks", "promote" if held else "hold", gain.value, limit=count)
 
 
 def _on_gain(gain: Difference, error: float, more: int, policy: Policy) -> Reason:

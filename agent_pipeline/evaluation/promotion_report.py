@@ -18,6 +18,7 @@ def sentence(reason: Reason) -> str:
     now, before, limit = (_share(value) for value in (reason.candidate, reason.rival, reason.limit))
     if reason.kind in ("guard", "within chance") and reason.name == "loss":
         now, before, limit = (f"{value or 0.0:.3f}" for value in (reason.candidate, reason.rival, reason.limit))
+    count, most = (f"{value or 0:.0f}" for value in (reason.candidate, reason.limit))
     direction = "higher" if reason.name in LESS_IS_BETTER else "lower"
     change = f"{reason.name} is {now}, and was {before}: {direction} by more than {limit}"
     return {
@@ -36,6 +37,9 @@ def sentence(reason: Reason) -> str:
         "unseen harm": f"its episodes are so few that harm in {now} of them may have gone unseen, at most {limit} may: let it play more",
         "base": f"beside its base, {reason.name}",
         "held": "a person holds it back",
+        "confirmed": f"it is better by {now} on {most} tasks that came after the champion was trained",
+        "not confirmed": f"on {most} tasks that came after the champion was trained, it is not better: the gain is {now}",
+        "too few newer tasks": f"not confirmed: {count} tasks came after the champion was trained, {most} are needed",
         "turned": f"{now} of the sessions that the champion was trained on are judged bad now, at most {limit} may be: check the verdicts",
     }[reason.kind]
 

@@ -71,6 +71,7 @@ class Policy(msgspec.Struct, frozen=True):
     harm_margin: float = 0.02
     most_harm: float = 0.05
     least_separation: float = 0.2
+    confirm_tasks: int = 20
 
 
 class Reason(msgspec.Struct, frozen=True):
@@ -93,6 +94,9 @@ class Reason(msgspec.Struct, frozen=True):
         "base",
         "held",
         "turned",
+        "confirmed",
+        "not confirmed",
+        "too few newer tasks",
     ]
     name: str
     against: Outcome

@@ -5,6 +5,7 @@ A decision is written into the ledger before the champion moves, so that a run t
 
 import json
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Any, Literal
 
 import msgspec
@@ -21,6 +22,7 @@ from agent_pipeline.export.serving import export_named, own_episodes
 from agent_pipeline.ingestion.volume import FEW
 from agent_pipeline.judging.curation import Use
 from agent_pipeline.keys import PartitionKey
+from agent_pipeline.selection.tables import DATASET, dataset_rows
 from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.storage.artifacts import Artifact
 from agent_pipeline.storage.lake import Lake
@@ -140,7 +142,9 @@ def decide_on(
         this_year = [each for each in records if each.when[:4] == now()[:4] and each.decision.p is not None]
         unfit = does_less(compared.episodes[0].manifest["report"]) if compared.episodes[0] else []
         turned = turned_verdicts(lake, key, champion) if champion else 0.0
-        decision = decide(candidate_scores, rival_scores, policy, len(this_year), compared.canaries, unfit, turned, first=champion is None)
+        newer = newer_tasks(lake, key, champion) if champion else set()
+        spent = (len(this_year), compared.canaries, unfit, turned)
+        decision = decide(candidate_scores, rival_scores, policy, *spent, first=champion is None, newer=newer)
         return Record(
             number=number,
             when=now(),
@@ -159,6 +163,22 @@ def decide_on(
     if decided.decision.outcome == "promote" and by_itself:
         lake.set_champion(candidate, why=summary(decided.decision), who=decided.who, expected=before.generation)
     return decided
+
+
+def newer_tasks(lake: Lake, key: PartitionKey, export: Artifact) -> set[str]:
+    """The tasks of the split `select` whose sessions all began after the export's adapter was trained; none whose sessions have no time."""
+    adapters = trained_adapters(lake, key, export.manifest["made_from"]["adapter"])
+    if not (adapters and lake.has(DATASET, key)):
+        return set()
+    trained = [entry.when for entry in lake.history(adapters[-1].asset, key) if entry.latest == adapters[-1].identity and entry.when]
+    if not trained:
+        return set()
+    began = datetime.fromisoformat(min(trained))
+    tasks: dict[str, bool] = {}
+    for row in dataset_rows(lake, key, ("select",), columns=["task_key", "created_at"]):
+        is_newer = row["created_at"] is not None and row["created_at"] > began
+        tasks[row["task_key"]] = tasks.get(row["task_key"], True) and is_newer
+    return {task for task, is_newer in tasks.items() if is_newer}
 
 
 def turned_verdicts(lake: Lake, key: PartitionKey, champion: Artifact) -> float:

@@ -14,6 +14,7 @@ from agent_pipeline.evaluation import episode_report
 from agent_pipeline.evaluation.episode_report import does_less, verdict
 from agent_pipeline.evaluation.paired import paired, sign_flip, tasks_needed
 from agent_pipeline.evaluation.promotion import decide, error_rate
+from agent_pipeline.evaluation.promotion_report import sentence
 from agent_pipeline.evaluation.scores import Canary, Played, Policy, RowLoss, Scores, TurnScore
 
 TASKS = 120
@@ -179,6 +180,34 @@ def test_a_canary_that_is_lost_holds_the_candidate_back_and_one_of_many_that_mov
     assert against(decided(BETTER, canaries=lost), "hold") == {"plain questions"} and decided(BETTER, canaries=lost).outcome == "hold"
     moved = [Canary(str(i), "plain questions", i != 1, i != 2) for i in range(10)]
     assert decided(BETTER, canaries=moved).outcome == "promote"
+
+
+OLDER, NEWER = ([f"t{task}" for task in range(TASKS) if (task >= TASKS - 30) is newer] for newer in (False, True))
+
+
+def parts(model: Scores, newer: Scores) -> Scores:
+    """A model that answers the newer tasks as another does."""
+    turns = zip(model.turns, newer.turns, strict=True)
+    return msgspec.structs.replace(model, turns=tuple(new if new.task in NEWER else old for old, new in turns))
+
+
+def test_a_gain_must_hold_on_the_tasks_that_came_after_the_champion_where_there_are_enough():
+    lost = parts(BETTER.scores(), CHAMPION)
+    assert decide(lost, CHAMPION, Policy(), 0).outcome == "promote", "the older tasks alone show a gain"
+    overfit = decide(lost, CHAMPION, Policy(), 0, newer=NEWER)
+    assert overfit.outcome == "hold" and against(overfit, "hold") == {"newer tasks"}
+    confirmed = decided(BETTER, newer=NEWER)
+    assert confirmed.outcome == "promote" and "confirmed" in {reason.kind for reason in confirmed.reasons}
+    figure = next(each for each in confirmed.figures if each.name == "gain on newer tasks")
+    assert (figure.tasks, figure.samples) == (30, 90) and figure.difference > 0
+
+
+def test_with_too_few_newer_tasks_a_decision_says_how_many_there_were():
+    few = decided(BETTER, newer=NEWER[:19])
+    (reason,) = (each for each in few.reasons if each.kind == "too few newer tasks")
+    assert few.outcome == "promote" and (reason.candidate, reason.limit) == (19, 20)
+    assert "19 tasks came after" in sentence(reason)
+    assert not any(each.name == "newer tasks" for each in decided(BETTER, first=True).reasons), "a first champion has none before it"
 
 
 def test_too_few_tasks_cannot_decide_and_the_missing_tasks_would_do():

@@ -3,12 +3,14 @@
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, fields
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from agent_pipeline.datasets.sft import SFT
 from agent_pipeline.errors import DataError
 from agent_pipeline.evaluation.comparison import accuracies, differences
 from agent_pipeline.evaluation.episode_report import share, verdict
@@ -16,12 +18,14 @@ from agent_pipeline.evaluation.promotion import error_rate
 from agent_pipeline.evaluation.promotion_report import page, summary
 from agent_pipeline.evaluation.scores import Policy
 from agent_pipeline.evaluation.scoring import Score
-from agent_pipeline.export.deciding import Comparison, comparison, decide_on, hold, to_compare
+from agent_pipeline.export.deciding import Comparison, comparison, decide_on, hold, newer_tasks, to_compare
 from agent_pipeline.export.ledger import EXPORT, ledger
 from agent_pipeline.export.serving import promote, rollback, serve
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.session import sha256_of
+from agent_pipeline.sessions.tables import to_table
 from agent_pipeline.storage.lake import Artifact, Lake
+from agent_pipeline_tests.training.world import row
 
 KEY = PartitionKey("shop", "support")
 GOOD, FAIR, CALLS = "good", "fair", "always calls"
@@ -189,6 +193,28 @@ def test_what_a_person_holds_back_is_not_promoted_by_itself(lake: Lake) -> None:
     night.decide("person")
     hold(lake, KEY, why="a bad feeling")
     assert night.decide("auto").why == "a bad feeling" and champion_of(lake) is None
+
+
+def put_tasks(lake: Lake, newer: int) -> None:
+    """The rows of the split `select`, of which the last tasks have only sessions of tomorrow."""
+    day = timedelta(days=1)
+    rows = [
+        row(task, "select") | {"row_id": f"r{task}-{trial}", "task_key": f"t{task}", "created_at": when}
+        for task in range(60)
+        for trial, when in enumerate([datetime.now(UTC) + (day if task >= 60 - newer else -day), datetime.now(UTC) + day])
+    ]
+    rows.append(row(61, "select") | {"created_at": None})
+    lake.stage("sft_dataset", KEY, to_table(rows, SFT).to_batches(), SFT).commit()
+
+
+def test_a_win_is_confirmed_on_the_tasks_whose_sessions_began_after_the_champion_was_trained(lake: Lake) -> None:
+    first = Night(lake, FAIR)
+    promote(lake, KEY)
+    assert newer_tasks(lake, KEY, first.export) == set()
+    put_tasks(lake, newer=25)
+    assert newer_tasks(lake, KEY, first.export) == {f"t{task}" for task in range(35, 60)}
+    decision = Night(lake, GOOD, first.export).decide().decision
+    assert decision.outcome == "promote" and "confirmed" in {reason.kind for reason in decision.reasons}
 
 
 def test_a_rollback_is_not_undone_by_the_next_run(lake: Lake) -> None:
