@@ -11,6 +11,9 @@ from typing import Any
 from agent_pipeline.sessions.items import INVALID, Chat, Item, assembled
 from agent_pipeline.sessions.json_text import json_text, without_surrogates
 
+VERSION = 2
+"""Raise it where the same messages give other sessions than before: the versions of all readers have it."""
+
 ROLES = {
     **dict.fromkeys(("system", "developer"), "system"),
     **dict.fromkeys(("user", "human"), "user"),
@@ -41,6 +44,7 @@ _NAMES = ("name", "toolName", "tool_name")
 _ARGUMENTS = ("arguments", "args", "input", "parameters", "tool_kwargs")
 _OUTPUT = ("content", "response", "result", "output")
 _THOUGHT = ("reasoning_content", "reasoning", "thinking")
+_OF_THOUGHTS = {"thought", "thought_signature", "thoughtSignature"}
 _THOUGHT_TEXT = ("thinking", "reasoning", "text", "content", "summary")
 
 
@@ -116,18 +120,21 @@ def result_item(call_id: Any, output: Any) -> Item:
     return INVALID if value is None else Item("function_call_output", value, call_id=call_id)
 
 
-def text_of(content: Any) -> tuple[str, tuple[str, ...]]:
-    """The text of a content, a string or a list of parts joined in order; and the types of the parts that are no text."""
-    texts, left_out = [], []
+def text_of(content: Any, seam: str = "\n") -> tuple[str, tuple[str, ...]]:
+    """The text of a content, a string or a list of parts in order; and the types of the parts that are no text.
+
+    `seam` stands between two texts where neither has white space there: parts are paragraphs, as clients show them.
+    """
+    text, left_out = "", []
     for part in content if isinstance(content, list) else [] if content is None else [content]:
         kind = _kind(part)
         # AgentDojo and OpenTelemetry call a part's text `content`.
         candidates = [part] if isinstance(part, str) else [part.get("text"), part.get("content")] if kind in _TEXT_PARTS else []
-        if (text := next((each for each in candidates if isinstance(each, str)), None)) is not None:
-            texts.append(text)
+        if (said := next((each for each in candidates if isinstance(each, str)), None)) is not None:
+            text += (seam if text and said and not (text[-1].isspace() or said[0].isspace()) else "") + said
         else:
             left_out.append(f"part:{without_surrogates(kind)}" if kind else "part")
-    return "".join(texts), tuple(left_out)
+    return text, tuple(left_out)
 
 
 def _results(message: dict[str, Any]) -> Iterator[Item]:
@@ -172,7 +179,8 @@ def _spoken(role: str | None, message: dict[str, Any]) -> Iterator[Item]:
     made += [item for item in (call_item(call, trained) for call in named) if (item.call_id or item) not in said]  # LangChain says both
     words = parts if isinstance(content, list) else content
     if words or not (made or is_all_calls):
-        text, left_out = text_of(words)
+        # What a model says comes in parts that may end within a sentence (before a citation, say).
+        text, left_out = text_of(words, "" if role == "assistant" else "\n")
         yield Item("message", text, role=role, trained=trained, left_out=left_out) if role else INVALID
     yield from made
 
@@ -227,7 +235,7 @@ def _kind(part: Any) -> str:
     if not isinstance(part, dict):
         return ""
     kind = next((part[name] for name in ("type", "part_kind", "block_type") if name in part), None)
-    if kind is None and isinstance(part.get("text"), str):
+    if kind is None and {name for name, value in part.items() if value is not None} - _OF_THOUGHTS == {"text"}:
         kind = "thinking" if part.get("thought") is True else "text"
     return kind if isinstance(kind, str) else ""
 

@@ -10,6 +10,7 @@ import xxhash
 
 from agent_pipeline.errors import PartitionError, StoreError
 from agent_pipeline.keys import PartitionKey
+from agent_pipeline.sessions import chat
 from agent_pipeline.sessions.session import RecordedItem, Session, json_bytes
 
 SEPARATOR = b"\n\xff\n"
@@ -98,8 +99,8 @@ class TraceSource(ABC):
         return []
 
     def reader_versions(self) -> dict[str, int]:
-        """The version of each reader that takes part, by name."""
-        return {self.name: self.version}
+        """The version of each reader that takes part, by name, and that of the messages' reader."""
+        return {self.name: self.version, "messages": chat.VERSION}
 
 
 def as_stored(session: Session) -> Stored:

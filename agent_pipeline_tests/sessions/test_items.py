@@ -19,7 +19,13 @@ def roles(messages: list[Message]) -> str:
 
 def test_parts_are_joined_in_order_and_what_is_no_text_is_counted():
     parts = [{"type": "input_text", "text": "a"}, "b", {"type": "input_image", "image_url": "x"}, {"type": "output_text", "text": "c"}, 5]
-    assert text_of(parts) == ("abc", ("part:input_image", "part"))
+    assert text_of(parts) == ("a\nb\nc", ("part:input_image", "part"))
+
+
+@pytest.mark.parametrize(("role", "text"), [("user", "<cwd>a</cwd>\nMend it. \n Now."), ("assistant", "<cwd>a</cwd>Mend it. \n Now.")])
+def test_parts_are_paragraphs_and_a_models_own_parts_go_on(role, text):
+    parts = [{"type": "text", "text": each} for each in ("<cwd>a</cwd>", "Mend it. ", "", "\n Now.")]
+    assert to_messages([{"role": role, "content": parts}]).messages[0]["content"] == text
 
 
 @pytest.mark.parametrize(
@@ -77,7 +83,7 @@ def test_an_item_nested_deeper_than_anybody_can_walk_is_invalid_and_costs_only_i
         ("text", "text"),
         (None, ""),
         ({"a": 1}, '{"a": 1}'),
-        ([{"type": "input_text", "text": "a"}, {"type": "text", "text": "b"}], "ab"),
+        ([{"type": "input_text", "text": "a"}, {"type": "text", "text": "b"}], "a\nb"),
         ([{"flight": "HAT1"}, {"flight": "HAT2"}], '[{"flight": "HAT1"}, {"flight": "HAT2"}]'),
         ([{"type": "certificate", "amount": 5}], '[{"type": "certificate", "amount": 5}]'),
         ([1, 2], "[1, 2]"),

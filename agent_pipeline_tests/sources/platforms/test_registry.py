@@ -9,6 +9,7 @@ import pytest
 from agent_pipeline.errors import PartitionError, SettingsError, StoreError
 from agent_pipeline.ingestion.reading import fingerprint
 from agent_pipeline.keys import PartitionKey
+from agent_pipeline.sessions.chat import VERSION
 from agent_pipeline.sources import Location, find, open_source, open_sources, parse_location, plugins, readers
 from agent_pipeline_tests.sources.platforms import exports
 from agent_pipeline_tests.sources.platforms.exports import write
@@ -237,7 +238,11 @@ def test_the_partitions_of_several_stores_are_the_union_and_one_in_two_has_the_s
 
 def test_several_stores_have_the_versions_of_all_their_readers(tmp_path):
     log = write(tmp_path / "log.jsonl", exports.litellm())
-    assert open_sources([*two_homes(tmp_path), Location(str(log))]).reader_versions() == {"omniagents": 1, "litellm": 1}
+    assert open_sources([*two_homes(tmp_path), Location(str(log))]).reader_versions() == {
+        "omniagents": 1,
+        "litellm": 1,
+        "messages": VERSION,
+    }
 
 
 def test_one_store_in_a_list_is_that_store(tmp_path):
