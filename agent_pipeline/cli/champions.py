@@ -13,6 +13,7 @@ from rich.table import Column, Table
 
 from agent_pipeline.cli.report import latest
 from agent_pipeline.config.assets import ServingConfig
+from agent_pipeline.config.notices import moved_by_hand, tell
 from agent_pipeline.config.resolution import resolve
 from agent_pipeline.config.settings import load_settings
 from agent_pipeline.errors import DataError
@@ -130,6 +131,7 @@ def _print_champion(partition: str, move: Callable[[Lake, PartitionKey], Entry])
         console.print(f"It is not fit to act unwatched: {'; '.join(against)}.", style="bold red", markup=False, soft_wrap=True)
     said = serving.serve_champion(lake, key, **resolve(settings, ServingConfig, key).options.model_dump())
     said += [written.text] if (written := write_run(lake, key)) else []
+    said += filter(None, [tell(settings, [moved_by_hand(partition, entry)])])
     for line in (f"{_short(entry.champion)} is the champion of {partition}{instead}.", *said):
         console.print(escape(line), soft_wrap=True, highlight=False)
 

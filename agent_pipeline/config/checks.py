@@ -11,6 +11,7 @@ from agent_pipeline.config.assets import (
     SessionsConfig,
     SftConfig,
 )
+from agent_pipeline.config.notices import addresses
 from agent_pipeline.config.resolution import resolve
 from agent_pipeline.config.settings import Settings
 from agent_pipeline.errors import PipelineError, SettingsError
@@ -31,7 +32,8 @@ from agent_pipeline.training.config import NO_TEACHER, DistillTraining
 
 def problems(settings: Settings) -> list[str]:
     """A sentence for each setting that cannot work, for all agents and for each that has settings of its own. Opens no store."""
-    general = [*_sentences(lambda: Redactor(settings.redaction_options), lambda: settings.split_sizes), *_problems_of(settings, None)]
+    checks = (lambda: Redactor(settings.redaction_options), lambda: settings.split_sizes, lambda: addresses(settings))
+    general = [*_sentences(*checks), *_problems_of(settings, None)]
     own = [
         f"{name}: {sentence}" for name in settings.agents for sentence in _problems_of(settings, parse_key(name)) if sentence not in general
     ]

@@ -1,4 +1,4 @@
-"""The tables of the settings file: what `[agents."project/agent"]`, `[judge]`, `[redaction]`, `[split]` and `[mixing]` may say."""
+"""The tables of the settings file, such as `[agents."project/agent"]` and `[judge]`, and what each may say."""
 
 from typing import Annotated, Any, Literal
 
@@ -63,6 +63,13 @@ class RedactionSettings(Section):
     allow: list[str] = Field(default=[], description="Values that stay: exact ones, or regular expressions between slashes.")
     types: list[str] = Field(default=list(DEFAULT_TYPES), description=f"Kinds to look for: {', '.join(KINDS)}.")
     phone_regions: list[str] = Field(default=["US"], description="Countries whose telephone numbers are known without + and prefix.")
+
+
+class NotifySettings(Section):
+    """Who is told what happens (`[notify]`); without an address nobody is."""
+
+    urls: list[str] = Field(default=[], description="Addresses as Apprise writes them; $NAME is read from the environment.")
+    idle_days: int = Field(default=7, ge=1, description="Tell when an agent was not trained for so many days, and again after as many.")
 
 
 class SplitSettings(Section):

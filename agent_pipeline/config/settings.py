@@ -23,7 +23,15 @@ from pydantic_settings import (
 
 from agent_pipeline.config.assets import ASSETS, EMBEDDED_BASE_MODEL
 from agent_pipeline.config.methods import AssetValues, Chain, MethodSettings
-from agent_pipeline.config.sections import AgentSettings, JudgeSettings, MixingSettings, Preset, RedactionSettings, SplitSettings
+from agent_pipeline.config.sections import (
+    AgentSettings,
+    JudgeSettings,
+    MixingSettings,
+    NotifySettings,
+    Preset,
+    RedactionSettings,
+    SplitSettings,
+)
 from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.errors import PartitionError, SettingsError
 from agent_pipeline.ingestion.reading import ReadingOptions
@@ -38,7 +46,7 @@ from agent_pipeline.training.config import Step
 
 PREFIX = "AGENT_PIPELINE_"
 _NOT_SETTINGS = {"CONFIG", "REAL_TRACES"}
-_NESTED = {"SPLIT", "AGENTS", "METHODS", "REDACTION", "JUDGE", "MIXING", "ASSETS"}
+_NESTED = {"SPLIT", "AGENTS", "METHODS", "REDACTION", "JUDGE", "NOTIFY", "MIXING", "ASSETS"}
 
 
 class Settings(BaseSettings):
@@ -69,6 +77,7 @@ class Settings(BaseSettings):
     labels: str = Field(default="", description="People's judgments: a CSV or JSONL file, or a folder of them.")
     redaction: RedactionSettings = RedactionSettings()
     judge: JudgeSettings = JudgeSettings()
+    notify: NotifySettings = NotifySettings()
     split: SplitSettings = SplitSettings()
     mixing: MixingSettings = MixingSettings()
     train: Chain = Field(

@@ -5,6 +5,7 @@ from typing import Any
 import dagster as dg
 
 from agent_pipeline.config.assets import ChampionConfig, ServingConfig
+from agent_pipeline.config.notices import moved_by_hand, tell
 from agent_pipeline.config.resolution import resolve
 from agent_pipeline.defs.failures import user_errors
 from agent_pipeline.defs.metadata import numbers, table
@@ -126,6 +127,8 @@ def _serve(context: dg.OpExecutionContext, workspace: Workspace, entry: Entry) -
     for line in serving.serve_champion(lake, key, **resolve(workspace.settings(), ServingConfig, key).options.model_dump()):
         context.log.info(line)
     _write_to_mlflow(context, lake, key)
+    if problem := tell(workspace.settings(), [moved_by_hand(str(key), entry)]):
+        context.log.error(problem)
 
 
 def _write_to_mlflow(

@@ -1,6 +1,7 @@
 """What runs remember: the version of the store, of the settings and of the code that a partition was last trained with."""
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 
 import dagster as dg
 
@@ -42,16 +43,18 @@ class LastRuns:
     def __init__(self, instance: dg.DagsterInstance, partitions: Sequence[str]) -> None:
         self._instance = instance
         self._tags: dict[str, Mapping[str, str]] = {}
+        self._ends: dict[str, float] = {}
         missing, cursor = set(partitions), None
         for _ in range(_PAGES):
-            runs = instance.get_runs(dg.RunsFilter(job_name=RETRAIN, statuses=[dg.DagsterRunStatus.SUCCESS]), cursor, _PAGE)
-            for run in runs:
-                self._tags.setdefault(run.tags.get(PARTITION_TAG, ""), run.tags)
+            wanted = dg.RunsFilter(job_name=RETRAIN, statuses=[dg.DagsterRunStatus.SUCCESS])
+            records = instance.get_run_records(wanted, limit=_PAGE, cursor=cursor)
+            for record in records:
+                self._note(record.dagster_run.tags.get(PARTITION_TAG, ""), record)
             missing -= self._tags.keys()
-            if len(runs) < _PAGE or not missing:
-                self._complete = len(runs) < _PAGE
+            if len(records) < _PAGE or not missing:
+                self._complete = len(records) < _PAGE
                 return
-            cursor = runs[-1].run_id
+            cursor = records[-1].dagster_run.run_id
         self._complete = False
 
     def has(self, partition: str, tags: Mapping[str, str]) -> bool:
@@ -59,7 +62,17 @@ class LastRuns:
         judged by the language model."""
         if partition not in self._tags and not self._complete:
             wanted = dg.RunsFilter(job_name=RETRAIN, statuses=[dg.DagsterRunStatus.SUCCESS], tags={PARTITION_TAG: partition})
-            runs = self._instance.get_runs(wanted, limit=1)
-            self._tags[partition] = runs[0].tags if runs else {}
+            records = self._instance.get_run_records(wanted, limit=1)
+            self._note(partition, *records)
         last = self._tags.get(partition, {})
         return tags.items() <= last.items() and PENDING_TAG not in last
+
+    def days(self, partition: str, now: datetime) -> int:
+        """Whole days since the end of the last successful run that `has` looked at; 0 where there is none."""
+        end = self._ends.get(partition)
+        return 0 if end is None else max(0, int((now.timestamp() - end) // 86_400))
+
+    def _note(self, partition: str, record: dg.RunRecord | None = None) -> None:
+        self._tags.setdefault(partition, record.dagster_run.tags if record else {})
+        if record and record.end_time:
+            self._ends.setdefault(partition, record.end_time)

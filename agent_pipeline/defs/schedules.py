@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import dagster as dg
 
+from agent_pipeline.config.notices import Notice, tell
 from agent_pipeline.config.resolution import fingerprint
 from agent_pipeline.defs.jobs import retrain
 from agent_pipeline.defs.partitions import AGENTS
@@ -28,13 +29,16 @@ def nightly(context: dg.ScheduleEvaluationContext, workspace: dg.ResourceParam[W
     night = context.scheduled_execution_time.strftime("%Y-%m-%d")
     requested = 0
     last = LastRuns(context.instance, names)
+    settings = None
     try:
         settings = workspace.settings()
         source = workspace.open_store()
         versions = workspace.versions(source, TICK_SECONDS)
     except PipelineError as error:
-        yield dg.SkipReason(str(error))
+        problem = tell(settings, [Notice("no run tonight", "", str(error))]) if settings else ""
+        yield dg.SkipReason(f"{error} {problem}".rstrip())
         return
+    told: list[Notice] = []
     for name in names:
         try:
             key = parse_key(name)
@@ -43,13 +47,18 @@ def nightly(context: dg.ScheduleEvaluationContext, workspace: dg.ResourceParam[W
             config = run_config(settings, key)
         except PipelineError as error:
             reasons.append(f"{name}: {error}")
+            told.append(Notice("no run tonight", name, str(error)))
             continue
         if store and last.has(name, tags):
             reasons.append(f"{name}: nothing new in its {store.sessions} sessions or its settings since its last successful run")
+            days = last.days(name, context.scheduled_execution_time)
+            if days and days % settings.notify.idle_days == 0:
+                told.append(Notice(f"nothing trained for {days} days", name, "Nothing is new in its sessions or settings."))
             continue
         requested += 1
         yield dg.RunRequest(run_key=f"{night}:{name}", partition_key=name, run_config=config, tags=tags)
     versions.save()
+    reasons += filter(None, [tell(settings, told)])
     for reason in reasons:
         context.log.info(reason)
     if not requested:

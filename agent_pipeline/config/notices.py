@@ -1,0 +1,80 @@
+"""Telling people what happened: one message a cause, by Apprise, to the addresses of the setting `notify.urls`."""
+
+import os
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from agent_pipeline.config.settings import Settings
+from agent_pipeline.errors import SettingsError
+from agent_pipeline.storage.pointers import Entry
+
+LINES = 20
+"""The most lines of a message."""
+
+
+class Notice(NamedTuple):
+    """Something that a person should know: what kind of thing it is (`run failed`), of which partition (empty: of none), and the facts.
+
+    The text must hold nothing that a user or an agent said: it leaves the machine.
+    """
+
+    cause: str
+    partition: str
+    text: str
+
+
+def tell(settings: Settings, notices: Iterable[Notice]) -> str:
+    """Send a message for each cause, with a line for each notice; without an address nothing is sent.
+
+    Returns why a message reached nobody, or an empty text: that nobody can be told must not end what is told of. An address that cannot be
+    reached does not keep the others from being told.
+    """
+    causes: defaultdict[str, list[str]] = defaultdict(list)
+    for cause, partition, text in notices:
+        causes[cause].append(f"{partition}: {text}" if partition else text)
+    try:
+        senders = addresses(settings) if causes else []
+    except SettingsError as error:
+        return str(error)
+    for cause, lines in causes.items():
+        more = [f"and {len(lines) - LINES} more"] if len(lines) > LINES else []
+        delivered = [sender.notify(title=f"agent-pipeline: {cause}", body="\n".join(lines[:LINES] + more)) for sender in senders]
+        if senders and not any(delivered):
+            return f"Nobody could be told of: {cause}. None of the {len(senders)} addresses of notify.urls could be reached."
+    return ""
+
+
+def moved_by_hand(partition: str, entry: Entry) -> Notice:
+    """That a person promoted an export or rolled back."""
+    before = f", instead of {entry.against[:16]}" if entry.against and entry.moved == "champion" else ""
+    return Notice(
+        "champion moved",
+        partition,
+        f"{(entry.champion or 'none')[:16]} is the champion{before}: {entry.who}, {entry.why or 'no reason given'}.",
+    )
+
+
+def addresses(settings: Settings) -> list[Any]:
+    """An Apprise object for each address; `$NAME` in one is read from the environment. An address is never shown: it holds keys.
+
+    Raises:
+        SettingsError: an address is none, or Apprise is not installed.
+    """
+    if not settings.notify.urls:
+        return []
+    try:
+        import apprise
+    except ImportError:
+        raise SettingsError("notify.urls needs Apprise: pip install 'agent-pipeline[notify]'.") from None
+    senders = []
+    for number, url in enumerate(settings.notify.urls, 1):
+        sender = apprise.Apprise()
+        if not sender.add(os.path.expandvars(url)):
+            scheme = url.partition("://")[0] if "://" in url else "no scheme"
+            raise SettingsError(
+                f"Address {number} of notify.urls ({scheme}) is none that Apprise knows: https://appriseit.com/services lists them. A "
+                "variable that it names may not be set."
+            )
+        senders.append(sender)
+    return senders

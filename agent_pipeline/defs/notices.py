@@ -1,0 +1,92 @@
+"""The sensor `notices`: what finished runs leave for a person to know, told once, by the setting `notify.urls`."""
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import dagster as dg
+
+from agent_pipeline.config.notices import Notice, tell
+from agent_pipeline.defs.resources import Workspace
+from agent_pipeline.defs.runs import PARTITION_TAG, PENDING
+from agent_pipeline.errors import PipelineError
+
+FINISHED = [dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE]
+_WORTH_READING = {
+    dg.DagsterEventType.STEP_FAILURE,
+    dg.DagsterEventType.ASSET_CHECK_EVALUATION,
+    dg.DagsterEventType.ASSET_MATERIALIZATION,
+}
+_RUNS = 100
+"""Finished runs that a tick reads at most; the next tick goes on with the rest."""
+
+
+@dg.sensor(default_status=dg.DefaultSensorStatus.RUNNING, minimum_interval_seconds=60)
+def notices(context: dg.SensorEvaluationContext, workspace: dg.ResourceParam[Workspace]) -> dg.SensorResult | dg.SkipReason:
+    """Tell people of failed runs, failed checks, sessions that no judge saw, and decisions that promote or cannot be taken.
+
+    The cursor is the time of the last run that was told of, and the runs of that time. The first tick tells of nothing.
+    """
+    try:
+        settings = workspace.settings()
+        if not settings.notify.urls:
+            return dg.SkipReason("The setting notify.urls has no address.")
+        if not context.cursor:
+            return dg.SensorResult(skip_reason="From now on", cursor=json.dumps([datetime.now(UTC).timestamp(), []]))
+        after, told = json.loads(context.cursor)
+        wanted = dg.RunsFilter(statuses=FINISHED, updated_after=datetime.fromtimestamp(after - 1, UTC))
+        records = context.instance.get_run_records(wanted, limit=_RUNS + len(told), order_by="update_timestamp", ascending=True)
+        new = [record for record in records if record.dagster_run.run_id not in told]
+        if not new:
+            return dg.SkipReason("No run has finished.")
+    except PipelineError as error:
+        return dg.SkipReason(str(error))
+    if problem := tell(settings, [notice for record in new for notice in of_run(context.instance, record.dagster_run)]):
+        return dg.SkipReason(problem)  # and the next tick tells of the same runs
+    until = max(record.update_timestamp.replace(tzinfo=UTC).timestamp() for record in new)
+    near = [record.dagster_run.run_id for record in records if record.update_timestamp.replace(tzinfo=UTC).timestamp() >= until - 2]
+    return dg.SensorResult(skip_reason=f"{len(new)} runs were looked at", cursor=json.dumps([until, near]))
+
+
+def of_run(instance: dg.DagsterInstance, run: dg.DagsterRun) -> Iterator[Notice]:
+    """What a finished run leaves for a person to know. Nothing of a session is in it: of an error that is no sentence for users, only the
+    name."""
+    partition = run.tags.get(PARTITION_TAG, "")
+    failed = run.status == dg.DagsterRunStatus.FAILURE
+    for record in instance.get_records_for_run(run.run_id, of_type=_WORTH_READING).records:
+        event: Any = record.event_log_entry.dagster_event
+        if event.is_step_failure and failed:
+            failed = False  # what failed after it, failed because of it
+            yield Notice("run failed", partition, _sentence(event.step_failure_data))
+        elif event.event_type == dg.DagsterEventType.ASSET_CHECK_EVALUATION:
+            check = event.asset_check_evaluation_data
+            if not check.passed:
+                name = f"{check.asset_key.to_user_string()}, {check.check_name.replace('_', ' ')}"
+                yield Notice("check failed", partition, f"{name}: {check.description or 'see the check in the UI'}")
+        elif event.event_type == dg.DagsterEventType.ASSET_MATERIALIZATION:
+            yield from _of_materialization(event.materialization, partition)
+    if failed:
+        yield Notice("run failed", partition, f"The run {run.run_id} ended without a step that failed: its process may have been killed.")
+
+
+def _of_materialization(materialization: dg.AssetMaterialization, partition: str) -> Iterator[Notice]:
+    asset, metadata = materialization.asset_key.to_user_string(), materialization.metadata
+    if asset == "judged_sessions" and PENDING in metadata and (pending := metadata[PENDING].value):
+        yield Notice("judge", partition, f"{pending} sessions wait for the language model that judges: a limit, or an outage.")
+    if asset == "champion" and "decision" in metadata:
+        decision, why = (str(metadata[name].value) for name in ("decision", "why"))
+        if decision == "promote":
+            waits = metadata["waits_for_a_person"].value
+            yield Notice("a candidate waits for a person" if waits else "promoted", partition, why)
+        elif decision.startswith("cannot decide"):
+            yield Notice("cannot decide", partition, f"{decision}; {why}")
+
+
+def _sentence(failure: Any) -> str:
+    if failure.user_failure_data and failure.user_failure_data.description:
+        return str(failure.user_failure_data.description)
+    error = failure.error
+    while error and error.cause:  # the outermost is Dagster's own
+        error = error.cause
+    return f"{error.cls_name if error else 'An error'}: see the run in the UI."
