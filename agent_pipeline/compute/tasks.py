@@ -280,7 +280,8 @@ def canaries(params: Params, progress: Progress = silent) -> Result:
 def compare(params: Params, progress: Progress = silent) -> Result:
     """Candidate and champion on the rows of the split `select`, the champion on those of `test` and in the candidate's episodes; canaries.
 
-    The identities of what a promotion is decided on; null where there is no such row, no champion or no world. What is there is reused."""
+    The identities of what a promotion is decided on; null where there is no such row, no champion or no world. What is there is reused.
+    With `watch` (of a champion on probation and the one before it), those of `select` only."""
     candidate, champion, play = params["candidate"], params["champion"], params["play"]
     on_test = params["evaluation"]
     on_select = on_test | {"split": "select", "max_samples": params["select_turns"], "own_template": False, "sessions_in_prompt": 0}
@@ -291,13 +292,17 @@ def compare(params: Params, progress: Progress = silent) -> Result:
         return evaluate.run(params | {"adapter": adapter, "config": config}, progress, base_said)["identity"] if adapter else None
 
     bases = [find_artifact(params, each).manifest["made_from"]["base_model"] for each in (candidate, champion) if each]
-    return {
+    result = {
         "candidate": evaluated(candidate, on_select) if has_select else None,
         "champion": evaluated(champion, on_select) if has_select else None,
+        "same_base": len(set(bases)) == 1,
+    }
+    if params.get("watch"):
+        return result
+    return result | {
         "champion_on_test": evaluated(champion, on_test),
         "champion_episodes": episodes.run(params | play | {"adapter": champion}, progress)["identity"] if play else None,
         "canaries": canaries.run(params | {"adapter": candidate}, progress)["identity"],
-        "same_base": len(set(bases)) == 1,
     }
 
 

@@ -221,6 +221,12 @@ class ChampionConfig(Options):
         ge=2,
         description="A gain must hold on the tasks of the split select that came after the champion was trained, where there are so many.",
     )
+    probation_nights: int = Field(
+        default=14,
+        ge=0,
+        description="Nights for which a champion that promoted itself is looked at beside the one before it; rolled back where it is worse "
+        "on newer tasks. 0: none.",
+    )
     canary_rows: int = Field(default=16, ge=0, description="Held-out rows of other partitions that base and candidate answer as canaries.")
     canaries_beyond_project: bool = Field(
         default=False, description="Whether those may be of other projects. Their words are never written into this partition's pages."

@@ -15,10 +15,11 @@ from agent_pipeline.defs.run_config import in_force
 from agent_pipeline.defs.specs import ARTIFACTS, asset_options, own_check, version
 from agent_pipeline.defs.worker_client import run_worker
 from agent_pipeline.evaluation.page import PAGE
-from agent_pipeline.evaluation.promotion_report import figure_rows, headline, sentences
+from agent_pipeline.evaluation.promotion_report import figure_rows, headline, sentences, summary
 from agent_pipeline.export import serving
 from agent_pipeline.export.evidence import decide_candidate
 from agent_pipeline.export.mlflow_runs import write_run
+from agent_pipeline.export.probation import look
 from agent_pipeline.keys import PartitionKey, parse_key
 from agent_pipeline.storage.lake import Artifact, Lake
 from agent_pipeline.storage.pointers import Entry
@@ -46,7 +47,7 @@ def champion(
     """The decision on the candidate beside the champion (or the base model, where there is none): promote, hold, reject, or cannot decide.
 
     Both answer the tasks of the split `select`, and the champion plays the candidate's episodes. With `approve = "auto"` a candidate that
-    wins becomes the champion; else it waits for a person."""
+    wins becomes the champion, and is on probation for some nights; else it waits for a person."""
     with user_errors():
         config = in_force(context, workspace, ChampionConfig)
         lake, key, world = workspace.open_lake(), agent_key(context), workspace.settings().world(agent_key(context))
@@ -55,6 +56,12 @@ def champion(
             return run_worker(context, pipes, workspace, "compare", asked | config.compared())
 
         who = f"run {context.run_id}"
+        if config.approve == "auto" and (seen := look(lake, key, evaluation, compare, config.policy(), config.probation_nights, who)):
+            said = f"{seen.candidate[:16]}, on probation: {summary(seen.decision)}"
+            context.log.info(said)
+            if seen.decision.outcome == "roll back" and seen.candidate == gguf_export.identity:
+                failed = dg.AssetCheckResult(check_name=CHECK, passed=False, severity=dg.AssetCheckSeverity.WARN, description=said)
+                return dg.MaterializeResult(value=None, metadata={"champion": str(seen.champion), "why": said}, check_results=[failed])
         decided = decide_candidate(lake, key, evaluation, gguf_export, world, compare, config.policy(), config.approve, who)
         in_mlflow = _write_to_mlflow(context, lake, key, gguf_export)
         if decided is None:

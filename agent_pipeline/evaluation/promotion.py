@@ -19,6 +19,7 @@ CHANCE = 0.1
 FEW = 5
 """Turns of a kind below which a model is held back, and not rejected, for always doing the same: one turn may be a slip."""
 NIGHTS = 365
+GRAVEST_FIRST: tuple[Outcome, ...] = ("reject", "hold", "cannot decide", "roll back", "keep", "promote")
 MOST_TURNED = 0.2
 """Where a greater share of the sessions that the champion was trained on is judged bad now, somebody must look at the verdicts."""
 
@@ -74,6 +75,26 @@ def decide(
     return _decision(gain.p, error, more, figures, reasons)
 
 
+def watch(champion: Scores, before: Scores, newer: Collection[str], policy: Policy, earlier: int) -> Decision:
+    """Whether a champion that promoted itself is worse than the one before it on the tasks that are newer than both: `roll back` or `keep`;
+    `cannot decide`, without a `p`, where these are fewer than `confirm_tasks`. `earlier` as in `decide`.
+
+    Raises:
+        DataError: the two were not scored by the same evaluator on the same turns.
+    """
+    _refuse_other_evaluators(champion, before)
+    error, gain = error_rate(earlier, policy.year_error), _gain(champion, before, newer)
+    count = gain.tasks if gain else 0
+    if gain is None or count < policy.confirm_tasks:
+        few = Reason("too few newer tasks", "newer tasks", "cannot decide", count, limit=policy.confirm_tasks)
+        return _decision(None, error, policy.confirm_tasks - count, (), [few])
+    now, then = (_balanced([turn for turn in of.turns if turn.task in newer]) for of in (champion, before))
+    p, figures = gain.p_of_a_loss, [_figure("gain on newer tasks", now, then, gain, gain.visible(error))]
+    if p <= error:
+        return _decision(p, error, 0, figures, [Reason("contradicted", "newer tasks", "roll back", p, limit=error)])
+    return _decision(p, error, 0, figures, [Reason("not contradicted", "newer tasks", "keep", p, limit=error)])
+
+
 def _gain(candidate: Scores, rival: Scores, tasks: Collection[str] | None = None) -> Difference | None:
     """The gain that is sought, on all tasks or on these."""
     turns = [(new, old) for new, old in zip(candidate.turns, rival.turns, strict=True) if tasks is None or new.task in tasks]
@@ -113,9 +134,7 @@ def _on_gain(gain: Difference, error: float, more: int, policy: Policy) -> Reaso
 
 def _decision(p: float | None, error: float, more: int, figures: Sequence[Figure], reasons: Sequence[Reason]) -> Decision:
     """The gravest of what the reasons are for."""
-    outcome: Outcome = next(
-        each for each in ("reject", "hold", "cannot decide", "promote") if any(reason.against == each for reason in reasons)
-    )
+    outcome: Outcome = next(each for each in GRAVEST_FIRST if any(reason.against == each for reason in reasons))
     return Decision(
         outcome=outcome,
         p=p,

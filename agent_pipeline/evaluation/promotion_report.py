@@ -40,6 +40,8 @@ def sentence(reason: Reason) -> str:
         "confirmed": f"it is better by {now} on {most} tasks that came after the champion was trained",
         "not confirmed": f"on {most} tasks that came after the champion was trained, it is not better: the gain is {now}",
         "too few newer tasks": f"not confirmed: {count} tasks came after the champion was trained, {most} are needed",
+        "contradicted": f"on newer tasks it is worse than the champion before it; chance explains that with {_chance(reason.candidate)}",
+        "not contradicted": f"newer tasks do not contradict it: chance explains a loss as seen with {_chance(reason.candidate)}",
         "turned": f"{now} of the sessions that the champion was trained on are judged bad now, at most {limit} may be: check the verdicts",
     }[reason.kind]
 

@@ -4,7 +4,8 @@ from typing import Literal
 
 import msgspec
 
-Outcome = Literal["promote", "hold", "reject", "cannot decide"]
+Outcome = Literal["promote", "hold", "reject", "cannot decide", "keep", "roll back"]
+"""Of a candidate; the last two of a champion on probation."""
 
 
 class TurnScore(msgspec.Struct, frozen=True):
@@ -97,6 +98,8 @@ class Reason(msgspec.Struct, frozen=True):
         "confirmed",
         "not confirmed",
         "too few newer tasks",
+        "contradicted",
+        "not contradicted",
     ]
     name: str
     against: Outcome

@@ -17,7 +17,7 @@ from agent_pipeline.evaluation.evaluate import ROW_LOSSES, SAMPLES
 from agent_pipeline.evaluation.promotion import decide
 from agent_pipeline.evaluation.promotion_report import summary
 from agent_pipeline.evaluation.scores import Canary, Decision, Figure, Played, Policy, Reason, RowLoss, Scores, TurnScore
-from agent_pipeline.export.ledger import EXPORT, Record, is_held, last_decision, ledger
+from agent_pipeline.export.ledger import EXPORT, Record, is_held, last_decision, ledger, spent_in_year
 from agent_pipeline.export.serving import export_named, own_episodes
 from agent_pipeline.ingestion.volume import FEW
 from agent_pipeline.judging.curation import Use
@@ -63,7 +63,7 @@ def to_compare(
         raise DataError(f"The export {candidate.identity[:16]} of {key} has not played in {world}: materialize episodes again.")
     return {
         "candidate": _adapter(lake, key, adapter).reference,
-        "champion": _adapter(lake, key, champion.manifest["made_from"]["adapter"]).reference if champion else None,
+        "champion": adapter_of_export(lake, key, champion).reference if champion else None,
         "evaluation": evaluation.manifest["made_from"]["config"],
         "play": {
             "world": made_from["world"],
@@ -95,6 +95,11 @@ def comparison(lake: Lake, key: PartitionKey, evaluation: Artifact, candidate: A
         canaries=tuple(msgspec.convert(read_entries(made("canaries", result["canaries"]), CANARIES), list[Canary])),
         same_base=result["same_base"],
     )
+
+
+def adapter_of_export(lake: Lake, key: PartitionKey, export: Artifact) -> Artifact:
+    """The adapter that an export was made of. Raises DataError where it is gone."""
+    return _adapter(lake, key, export.manifest["made_from"]["adapter"])
 
 
 def _adapter(lake: Lake, key: PartitionKey, identity: str) -> Artifact:
@@ -139,11 +144,10 @@ def decide_on(
         records = ledger(lake, key).records()
         if decision_before(records):
             return None
-        this_year = [each for each in records if each.when[:4] == now()[:4] and each.decision.p is not None]
         unfit = does_less(compared.episodes[0].manifest["report"]) if compared.episodes[0] else []
         turned = turned_verdicts(lake, key, champion) if champion else 0.0
         newer = newer_tasks(lake, key, champion) if champion else set()
-        spent = (len(this_year), compared.canaries, unfit, turned)
+        spent = (spent_in_year(records, now()), compared.canaries, unfit, turned)
         decision = decide(candidate_scores, rival_scores, policy, *spent, first=champion is None, newer=newer)
         return Record(
             number=number,

@@ -5,6 +5,8 @@
 It is append-only, and it is what a year's budget of error is counted by.
 """
 
+from collections.abc import Sequence
+
 import msgspec
 
 from agent_pipeline.evaluation.scores import Decision, Figure
@@ -35,6 +37,11 @@ def ledger(lake: Lake, key: PartitionKey) -> Log[Record]:
     return lake.log(EXPORT, key, "decisions", Record)
 
 
+def spent_in_year(records: Sequence[Record], when: str) -> int:
+    """How many decisions and looks have spent of the budget of error of the year of a time."""
+    return sum(each.when[:4] == when[:4] and each.decision.p is not None for each in records)
+
+
 def is_held(lake: Lake, key: PartitionKey, candidate: str) -> bool:
     """Whether a person holds an export back."""
     records = ledger(lake, key).records()
@@ -42,5 +49,6 @@ def is_held(lake: Lake, key: PartitionKey, candidate: str) -> bool:
 
 
 def last_decision(lake: Lake, key: PartitionKey, candidate: str) -> Record | None:
-    """The last decision on an export."""
-    return next((record for record in reversed(ledger(lake, key).records()) if record.candidate == candidate), None)
+    """The last decision on an export; a look that left it champion is none."""
+    records = reversed(ledger(lake, key).records())
+    return next((each for each in records if each.candidate == candidate and each.decision.outcome != "keep"), None)

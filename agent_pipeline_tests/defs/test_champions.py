@@ -15,6 +15,7 @@ from agent_pipeline.export.ledger import EXPORT, last_decision
 from agent_pipeline.governance.forgetting import forget
 from agent_pipeline.governance.scanning import scan
 from agent_pipeline_tests.export.test_deciding import CALLS, FAIR, GOOD, KEY, Night
+from agent_pipeline_tests.export.test_probation import Probation
 
 
 def decide(bench: Any, monkeypatch: pytest.MonkeyPatch, night: Night, **config: Any) -> dict[str, Any]:
@@ -56,6 +57,19 @@ def test_a_winner_is_promoted_by_the_run_with_approve_auto_and_is_then_not_decid
     night = Night(bench.lake, GOOD)
     assert decide(bench, monkeypatch, night, approve="auto")["champion"] == night.export.identity
     assert "decision" not in decide(bench, monkeypatch, night)
+
+
+def test_a_champion_on_probation_is_rolled_back_by_the_run_that_newer_tasks_came_with(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = Probation(bench.lake, monkeypatch, (CALLS, GOOD))
+    decide(bench, monkeypatch, looks.night, approve="auto")
+    assert bench.lake.pointers(EXPORT, KEY).champion == looks.night.export.identity
+    results = lambda params: looks.compare(params) if params.get("watch") else looks.night.result  # noqa: E731
+    monkeypatch.setattr(worker_client, "launch", lambda context, pipes, task, params: results(params))
+    run = bench.run(str(KEY), "champion", config={"champion": {"approve": "auto"}})
+    (made,) = run.asset_materializations_for_node("champion")
+    assert run.success and made.metadata["champion"].value == looks.before.export.identity
+    assert "roll back" in made.metadata["why"].value
+    assert bench.lake.pointers(EXPORT, KEY).champion == looks.before.export.identity
 
 
 def test_a_rejected_candidate_warns_and_the_run_goes_on(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from agent_pipeline.errors import DataError
 from agent_pipeline.evaluation import episode_report
 from agent_pipeline.evaluation.episode_report import does_less, verdict
 from agent_pipeline.evaluation.paired import paired, sign_flip, tasks_needed
-from agent_pipeline.evaluation.promotion import decide, error_rate
+from agent_pipeline.evaluation.promotion import decide, error_rate, watch
 from agent_pipeline.evaluation.promotion_report import sentence
 from agent_pipeline.evaluation.scores import Canary, Played, Policy, RowLoss, Scores, TurnScore
 
@@ -200,6 +200,23 @@ def test_a_gain_must_hold_on_the_tasks_that_came_after_the_champion_where_there_
     assert confirmed.outcome == "promote" and "confirmed" in {reason.kind for reason in confirmed.reasons}
     figure = next(each for each in confirmed.figures if each.name == "gain on newer tasks")
     assert (figure.tasks, figure.samples) == (30, 90) and figure.difference > 0
+
+
+@pytest.mark.parametrize(
+    ("champion", "newer", "outcome"),
+    [
+        (BETTER.scores(), NEWER, "keep"),
+        (CHAMPION, NEWER, "keep"),
+        (parts(BETTER.scores(), CONSTANT["always calls"].scores()), NEWER, "roll back"),
+        (parts(BETTER.scores(), CONSTANT["never calls"].scores()), NEWER, "roll back"),
+        (parts(BETTER.scores(), CONSTANT["always calls"].scores()), NEWER[:19], "cannot decide"),
+        (parts(BETTER.scores(), CONSTANT["always calls"].scores()), OLDER, "keep"),
+    ],
+)
+def test_a_champion_is_rolled_back_where_it_is_worse_on_newer_tasks_and_only_there(champion, newer, outcome):
+    decision = watch(champion, CHAMPION, newer, Policy(), 3)
+    assert decision.outcome == outcome and (decision.p is None) == (outcome == "cannot decide")
+    assert decision.error == error_rate(3, 0.05) and sentence(decision.reasons[0])
 
 
 def test_with_too_few_newer_tasks_a_decision_says_how_many_there_were():

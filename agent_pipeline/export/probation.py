@@ -1,0 +1,89 @@
+"""Probation: a champion that promoted itself is watched for some nights, beside the champion before it, on tasks that came after both.
+
+A look that contradicts the promotion is written into the ledger before the champion moves: a run that is killed between the two is ended
+by the next one. A look spends of the year's budget of error as a decision does.
+"""
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+import msgspec
+
+from agent_pipeline.evaluation.promotion import watch
+from agent_pipeline.evaluation.promotion_report import summary
+from agent_pipeline.evaluation.scores import Policy
+from agent_pipeline.export.deciding import adapter_of_export, newer_tasks, scores
+from agent_pipeline.export.ledger import EXPORT, Record, ledger, spent_in_year
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.sessions.session import sha256_of
+from agent_pipeline.storage.artifacts import Artifact
+from agent_pipeline.storage.lake import Lake
+from agent_pipeline.storage.pointers import Entry, now
+
+
+class Watched(NamedTuple):
+    """A champion that promoted itself, the one before it, and the entry of the history that promoted it."""
+
+    champion: Artifact
+    before: Artifact
+    entry: Entry
+
+
+def promoted_by_itself(lake: Lake, key: PartitionKey) -> Watched | None:
+    """The champion, if a decision promoted it in place of another, and not a person."""
+    moves = [entry for entry in lake.history(EXPORT, key) if entry.moved == "champion"]
+    if not moves:
+        return None
+    promoted = (moves[-1].champion, moves[-1].against, moves[-1].who, "promote")
+    by_itself = any((each.candidate, each.champion, each.who, each.decision.outcome) == promoted for each in ledger(lake, key).records())
+    found = [lake.find(EXPORT, key, identity) for identity in promoted[:2] if identity] if by_itself else []
+    return Watched(found[0], found[1], moves[-1]) if len(found) == 2 and found[0] and found[1] else None
+
+
+def look(
+    lake: Lake,
+    key: PartitionKey,
+    evaluation: Artifact,
+    compare: Callable[[dict[str, Any]], dict[str, Any]],
+    policy: Policy,
+    nights: int,
+    who: str,
+) -> Record | None:
+    """Look at a champion on probation by the task `compare`, and roll it back where the newer tasks contradict its promotion.
+
+    `None` where no champion is on probation, where too few newer tasks came, or where these were looked at before.
+
+    Raises:
+        DataError: the champion moved meanwhile, or an adapter is gone.
+    """
+    generation, watched = lake.pointers(EXPORT, key).generation, promoted_by_itself(lake, key)
+    if watched is None:
+        return None
+    pair = (watched.champion.identity, watched.before.identity)
+
+    def rolled_back() -> Record | None:
+        records = ledger(lake, key).records()
+        return next((each for each in records if (each.candidate, each.champion) == pair and each.decision.outcome == "roll back"), None)
+
+    record = rolled_back()  # a run was killed before the champion moved
+    age = datetime.fromisoformat(now()) - datetime.fromisoformat(watched.entry.when)
+    if record is None and age <= timedelta(days=nights) and len(newer := newer_tasks(lake, key, watched.champion)) >= policy.confirm_tasks:
+        adapters = [adapter_of_export(lake, key, each).reference for each in watched[:2]]
+        config = evaluation.manifest["made_from"]["config"]
+        result = compare({"candidate": adapters[0], "champion": adapters[1], "evaluation": config, "play": None, "watch": True})
+        evaluations = [lake.find("evaluation", key, result[name]) if result[name] else None for name in ("candidate", "champion")]
+        champion, before = scores((evaluations[0], evaluations[1]), (None, None), result["same_base"])
+        evaluator = sha256_of(["probation", champion.evaluator, sorted(newer), msgspec.to_builtins(policy)])
+
+        def made(number: int) -> Record | None:
+            records = ledger(lake, key).records()
+            decision = watch(champion, before, newer, policy, spent_in_year(records, now()))
+            if decision.p is None or any((each.candidate, each.champion, each.evaluator) == (*pair, evaluator) for each in records):
+                return None
+            return Record(number=number, when=now(), who=who, candidate=pair[0], champion=pair[1], evaluator=evaluator, decision=decision)
+
+        record = ledger(lake, key).append(made)
+    if record and record.decision.outcome == "roll back":
+        lake.set_champion(watched.before, why=summary(record.decision), who=who, expected=generation)
+    return record
