@@ -1,14 +1,14 @@
 """Playing a partition's tasks: the exported model or the adapter, the base model beside it, and the recorded agent."""
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.evaluation.episode_report import figures, verdict
-from agent_pipeline.evaluation.episodes import Episode, Player, play
+from agent_pipeline.evaluation.episodes import Episode, Player, fresh_task_id, play
 from agent_pipeline.evaluation.players import endpoint_player, model_player, recorded_player
 from agent_pipeline.evaluation.turns import stop_ids
 from agent_pipeline.evaluation.worlds import load_world
@@ -25,11 +25,18 @@ Played = tuple[dict[str, Any], dict[str, list[Episode]]]
 
 
 def tasks_to_play(
-    world: str, rows: Sequence[Mapping[str, Any]], max_tasks: int, fresh_tasks: int, fresh_seed: int, like: str = ""
+    world: str,
+    rows: Sequence[Mapping[str, Any]],
+    max_tasks: int,
+    fresh_tasks: int,
+    fresh_seed: int,
+    like: str = "",
+    in_store: Collection[str] = (),
 ) -> list[dict[str, Any]]:
     """What `reset` is given: the first row of each held-out task, at most `max_tasks` chosen by hash, then tasks of a fresh seed.
 
-    `like` is how the agent's task names begin, for a world of several agents and no rows.
+    `like` is how the agent's task names begin, for a world of several agents and no rows. `in_store` are the tasks of the store's sessions:
+    one that was played into it is fresh no more, and gives way to the next.
 
     Raises:
         SettingsError: the world makes no fresh tasks.
@@ -40,7 +47,8 @@ def tasks_to_play(
         fresh: Any = getattr(load_world(world), "fresh_tasks", None)
         if fresh is None:
             raise SettingsError(f"The world {world} makes no fresh tasks: set fresh_tasks to 0, or give it a class method fresh_tasks.")
-        chosen += fresh(fresh_tasks, fresh_seed, like=next(iter(first), like))
+        offered = fresh(fresh_tasks + len(in_store), fresh_seed, like=next(iter(first), like))
+        chosen += [each for each in offered if fresh_task_id(str(each.get("task_key")), each.get("seed")) not in in_store][:fresh_tasks]
     return chosen
 
 

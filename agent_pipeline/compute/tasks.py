@@ -213,6 +213,7 @@ def episodes(params: Params, progress: Progress = silent) -> Result:
     unless it plays `alone`, by its base model."""
     from agent_pipeline.compute.playing import gguf_player, memory_player, play_all, tasks_to_play, world_source
     from agent_pipeline.evaluation.episode_report import write
+    from agent_pipeline.evaluation.episodes import played_task
     from agent_pipeline.evaluation.heldout import heldout_rows, recorded_sessions
     from agent_pipeline.export.serving_folder import served_form
 
@@ -222,7 +223,9 @@ def episodes(params: Params, progress: Progress = silent) -> Result:
     base, exported = _base_of(params, adapter), params["gguf_export"] and find_artifact(params, params["gguf_export"])
     sessions = recorded_sessions(lake, key, {row["task_key"] for row in rows})
     recorded = {task: messages for task, (_, messages) in sessions.items()}
-    tasks = tasks_to_play(world, rows, config["max_tasks"], config["fresh_tasks"], config["fresh_seed"])
+    judged = lake.open("judged_sessions", key).read(["task_key"])["task_key"].to_pylist()
+    in_store = sorted({task for task in judged if (played := played_task(task)) and int(played[2]) >= config["fresh_seed"]})
+    tasks = tasks_to_play(world, rows, config["max_tasks"], config["fresh_tasks"], config["fresh_seed"], in_store=in_store)
     made_from = {
         "adapter": adapter.identity,
         "gguf_export": exported.identity if exported else None,
@@ -231,6 +234,7 @@ def episodes(params: Params, progress: Progress = silent) -> Result:
         "config": config,
         "recorded_sha256": sha256_of(recorded),
         **({"alone": True} if alone else {}),
+        **({"not_fresh": in_store} if in_store and config["fresh_tasks"] else {}),
         **rows_made_from(rows),
     }
     # The recorded agent plays another trial where that is the task's first: what is forgotten is found by it.

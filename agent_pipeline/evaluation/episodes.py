@@ -110,9 +110,14 @@ def fresh_task_id(task_key: str, seed: int | None) -> str:
     return task_key if seed is None else f"{task_key}-seed{seed}"
 
 
+def played_task(task_id: str) -> re.Match[str] | None:
+    """The task and the seed (groups 1 and 2) of the task id of a session in which a fresh task was played."""
+    return re.fullmatch(r"(.+)-seed(\d+)", task_id)
+
+
 def _arguments(world: World, row: Mapping[str, Any]) -> Mapping[str, Any]:
     """What `reset` is given: of a session in which a fresh task was played, that task and its seed again."""
-    played = re.fullmatch(r"(.+)-seed(\d+)", str(row.get("task_key", "")))
+    played = played_task(str(row.get("task_key", "")))
     return {**row, "task_key": played[1], "seed": int(played[2])} if played and hasattr(world, "fresh_tasks") else row
 
 

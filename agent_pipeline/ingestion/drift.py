@@ -89,9 +89,13 @@ def drift(lake: Lake, asset: str, key: PartitionKey, staged: StagedTable) -> Dri
 
 
 def compare(before: pq.ParquetFile, now: pq.ParquetFile) -> Drift:
-    """The drift of the sessions that `now` has and `before` had not, or had with another content."""
-    known = set(_contents(before))
-    new = [content not in known for content in _contents(now)]
+    """The drift of the sessions that `now` has and `before` had not, or had with another content; and where so many verdicts turned that it
+    is no correction of a few, of the sessions with the opposite verdict too."""
+    known = dict(_contents(before))
+    found = list(_contents(now))
+    turned = [bool(verdict and known.get(content)) and verdict != known[content] for content, verdict in found]
+    many = sum(turned) > LEAST_DIFFERENCE * len(known)
+    new = [content not in known or (many and moved) for (content, _), moved in zip(found, turned, strict=True)]
     if not known or not any(new):
         return Drift(len(known), 0, [], [])
     old, fresh = _profile(before, [True] * before.metadata.num_rows), _profile(now, new)
@@ -128,9 +132,11 @@ class _Message(msgspec.Struct):
 _MESSAGES = msgspec.json.Decoder(list[_Message])
 
 
-def _contents(file: pq.ParquetFile) -> Iterator[tuple[str, str]]:
-    table = file.read(["session_id", "content_sha256"])
-    return zip(table["session_id"].to_pylist(), table["content_sha256"].to_pylist(), strict=True)
+def _contents(file: pq.ParquetFile) -> Iterator[tuple[tuple[str, str], str | None]]:
+    """The id and the content of each session, and its verdict where the table has one."""
+    names = [name for name in ("session_id", "content_sha256", "verdict") if name in file.schema_arrow.names]
+    for session_id, content, *verdict in zip(*(each.to_pylist() for each in file.read(names).columns), strict=True):
+        yield (session_id, content), verdict[0] if verdict else None
 
 
 def _profile(file: pq.ParquetFile, wanted: list[bool]) -> _Profile:

@@ -8,6 +8,7 @@ from threading import Thread
 
 import pytest
 
+from agent_pipeline.compute.playing import tasks_to_play
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.evaluation.episode_report import figures, pass_hat, transcript, verdict, write
 from agent_pipeline.evaluation.episodes import Reply, fresh_task_id, one_at_a_time, play
@@ -56,6 +57,13 @@ def test_a_session_in_which_a_fresh_task_was_played_can_be_played_again():
     first, second = play(Shop, [row, again], recorded_player([turns_of(Shop, "support", row)] * 2))
     assert first.done and second.done
     assert first.messages == second.messages and second.task_key == again["task_key"] == f"{row['task_key']}-seed2001"
+
+
+def test_a_fresh_task_that_was_played_into_the_store_gives_way_to_the_next():
+    first, *others = (fresh_task_id(row["task_key"], row["seed"]) for row in Shop.fresh_tasks(4, 1001, "support-001"))
+    played = [first, "support-001-seed7777"]
+    rows = tasks_to_play("agent_pipeline.sample.shop:World", [], 0, 3, 1001, like="support-", in_store=played)
+    assert [fresh_task_id(row["task_key"], row["seed"]) for row in rows] == others
 
 
 @pytest.mark.parametrize("flaw", ["wrong_amount", "invented_id", "wrong_tool", "broken_rule"])

@@ -85,6 +85,14 @@ def test_shares_of_verdicts_and_reasons_move_where_the_new_sessions_differ_beyon
     assert not lucky.moved and lucky.new == 1, "one session of the rarer kind says nothing"
 
 
+@pytest.mark.parametrize(("turned", "moved"), [(10, False), (30, True), (90, True)])
+def test_verdicts_of_old_sessions_that_turn_are_drift_unless_a_few_were_corrected(lake, turned, moved):
+    staged(lake, [*decided(0, 90, "acceptable", None), *decided(90, 100, "unacceptable", "unacceptable")]).commit()
+    now = [*decided(0, turned, "unacceptable", "unacceptable"), *decided(turned, 90, "acceptable", None)]
+    found = drift(lake, "curated_sessions", KEY, staged(lake, [*now, *decided(90, 100, "unacceptable", "unacceptable")]))
+    assert (found.moved, found.new) == (moved, turned if moved else 0)
+
+
 def test_without_a_last_version_or_new_sessions_there_is_no_drift(lake):
     first = staged(lake, rows(0, 3, [tool("find")]))
     assert drift(lake, "sessions", KEY, first) == NO_DRIFT
