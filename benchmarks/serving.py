@@ -20,6 +20,7 @@ from agent_pipeline.export.quantizer import find_tool
 from agent_pipeline.export.serving import promote, rollback, serve_champion
 from agent_pipeline.export.serving_folder import base_folder, serving_root
 from agent_pipeline.keys import PartitionKey
+from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.storage.lake import Lake
 from agent_pipeline.training.base_model import EMBEDDED, resolve_base_model
 from agent_pipeline.training.config import EXACT
@@ -63,10 +64,10 @@ def main(champions: int, rank: int) -> None:
                 optimizer.zero_grad()
             print(f"{key}: loss {loss.item():.3f}", flush=True)
             made_from = {"base_model": base.name, "base_revision": base.revision, "number": number}
-            building = lake.building("sft_adapter", key, f"{number:064}")
+            building = lake.building("sft_adapter", key, sha256_of(number))
             model.save_pretrained(building)
             tokenizer.save_pretrained(building)
-            adapter = lake.finish("sft_adapter", key, f"{number:064}", building, made_from, {})
+            adapter = lake.finish("sft_adapter", key, sha256_of(number), building, made_from, {})
             building = lake.building("gguf_export", key, adapter.identity)
             convert_lora(base.path, adapter.path, building / ADAPTER)
             report = {"ollama": {"gguf": ADAPTER, "num_ctx": 512}}
@@ -75,9 +76,11 @@ def main(champions: int, rank: int) -> None:
             promote(lake, key, export.identity)
             if number < champions:
                 serve_champion(lake, key)
-        each, whole = (export.path / ADAPTER).stat().st_size, shared.stat().st_size
-        disk = f"base {whole / 1e6:.0f} MB, an adapter of rank {rank} {each / 1e6:.1f} MB"
-        print(f"{disk}: {champions} over one base are {1 + champions * each / whole:.2f} times the base, 20 {1 + 20 * each / whole:.2f}")
+        sizes = {path: path.stat().st_size for path in serving_root(lake).rglob("*") if path.is_file()}
+        whole, one = shared.stat().st_size, (export.path / ADAPTER).stat().st_size
+        gguf = sum(size for path, size in sizes.items() if path.suffix == ".gguf")
+        print(f"base {whole / 1e6:.1f} MB, an adapter of rank {rank} {one / 1e6:.2f} MB; what llama-server reads of {champions} champions")
+        print(f"is {gguf / whole:.2f} times the base, and with the files for vLLM {sum(sizes.values()) / whole:.2f} times")
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             url = f"http://127.0.0.1:{free.getsockname()[1]}"
