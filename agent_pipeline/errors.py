@@ -56,6 +56,11 @@ class InfrastructureError(PipelineError):
     """Something that an agent's run needs is not there (an endpoint, a database): what raises it ends the run without a verdict."""
 
 
+def first_line(error: Exception) -> str:
+    """The first line of an exception's text (its type, where it has none), at most 200 characters, without its full stop."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200].rstrip(".")
+
+
 def disk_sentence(error: OSError) -> str | None:
     """What to say of a disk that is full or not ours to write; null for any other error."""
     where = f" at {error.filename}" if error.filename else ""

@@ -13,7 +13,7 @@ from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.run_config import set_tags
 from agent_pipeline.defs.runs import LOCATION_TAGS, version_tags
 from agent_pipeline.defs.worker_client import FRESH_TAG
-from agent_pipeline.errors import PartitionError, SettingsError
+from agent_pipeline.errors import PartitionError, SettingsError, first_line
 from agent_pipeline.keys import PartitionKey
 
 
@@ -70,7 +70,7 @@ def selected_assets(defs: dg.Definitions, job: dg.JobDefinition, select: str) ->
     try:
         keys = set(dg.AssetSelection.from_string(select).resolve(graph))
     except dg.DagsterError as error:
-        raise SettingsError(f"The selection {select!r} cannot be resolved ({str(error).splitlines()[0]}).") from error
+        raise SettingsError(f"The selection {select!r} cannot be resolved ({first_line(error)}).") from error
     names = {key.to_user_string() for key in keys & set(job.asset_layer.executable_asset_keys)}
     if not names:
         having = "without" if job.name == MIX else "with"

@@ -10,7 +10,7 @@ import pyarrow as pa
 from upath import UPath
 
 from agent_pipeline.datasets.formats import Format
-from agent_pipeline.errors import ExportError
+from agent_pipeline.errors import ExportError, first_line
 from agent_pipeline.keys import PartitionKey, parse_key
 from agent_pipeline.storage.lake import Lake
 
@@ -156,8 +156,7 @@ def push(folder: UPath, repository: str, private: bool = True) -> str:
             folder.fs.get(folder.path + "/", here, recursive=True)
             return str(hub.upload_folder(repo_id=repository, folder_path=here, repo_type="dataset", commit_message="Update the data set"))
     except (HTTPError, HFValidationError, LocalTokenNotFoundError, OSError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ExportError(
-            f"The data set cannot be pushed to {repository} ({reason}): log in with 'hf auth login', or leave push_to empty; the folder "
-            "is complete where it is."
+            f"The data set cannot be pushed to {repository} ({first_line(error)}): log in with 'hf auth login', or leave push_to "
+            "empty; the folder is complete where it is."
         ) from error

@@ -57,9 +57,9 @@ def in_form(rows: Iterable[Row], name: str, counts: Counter[str] | None = None) 
             yield converted
 
 
-def without_weights(messages: list[Message]) -> list[Message]:
-    """The messages without the marks of what is not trained."""
-    return [{name: value for name, value in message.items() if name != "weight"} for message in messages]
+def without_weight(message: Message) -> Message:
+    """A message without the mark of what is not trained."""
+    return {name: value for name, value in message.items() if name != "weight"}
 
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -79,7 +79,7 @@ def _function(tool: Tool) -> Tool:
 
 
 def _parted(row: Row) -> Row | str:
-    messages = without_weights(row["messages"])
+    messages = list(map(without_weight, row["messages"]))
     answered = messages[-1]["content"] and not messages[-1].get("tool_calls")
     if not answered or not any(message["role"] == "user" for message in messages):
         return NO_ANSWER

@@ -1,6 +1,7 @@
 """What assets are given: the store to read, the lake to write, the settings in force."""
 
 import os
+from dataclasses import fields
 
 import dagster as dg
 
@@ -50,16 +51,7 @@ class Workspace(dg.ConfigurableResource):
         """The language model that judges, to be entered as a context; raises SettingsError."""
         settings = self.settings()
         judge = settings.judge.checked()
-        endpoint = Endpoint(
-            url=judge.endpoint,
-            model=judge.model,
-            api_key=os.environ.get(judge.api_key_variable, ""),
-            parameters=judge.parameters,
-            input_price=judge.input_price,
-            output_price=judge.output_price,
-            concurrency=judge.concurrency,
-            retries=judge.retries,
-            seconds=judge.seconds,
-        )
+        same = judge.model_dump(include={each.name for each in fields(Endpoint)})
+        endpoint = Endpoint(judge.endpoint, api_key=os.environ.get(judge.api_key_variable, ""), **same)
         rubric = read_rubric(settings.rubric_path) if settings.rubric_path else ""
         return LlmJudge(LlmClient(endpoint, limits, settings.cache_path / "judge.sqlite"), rubric, max_characters=judge.max_characters)

@@ -16,13 +16,13 @@ a world has them:
 | `fresh_tasks(count, seed, like)` | a class method: arguments of `reset` for tasks that are in no session | there are none |
 """
 
-import importlib
 import inspect
 import json
 from collections.abc import Callable
 from typing import Any
 
 from agent_pipeline.errors import InfrastructureError, SettingsError
+from agent_pipeline.plugins import load_plugin
 from agent_pipeline.sessions.session import Tool
 
 World = Any
@@ -35,11 +35,7 @@ def load_world(name: str) -> Callable[[], World]:
     Raises:
         SettingsError: it cannot be imported, or has no `reset` or no `get_reward`.
     """
-    module, _, attribute = name.partition(":")
-    try:
-        world: Callable[[], World] = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise SettingsError(f"The world {name!r} cannot be imported ({error}): write it as package.module:Class.") from error
+    world: Callable[[], World] = load_plugin(name, "world", "agent_pipeline.worlds")
     if missing := [method for method in ("reset", "get_reward") if not callable(getattr(world, method, None))]:
         raise SettingsError(f"The world {name!r} has no method {' and no '.join(missing)}: see docs/episodes.md.")
     return world

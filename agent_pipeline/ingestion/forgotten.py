@@ -46,20 +46,12 @@ class BlockList(NamedTuple):
     def add(cls, lake: Lake, session_id: str, key: PartitionKey | None) -> "BlockList":
         """Put a session on the lake's list. Of two that are forgotten at the same time, neither is lost. Raises DataError."""
         with lake.fs.lock(lake.table(FORGOTTEN, None).parent / ".lock"):
-            blocked = cls.read(lake).with_session(session_id, key)
-            blocked.write(lake)
+            blocked = cls(cls.read(lake).entries | {(alias(session_id), key)})
+            entries = sorted(blocked.entries, key=lambda entry: (entry[0], str(entry[1] or "")))
+            both = [(each.removeprefix(ALIAS), *(of or (None, None))) for each, of in entries]
+            rows = [dict(zip(_SCHEMA.names, each, strict=True)) for each in both]
+            lake.stage(FORGOTTEN, None, to_table(rows, _SCHEMA).to_batches(), _SCHEMA).commit()
         return blocked
-
-    def with_session(self, session_id: str, key: PartitionKey | None) -> "BlockList":
-        """The list with one session more."""
-        return BlockList(self.entries | {(alias(session_id), key)})
-
-    def write(self, lake: Lake) -> None:
-        """Put the list in its place, in one step."""
-        entries = sorted(self.entries, key=lambda entry: (entry[0], str(entry[1] or "")))
-        both = [(each.removeprefix(ALIAS), *(key or (None, None))) for each, key in entries]
-        rows = [dict(zip(_SCHEMA.names, each, strict=True)) for each in both]
-        lake.stage(FORGOTTEN, None, to_table(rows, _SCHEMA).to_batches(), _SCHEMA).commit()
 
     def has(self, session_id: str, key: PartitionKey | None) -> bool:
         """Whether a partition's session is forgotten; without a partition, whether it is in all."""

@@ -155,19 +155,10 @@ class AgentSFTTrainer:
         building = out_dir / ".training"
         building.mkdir(parents=True, exist_ok=True)
         report = train_adapter(rows, base, config.training(), building, heldout, self._progress)
-        shutil.rmtree(out_dir / MODEL, ignore_errors=True)
-        building.rename(out_dir / MODEL)
+        self._put_in_place(building)
         if learner is not None:
             write_atomically(out_dir / BUFFER, json_bytes({"seen": learner.seen, "rows": learner.buffer}))
-        self.model_path, self._loaded = out_dir / MODEL, None
-        return TrainingResult(
-            str(self.model_path),
-            report["loss_last"],
-            report["heldout"]["after"] if heldout else None,
-            report["steps"],
-            {**counts, "trained": report["rows"]["trained"]},
-            report,
-        )
+        return _result(report, out_dir, counts, report["heldout"]["after"] if heldout else None)
 
     def prefer(self, data: Iterable[Mapping[str, Any]], method: Literal["dpo", "kto"] = "dpo", **options: Any) -> TrainingResult:
         """Train the adapter on from judgments, as `dpo_adapter` and `kto_adapter` do; the model in `output_dir` is replaced.
@@ -220,11 +211,14 @@ class AgentSFTTrainer:
         building = out_dir / f".{method}"
         building.mkdir(parents=True, exist_ok=True)
         report = train(self.model_path, building, select)
-        shutil.rmtree(out_dir / MODEL, ignore_errors=True)
-        building.rename(out_dir / MODEL)
-        self.model_path, self._loaded = out_dir / MODEL, None
-        counts = {"records": records, "trained": report["rows"]["trained"]}
-        return TrainingResult(str(self.model_path), report["loss_last"], None, report["steps"], counts, report)
+        self._put_in_place(building)
+        return _result(report, out_dir, {"records": records})
+
+    def _put_in_place(self, building: Path) -> None:
+        """Replace the model in `output_dir`."""
+        self.model_path, self._loaded = building.with_name(MODEL), None
+        shutil.rmtree(self.model_path, ignore_errors=True)
+        building.rename(self.model_path)
 
     def evaluate(self, data: Any = None, max_samples: int = 0, max_new_tokens: int = 96) -> EvalResult:
         """The model (before any training: the base model) on every assistant turn of `data`, or of the configuration's `eval_data`.
@@ -294,3 +288,8 @@ class AgentSFTTrainer:
             raise DataError(f"The replay buffer {path} cannot be read ({error}): remove it to begin anew.") from error
         # Not with the seed of the last time: it would draw the same rows again.
         return replace(self.config.learner(), seed=self.config.seed + seen, buffer=rows[: self.config.continual_buffer_size], seen=seen)
+
+
+def _result(report: dict[str, Any], out_dir: Path, counts: Mapping[str, int], eval_loss: float | None = None) -> TrainingResult:
+    counts = {**counts, "trained": report["rows"]["trained"]}
+    return TrainingResult(str(out_dir / MODEL), report["loss_last"], eval_loss, report["steps"], counts, report)

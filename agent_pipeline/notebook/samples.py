@@ -12,6 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from agent_pipeline.datasets.formats import without_weight
 from agent_pipeline.datasets.sft import to_last_assistant
 from agent_pipeline.datasets.sharegpt import messages_of
 from agent_pipeline.datasets.splits import SPLITS
@@ -197,11 +198,7 @@ def _weighted(messages: Any) -> tuple[Chat, list[int]]:
     if not isinstance(messages, list):
         return to_messages(messages), [1]
     weights = [int(bool(each.get("weight", 1))) for each in objects(messages) if each.get("role") == "assistant"]
-    return to_messages(_without_weights(messages)), weights
-
-
-def _without_weights(messages: list[Any]) -> list[Any]:
-    return [{name: value for name, value in each.items() if name != "weight"} if isinstance(each, dict) else each for each in messages]
+    return to_messages([without_weight(each) if isinstance(each, dict) else each for each in messages]), weights
 
 
 def _without_nulls(value: Any) -> Any:

@@ -14,7 +14,7 @@ from importlib import util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agent_pipeline.errors import ModelError, SettingsError
+from agent_pipeline.errors import ModelError, SettingsError, first_line
 from agent_pipeline.sessions.session import Message
 from agent_pipeline.sessions.text import message_texts
 
@@ -127,8 +127,9 @@ def encoder(name: str, trust_remote_code: bool = False) -> Encoder:
         try:
             loaded = _load(kind, folder, trust_remote_code)
         except (OSError, ValueError, KeyError) as error:
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            raise ModelError(f"The embedding model in {folder} is none that {kind} can load ({reason}): give one that it saved.") from error
+            raise ModelError(
+                f"The embedding model in {folder} is none that {kind} can load ({first_line(error)}): give one that it saved."
+            ) from error
         if kind == "model2vec":  # the mean of the tokens' vectors, which knows no longest text
             return unit(loaded.encode(list(texts), max_length=None, use_multiprocessing=False))
         return _sentences(loaded, texts)
@@ -162,7 +163,7 @@ def _model_folder(name: str) -> tuple[Path, str]:
         try:
             found = Path(snapshot_download(name, allow_patterns=files, local_files_only=local, etag_timeout=5))
         except Exception as error:  # httpx, the hub and the file system each have their own family of errors
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            reason = first_line(error)
         else:
             return found, found.name
     raise ModelError(f"The embedding model {name} is no folder, and the Hugging Face hub gave nothing ({reason}): check name and network.")

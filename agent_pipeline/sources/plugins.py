@@ -7,7 +7,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from agent_pipeline.errors import PipelineError, SettingsError, StoreError
+from agent_pipeline.errors import PipelineError, SettingsError, StoreError, first_line
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.plugins import load_plugin
 from agent_pipeline.sessions.session import Session
@@ -49,7 +49,9 @@ def _guarded(reader: Any, what: str) -> type[TraceSource]:
         except PipelineError:
             raise
         except Exception as error:
-            raise StoreError(f"The reader {what} failed on {where} ({_short(error)}): correct it, or take it out.") from error
+            raise StoreError(
+                f"The reader {what} failed on {where} ({type(error).__name__}: {first_line(error)}): correct it, or take it out."
+            ) from error
 
     class Guarded(reader):
         def __init__(self, where: Path | str) -> None:
@@ -79,8 +81,3 @@ def _guarded(reader: Any, what: str) -> type[TraceSource]:
 
     Guarded.__name__ = reader.__name__
     return Guarded
-
-
-def _short(error: Exception) -> str:
-    lines = str(error).splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -12,7 +12,7 @@ from importlib import metadata, util
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agent_pipeline.errors import ModelError
+from agent_pipeline.errors import ModelError, first_line
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -105,7 +105,7 @@ def _from_hub(name: str, trust_remote_code: bool, revision: str, local: bool) ->
     except HFValidationError:
         return "not a valid model id"
     except Exception as error:  # httpx, the hub and the file system each have their own family of errors
-        return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no text'}".rstrip(".:")
+        return f"{type(error).__name__}: {first_line(error)}"
     # A download that was broken off leaves a snapshot too.
     complete = (found / "config.json").is_file() and any(found.glob("*.safetensors")) and (found / "tokenizer_config.json").is_file()
     return found if complete else "its files are not config.json, safetensors and a tokenizer"

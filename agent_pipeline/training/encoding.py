@@ -5,11 +5,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, get_args
 
-from agent_pipeline.errors import DataError
+from agent_pipeline.errors import DataError, first_line
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.sessions.session import Message, is_trained
 from agent_pipeline.training.literals import token_ids
-from agent_pipeline.training.loading import first_line
 from agent_pipeline.training.masks import Encoded, check, encode
 from agent_pipeline.training.rendering import render, turns_apart
 from agent_pipeline.training.truncation import truncate, untrain_calls_without_source

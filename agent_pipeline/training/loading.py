@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agent_pipeline.errors import ModelError
+from agent_pipeline.errors import ModelError, first_line
 from agent_pipeline.training.base_model import BaseModel
 from agent_pipeline.training.config import Device
 
@@ -57,8 +57,3 @@ def read_tokenizer(directory: Path, trust_remote_code: bool = False) -> "PreTrai
         return AutoTokenizer.from_pretrained(str(directory), local_files_only=True, trust_remote_code=trust_remote_code)
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(f"The tokenizer in {directory} cannot be read ({first_line(error)}): fetch or train the model anew.") from error
-
-
-def first_line(error: Exception) -> str:
-    """The first line of an exception's text, at most 200 characters, without its full stop."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200].rstrip(".")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_pipeline.datasets.formats import without_weights
+from agent_pipeline.datasets.formats import without_weight
 from agent_pipeline.datasets.sft import SFT, sft_rows
 from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.datasets.twins import CANNOT, Twins, alike, irrelevance_twin, with_twins
@@ -38,7 +38,7 @@ def test_a_twin_differs_in_the_called_tool_only_and_all_other_rows_are_as_they_w
         [gone] = [each for each in parent["tools"] if each not in twin["tools"]]
         [called] = {call["function"]["name"] for call in parent["messages"][at]["tool_calls"]}
         assert gone["function"]["name"] == called and twin["tools"] == [each for each in parent["tools"] if each != gone]
-        assert without_weights(twin["messages"][:at]) == parent["messages"][:at]
+        assert list(map(without_weight, twin["messages"][:at])) == parent["messages"][:at]
         assert [index for index, each in enumerate(twin["messages"]) if each["role"] == "assistant" and is_trained(each)] == [at]
         assert twin["messages"][at]["content"] in CANNOT and twin["turn_classes"][-1] == "cannot"
         same = ("session_id", "content_sha256", "task_key", "split", "score", "created_at")

@@ -17,7 +17,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from agent_pipeline.errors import StoreError
+from agent_pipeline.errors import StoreError, first_line
 from agent_pipeline.sources.base import add_note, unreadable
 from agent_pipeline.sources.formats.fields import decoded, parsed
 
@@ -268,8 +268,7 @@ class _Rows(Sequence[dict[str, Any]]):
                     self._table = (pa.ipc.open_file if head == b"ARRO" else pa.ipc.open_stream)(file).read_all()
             self._table.validate(full=True)  # Arrow trusts the offsets in a file, and would read outside of it
         except (pa.ArrowException, OSError, ValueError) as error:
-            reason = (str(error).splitlines() or ["no reason given"])[0]
-            raise StoreError(f"{path} is no whole Parquet or Arrow file ({reason}): restore it, or take it out.") from error
+            raise StoreError(f"{path} is no whole Parquet or Arrow file ({first_line(error)}): restore it, or take it out.") from error
 
     def __len__(self) -> int:
         return int(self._table.num_rows)

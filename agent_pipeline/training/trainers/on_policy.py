@@ -9,10 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from agent_pipeline.errors import SettingsError
+from agent_pipeline.errors import SettingsError, first_line
 from agent_pipeline.training.config import OnPolicyTraining
 from agent_pipeline.training.literals import token_ids
-from agent_pipeline.training.loading import first_line
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainerCallback
