@@ -118,7 +118,13 @@ class Redactor:
             ) from error
         if read is not written:
             values = as_written(values, texts)
-        return {value: kind for value, kind in values.items() if not self._stays(value)}
+        # A name in the system prompt stays: trials of one task have one prompt, whichever of them meets the address.
+        prompts = [str(message["content"]) for message in session.messages if message["role"] == "system"]
+        return {
+            value: kind
+            for value, kind in values.items()
+            if not (self._stays(value) or (kind == "NAME" and any(value in prompt for prompt in prompts)))
+        }
 
     def _stays(self, value: str) -> bool:
         return folded(value) in self._allowed or any(form.fullmatch(value) for form in self._allowed_forms)

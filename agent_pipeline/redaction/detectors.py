@@ -8,6 +8,7 @@
 | PHONE | Google's libphonenumber |
 | CARD, IBAN, SSN | python-stdnum (check digits, ranges that are issued) |
 | ACCOUNT | a number of 8 to 17 digits that the word before it calls an account |
+| NAME | `names.py`: what an address gives away |
 | EMAIL, IP | their form |
 
 The expressions here only cut candidates out of a text, so that the libraries see little of it: what they say counts. None of them
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_pipeline.redaction.kinds import KINDS, PSEUDONYM, REGISTERED, Find
+from agent_pipeline.redaction.names import names_given_away
 from agent_pipeline.redaction.numbers import Numbers
 
 RULES = Path(__file__).with_name("rules.yaml")
@@ -44,7 +46,7 @@ class Detectors:
         wanted: dict[Detector, set[str]] = {
             _ruled: _RULED,
             _assigned: _SECRETS,
-            _emails: {"EMAIL"},
+            _emails: {"EMAIL", "NAME"},
             Numbers(self._kinds, tuple(phone_regions)): {"IBAN", "CARD", "SSN", "ACCOUNT", "PHONE", "API_KEY"},
             _addresses: {"IP"},
         }
@@ -202,12 +204,18 @@ _EMAIL = re.compile(r"\w[\w.%+'-]{0,63}@[^\W_](?:[\w-]*\.)+[^\W\d_]{2,}", re.UNI
 
 
 def _emails(text: str, flat: bytes) -> Iterator[Find]:
+    addresses = list(_addresses_in(text, flat))
+    yield from (Find("EMAIL", address) for address in addresses)
+    yield from names_given_away(addresses, text)
+
+
+def _addresses_in(text: str, flat: bytes) -> Iterator[str]:
     at, done = flat.find(b"@"), 0
     while at >= 0:
         between = text[at - 1 : at + 2]
         may_be = between[-1:].isalnum() and (between[:1].isalnum() or between[:1] in "_.%+'-")
         if may_be and (match := _EMAIL.search(text, max(done, at - _LONGEST_LOCAL_PART), at + _LONGEST_DOMAIN)):
-            yield Find("EMAIL", match.group())
+            yield match.group()
             done = match.end()
         at = flat.find(b"@", max(at + 1, done))
 

@@ -22,6 +22,7 @@ KINDS = (
     "NATIONAL_ID",
     "PHONE",
     "ACCOUNT",
+    "NAME",
     "IP",
     *REGISTERED,
 )
@@ -34,7 +35,7 @@ LIBRARIES = ("kingfisher-secret-scanner", "bc-detect-secrets", "phonenumbers", "
 OPT_IN = ("IP",)
 """Kinds that are looked for only when the settings name them: version numbers look like them, and tools need them."""
 
-WORDS = frozenset({"PASSWORD", "IBAN", "CARD", "SSN", "PASSPORT", "NATIONAL_ID", "PHONE", "ACCOUNT", "IP", *REGISTERED})
+WORDS = frozenset({"PASSWORD", "IBAN", "CARD", "SSN", "PASSPORT", "NATIONAL_ID", "PHONE", "ACCOUNT", "NAME", "IP", *REGISTERED})
 """Kinds whose values are short: part of a longer word or number is not the value."""
 
 PSEUDONYM = re.compile(rf"<(?P<kind>{'|'.join(KINDS)})_(?P<number>[1-9]\d*)>")

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import cache, lru_cache
 
 from agent_pipeline.redaction.kinds import Find
 
@@ -32,12 +32,12 @@ class Numbers:
     def _phones(self, text: str, start: int, end: int) -> Iterator[Find]:
         for match in _PHONE.finditer(text, max(0, start - 2), end + 2):
             candidate = match.group()
-            labelled = _label(text, match.start()) in _PHONE_WORDS
-            if labelled or not _is_bare(candidate):
-                values = _phones_in(candidate, self._regions)
-                if not values and labelled and not _DATE.search(candidate):  # some other country's grouping
-                    values = (candidate,) if sum(each.isdigit() for each in candidate) <= _MOST_DIGITS else ()
-                yield from (Find("PHONE", value) for value in values)
+            if _is_bare(candidate) and _label(text, match.start()) not in _PHONE_WORDS:
+                continue
+            values = _phones_in(candidate, self._regions)
+            if not values and _may_be_foreign(candidate) and _label(text, match.start()) in _PHONE_WORDS:
+                values = (candidate,)  # in another country's grouping
+            yield from (Find("PHONE", value) for value in values)
 
 
 _DASHES = "\u2010-\u2015"
@@ -137,21 +137,36 @@ def _is_bare(candidate: str) -> bool:
     return not candidate.startswith("+") and _BARE.fullmatch(candidate) is not None
 
 
-@lru_cache(maxsize=1 << 15)
+def _may_be_foreign(candidate: str) -> bool:
+    return sum(map(str.isdigit, candidate)) <= _MOST_DIGITS and not _DATE.search(candidate)
+
+
+@lru_cache(maxsize=1 << 17)  # as many as a megabyte has: a session is searched again after each replacement
 def _phones_in(candidate: str, regions: tuple[str, ...]) -> tuple[str, ...]:
     """Telephone numbers in a run of digits: possible ones where it says + first, else ones that a region has issued, grouped as there."""
     import phonenumbers
 
-    if _DATE.search(candidate) or not _FEWEST_DIGITS <= sum(each.isdigit() for each in candidate) <= _MOST_DIGITS:
+    digits = sum(map(str.isdigit, candidate))
+    if not _FEWEST_DIGITS <= digits <= _MOST_DIGITS or _DATE.search(candidate):
         return ()
     if candidate.startswith("+"):
         matches = phonenumbers.PhoneNumberMatcher(candidate, None, leniency=phonenumbers.Leniency.POSSIBLE)
         return tuple(match.raw_string for match in matches)
     for region in regions:
+        if digits < _shortest(region):
+            continue
         matches = phonenumbers.PhoneNumberMatcher(candidate, region, leniency=phonenumbers.Leniency.STRICT_GROUPING)
         if values := tuple(match.raw_string for match in matches):
             return values
     return ()
+
+
+@cache
+def _shortest(region: str) -> int:
+    """How few digits a whole number of a country has, without its prefix."""
+    import phonenumbers
+
+    return min(phonenumbers.PhoneMetadata.metadata_for_region(region).general_desc.possible_length)  # type: ignore[union-attr]
 
 
 _BOUND = re.compile(r"[\n\d<>@]")

@@ -225,7 +225,7 @@ def agentdojo(real_traces):
 
 
 @pytest.mark.slow
-def test_every_case_of_agentdojo_with_both_verdicts_gives_a_pair_and_no_pair_is_a_trap(agentdojo):
+def test_all_cases_but_one_of_agentdojo_with_both_verdicts_give_a_pair_and_no_pair_is_a_trap(agentdojo):
     good, bad, reasons = curated(agentdojo)
     assert reasons[Reason.INFRASTRUCTURE_ERROR] == 12 and reasons[Reason.ATTACK_SUCCEEDED] == 155
     counts: Counter[str] = Counter()
@@ -234,7 +234,8 @@ def test_every_case_of_agentdojo_with_both_verdicts_gives_a_pair_and_no_pair_is_
     unattacked = [each for each in agentdojo if each.context.get("attack_type") in (None, "none")]
     both = set.intersection(*({each.task_key for each in unattacked if each.judgment == side} for side in ("acceptable", "unacceptable")))
     assert len({each.task_key for each in unattacked}) == 105 and len(both) == 97
-    assert not both - paired
+    # Its prompt names people whose addresses only some of its runs read: there the names are pseudonyms.
+    assert both - paired == {"workspace/user_task_28"}
     by_id = {each.session_id: each for each in agentdojo}
     for row in rows:
         chosen, rejected = by_id[row["session_id"]], by_id[row["rejected_session_id"]]

@@ -86,6 +86,7 @@ PRIVATE = {
     "IBAN": r"(?:SE|GB|CH|DE)\w{18,24}",
     "PASSWORD": "1j1l-2k3j|463820",
     "TOKEN": "6e8d74b9-e3da-43d9-bf3d-d4962b3659b5",
+    "NAME": "[A-Z][a-z]{1,9}|[a-z]+[._][a-z_]+\\d*",
 }
 """What is private in the real traces, by hand: addresses, shipping lines' telephones, IBANs, a password, a code, a link's token."""
 
@@ -98,7 +99,12 @@ def test_of_the_values_redacted_in_real_traces_at_most_one_in_a_hundred_is_not_p
         for key in source.partitions():
             for session in list(read_sessions(source, key, raw))[:: 10 if name == "agentdojo" else 1]:
                 values |= set(redactor.finds(session).items())
-    wrong = [value for value, kind in values if not re.fullmatch(PRIVATE.get(kind, ""), value)]
+    addresses = " ".join(value for value, kind in values if kind == "EMAIL").lower()
+    wrong = [
+        value
+        for value, kind in values
+        if not re.fullmatch(PRIVATE.get(kind, ""), value) or (kind == "NAME" and value.lower() not in addresses)
+    ]
     assert len(values) > 80 and len(wrong) <= len(values) / 100, wrong
 
 

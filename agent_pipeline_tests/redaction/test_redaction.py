@@ -80,10 +80,12 @@ def test_what_a_missed_plant_is_is_seen():
     assert len(missed(plants, sessions)) == len(KINDS)
 
 
-def test_nothing_but_e_mail_addresses_is_found_in_real_airline_sessions(real_traces, redactor):
+def test_nothing_but_e_mail_addresses_and_their_owners_is_found_in_real_airline_sessions(real_traces, redactor):
     finds = [redactor.finds(each) for each in every_session(real_traces / "stores" / "omniagents_home")]
-    assert {kind for each in finds for kind in each.values()} == {"EMAIL"}
-    assert all(value.partition("@")[2] in {"example.com", "gmail.com"} for each in finds for value in each)
+    assert {kind for each in finds for kind in each.values()} == {"EMAIL", "NAME"}
+    addresses = " ".join(value for each in finds for value, kind in each.items() if kind == "EMAIL")
+    assert all(value.partition("@")[2] in {"example.com", "gmail.com"} for value in addresses.split())
+    assert all(value.lower() in addresses for each in finds for value, kind in each.items() if kind == "NAME")
 
 
 def test_of_the_sample_just_what_its_maker_says_is_private(sample_store, sample_manifest, redactor):
@@ -207,6 +209,43 @@ def test_a_password_said_once_is_gone_wherever_it_stands():
     one = redacted(session("password: Tr0ub4dor&3", "I said Tr0ub4dor&3!", arguments='{"text": "Tr0ub4dor&3"}'))
     assert "Tr0ub4dor" not in stored(one)
     assert one.messages[1]["content"] == "I said <PASSWORD_1>!"
+
+
+@pytest.mark.parametrize(
+    ("text", "becomes"),
+    [
+        ("I am John Smith. John? Yes, SMITH", "I am <NAME_1> <NAME_2>. <NAME_1>? Yes, SMITH"),
+        ("Smith, John (john.smith7 or john_smith_8)", "<NAME_1>, <NAME_2> (<NAME_3> or john_smith_8)"),
+        ("J. Smith", "J. <NAME_1>"),
+        ("John, the green smith, saw Jane Smith", "John, the green smith, saw Jane Smith"),
+        ("johnsmith and John Smithers", "johnsmith and John Smithers"),
+    ],
+)
+def test_the_name_that_an_address_gives_away_goes_with_it(text, becomes):
+    assert [message["content"] for message in redacted(session("john.smith7@example.com", text)).messages] == ["<EMAIL_1>", becomes]
+
+
+def test_a_first_name_is_the_same_in_a_sentence_in_arguments_and_in_a_profile():
+    profile = '{"name": {"first_name": "Noah", "last_name": "Brown"}, "email": "noah.brown7922@example.com"}'
+    one = redacted(session("I am Noah Brown", arguments='{"first_name": "Noah", "last_name": "Brown", "color": "brown"}', output=profile))
+    content, calling, output = one.messages
+    assert content["content"] == "I am <NAME_1> <NAME_2>"
+    arguments = json.loads(calling["tool_calls"][0]["function"]["arguments"])
+    assert arguments == {"first_name": "<NAME_1>", "last_name": "<NAME_2>", "color": "brown"}
+    assert json.loads(output["content"])["name"] == {"first_name": "<NAME_1>", "last_name": "<NAME_2>"}
+
+
+def test_a_name_that_the_operator_wrote_into_the_system_prompt_stays_in_every_trial():
+    one = session("john.smith7@example.com", "John Smith and Ann Lee, ann.lee@example.com")
+    one.messages.insert(0, {"role": "system", "content": "You work for John Smith."})
+    assert redacted(one).messages[0]["content"] == "You work for John Smith."
+    assert one.messages[2]["content"] == "John Smith and <NAME_1> <NAME_2>, <EMAIL_2>"
+
+
+@pytest.mark.parametrize("address", ["customer.service@shop.io", "networking-participants@shop.io", "support@shop.io", "may.june@shop.io"])
+def test_an_address_of_a_role_gives_no_name_away(address):
+    text = "Customer Service, Networking Participants, May June, Support Team"
+    assert redacted(session(address, text)).messages[1]["content"] == text
 
 
 def test_a_number_that_is_private_becomes_a_string_and_keys_are_redacted_too():
@@ -356,7 +395,7 @@ def test_detectors_that_cannot_be_loaded_stop_the_run(monkeypatch):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"types": ("EMAIL", "NAME")}, "'NAME', which is no kind"),
+        ({"types": ("EMAIL", "NOSE")}, "'NOSE', which is no kind"),
         ({"allow": ("/(/",)}, "not a regular expression"),
         ({"phone_regions": ("XX",)}, "'XX', which is no country"),
     ],
