@@ -132,8 +132,7 @@ class Bench:
         questions = [question for each in turn_samples(self.test)[0] if (question := answering.question(each, MAX_NEW_TOKENS))]
         rows = [(row["task_key"], fitting) for row in self.test if (fitting := encode_row(answering.tokenizer, row, 2048))]
         read = answering.forward([fitting for _, fitting in rows], questions)
-        replies = answering.replies(questions, read.scores)
-        scores = [(each.sample, score(each.sample, reply.text, reply.cut)) for each, reply in zip(questions, replies, strict=True)]
+        scores = [(each.sample, score(each.sample, reply.text, reply.cut)) for each, reply in zip(questions, read.replies, strict=True)]
         return {
             "turns": [[of.task_key, got.exact, got.tool_name, got.called == bool(of.calls), got.right] for of, got in scores],
             "losses": [[task, each.loss, each.trained_tokens] for (task, _), each in zip(rows, read.losses, strict=True)],

@@ -30,7 +30,7 @@ from agent_pipeline.training.losses import mean_loss
 from agent_pipeline.training.masks import Encoded
 from agent_pipeline.training.templates import load_tokenizer
 
-BaseSaid = dict[str, tuple[ForwardPass, list[Reply]]]
+BaseSaid = dict[str, ForwardPass]
 SAMPLES, ROW_LOSSES = "samples.json", "row_losses.json"
 """Files of an evaluation: what both models did at each turn, and their loss on each row."""
 
@@ -85,20 +85,18 @@ def evaluate(
     samples = [questions[index].sample for index in asked]
 
     passes: dict[str, ForwardPass] = {}
-    replies: dict[str, list[Reply]] = {}
     base_said = {} if base_said is None else base_said
     same = _fingerprint(base, template.jinja, [fitting.encoded for _, fitting in rows_that_fit], questions, asked)
     for name in ("base", "adapter"):
         if name == "base" and same in base_said:
-            passes[name], replies[name] = base_said[same]
+            passes[name] = base_said[same]
             continue
         with answering.model.disable_adapter() if name == "base" else nullcontext():
-            passes[name] = answering.forward([fitting for _, fitting in rows_that_fit], questions)
-            expected = [passes[name].scores[index] for index in asked]
-            replies[name] = answering.replies([questions[index] for index in asked], expected, f"turns answered by the {name}")
+            passes[name] = answering.forward([fitting for _, fitting in rows_that_fit], questions, asked)
 
     base_said.clear()
-    base_said[same] = passes["base"], replies["base"]
+    base_said[same] = passes["base"]
+    replies = {name: each.replies for name, each in passes.items()}
     scores = {
         name: [score(sample, reply.text, reply.cut) for sample, reply in zip(samples, replies[name], strict=True)] for name in replies
     }

@@ -1,18 +1,19 @@
 """Greedy answers, verified instead of generated where they are the expected ones.
 
 Greedy decoding gives an expected text exactly where, at each of its positions, the likeliest next token is the text's next. The pass over
-the expected texts that computes their loss holds these tokens, so only what follows the first deviation is generated.
+the expected texts that computes their loss holds these tokens, and the keys and values of all before them, so only what follows the first
+deviation is generated, and no prompt is read twice.
 """
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from agent_pipeline.evaluation.generate import generate
+from agent_pipeline.evaluation.generate import BATCH, generate
 from agent_pipeline.progress import Progress, silent
+from agent_pipeline.training.losses import Read
 
 if TYPE_CHECKING:
-    import numpy as np
     from transformers import PreTrainedModel
 
 
@@ -31,36 +32,66 @@ def greedy(
     prompts: Sequence[list[int]],
     limits: Sequence[int],
     stops: Collection[int],
-    expected: Sequence[list[int]] | None = None,
-    best: "Sequence[np.ndarray] | None" = None,
     progress: Progress = silent,
     text: str = "turns answered",
 ) -> list[Continuation]:
-    """The greedy continuation of each prompt, of at most `limits[i]` tokens.
+    """The greedy continuation of each prompt, of at most `limits[i]` tokens."""
+    writer = Writer(model, stops, progress, text)
+    for number, (prompt, limit) in enumerate(zip(prompts, limits, strict=True)):
+        writer.add(number, prompt, limit)
+    return writer.continuations()
 
-    `expected[i]` are the tokens of a text that may follow prompt i, and `best[i]` the likeliest token in each one's place, given those
-    before it. A continuation that is the whole expected text may be longer than its limit.
-    """
-    begun: list[list[int]] = [[] for _ in prompts]
-    finished = [False] * len(prompts)
-    for index, (some, likeliest) in enumerate(zip(expected or (), best or (), strict=True)):
-        begun[index], finished[index] = verified_beginning(some, likeliest.tolist(), stops)
-    open_ones = [index for index in range(len(prompts)) if not finished[index] and len(begun[index]) < limits[index]]
-    rest = generate(
-        model,
-        [prompts[index] + begun[index] for index in open_ones],
-        [limits[index] - len(begun[index]) for index in open_ones],
-        stops,
-        progress,
-        text,
-    )
-    whole = dict(zip(open_ones, (begun[index] + new for index, new in zip(open_ones, rest, strict=True)), strict=True))
-    return [
-        Continuation(begun[index], False, expected is not None and set(expected[index][len(begun[index]) :]) <= set(stops))
-        if finished[index]
-        else Continuation(tokens := whole.get(index, begun[index])[: limits[index]], len(tokens) == limits[index])
-        for index in range(len(prompts))
-    ]
+
+class Writer:
+    """Writes greedy continuations of prompts: those that are verified at once, the others in batches."""
+
+    def __init__(self, model: "PreTrainedModel", stops: Collection[int], progress: Progress = silent, text: str = "turns answered"):
+        self._model, self._stops, self._progress, self._text = model, stops, progress, text
+        self._open: list[_Open] = []
+        self._written: dict[int, Continuation] = {}
+
+    def add(
+        self, number: int, prompt: list[int], limit: int, expected: Sequence[int] = (), best: Sequence[int] = (), read: Read | None = None
+    ) -> None:
+        """Ask for the continuation of a prompt, of at most `limit` tokens.
+
+        `expected` are the tokens of a text that may follow the prompt, and `best` the likeliest token in each one's place, given those
+        before it. A continuation that is the whole expected text may be longer than its limit. `read` is what the model has read of both;
+        it is let go as soon as there are enough prompts for a batch.
+        """
+        begun, finished = verified_beginning(expected, best, self._stops)
+        if finished:
+            self._written[number] = Continuation(begun, False, bool(expected) and set(expected[len(begun) :]) <= set(self._stops))
+        elif len(begun) >= limit:
+            self._written[number] = Continuation(begun[:limit], True)
+        else:
+            self._open.append(_Open(number, prompt, begun, limit, read))
+        if read and len(self._open) >= BATCH:
+            self._write()
+
+    def continuations(self) -> list[Continuation]:
+        """All of them, in the order of their numbers."""
+        self._write()
+        return [self._written[number] for number in sorted(self._written)]
+
+    def _write(self) -> None:
+        prompts = [each.prompt + each.begun for each in self._open]
+        limits = [each.limit - len(each.begun) for each in self._open]
+        read = [each.read for each in self._open] if any(each.read for each in self._open) else []
+        progress = silent if read else self._progress
+        rest = generate(self._model, prompts, limits, self._stops, progress, self._text, read=read)
+        for each, new in zip(self._open, rest, strict=True):
+            self._written[each.number] = Continuation([*each.begun, *new], len(each.begun) + len(new) == each.limit)
+        self._open = []
+
+
+@dataclass(frozen=True)
+class _Open:
+    number: int
+    prompt: list[int]
+    begun: list[int]
+    limit: int
+    read: Read | None
 
 
 def verified_beginning(expected: Sequence[int], best: Sequence[int], stops: Collection[int]) -> tuple[list[int], bool]:

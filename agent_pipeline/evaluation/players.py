@@ -7,10 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from agent_pipeline.evaluation.episodes import Conversation, Player, Reply
-from agent_pipeline.evaluation.generate import generate
+from agent_pipeline.evaluation.generate import BATCH, generate
 from agent_pipeline.judging.client import Endpoint
 from agent_pipeline.sessions.session import Message, Tool
 from agent_pipeline.training.families import read_reply
+from agent_pipeline.training.losses import Read
 from agent_pipeline.training.masks import prompt_ids
 
 if TYPE_CHECKING:
@@ -20,12 +21,19 @@ if TYPE_CHECKING:
 def model_player(
     model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", stops: set[int], max_new_tokens: int = 96, max_length: int = 2048
 ) -> Player:
-    """A model in memory, which answers greedily."""
+    """A model in memory, which answers greedily. Of conversations that are few enough for one batch it keeps what it has read."""
+    read: dict[tuple[int, int], Read] = {}
 
     def reply(conversations: Sequence[Conversation]) -> list[Reply]:
         prompts = [prompt_ids(tokenizer, each.messages, each.tools) for each in conversations]
-        fitting = [prompt for prompt in prompts if len(prompt) + max_new_tokens <= max_length]
-        answers = iter(generate(model, fitting, [max_new_tokens] * len(fitting), stops))
+        fitting = [
+            (each, prompt) for each, prompt in zip(conversations, prompts, strict=True) if len(prompt) + max_new_tokens <= max_length
+        ]
+        before = [read.get((each.number, each.trial)) for each, _ in fitting]
+        kept: list[Read | None] | None = [] if len(fitting) <= BATCH else None
+        answers = iter(generate(model, [prompt for _, prompt in fitting], [max_new_tokens] * len(fitting), stops, read=before, keep=kept))
+        read.clear()
+        read.update({(each.number, each.trial): new for (each, _), new in zip(fitting, kept or (), strict=False) if new})
         replies = []
         for conversation, prompt in zip(conversations, prompts, strict=True):
             if len(prompt) + max_new_tokens > max_length:

@@ -1,7 +1,7 @@
 """One model in memory, asked every assistant turn of held-out conversations: its answers, what of them is right, its loss, and P(call)."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from agent_pipeline.errors import DataError
 from agent_pipeline.evaluation.comparison import accuracies
 from agent_pipeline.evaluation.decision import call_branches, call_probability
-from agent_pipeline.evaluation.greedy import greedy
+from agent_pipeline.evaluation.greedy import Writer
 from agent_pipeline.evaluation.samples import TurnSample, as_text, turn_samples
 from agent_pipeline.evaluation.scoring import score
 from agent_pipeline.progress import Progress, silent
@@ -18,7 +18,7 @@ from agent_pipeline.training.base_model import BaseModel
 from agent_pipeline.training.config import probe_device
 from agent_pipeline.training.encoding import EncodedRow, as_trained, encode_row
 from agent_pipeline.training.loading import load_model
-from agent_pipeline.training.losses import RowLoss, TokenScores, mean_loss, row_loss, token_scores
+from agent_pipeline.training.losses import Read, RowLoss, TokenScores, mean_loss, row_loss, token_scores
 from agent_pipeline.training.masks import Encoded, prompt_ids, turn_ids
 from agent_pipeline.training.templates import TrainingTemplate, load_tokenizer
 
@@ -74,11 +74,11 @@ class Reply:
 
 @dataclass(frozen=True)
 class ForwardPass:
-    """What one pass over rows and questions says: the loss of each row, the scores of each expected text, and P(call) at each question."""
+    """What one pass over rows and questions says: the loss of each row, P(call) at each question, and the replies to some of them."""
 
     losses: list[RowLoss]
-    scores: list[TokenScores]
     call_probabilities: list[float | None]
+    replies: list[Reply]
 
 
 @dataclass(frozen=True)
@@ -147,27 +147,38 @@ class Answering:
         room = len(expected) + MARGIN
         return Question(sample, fitting.messages[:-1], whole, min(max_new_tokens, room), max_new_tokens < room, branches)
 
-    def forward(self, rows: Sequence[EncodedRow], questions: Sequence[Question]) -> ForwardPass:
-        """Losses, scores and P(call) in one pass; what rows, questions and branches share is computed once."""
+    def forward(self, rows: Sequence[EncodedRow], questions: Sequence[Question], asked: Sequence[int] | None = None) -> ForwardPass:
+        """Losses, P(call), and the replies to the questions with the numbers `asked` (None: to all), in one pass; what rows, questions and
+        branches share is computed once, and a reply is generated only from where it is another than expected."""
+        asked = range(len(questions)) if asked is None else asked
         branches = [branch for question in questions for branch in question.branches]
         encoded = [*(row.encoded for row in rows), *(question.row for question in questions), *branches]
-        scores = iter(token_scores(self.model, encoded, self.progress))
+        writer = self._writer()
+
+        def reply(number: int) -> Callable[[TokenScores, Read | None], None]:
+            question = questions[asked[number]]
+            return lambda scores, read: writer.add(number, question.prompt, question.limit, question.expected, scores.best.tolist(), read)
+
+        then = {len(rows) + index: reply(number) for number, index in enumerate(asked)}
+        scores = iter(token_scores(self.model, encoded, self.progress, then))
         losses = [row_loss(next(scores)) for _ in rows]
-        expected = [found for _ in questions if (found := next(scores))]
-        return ForwardPass(losses, expected, [call_probability([next(scores) for _ in question.branches]) for question in questions])
+        for _ in questions:
+            next(scores)
+        chances = [call_probability([next(scores) for _ in question.branches]) for question in questions]
+        return ForwardPass(losses, chances, self._replies([questions[index] for index in asked], writer))
 
-    def replies(
-        self, questions: Sequence[Question], scores: Sequence[TokenScores] | None = None, text: str = "turns answered"
-    ) -> list[Reply]:
-        """The greedy answer to each question. Special tokens stay: in some families they are what says "this is a call".
+    def replies(self, questions: Sequence[Question], text: str = "turns answered") -> list[Reply]:
+        """The greedy answer to each question. Special tokens stay: in some families they are what says "this is a call"."""
+        writer = self._writer(text)
+        for number, question in enumerate(questions):
+            writer.add(number, question.prompt, question.limit)
+        return self._replies(questions, writer)
 
-        With the scores of the expected texts only what follows the first deviation from them is generated.
-        """
-        stops = stop_ids(self.tokenizer, self.template)
-        expected = [question.expected for question in questions] if scores else None
-        best = [each.best for each in scores] if scores else None
-        prompts, limits = [question.prompt for question in questions], [question.limit for question in questions]
-        written = greedy(self.model, prompts, limits, stops, expected, best, self.progress, text)
+    def _writer(self, text: str = "turns answered") -> Writer:
+        return Writer(self.model, stop_ids(self.tokenizer, self.template), self.progress, text)
+
+    def _replies(self, questions: Sequence[Question], writer: Writer) -> list[Reply]:
+        written = writer.continuations()
         return [
             Reply(self.text(each.tokens), each.cut and question.too_tight, each.verified)
             for question, each in zip(questions, written, strict=True)
@@ -194,7 +205,7 @@ class Answering:
         rows = as_trained(self.tokenizer, rows)
         fitting = [encoded for row in rows if (encoded := encode_row(self.tokenizer, row, self.max_length))]
         read = self.forward(fitting, questions)
-        pairs = [(question.sample, reply) for question, reply in zip(questions, self.replies(questions, read.scores), strict=True)]
+        pairs = [(question.sample, reply) for question, reply in zip(questions, read.replies, strict=True)]
         scores = [score(sample, reply.text, reply.cut) for sample, reply in pairs]
         turns = [
             Turn(sample.session_id, sample.task_key, sample.turn_index, as_text(sample), reply.text, each.right)

@@ -5,7 +5,7 @@ What rows begin with in common (an agent's system prompt and tools) goes through
 read row by row.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ from agent_pipeline.training.templates import load_tokenizer
 if TYPE_CHECKING:
     import numpy as np
     import torch
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
 GPU_NODES = 2048
 """Tokens of a pass over a prefix tree on a GPU."""
@@ -55,6 +55,14 @@ class TokenScores:
     best: "np.ndarray"
 
 
+@dataclass(frozen=True)
+class Read:
+    """Tokens that a model has read: `ids`, and the keys and values of each layer, (1, heads, tokens, size) each."""
+
+    ids: list[int]
+    layers: "list[tuple[torch.Tensor, torch.Tensor]]"
+
+
 def mean_loss(losses: Sequence[RowLoss]) -> float | None:
     """The mean over all trained tokens of all rows (not the mean of the rows' means); None where there is none."""
     tokens = sum(row.trained_tokens for row in losses if row.loss is not None)
@@ -71,28 +79,46 @@ def row_loss(scores: TokenScores | None) -> RowLoss:
     return RowLoss(float(scores.losses.mean()), len(scores.losses)) if scores else RowLoss(None, 0)
 
 
-def token_scores(model: "PreTrainedModel", rows: Sequence[Encoded | None], progress: Progress = silent) -> list[TokenScores | None]:
-    """The scores of each encoded row's trained tokens; None for a None row, and for one without a trained token beyond its first."""
+def token_scores(
+    model: "PreTrainedModel",
+    rows: Sequence[Encoded | None],
+    progress: Progress = silent,
+    then: Mapping[int, Callable[[TokenScores, Read | None], None]] | None = None,
+) -> list[TokenScores | None]:
+    """The scores of each encoded row's trained tokens; None for a None row, and for one without a trained token beyond its first.
+
+    `then[i]` is called with the scores of row i as soon as they are there, and with what the model has read of it (None where rows are
+    read one by one), which is not kept.
+    """
     import torch
 
     # The first token has nothing before it that could predict it.
     scores: list[TokenScores | None] = [None] * len(rows)
     scored = {index: row for index, row in enumerate(rows) if row and any(row.trained[1:])}
     wanted, encoded = list(scored), list(scored.values())
-    causal = model.get_base_model() if hasattr(model, "get_base_model") else model
+    causal = causal_of(model)
     tree = prefix_tree(encoded) if encoded and takes_trees(causal, max(len(row.input_ids) for row in encoded)) else None
     training = model.training
     model.eval()
     try:
         with torch.inference_mode():
-            each = _over_tree(causal, tree) if tree else _row_by_row(causal, encoded)
-            for done, (index, row_scores) in enumerate(each, 1):
+            follow_up = {at: then[index] for at, index in enumerate(wanted) if then and index in then}
+            each = _over_tree(causal, tree, follow_up) if tree else _row_by_row(causal, encoded)
+            for done, (index, row_scores, read) in enumerate(each, 1):
                 scores[wanted[index]] = row_scores
                 progress(done, len(wanted), "rows scored by loss")
+                if index in follow_up:
+                    follow_up[index](row_scores, read)
     finally:
         if training:
             model.train()
     return scores
+
+
+def causal_of(model: "PreTrainedModel") -> "PreTrainedModel":
+    """The model itself, where an adapter wraps it."""
+    causal: PreTrainedModel = model.get_base_model() if hasattr(model, "get_base_model") else model
+    return causal
 
 
 def _has_more_than_a_head(causal: "PreTrainedModel") -> bool:
@@ -121,8 +147,9 @@ def takes_trees(causal: "PreTrainedModel", longest: int) -> bool:
     )
 
 
-def _over_tree(causal: "PreTrainedModel", tree: PrefixTree) -> Iterator[tuple[int, TokenScores]]:
-    """(row, scores) of every row, when the last of its tokens has been read; each node of the tree is read once.
+def _over_tree(causal: "PreTrainedModel", tree: PrefixTree, kept: Container[int]) -> Iterator[tuple[int, TokenScores, Read | None]]:
+    """(row, scores, what was read of the rows in `kept`) of every row, when the last of its tokens has been read; each node of the tree is
+    read once.
 
     Tree attention (Miao et al. 2024, SpecInfer): a pass reads the next nodes in depth-first order, and a mask shows each of them its
     ancestors. What is kept of a pass are the keys and values of the tokens that later nodes descend from.
@@ -141,10 +168,10 @@ def _over_tree(causal: "PreTrainedModel", tree: PrefixTree) -> Iterator[tuple[in
     for start in range(0, len(tree.tokens), size):
         stop = min(start + size, len(tree.tokens))
         nodes = np.arange(start, stop)
-        kept = np.flatnonzero(tree.ends[seen] > start)
+        above = np.flatnonzero(tree.ends[seen] > start)
         for layer in cache.layers:
-            layer.keys, layer.values = (each[:, :, torch.from_numpy(kept).to(device)] for each in (layer.keys, layer.values))
-        seen = np.concatenate([seen[kept], nodes])
+            layer.keys, layer.values = (each[:, :, torch.from_numpy(above).to(device)] for each in (layer.keys, layer.values))
+        seen = np.concatenate([seen[above], nodes])
         visible = torch.from_numpy((seen <= nodes[:, None]) & (nodes[:, None] < tree.ends[seen])).to(device)
         hidden = body(
             input_ids=torch.from_numpy(tree.tokens[nodes])[None].to(device),
@@ -161,14 +188,25 @@ def _over_tree(causal: "PreTrainedModel", tree: PrefixTree) -> Iterator[tuple[in
         losses[about], best[about] = scores.losses, scores.best
         while complete < len(tree.trained) and tree.trained[complete][1][-1] < stop:
             index, row_nodes = tree.trained[complete]
-            yield index, TokenScores(losses[row_nodes], best[row_nodes])
+            read = _read(cache, tree, seen, row_nodes[-1]) if index in kept else None
+            yield index, TokenScores(losses[row_nodes], best[row_nodes]), read
             complete += 1
 
 
-def _row_by_row(causal: "PreTrainedModel", rows: Sequence[Encoded]) -> Iterator[tuple[int, TokenScores]]:
-    """(row, scores) of every row, for models whose attention cannot be told which tokens a token follows."""
+def _read(cache: "DynamicCache", tree: PrefixTree, seen: "np.ndarray", node: int) -> Read:
+    """The row that ends with a node, of a cache that holds the nodes `seen`."""
+    import numpy as np
+    import torch
+
+    path = np.flatnonzero((seen <= node) & (node < tree.ends[seen]))
+    at = torch.from_numpy(path).to(cache.layers[0].keys.device)
+    return Read(tree.tokens[seen[path]].tolist(), [(layer.keys[:, :, at], layer.values[:, :, at]) for layer in cache.layers])
+
+
+def _row_by_row(causal: "PreTrainedModel", rows: Sequence[Encoded]) -> Iterator[tuple[int, TokenScores, None]]:
+    """(row, scores, None) of every row, for models whose attention cannot be told which tokens a token follows."""
     for index, row in enumerate(rows):
-        yield index, _scores(lambda part: part, *trained_logits(causal, row))
+        yield index, _scores(lambda part: part, *trained_logits(causal, row)), None
 
 
 def trained_logits(causal: "PreTrainedModel", row: Encoded) -> "tuple[torch.Tensor, torch.Tensor]":

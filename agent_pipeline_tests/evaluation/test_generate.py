@@ -1,10 +1,9 @@
 """Greedy answers."""
 
-import numpy as np
 import pytest
 
 from agent_pipeline.evaluation.generate import generate, shared_prefix
-from agent_pipeline.evaluation.greedy import Continuation, greedy, verified_beginning
+from agent_pipeline.evaluation.greedy import Continuation, Writer, greedy, verified_beginning
 from agent_pipeline.evaluation.samples import turn_samples
 from agent_pipeline.evaluation.turns import MARGIN, Answering, stop_ids
 from agent_pipeline.training.config import probe_device
@@ -39,6 +38,35 @@ def test_the_answers_are_those_of_hugging_faces_greedy_search(tiny_base, adapter
         assert ours == [token for token in theirs[0, len(prompt) :].tolist() if token not in stops]
 
 
+def passes_of(model, monkeypatch) -> list[int]:
+    """The lengths of the passes that a model makes from now on."""
+    lengths, plain = [], model.forward
+    monkeypatch.setattr(model, "forward", lambda *given, **named: lengths.append(named["input_ids"].shape[1]) or plain(*given, **named))
+    return lengths
+
+
+def test_a_model_that_repeats_itself_is_read_many_tokens_a_pass(tiny_base, adapter_dir, monkeypatch):
+    model = load_model(tiny_base, probe_device(), adapter_dir)
+    prompt = [5, 6, 7, 8] * 6
+    plain = [generate(model, [prompt], [length], ())[0] for length in (1, 60)][1]
+    lengths = passes_of(model, monkeypatch)
+    assert generate(model, [prompt, prompt[:9]], [60, 60], ())[0] == plain and len(plain) == 60
+    assert len(lengths) < 60 and max(lengths[1:]) > 8
+
+
+def test_what_was_read_of_a_conversation_is_not_read_again(tiny_base, adapter_dir, prompts, monkeypatch):
+    model = load_model(tiny_base, probe_device(), adapter_dir)
+    asked, kept = prompts[:5], []
+    said = generate(model, asked, [12, 3, 9, 1, 30], {2}, keep=kept)
+    assert all(each.ids == [*prompt, *answer][: len(each.ids)] for each, prompt, answer in zip(kept, asked, said, strict=True))
+    more = [[*prompt, *answer, 40 + number, 41] for number, (prompt, answer) in enumerate(zip(asked, said, strict=True))]
+    more[2] = [*more[2][:-6], 77]  # said otherwise than it was generated
+    expected = generate(model, more, [10] * 5, {2})
+    lengths = passes_of(model, monkeypatch)
+    assert generate(model, more, [10] * 5, {2}, read=kept) == expected
+    assert lengths[0] < 20 < min(map(len, more))
+
+
 def test_prompts_that_share_nothing_are_answered_too(tiny_base, adapter_dir):
     model = load_model(tiny_base, probe_device(), adapter_dir)
     together = generate(model, [[5, 6, 7], [8]], [4, 6], ())
@@ -62,17 +90,23 @@ def test_verified_answers_are_those_of_plain_greedy_decoding(tiny_base, adapter_
     rows = [
         Encoded([*prompt, *some], [False] * len(prompt) + [True] * len(some), []) for prompt, some in zip(prompts, expected, strict=True)
     ]
-    best = [each.best for each in token_scores(answering.model, rows)]
-    quick = greedy(answering.model, prompts, limits, stops, expected, best)
+    writer = Writer(answering.model, stops)
+    add = [
+        lambda scores, read, at=at: writer.add(at, prompts[at], limits[at], expected[at], scores.best.tolist(), read)
+        for at in range(len(rows))
+    ]
+    token_scores(answering.model, rows, then=dict(enumerate(add)))
+    quick = writer.continuations()
     assert [(each.tokens, each.cut) for each in quick] == [(each.tokens, each.cut) for each in plain]
     assert [each.verified for each in quick[::3]] == [not each.cut for each in plain[::3]] and not all(each.cut for each in plain[::3])
 
 
 def test_an_answer_that_ends_before_the_expected_text_does_is_not_verified(tiny_base, adapter_dir):
     model = load_model(tiny_base, probe_device(), adapter_dir)
-    stops, expected = {2, 3}, [[5, 6, 2]] * 3
-    best = [np.array([2, 9, 9]), np.array([5, 6, 2]), np.array([5, 6, 3])]
-    assert greedy(model, [[7, 8]] * 3, [9] * 3, stops, expected, best) == [
+    writer = Writer(model, {2, 3})
+    for number, best in enumerate([[2, 9, 9], [5, 6, 2], [5, 6, 3]]):
+        writer.add(number, [7, 8], 9, [5, 6, 2], best)
+    assert writer.continuations() == [
         Continuation([], False, False),
         Continuation([5, 6], False, True),
         Continuation([5, 6], False, True),
