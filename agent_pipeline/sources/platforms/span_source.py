@@ -169,7 +169,7 @@ def _without_model_text(spans: list[Span], tools: list[Span]) -> Conversation:
                 add(conversation, tool_items(tool))
         add(conversation, answer)
     models = sum(span.kind == "model" for span in spans)
-    if (tools or models) and not any(item.kind == "message" for item in conversation.items):
+    if spans and not any(item.kind == "message" for item in conversation.items):
         conversation.skipped["model_call_without_text"] = models or 1
     return conversation
 
