@@ -1,14 +1,17 @@
 """Parquet tables and JSONL files: written beside their place, then put there in one step."""
 
 import json
+import os
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import xxhash
 from upath import UPath
 
 from agent_pipeline.errors import DataError
@@ -18,6 +21,8 @@ from agent_pipeline.storage.paths import Paths
 
 MAX_ROW_GROUP = 2000
 _PARQUET: dict[str, Any] = {"compression": "zstd", "compression_level": 1, "data_page_size": 8 << 20, "write_statistics": ["session_id"]}
+_SEAL = b"agent-pipeline/1"
+_SEAL_BYTES = len(_SEAL) + 16
 _REPEATING = {
     "project",
     "agent",
@@ -64,6 +69,7 @@ class Tables(Paths):
         target = self.table(asset, key)
         with self.fs.staging(target) as file:
             rows = _write(file, batches, schema)
+            _seal(file)
             sync(file)
             return StagedTable(file, target, schema, rows, sha256_file(file))
 
@@ -81,8 +87,10 @@ class Tables(Paths):
         if not path.exists():
             raise DataError(f"There is no {asset} of {key} at {path}: materialize {asset} first.")
         try:
+            if self.fs.is_local and not _is_as_written(path.path, (stat := path.stat()).st_size, stat.st_mtime_ns):
+                raise OSError("its bytes are not those that were written")
             file = pq.ParquetFile(self.fs.source(path))
-        except pa.ArrowInvalid as error:
+        except (pa.ArrowInvalid, OSError) as error:
             raise DataError(f"The {asset} of {key} at {path} is damaged ({error}): materialize {asset} again.") from error
         if schema is not None and (missing := sorted(set(schema.names) - set(file.schema_arrow.names))):
             raise DataError(
@@ -134,6 +142,47 @@ def _write(file: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> 
         if writing is not None:
             writing.result()
     return rows
+
+
+def _seal(file: Path) -> None:
+    """Put a checksum of the file before its footer, where Parquet has nothing: a flipped bit in a page changes values without a word."""
+    with file.open("r+b") as opened:
+        begin = _footer(opened)
+        opened.seek(begin)
+        footer = opened.read()
+        digest = _digest(opened, begin, footer)
+        opened.seek(begin)
+        opened.write(_SEAL + digest + footer)
+
+
+@lru_cache(maxsize=4096)
+def _is_as_written(path: str, size: int, changed: int) -> bool:
+    """Whether a file's checksum is right; true of a file without one, which an older version wrote. Once for each state of a file."""
+    with Path(path).open("rb") as opened:
+        begin = _footer(opened) - _SEAL_BYTES
+        if begin < 0:
+            return True  # Arrow says what is wrong
+        opened.seek(begin)
+        seal, footer = opened.read(_SEAL_BYTES), opened.read()
+        return not seal.startswith(_SEAL) or seal == _SEAL + _digest(opened, begin, footer)
+
+
+def _footer(opened: BinaryIO) -> int:
+    """Where a Parquet file's footer begins."""
+    size = opened.seek(0, os.SEEK_END)
+    opened.seek(max(size - 8, 0))
+    return size - 8 - int.from_bytes(opened.read(4), "little")
+
+
+def _digest(opened: BinaryIO, end: int, footer: bytes) -> bytes:
+    """XXH3 (128 bits) of a file's bytes before `end` and of its footer."""
+    hashed = xxhash.xxh3_128()
+    opened.seek(0)
+    while end and (part := opened.read(min(end, 1 << 20))):
+        hashed.update(part)
+        end -= len(part)
+    hashed.update(footer)
+    return hashed.digest()
 
 
 def _dictionary_columns(schema: pa.Schema) -> list[str] | bool:

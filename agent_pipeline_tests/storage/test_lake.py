@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -186,6 +187,27 @@ def test_an_artifact_is_found_by_its_identity_and_becomes_current(lake):
         lake.latest("model", KEY)
     lake.set_latest(made)
     assert lake.latest("model", KEY) == made
+
+
+def test_no_flipped_bit_of_a_table_changes_a_value_without_a_word(tmp_path):
+    lake, chance = Lake(tmp_path / "lake", tmp_path / "cache"), random.Random(7)
+    put(lake, *({"number": number, "words": "some words " * (number % 5)} for number in range(200)))
+    path = Path(lake.table("rows", KEY).path)
+    whole, written = path.read_bytes(), values(lake)
+    unharmed = 0
+    for time_ns in range(300):
+        raw = bytearray(whole)
+        raw[chance.randrange(len(raw))] ^= 1 << chance.randrange(8)
+        path.write_bytes(raw)
+        os.utime(path, ns=(time_ns, time_ns))
+        try:
+            assert values(lake) == written
+            unharmed += 1
+        except DataError as error:
+            assert "damaged" in str(error)
+    assert unharmed < 20  # of the checksum's own name alone
+    path.write_bytes(whole)
+    assert values(lake) == written and duckdb.read_parquet(str(path)).fetchall() and len(polars.read_parquet(path)) == 200
 
 
 @pytest.mark.parametrize("name", [MANIFEST, "config.json", "sub/weights.bin"])

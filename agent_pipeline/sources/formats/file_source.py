@@ -188,6 +188,8 @@ class FileSource(TraceSource):
             add_note(self.notes, f"{len(foreign)} files under {self.path} hold no records of {self.name} and were left out ({names}).")
         if homeless:
             add_note(self.notes, f"{self.path}: {homeless} records of {self.name} belong to no session and were passed over.")
+        if not groups and not self.notes:
+            add_note(self.notes, f"{self.path} holds no session: no record of {self.name} in it says what belongs to one.")
         return self._partitioned(groups)
 
     def _partitioned(self, groups: dict[str | Place, "_Group"]) -> Index:
