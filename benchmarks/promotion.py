@@ -6,6 +6,7 @@ with that mean and that spread), and half of the draw is shared by the turns of 
 
 - *A/A*: every night's candidate is as good as the champion. Years with a promotion are false.
 - *A true gain*: candidates are 10 points better from the first night, or from day 180 on. Promoted within 14 nights?
+- *Probation*: a champion that is as good as the one before it, or 10 to 30 points worse.
 - *Planted harm*: 20 candidates each of several kinds; none may be promoted.
 """
 
@@ -18,7 +19,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from agent_pipeline.evaluation.paired import Difference, paired
-from agent_pipeline.evaluation.promotion import NIGHTS, decide, error_rate
+from agent_pipeline.evaluation.promotion import NIGHTS, decide, error_rate, watch
 from agent_pipeline.evaluation.scores import Canary, Decision, Played, Policy, Scores, TurnScore
 
 SEEDS = int(os.environ.get("SEEDS", "200"))
@@ -88,6 +89,36 @@ def promoted(tasks: int, begin: int) -> str:
     return " | ".join(f"{np.mean([first_promotion(each, of, begin) is not None for each in weeks]):.0%}" for of in SCHEDULES.values())
 
 
+def confirmed(tasks: int, newer: int = 20) -> str:
+    """How often a true gain is promoted within the nights where it must be above zero on `newer` of the tasks too."""
+    found = 0
+    for seed in range(SEEDS):
+        world = Tasks(tasks, np.random.default_rng([1000 + seed, tasks]))
+        champion, last = world.right(), np.arange(tasks * TURNS) >= (tasks - newer) * TURNS
+        for night in range(WITHIN):
+            candidate = world.right(0.1)
+            if gain(world, candidate, champion).p <= error_rate(night, 0.05):
+                by_kind = [(candidate[last & kind] * 1.0 - champion[last & kind]).mean() for kind in (world.calls, ~world.calls)]
+                if sum(by_kind) > 0:
+                    found += 1
+                    break
+    return f"{found / SEEDS:.0%}"
+
+
+def rolled_back(worse: float) -> str:
+    """How often probation rolls back a champion that is so much worse than the one before it: 20 newer tasks at first, 3 more each night,
+    after ten decisions of the year."""
+    found = 0
+    for seed in range(SEEDS):
+        world = Tasks(20 + 3 * WITHIN, np.random.default_rng([seed, 11]))
+        before, champion = world.right(), world.right()
+        champion &= world.rng.random(len(champion)) >= worse / RIGHT
+        scores, names = (world.scores(champion), world.scores(before)), list(dict.fromkeys(world.names))
+        looks = (watch(*scores, set(names[: 20 + 3 * night]), Policy(), 10 + night) for night in range(WITHIN))
+        found += any(look.outcome == "roll back" for look in looks)
+    return f"{found / SEEDS:.1%}"
+
+
 def harmful(kind: str, seed: int) -> Decision:
     """The decision on a candidate of a kind beside a champion as the sample's; it gains 20 points wherever it is not harmful."""
     tasks = Tasks(400 if kind == LOST else 200, np.random.default_rng([seed, 7]))
@@ -150,12 +181,16 @@ def planted() -> None:
 
 def main() -> None:
     planted()
-    print(f"| tasks | | {' | '.join(SCHEDULES)} |\n|---:|---|{'---:|' * len(SCHEDULES)}")
+    print("\n| on probation, the champion is | rolled back within 14 nights |\n|---|---:|")
+    for worse in (0.0, 0.1, 0.2, 0.3):
+        print(f"| {100 * worse:.0f} points worse | {rolled_back(worse)} |", flush=True)
+    print(f"\n| tasks | | {' | '.join(SCHEDULES)} |\n|---:|---|{'---:|' * len(SCHEDULES)}")
     for tasks in map(int, sys.argv[1:] or ["30", "60", "120", "200"]):
         began = time.perf_counter()
         print(f"| {tasks} | years with a false promotion | {false_years(tasks)} |", flush=True)
         print(f"| {tasks} | +10 points from the first night, promoted within {WITHIN} | {promoted(tasks, 0)} |")
-        print(f"| {tasks} | the same from day 180 | {promoted(tasks, 180)} |  ({time.perf_counter() - began:.0f} s)", flush=True)
+        print(f"| {tasks} | the same, confirmed on 20 newer tasks | {confirmed(tasks)} (half and half) |", flush=True)
+        print(f"| {tasks} | +10 points from day 180 | {promoted(tasks, 180)} |  ({time.perf_counter() - began:.0f} s)", flush=True)
 
 
 if __name__ == "__main__":

@@ -56,17 +56,17 @@ def champion(
             return run_worker(context, pipes, workspace, "compare", asked | config.compared())
 
         who = f"run {context.run_id}"
-        if config.approve == "auto" and (seen := look(lake, key, evaluation, compare, config.policy(), config.probation_nights, who)):
-            said = f"{seen.candidate[:16]}, on probation: {summary(seen.decision)}"
-            context.log.info(said)
-            if seen.decision.outcome == "roll back" and seen.candidate == gguf_export.identity:
-                failed = dg.AssetCheckResult(check_name=CHECK, passed=False, severity=dg.AssetCheckSeverity.WARN, description=said)
-                return dg.MaterializeResult(value=None, metadata={"champion": str(seen.champion), "why": said}, check_results=[failed])
-        decided = decide_candidate(lake, key, evaluation, gguf_export, world, compare, config.policy(), config.approve, who)
+        policy = config.policy()
+        seen = look(lake, key, evaluation, compare, policy, config.probation_nights, who) if config.approve == "auto" else None
+        probation = {"probation": f"{seen.candidate[:16]}: {summary(seen.decision)}"} if seen else {}
+        failed = seen is not None and seen.decision.outcome == "roll back" and seen.candidate == gguf_export.identity
+        decided = None if failed else decide_candidate(lake, key, evaluation, gguf_export, world, compare, policy, config.approve, who)
         in_mlflow = _write_to_mlflow(context, lake, key, gguf_export)
         if decided is None:
-            passed = dg.AssetCheckResult(check_name=CHECK, passed=True, metadata={"decision": "it is the champion already"})
-            return dg.MaterializeResult(value=None, metadata={"champion": gguf_export.identity, **in_mlflow}, check_results=[passed])
+            said = probation if failed else {"decision": "it is the champion already"}
+            check = dg.AssetCheckResult(check_name=CHECK, passed=not failed, severity=dg.AssetCheckSeverity.WARN, metadata=said)
+            stands = str(seen.champion) if seen and failed else gguf_export.identity
+            return dg.MaterializeResult(value=None, metadata={"champion": stands, **in_mlflow, **probation}, check_results=[check])
         record, decision = decided.record, decided.record.decision
         if decided.waits:
             context.log.info(f"{gguf_export.identity[:16]} wins and waits for a person: `agent-pipeline promote {key}`")
@@ -90,6 +90,7 @@ def champion(
                 **{name: table(head, rows) for name, (head, *rows) in figures.items()},
                 "number": record.number,
                 **in_mlflow,
+                **probation,
                 **numbers(
                     {"gain": next((each.difference for each in decision.figures if each.name == "gain"), None), "chance": decision.p}
                 ),

@@ -150,20 +150,21 @@ def _guards(candidate: Scores, rival: Scores, policy: Policy, first: bool) -> tu
     in episodes the tasks done and the harm."""
     figures: list[Figure] = []
     reasons: list[Reason] = []
+    quiet: list[Reason] = []
     turns = list(zip(candidate.turns, rival.turns, strict=True))
     for name, due in (("call recall", True), ("over-call", False)):
         of = [(new, old) for new, old in turns if new.expects_call == due]
         samples = [(new.task, float(new.called), float(old.called), 1.0) for new, old in of]
-        lost: list[Reason] = []
-        _guard(name, samples, policy.guard_margin, figures, lost, less_is_better=not due, also_by_chance=True)
-        # A base that never calls has no over-call: how much of it a first champion may have is for a person to say.
-        reasons += [msgspec.structs.replace(reason, against="hold") for reason in lost] if first and not due else lost
+        _guard(name, samples, policy.guard_margin, figures, quiet if first and not due else reasons, not due, also_by_chance=True)
     if len(figures) == 2 and (separation := figures[0].candidate - figures[1].candidate) < policy.least_separation:
         against: Outcome = "reject" if min(figure.samples for figure in figures) >= FEW else "hold"
         reasons.append(Reason("separation", "call recall − over-call", against, separation, limit=policy.least_separation))
     for capability in sorted({new.capability for new, _ in turns}):
         samples = [(new.task, float(new.right), float(old.right), 1.0) for new, old in turns if new.capability == capability]
-        _guard(capability, samples, policy.guard_margin, figures, reasons)
+        due = any(new.expects_call for new, _ in turns if new.capability == capability)
+        _guard(capability, samples, policy.guard_margin, figures, quiet if first and not due else reasons)
+    # A base that never calls is right wherever no call is due: how much of that a first champion may lose is for a person to say.
+    reasons += [msgspec.structs.replace(reason, against="hold") for reason in quiet]
     losses = [
         (new.task, new.loss, old.loss, float(new.tokens)) for new, old in zip(candidate.losses, rival.losses, strict=True) if new.tokens
     ]

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from agent_pipeline.cli.app import app
 from agent_pipeline.defs import worker_client
+from agent_pipeline.defs.notices import of_run
 from agent_pipeline.defs.partitions import AGENTS
 from agent_pipeline.export.ledger import EXPORT, last_decision
 from agent_pipeline.governance.forgetting import forget
@@ -68,7 +69,8 @@ def test_a_champion_on_probation_is_rolled_back_by_the_run_that_newer_tasks_came
     run = bench.run(str(KEY), "champion", config={"champion": {"approve": "auto"}})
     (made,) = run.asset_materializations_for_node("champion")
     assert run.success and made.metadata["champion"].value == looks.before.export.identity
-    assert "roll back" in made.metadata["why"].value
+    assert "roll back" in made.metadata["probation"].value
+    assert {notice.cause for notice in of_run(bench.instance, run.dagster_run)} == {"check failed", "champion rolled back"}
     assert bench.lake.pointers(EXPORT, KEY).champion == looks.before.export.identity
 
 
