@@ -75,7 +75,7 @@ def _name_champion(client: "MlflowClient", key: PartitionKey, run: Any) -> None:
     if not client.search_registered_models(f"name = '{model}'", max_results=1):
         client.create_registered_model(model, tags={"partition": str(key)})
     versions = client.search_model_versions(f"name = '{model}' and run_id = '{run_id}'", max_results=1)
-    version = versions[0] if versions else client.create_model_version(model, run.info.artifact_uri, run_id)
+    version = versions[0] if versions else client.create_model_version(model, run.info.artifact_uri, run_id, await_creation_for=20)
     client.set_registered_model_alias(model, ALIAS, version.version)
 
 
