@@ -1,14 +1,17 @@
 """Which model directories nothing names any more, and their deletion.
 
 Kept of a partition: what the pointers of each asset name, the exports of the history's last changes, and every artifact that one of these
-was made from. Everything else only costs disk: a night that needs it makes it again.
+was made from. Everything else only costs disk: a night that needs it makes it again. So does what a killed run left
+half made, once it is a week old: until then, the same run goes on from it.
 """
 
 import shutil
+import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
+from urllib.parse import unquote
 
 import msgspec
 
@@ -21,8 +24,13 @@ _NAMING = ("adapter", "reference", EXPORT)
 """Keys of `made_from` whose value is the identity of another artifact: manifests of older versions have no `parents`."""
 
 
+UNFINISHED_DAYS = 7
+"""How long what a killed run left can still be gone on with."""
+
+
 class Unnamed(msgspec.Struct, frozen=True):
-    """An artifact that nothing names: its files' `bytes` are what its deletion frees, but for those that `serving` links to."""
+    """An artifact that nothing names, or what is left of one that was never finished. Its files' `bytes` are what its deletion frees, but
+    for those that `serving` links to."""
 
     partition: str
     asset: str
@@ -67,6 +75,15 @@ def prune(lake: Lake, keep: int, key: PartitionKey | None = None, delete: bool =
             Unnamed(str(partition), file.asset, manifest["identity"], sum(each["bytes"] for each in manifest["files"].values()))
             for file, manifest in gone
         ]
+    for folder in lake.unfinished():
+        asset, *names = (unquote(part.partition("=")[2] or part) for part in folder.parts[-4:-1])
+        sizes = [path.stat() for path in (folder, *folder.rglob("*")) if path.exists()]
+        is_old = time.time() - max(each.st_mtime for each in sizes) > UNFINISHED_DAYS * 86_400
+        if is_old and key in (None, partition := PartitionKey(*names)):
+            if delete:
+                with lake.run_of(partition):
+                    shutil.rmtree(folder)
+            unnamed.append(Unnamed(str(partition), asset, folder.name, sum(each.st_size for each in sizes)))
     return Pruned(sorted(unnamed, key=lambda each: (each.partition, each.asset, each.identity)), kept, delete)
 
 

@@ -1,5 +1,7 @@
 """Pruning: what nothing names goes, and what a pointer, the history or another artifact names stays whole."""
 
+import os
+import time
 from pathlib import Path
 
 import msgspec
@@ -90,6 +92,18 @@ def test_another_partition_is_left_alone_and_so_is_one_that_a_run_works_on(lake:
     with lake.run_of(OTHER), pytest.raises(DataError, match="run is working"):
         prune(lake, keep=0, key=OTHER, delete=True)
     assert len(there(lake, "gguf_export", OTHER)) == 3
+
+
+def test_what_a_killed_run_left_half_made_goes_after_a_week(lake: Lake) -> None:
+    old, young = (lake.building("sft_adapter", KEY, name * 64) for name in "ab")
+    for folder in (old, young):
+        (folder / "checkpoint").write_text("half", encoding="utf-8")
+    for path in (old / "checkpoint", old):
+        os.utime(path, times=(time.time() - 8 * 86_400,) * 2)
+    assert [each.identity for each in prune(lake, keep=0, key=OTHER, delete=True).unnamed] == []
+    (left,) = prune(lake, keep=0, delete=True).unnamed
+    assert (left.partition, left.asset, left.identity) == (str(KEY), "sft_adapter", old.name) and left.bytes >= 4
+    assert not old.exists() and young.exists()
 
 
 def test_the_command_shows_first_and_deletes_when_it_is_told_to(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
