@@ -59,7 +59,17 @@ class CurationConfig(Options):
     )
 
 
-class SftConfig(ConversationFileOptions):
+class ThoughtOptions(Options):
+    """What is done with thoughts that sessions recorded."""
+
+    reasoning: bool = Field(
+        default=False,
+        description="Train what was thought before a message, where the model's chat template shows thoughts; false leaves it out, counted "
+        "as reasoning_left_out. Set it alike for all data sets that an agent's chain trains on.",
+    )
+
+
+class SftConfig(ConversationFileOptions, ThoughtOptions):
     """The supervised rows."""
 
     untrained_turns: list[str] = Field(
@@ -78,7 +88,7 @@ class SftConfig(ConversationFileOptions):
     twin_texts: list[str] = Field(default=list(CANNOT), min_length=1, description="What the agent of a twin says, one of these by hash.")
 
 
-class PreferenceConfig(FileOptions):
+class PreferenceConfig(FileOptions, ThoughtOptions):
     """How good and bad trials are paired."""
 
     strategy: Strategy = Field(
@@ -90,7 +100,7 @@ class PreferenceConfig(FileOptions):
     max_pairs_per_case: int = Field(default=8, ge=0, description="At most so many pairs of a task; 0 is no limit.")
 
 
-class KtoConfig(FileOptions):
+class KtoConfig(FileOptions, ThoughtOptions):
     """Which judged sessions are labelled on their own."""
 
     all_sessions: bool = Field(default=False, description="Also the sessions that stand in a preference pair, not only those without.")

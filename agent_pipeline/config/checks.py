@@ -8,8 +8,11 @@ from agent_pipeline.config.assets import (
     CoresetConfig,
     CurationConfig,
     GgufConfig,
+    KtoConfig,
+    PreferenceConfig,
     SessionsConfig,
     SftConfig,
+    ThoughtOptions,
 )
 from agent_pipeline.config.notices import addresses
 from agent_pipeline.config.resolution import resolve
@@ -45,7 +48,7 @@ def problems(settings: Settings) -> list[str]:
 
 def _problems_of(settings: Settings, key: PartitionKey | None) -> list[str]:
     checks = [partial(lambda options, check: check(resolve(settings, options, key).options), *each) for each in CHECKS.items()]
-    own = (_reading, _judge, _world, _teacher)
+    own = (_reading, _judge, _world, _teacher, _reasoning)
     return _sentences(*checks, *(partial(each, settings, key) for each in own))
 
 
@@ -79,6 +82,18 @@ def _teacher(settings: Settings, key: PartitionKey | None) -> None:
     """A chain that distills names a teacher."""
     if "distill" in (settings.chain(key) if key else settings.train) and not resolve(settings, DistillTraining, key).options.teacher_model:
         raise SettingsError(NO_TEACHER)
+
+
+def _reasoning(settings: Settings, key: PartitionKey | None) -> None:
+    """All that a chain trains on has the recorded thoughts, or nothing of it."""
+    chain, trained = settings.chain(key) if key else settings.train, resolve(settings, SftConfig, key).options.reasoning
+    others: dict[str, tuple[str, type[ThoughtOptions]]] = {
+        "dpo": ("preference_dataset", PreferenceConfig),
+        "kto": ("kto_dataset", KtoConfig),
+    }
+    for step, (asset, options) in others.items():
+        if step in chain and resolve(settings, options, key).options.reasoning != trained:
+            raise SettingsError(f"sft_dataset.reasoning and {asset}.reasoning differ, and {step} would unlearn the other: set both alike.")
 
 
 def unknown_agents(settings: Settings, partitions: Iterable[PartitionKey]) -> list[str]:

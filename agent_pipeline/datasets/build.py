@@ -101,9 +101,10 @@ def build_sft(
     untrained_facts: Sequence[str] = (),
     files: FileOptions = DEFAULT_FILES,
     twins: Twins = NO_TWINS,
+    thoughts: bool = False,
 ) -> Built:
-    """Build `sft_dataset`: conversations to imitate. Turns with one of the facts (`judging.turns.TurnFacts`) are not trained; some training
-    rows have a twin.
+    """Build `sft_dataset`: conversations to imitate, with what was thought before each message if `thoughts`. Turns with one of the facts
+    (`judging.turns.TurnFacts`) are not trained; some training rows have a twin.
 
     Raises:
         DataError: there are no curated sessions, or they or the ledger are damaged.
@@ -116,7 +117,7 @@ def build_sft(
     classes: defaultdict[str, Counter[str]] = defaultdict(Counter)
 
     def rows() -> Iterator[Row]:
-        for row in with_twins(sft_rows(curated.kept(), curated.ledger, counts, untrained_facts), twins, counts):
+        for row in with_twins(sft_rows(curated.kept(), curated.ledger, counts, untrained_facts, thoughts), twins, counts):
             classes[row["split"]].update(each or "nothing" for each in row["turn_classes"])
             yield row
 
@@ -129,10 +130,15 @@ def build_sft(
 
 
 def build_preferences(
-    lake: Lake, key: PartitionKey, sizes: SplitSizes, pairing: Pairing | None = None, files: FileOptions = DEFAULT_FILES
+    lake: Lake,
+    key: PartitionKey,
+    sizes: SplitSizes,
+    pairing: Pairing | None = None,
+    files: FileOptions = DEFAULT_FILES,
+    thoughts: bool = False,
 ) -> Built:
-    """Build `preference_dataset`: pairs for DPO. Raises as `build_sft`."""
-    counts, curated = Counter[str](), Curated.open(lake, key, sizes)
+    """Build `preference_dataset`: pairs for DPO. `thoughts` and errors are as in `build_sft`."""
+    counts, curated = Counter[str](), Curated.open(lake, key, sizes, thoughts)
     pairing, ratios = pairing or Pairing(), array("d")
 
     def rows() -> Iterator[Row]:
@@ -146,9 +152,17 @@ def build_preferences(
     return built
 
 
-def build_kto(lake: Lake, key: PartitionKey, sizes: SplitSizes, all_sessions: bool = False, files: FileOptions = DEFAULT_FILES) -> Built:
-    """Build `kto_dataset`: labelled answers, of the sessions in no preference pair unless `all_sessions`. Raises as `build_sft`."""
-    counts, curated = Counter[str](), Curated.open(lake, key, sizes)
+def build_kto(
+    lake: Lake,
+    key: PartitionKey,
+    sizes: SplitSizes,
+    all_sessions: bool = False,
+    files: FileOptions = DEFAULT_FILES,
+    thoughts: bool = False,
+) -> Built:
+    """Build `kto_dataset`: labelled answers, of the sessions in no preference pair unless `all_sessions`. `thoughts` and errors are as in
+    `build_sft`."""
+    counts, curated = Counter[str](), Curated.open(lake, key, sizes, thoughts)
     paired = () if all_sessions else lake.open("preference_dataset", key).read(_SESSION_COLUMNS).columns
     rows = labelled_rows(curated.labelled(), curated.ledger, {name for column in paired for name in column.to_pylist()}, counts)
     filters = [] if all_sessions else ["sessions that are in a preference pair are not repeated here"]

@@ -23,7 +23,7 @@ from agent_pipeline.datasets.preferences import Case
 from agent_pipeline.datasets.splits import SplitSizes, root_tasks
 from agent_pipeline.judging.curation import Use
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.sessions.session import Session
+from agent_pipeline.sessions.session import Session, with_thoughts
 from agent_pipeline.sessions.tables import CURATED, column, row_session, stored_batches, to_rows
 from agent_pipeline.storage.lake import Lake
 
@@ -46,6 +46,7 @@ _READ = [
     "attack_succeeded",
     "error",
     "turns",
+    "reasoning",
 ]
 
 
@@ -54,7 +55,8 @@ class Curated:
     """The curated sessions of a partition.
 
     `roots` are the tasks of forks and side chains by session id; `ledger` knows the split of every task; `in_order` says that the table is
-    sorted by session id, as the pipeline writes it. JSON columns of rows are `msgspec.Raw`.
+    sorted by session id, as the pipeline writes it; `thoughts`, that the messages of sessions have what was thought before them. JSON
+    columns of rows are `msgspec.Raw`.
     """
 
     lake: Lake
@@ -62,9 +64,10 @@ class Curated:
     ledger: Ledger
     roots: dict[str, str]
     in_order: bool
+    thoughts: bool = False
 
     @classmethod
-    def open(cls, lake: Lake, key: PartitionKey, sizes: SplitSizes) -> "Curated":
+    def open(cls, lake: Lake, key: PartitionKey, sizes: SplitSizes, thoughts: bool = False) -> "Curated":
         """Read the partition's tasks and record them in the ledger.
 
         Raises:
@@ -76,7 +79,7 @@ class Curated:
         roots = root_tasks(table.filter(related).to_pylist())
         tasks = pc.unique(_with_roots(table, roots)["task_key"]).to_pylist()
         in_order = bool(pc.all(pc.less_equal(ids[:-1], ids[1:]), min_count=0).as_py())
-        return cls(lake, key, record_tasks(lake, key, sorted(tasks), sizes), roots, in_order)
+        return cls(lake, key, record_tasks(lake, key, sorted(tasks), sizes), roots, in_order, thoughts)
 
     def kept(self) -> Iterator[Row]:
         """The rows to imitate, by session id."""
@@ -84,7 +87,7 @@ class Curated:
 
     def labelled(self) -> Iterator[tuple[Session, bool]]:
         """The positive (true) and the negative examples, by session id."""
-        return ((_session(row), row["kept"]) for row in self._rows(_is_example))
+        return ((_session(row, self.thoughts), row["kept"]) for row in self._rows(_is_example))
 
     def cases(self, counts: Counter[str]) -> Iterator[Case]:
         """The positive and the negative examples of each task that has both, by task.
@@ -107,8 +110,11 @@ class Curated:
             for task, trials in groupby(sorted(members), key=lambda member: member[0]):
                 case = Case(task, [], [])
                 for _, _, kept, number in trials:
-                    (case.good if kept else case.bad).append(partial(_read, row, number))
+                    (case.good if kept else case.bad).append(partial(self._read, row, number))
                 yield case
+
+    def _read(self, row: Callable[[int], Row], number: int) -> Session:
+        return _session(row(number), self.thoughts)
 
     def _rows(self, wanted: Any) -> Iterator[Row]:
         """The rows that are wanted, by session id."""
@@ -132,14 +138,13 @@ class Curated:
             yield batch.filter(wanted(batch))
 
 
-def _session(row: Row) -> Session:
-    """A row's session; its score is that of its verdict, so that no score overrules a person in a pair."""
-    session = row_session(row)
-    return msgspec.structs.replace(session, score=row["verdict_score"])
-
-
-def _read(row: Callable[[int], Row], number: int) -> Session:
-    return _session(row(number))
+def _session(row: Row, thoughts: bool) -> Session:
+    """A row's session; its score is that of its verdict, so that no score overrules a person in a pair. With `thoughts` its reasoning is in
+    its messages."""
+    session = msgspec.structs.replace(row_session(row), score=row["verdict_score"])
+    if not (thoughts and session.reasoning):
+        return session
+    return msgspec.structs.replace(session, messages=with_thoughts(session.messages, session.reasoning), reasoning=[])
 
 
 def _short_columns(lake: Lake, key: PartitionKey, columns: list[str]) -> pa.Table:

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import pyarrow as pa
 
 from agent_pipeline.datasets.sft import SFT
-from agent_pipeline.sessions.session import Message, Tool, tool_calls
+from agent_pipeline.sessions.session import Message, Tool, tool_calls, without_thoughts
 from agent_pipeline.sessions.text import readable
 
 Format = Literal["conversational", "openai", "prompt_completion", "prompt_completion_messages"]
@@ -66,12 +66,12 @@ _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
 def _openai(row: Row) -> Row | str:
-    """OpenAI's file has only these two keys, and no empty list of tools. OpenAI refuses a whole file for one bad name: a row that calls
-    such a tool has no such form, and any other row goes without that tool."""
+    """OpenAI's file has only these two keys, no thoughts, and no empty list of tools. OpenAI refuses a whole file for one bad name: a row
+    that calls such a tool has no such form, and any other row goes without that tool."""
     if not all(_NAME.fullmatch(name) for name, _ in tool_calls(row["messages"])):
         return REFUSED_NAME
     tools = [tool for tool in map(_function, row["tools"]) if _NAME.fullmatch(str(tool["function"].get("name", "")))]
-    return {"messages": row["messages"]} | ({"tools": tools} if tools else {})
+    return {"messages": without_thoughts(row["messages"])} | ({"tools": tools} if tools else {})
 
 
 def _function(tool: Tool) -> Tool:

@@ -23,9 +23,9 @@ def labelled_rows(
 ) -> Iterator[dict[str, Any]]:
     """Rows of `KTO`, one at a time, without the sessions `paired`, which are in a pair already.
 
-    `counts` gets `desirable`, `undesirable`, `in_a_pair`, `no_answer_to_a_user`, `a_turn_is_not_to_be_trained` (a completion
-    with a turn of weight 0), and the sessions that are neither good nor bad: `left_out_as_infrastructure_error`,
-    `left_out_as_attack_succeeded`.
+    `counts` gets `desirable`, `undesirable`, `reasoning_left_out` (recorded thoughts that the messages do not have), `in_a_pair`,
+    `no_answer_to_a_user`, `a_turn_is_not_to_be_trained` (a completion with a turn of weight 0), and the sessions that are neither good nor
+    bad: `left_out_as_infrastructure_error`, `left_out_as_attack_succeeded`.
     """
     counts = Counter() if counts is None else counts
     for session, label in labelled:
@@ -39,6 +39,8 @@ def labelled_rows(
             counts["a_turn_is_not_to_be_trained"] += 1
         else:
             counts["desirable" if label else "undesirable"] += 1
+            if session.reasoning:
+                counts["reasoning_left_out"] += len(session.reasoning)
             yield {
                 "row_id": session.session_id,
                 "session_id": session.session_id,

@@ -126,9 +126,9 @@ def rows_of_cases(
 
     `counts` gets `pairs`; the pairings that made none, by reason (`equal_answers`, `one_is_a_beginning_of_the_other`,
     `a_user_or_tool_differs_first`, `no_common_request`, `a_turn_is_not_to_be_trained`, `not_better_by_the_margin`);
-    `pairings_over_the_limit`, which were not tried; the sessions `left_out_as_infrastructure_error` or `_attack_succeeded`; and
-    `sessions_without_a_partner`, which are for the unpaired (KTO) set, of these `no_negative_of_the_task`, `no_positive_of_the_task` and
-    `no_partner_with_the_same_prompt`.
+    `pairings_over_the_limit`, which were not tried; `reasoning_left_out`, the recorded thoughts of pairs that their messages do not have;
+    the sessions `left_out_as_infrastructure_error` or `_attack_succeeded`; and `sessions_without_a_partner`, which are for the unpaired
+    (KTO) set, of these `no_negative_of_the_task`, `no_positive_of_the_task` and `no_partner_with_the_same_prompt`.
     """
     counts = Counter() if counts is None else counts
     for case in cases:
@@ -153,7 +153,10 @@ def rows_of_cases(
         for pair, parts in _pairs(groups, pairing, opened, counts):
             counts["pairs"] += 1
             partnered |= set(pair.ids)
-            yield _row(case.task_key, split, opened(pair.chosen.trial)[0], opened(pair.rejected.trial)[0], pair.margin, parts)
+            chosen, rejected = (opened(each.trial)[0] for each in (pair.chosen, pair.rejected))
+            if left_out := len(chosen.reasoning) + len(rejected.reasoning):
+                counts["reasoning_left_out"] += left_out
+            yield _row(case.task_key, split, chosen, rejected, pair.margin, parts)
         counts["sessions_without_a_partner"] -= len(partnered)
 
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from agent_pipeline.datasets.splits import ROW, TaskSplit
 from agent_pipeline.judging.turns import untrained_turns
-from agent_pipeline.sessions.session import Message, is_trained
+from agent_pipeline.sessions.session import Message, is_trained, sha256_of, with_thoughts
 from agent_pipeline.sessions.turn_class import turn_class
 
 SFT = pa.schema(
@@ -46,7 +46,11 @@ _HEADS = msgspec.json.Decoder(list[_Head])
 
 
 def sft_rows(
-    rows: Iterable[Mapping[str, Any]], split: TaskSplit, counts: Counter[str] | None = None, untrained_facts: Sequence[str] = ()
+    rows: Iterable[Mapping[str, Any]],
+    split: TaskSplit,
+    counts: Counter[str] | None = None,
+    untrained_facts: Sequence[str] = (),
+    thoughts: bool = False,
 ) -> Iterator[dict[str, Any]]:
     """Rows of `SFT` from rows of sessions (`session_row`, or the table `curated_sessions`), one at a time, in their order.
 
@@ -54,8 +58,8 @@ def sft_rows(
     `judging.turns.TurnFacts`, read in the column `turns`) is not trained. What follows the last trained message (a closing user message, a
     last tool result) is cut; a session without one makes no row. `row_id` is the session id, followed by `#` and the positions of the turns
     that a fact took out: another choice of turns is another row. `counts` gets `sessions`, `rows`, `trailing_messages_cut`,
-    `no_assistant_message`, `no_turn_to_train`, `turns`, `turns_not_trained`, and `reasoning_left_out`: the recorded thoughts of the rows,
-    which are not trained.
+    `no_assistant_message`, `no_turn_to_train`, `turns`, `turns_not_trained`, and of the recorded thoughts of the rows `reasoning_left_out`
+    or, with `thoughts`, `reasoning_kept`: the messages then have them, and `content_sha256` counts them in.
     """
     counts = Counter() if counts is None else counts
     for row in rows:
@@ -73,16 +77,18 @@ def sft_rows(
             continue
         counts["rows"] += 1
         reasoning = row.get("reasoning") or []
-        if thoughts := msgspec.json.decode(reasoning) if isinstance(reasoning, msgspec.Raw) else reasoning:
-            counts["reasoning_left_out"] += len(thoughts)
+        if recorded := msgspec.json.decode(reasoning) if isinstance(reasoning, msgspec.Raw) else reasoning:
+            counts["reasoning_kept" if thoughts else "reasoning_left_out"] += len(recorded)
         counts["trailing_messages_cut"] += len(heads) - trained[-1] - 1
-        if untrained or trained[-1] + 1 < len(heads):
+        thought = recorded if thoughts else []
+        if untrained or thought or trained[-1] + 1 < len(heads):
             decoded: list[Message] = msgspec.json.decode(messages) if isinstance(messages, msgspec.Raw) else messages
+            decoded = with_thoughts(decoded, thought)
             messages = [message | {"weight": 0} if at in untrained else message for at, message in enumerate(decoded[: trained[-1] + 1])]
         yield {
             "row_id": row["session_id"] + ("#" + ",".join(map(str, untrained)) if untrained else ""),
             "session_id": row["session_id"],
-            "content_sha256": row["content_sha256"],
+            "content_sha256": sha256_of([row["content_sha256"], thought]) if thought else row["content_sha256"],
             "task_key": row["task_key"],
             "split": split.of(row["task_key"]),
             "messages": messages,

@@ -8,8 +8,8 @@ type: datasets 4.0, the newest that LLaMA-Factory 0.9.5 takes, refuses a JSON fi
 decodes whatever text it finds.
 
 What that form has no place for is in keys that loaders ignore, so that `messages_of` restores the chat: `ids` of calls and results, `words`
-beside calls, `lengths` of messages that were joined into one turn, and `train: false` (Axolotl's `message_field_training: train`) on a turn
-that is not trained.
+beside calls, `lengths` of messages that were joined into one turn, the `thought` before a turn, and `train: false` (Axolotl's
+`message_field_training: train`) on a turn that is not trained.
 """
 
 import json
@@ -22,7 +22,7 @@ import msgspec
 import pyarrow as pa
 
 from agent_pipeline.datasets.splits import ROW, required
-from agent_pipeline.sessions.session import Message, Tool, is_trained
+from agent_pipeline.sessions.session import THOUGHT, Message, Tool, is_trained
 
 SHAREGPT = pa.schema([*ROW, *required(pa.json_(), "conversations"), pa.field("tools", pa.string())])
 
@@ -112,6 +112,8 @@ def messages_of(turns: list[Turn]) -> list[Message]:
                 start += length + len(_BETWEEN)
         if turn.get("train") is False:
             messages[-1]["weight"] = 0
+        if "thought" in turn:
+            messages[-1][THOUGHT] = turn["thought"]
     return messages
 
 
@@ -123,14 +125,15 @@ def alternates(turns: list[Turn]) -> bool:
 
 
 def _agent_turn(message: Message) -> Turn:
-    untrained = {} if is_trained(message) else {"train": False}
+    more = {} if is_trained(message) else {"train": False}
+    more |= {"thought": message[THOUGHT]} if THOUGHT in message else {}
     calls = message.get("tool_calls") or ()
     if not calls:
-        return {"from": "gpt", "value": message["content"]} | untrained
+        return {"from": "gpt", "value": message["content"]} | more
     texts = [_call_json(call["function"]) for call in calls]
     words = {"words": message["content"]} if message["content"] else {}
     value = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
-    return {"from": "function_call", "value": value, "ids": [call["id"] for call in calls]} | words | untrained
+    return {"from": "function_call", "value": value, "ids": [call["id"] for call in calls]} | words | more
 
 
 def _results(messages: list[Message]) -> Turn:

@@ -42,7 +42,7 @@ def sft_dataset(context: dg.AssetExecutionContext, workspace: dg.ResourceParam[W
     with user_errors():
         config = in_force(context, workspace, SftConfig)
         lake, sizes, twins = workspace.open_lake(), workspace.settings().split_sizes, Twins(config.twins, config.twin_texts)
-        built = build_sft(lake, agent_key(context), sizes, config.untrained_turns, config, twins)
+        built = build_sft(lake, agent_key(context), sizes, config.untrained_turns, config, twins, config.reasoning)
         classes = {f"{split}: {name}": count for split, each in built.turn_classes.items() for name, count in each.items()}
         return result(built, {"turn_classes": counts_table(classes, "split: class of the turn")})
 
@@ -56,7 +56,9 @@ def preference_dataset(context: dg.AssetExecutionContext, workspace: dg.Resource
     with user_errors():
         config = in_force(context, workspace, PreferenceConfig)
         pairing = Pairing(config.strategy, config.min_margin, config.max_pairs_per_case)
-        built = build_preferences(workspace.open_lake(), agent_key(context), workspace.settings().split_sizes, pairing, config)
+        built = build_preferences(
+            workspace.open_lake(), agent_key(context), workspace.settings().split_sizes, pairing, config, config.reasoning
+        )
         more = _lengths(built.ratios)
         if not built.table.rows:
             more["why_no_pairs"] = why_no_pairs(built.counts)
@@ -73,7 +75,7 @@ def kto_dataset(context: dg.AssetExecutionContext, workspace: dg.ResourceParam[W
     with user_errors():
         config = in_force(context, workspace, KtoConfig)
         lake, key = workspace.open_lake(), agent_key(context)
-        return result(build_kto(lake, key, workspace.settings().split_sizes, config.all_sessions, config))
+        return result(build_kto(lake, key, workspace.settings().split_sizes, config.all_sessions, config, config.reasoning))
 
 
 @dg.asset(

@@ -124,13 +124,18 @@ def loss_curve(report: dict[str, Any]) -> dg.MetadataValue:
 
 
 def trained_check(report: dict[str, Any], skipped: str = "") -> dg.AssetCheckResult:
-    """Whether an adapter was trained, and few rows fell out of it."""
+    """Whether an adapter was trained, few rows fell out of it, and the thoughts that should be trained were."""
+    if thoughts := report["rows"].get("reasoning_not_rendered", 0):
+        skipped = skipped or (
+            f"{thoughts} recorded thoughts are not trained, since the chat template shows none (see template): set sft_dataset.reasoning = "
+            "false, or choose a base model that thinks."
+        )
     return dg.AssetCheckResult(
         check_name=TRAINED,
         passed=not skipped and report["rows"].get("dropped_share", 0.0) <= MOST_DROPPED,
         severity=dg.AssetCheckSeverity.WARN,
         description=skipped or None,
-        metadata={name: count for name, count in report["rows"].items() if name.startswith(("dropped", "special"))},
+        metadata={name: count for name, count in report["rows"].items() if name.startswith(("dropped", "special", "reasoning"))},
     )
 
 

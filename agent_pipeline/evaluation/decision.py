@@ -11,12 +11,12 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from agent_pipeline.sessions.session import Message, Tool
+from agent_pipeline.sessions.session import THOUGHT, Message, Tool
 from agent_pipeline.training.literals import marked, tokens
 from agent_pipeline.training.losses import TokenScores
 from agent_pipeline.training.masks import Encoded
 from agent_pipeline.training.places import call_places
-from agent_pipeline.training.rendering import render
+from agent_pipeline.training.rendering import render, thought_end
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,11 +28,12 @@ _CALL = {"id": "call00001", "type": "function", "function": {"name": "tool_q7", 
 
 
 def call_branches(
-    tokenizer: "PreTrainedTokenizerBase", prompt: Sequence[Message], tools: Sequence[Tool] | None, words: str
+    tokenizer: "PreTrainedTokenizerBase", prompt: Sequence[Message], tools: Sequence[Tool] | None, words: str, thought: str = ""
 ) -> list[Encoded]:
-    """A row for each place of a turn at which a call may begin; the trained tokens are those that open it.
+    """A row for each place of a turn, after its recorded `thought`, at which a call may begin; the trained tokens are those that open it.
 
-    [] where the template does not write the words as they are, or fails on a call after words.
+    [] where the template does not write the words as they are, or fails on a call after words; gpt-oss's fails on one after a thought and
+    words, so its turns with a thought are looked at where the words begin.
     """
     from jinja2 import TemplateError
 
@@ -40,13 +41,14 @@ def call_branches(
     branches = []
     try:
         before = render(tokenizer, list(prompt), list(tools or ()), add_generation_prompt=True)
-        answer = render(tokenizer, [*prompt, {"role": "assistant", "content": _ANSWER}], list(tools or ()))
+        answer = render(tokenizer, [*prompt, {"role": "assistant", "content": _ANSWER, THOUGHT: thought}], list(tools or ()))
         begun = answer.partition(_ANSWER)[0]  # with what every turn begins (an empty thought, in Qwen 3)
         for place in call_places(words):
-            said: Message = {"role": "assistant", "content": words[:place], "tool_calls": [_CALL]}
+            said: Message = {"role": "assistant", "content": words[:place], "tool_calls": [_CALL], THOUGHT: thought}
             text = render(tokenizer, [*prompt, said], list(tools or ()))
             shown = marked(tokenizer, words[:place])
             begin = len(begun) if begun.startswith(before) and text.startswith(begun) else len(before)
+            begin = max(begin, len(before) + thought_end(tokenizer, said, text[len(before) :]))
             at = text.find(shown, begin) if text.startswith(before) else -1
             opening = _OPENING.match(text, at + len(shown)) if at >= 0 else None
             if opening is None:
@@ -54,7 +56,7 @@ def call_branches(
             ids, offsets = tokens(tokenizer, text[: opening.end()])
             branches.append(Encoded(ids, [end > at + len(shown) for _, end in offsets], []))
     except (TemplateError, TypeError):
-        return []
+        return branches if thought else []
     return branches
 
 

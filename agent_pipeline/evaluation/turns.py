@@ -13,7 +13,7 @@ from agent_pipeline.evaluation.greedy import Writer
 from agent_pipeline.evaluation.samples import TurnSample, as_text, turn_samples
 from agent_pipeline.evaluation.scoring import score
 from agent_pipeline.progress import Progress, silent
-from agent_pipeline.sessions.session import Message
+from agent_pipeline.sessions.session import THOUGHT, Message
 from agent_pipeline.training.base_model import BaseModel
 from agent_pipeline.training.config import probe_device
 from agent_pipeline.training.encoding import EncodedRow, as_trained, encode_row
@@ -143,7 +143,7 @@ class Answering:
         if prompt != ids[:start]:  # a token straddles the border
             expected = turn_ids(self.tokenizer, fitting.messages, sample.tools)
         whole = Encoded([*prompt, *expected], [False] * len(prompt) + [True] * len(expected), [(len(prompt), len(prompt) + len(expected))])
-        branches = call_branches(self.tokenizer, fitting.messages[:-1], sample.tools, sample.text)
+        branches = call_branches(self.tokenizer, fitting.messages[:-1], sample.tools, sample.text, sample.expected.get(THOUGHT, ""))
         room = len(expected) + MARGIN
         return Question(sample, fitting.messages[:-1], whole, min(max_new_tokens, room), max_new_tokens < room, branches)
 

@@ -6,7 +6,7 @@ API); rendering decodes them into what the chat template expects.
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from pathlib import PurePath
 from typing import Any, Literal
@@ -90,6 +90,26 @@ def content_sha256(messages: bytes, tools: bytes) -> str:
     hashed.update(b"\n")
     hashed.update(tools)
     return hashed.hexdigest()
+
+
+THOUGHT = "reasoning_content"
+"""The key of what an assistant thought before a message, as the APIs of vLLM, DeepSeek and llama.cpp name it."""
+
+
+def with_thoughts(messages: list[Message], reasoning: Iterable[Mapping[str, Any]]) -> list[Message]:
+    """The messages, the assistant's with the recorded thoughts (`Session.reasoning`) that stood before them."""
+    thoughts: dict[int, list[str]] = {}
+    for each in reasoning:
+        thoughts.setdefault(each["message"], []).append(each["text"])
+    return [
+        message | {THOUGHT: "\n\n".join(thoughts[at])} if at in thoughts and message["role"] == "assistant" else message
+        for at, message in enumerate(messages)
+    ]
+
+
+def without_thoughts(messages: Iterable[Message]) -> list[Message]:
+    """The messages without their thoughts."""
+    return [{name: value for name, value in message.items() if name != THOUGHT} for message in messages]
 
 
 def is_trained(message: Mapping[str, Any]) -> bool:

@@ -31,7 +31,7 @@ class Probe:
 
 
 class _Turn(NamedTuple):
-    """An assistant's turn: its tokens are `ids[start:stop]`, and `place` is its place in the order by hash."""
+    """An assistant's turn: its tokens, after a thought, are `ids[start:stop]`; `place` is its place in the order by hash."""
 
     place: str
     kind: str
@@ -39,6 +39,7 @@ class _Turn(NamedTuple):
     ids: list[int]
     start: int
     stop: int
+    thought: bool
 
 
 def decision(message: Message) -> str:
@@ -75,15 +76,16 @@ def probes(tokenizer: "PreTrainedTokenizerBase", rows: Iterable[dict[str, Any]],
         shown = encode_row(tokenizer, row, max_length)
         if shown is not None:
             places = spoken(tokenizer, shown.messages)
-            turns += [
-                _Turn(sha256_of([row["row_id"], at]), kind(shown.messages, at), shown.messages[at], shown.encoded.input_ids, *span)
-                for at, span in zip(places, shown.encoded.turns, strict=True)
-                if is_trained(shown.messages[at])  # what should not be trained is no right decision either
-            ]
-    if any(not turn.message.get("tool_calls") for turn in turns):  # what calls and answers begin with decides nothing (an empty thought)
-        columns = zip(*(turn.ids[turn.start : turn.stop] for turn in turns), strict=False)
+            for at, (start, stop), words in zip(places, shown.encoded.turns, shown.encoded.words, strict=True):
+                message, place = shown.messages[at], sha256_of([row["row_id"], at])
+                if is_trained(message):  # what should not be trained is no right decision either
+                    of = kind(shown.messages, at)
+                    turns.append(_Turn(place, of, message, shown.encoded.input_ids, words, stop, words > start))
+    others = [turn for turn in turns if not turn.thought]
+    if any(not turn.message.get("tool_calls") for turn in others):  # what calls and answers begin with decides nothing (an empty thought)
+        columns = zip(*(turn.ids[turn.start : turn.stop] for turn in others), strict=False)
         lead = next((at for at, column in enumerate(columns) if len({*column}) > 1), 0)
-        turns = [turn._replace(start=turn.start + lead) for turn in turns]
+        turns = [turn if turn.thought else turn._replace(start=turn.start + lead) for turn in turns]
     calls = [turn for turn in turns if turn.message.get("tool_calls")]
     openers = Counter(turn.ids[turn.start] for turn in calls if not turn.message.get("content"))
     if not openers:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, ge
 
 from agent_pipeline.errors import DataError, first_line
 from agent_pipeline.progress import Progress, silent
-from agent_pipeline.sessions.session import Message, is_trained
+from agent_pipeline.sessions.session import THOUGHT, Message, is_trained
 from agent_pipeline.training.literals import token_ids
 from agent_pipeline.training.masks import Encoded, check, encode
 from agent_pipeline.training.rendering import render, turns_apart
@@ -57,14 +57,20 @@ class Counted(NamedTuple, Generic[Item]):
 def encode_rows(
     tokenizer: "PreTrainedTokenizerBase", rows: list[dict[str, Any]], max_length: int, progress: Progress = silent
 ) -> Counted[EncodedRow]:
-    """Encode the rows (`as_trained`) in at most `max_length` tokens each; the counts also have `truncated`, `unsourced_calls` and
-    `special_literals` (rows whose texts hold special tokens: they are trained as text)."""
+    """Encode the rows (`as_trained`) in at most `max_length` tokens each; the counts also have `truncated`, `unsourced_calls`,
+    `special_literals` (rows whose texts hold special tokens: they are trained as text) and, where messages have thoughts,
+    `reasoning_trained` or `reasoning_not_rendered`: turns with a thought that is trained, or that the chat template does not show."""
+    thoughts = sum(THOUGHT in message and is_trained(message) for row in rows for message in row["messages"])
     encoded = encoded_or_counted(as_trained(tokenizer, rows), lambda row: encode_or_raise(tokenizer, row, max_length), progress)
     shortened = {
         "truncated": sum(row.truncated for row in encoded.rows),
         "unsourced_calls": sum(row.unsourced_calls for row in encoded.rows),
         "special_literals": sum(row.encoded.literals > 0 for row in encoded.rows),
     }
+    if thoughts and tokenizer.init_kwargs.get("reasoning"):
+        shortened["reasoning_trained"] = sum(THOUGHT in row.messages[-1] for row in encoded.rows)
+    elif thoughts:
+        shortened["reasoning_not_rendered"] = thoughts
     return Counted(encoded.rows, encoded.counts | shortened, encoded.first_dropped)
 
 

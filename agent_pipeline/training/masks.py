@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 from agent_pipeline.errors import DataError
 from agent_pipeline.sessions.json_text import decoded_arguments
-from agent_pipeline.sessions.session import Message, Tool, is_trained, tool_calls
+from agent_pipeline.sessions.session import THOUGHT, Message, Tool, is_trained, tool_calls
 from agent_pipeline.training.literals import MARK, marked, special_tokens, token_ids, tokens
 from agent_pipeline.training.places import deciding_spans
-from agent_pipeline.training.rendering import argument_texts, render, turns_apart
+from agent_pipeline.training.rendering import argument_texts, render, thought_end, turns_apart
 from agent_pipeline.training.templates import stop_token, up_to_stop
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class Encoded:
     `turns` are the token ranges [start, end) of the assistant's turns in order; `trained` is the union of those with a weight: all but
     the messages with OpenAI's `weight: 0`. `deciding` are the positions of the tokens that decide what a turn does (`places`). `weights`:
     how much each token counts in the loss, 0 where it is not trained; None: all that are trained count the same. `literals` counts the
-    special tokens that its texts hold, which are text.
+    special tokens that its texts hold, which are text. `words` is where each turn begins to speak or call, after its thought.
     """
 
     input_ids: list[int]
@@ -39,6 +39,7 @@ class Encoded:
     deciding: list[int] = field(default_factory=list)
     weights: list[float] | None = None
     literals: int = 0
+    words: list[int] = field(default_factory=list)
 
     @property
     def labels(self) -> list[int]:
@@ -85,19 +86,20 @@ def encode(tokenizer: "PreTrainedTokenizerBase", messages: list[Message], tools:
     text = render(tokenizer, messages, tools)
     spans = character_spans(tokenizer, messages, tools, text)
     ids, offsets = tokens(tokenizer, text)
-    trained, turns, deciding, position = [False] * len(ids), [], list[int](), 0
+    trained, turns, deciding, words, position = [False] * len(ids), [], list[int](), list[int](), 0
     for (start, end), message in zip(spans, (messages[index] for index in spoken(tokenizer, messages)), strict=True):
         # A token belongs to the turn it begins in: of one that straddles the border, the model has already seen a part.
         while position < len(offsets) and offsets[position][0] < start:
             position += 1
-        first = position
+        first, said = position, start + thought_end(tokenizer, message, text[start:end])
         while position < len(offsets) and offsets[position][0] < end:
             trained[position] = is_trained(message)
             position += 1
         turns.append((first, position))
-        places = [(start + begin, start + stop) for begin, stop in deciding_spans(marked(tokenizer, message), text[start:end])]
+        words.append(next((at for at in range(first, position) if offsets[at][0] >= said), first))
+        places = [(said + begin, said + stop) for begin, stop in deciding_spans(marked(tokenizer, message), text[said:end])]
         deciding += [at for at in range(first, position) if any(offsets[at][0] < stop and begin < offsets[at][1] for begin, stop in places)]
-    return Encoded(ids, trained, turns, deciding, literals=text.count(MARK))
+    return Encoded(ids, trained, turns, deciding, literals=text.count(MARK), words=words)
 
 
 def _bare(text: str) -> str:
@@ -150,7 +152,8 @@ def check(encoded: Encoded, tokenizer: "PreTrainedTokenizerBase", messages: list
             if not _holds(between, result):
                 raise broken(f"the tool result of message {where} is not outside the trained tokens")
         values = [v for _, raw in tool_calls([message]) for v in argument_texts(decoded_arguments(raw))]
-        if not all(_holds(_bare(said), part) for part in (*_words_and_names(message), *values)):
+        thought = message.get(THOUGHT) or "" if tokenizer.init_kwargs.get("reasoning") else ""
+        if not all(_holds(_bare(said), part) for part in (*_words_and_names(message), *values, thought)):
             raise broken(f"the trained tokens of message {index} do not decode to what the assistant said")
         gap, results = end, []
     if next(turns, None) or any(encoded.trained[gap:]):

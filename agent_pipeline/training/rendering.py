@@ -4,13 +4,14 @@ The canonical form keeps a call's arguments as a JSON string; templates want an 
 is a property of the template (`templates.probe` finds it) that travels with the tokenizer as `init_kwargs["arguments_as"]`, so
 it is saved in `tokenizer_config.json` beside the template it belongs to. So is `rows`: whether a conversation is one row, or each of its
 assistant's turns is one, where the template shows the past otherwise than it was said (thoughts left out, tools moved to the last user).
+And `reasoning`, where the template shows thoughts: their key, and what it writes between a thought and what is said.
 """
 
 import json
 from typing import TYPE_CHECKING, Any, Literal
 
 from agent_pipeline.sessions.json_text import decoded_arguments
-from agent_pipeline.sessions.session import Message, Tool
+from agent_pipeline.sessions.session import THOUGHT, Message, Tool, without_thoughts
 from agent_pipeline.training.literals import marked
 
 if TYPE_CHECKING:
@@ -117,6 +118,24 @@ def render_with(
     return texts[0].encode("utf-8", "replace").decode("utf-8")
 
 
+def shown_thoughts(tokenizer: "PreTrainedTokenizerBase", messages: list[Message], add_generation_prompt: bool) -> list[Message]:
+    """The messages as they are shown: the last one with its thought, if it is said and not asked for and the chat template shows thoughts
+    (`templates.thoughts_of`); the others with none, since clients do not send back what a model thought."""
+    if not any(THOUGHT in message for message in messages):
+        return messages
+    shown, thought = without_thoughts(messages), messages[-1].get(THOUGHT)
+    if thought and not add_generation_prompt and (form := tokenizer.init_kwargs.get("reasoning")):
+        shown[-1] |= {form[0]: thought}
+    return shown
+
+
+def thought_end(tokenizer: "PreTrainedTokenizerBase", message: Message, said: str) -> int:
+    """The position in `said`, a rendered assistant's turn, where its thought and what closes it end; 0 where it shows none."""
+    form, thought = tokenizer.init_kwargs.get("reasoning"), marked(tokenizer, (message.get(THOUGHT) or "").strip())
+    at = said.find(thought + form[1]) if form and thought else -1
+    return at + len(thought) + len(form[1]) if form and at >= 0 else 0
+
+
 def render(
     tokenizer: "PreTrainedTokenizerBase",
     messages: list[Message],
@@ -125,4 +144,5 @@ def render(
 ) -> str:
     """The conversation as text, by the tokenizer's own template, arguments decoded as that template wants them."""
     arguments_as = tokenizer.init_kwargs.get("arguments_as", "dict")
-    return render_with(tokenizer, None, arguments_as, messages, tools, add_generation_prompt)
+    shown = shown_thoughts(tokenizer, messages, add_generation_prompt)
+    return render_with(tokenizer, None, arguments_as, shown, tools, add_generation_prompt)

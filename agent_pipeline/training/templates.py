@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
+from os.path import commonprefix
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,7 +57,7 @@ _TODAY = re.compile(r"""strftime_now\(\s*(['"])(.*?)\1\s*\)""")
 @dataclass(frozen=True)
 class TrainingTemplate:
     """A template that passed the probe. `origin`: `model` (its own), or the family in whose markers ours is written. `why` says why this
-    one; `stops` are the tokens that end a turn; `rows` is what makes a row of training.
+    one; `stops` are the tokens that end a turn; `rows` is what makes a row of training; `reasoning` as in `thoughts_of`.
 
     Most families have one stop token; Llama 3.1 ends a call with another one than an answer.
     """
@@ -67,16 +68,18 @@ class TrainingTemplate:
     arguments_as: ArgumentsAs
     stops: tuple[str, ...]
     rows: Rows = "conversation"
+    reasoning: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the probe found: the defects (none: usable), the form of arguments, the stop tokens, and what makes a row."""
+    """What the probe found: the defects (none: usable), the form of arguments, the stop tokens, what makes a row, and `thoughts_of`."""
 
     defects: tuple[str, ...]
     arguments_as: ArgumentsAs = "dict"
     stops: tuple[str, ...] = ()
     rows: Rows = "conversation"
+    reasoning: tuple[str, str] | None = None
 
 
 def pinned(tokenizer: "PreTrainedTokenizerBase", jinja: str) -> tuple[str, str]:
@@ -157,9 +160,29 @@ def probe(tokenizer: "PreTrainedTokenizerBase", jinja: str) -> Verdict:
             parts = [render_with(tokenizer, jinja, arguments_as, SENTINEL[:n], [TOOL]) for n in (3, 5, 7)]
             ends = (stop_token(tokenizer, up_to_stop(tokenizer, part)) for part in parts)
             rows: Rows = "conversation" if all(parts[-1].startswith(part) for part in parts) else "turn"
-            return Verdict((), arguments_as, tuple(dict.fromkeys(end for end in ends if end)), rows)
+            thoughts = thoughts_of(tokenizer, jinja, arguments_as) if rows == "turn" else None
+            return Verdict((), arguments_as, tuple(dict.fromkeys(end for end in ends if end)), rows, thoughts)
         found.append(defects)
     return Verdict(min(found, key=lambda defects: ("fails" in defects[0], len(defects))))
+
+
+def thoughts_of(tokenizer: "PreTrainedTokenizerBase", jinja: str, arguments_as: ArgumentsAs) -> tuple[str, str] | None:
+    """The key under which a template shows what was thought before a message, and what it writes between thought and message, be that a
+    call or an answer. None where it shows none, or only in another place than after the prompt, and where rows are whole conversations:
+    their past would hold thoughts, which no client sends back."""
+    for key in ("reasoning_content", "thinking"):
+        after = []
+        for at in (2, 4):  # a call, an answer
+            try:
+                before = render_with(tokenizer, jinja, arguments_as, SENTINEL[:at], [TOOL], True)
+                turn = render_with(tokenizer, jinja, arguments_as, [*SENTINEL[:at], SENTINEL[at] | {key: "thought_q7"}], [TOOL])
+            except Exception:  # a template is a program
+                break
+            if turn.startswith(before) and "thought_q7" in turn[len(before) :]:
+                after.append(turn.partition("thought_q7")[2])
+        if len(after) == 2 and (closing := commonprefix(after)):  # noqa: RUF071  of texts, not of paths
+            return key, closing
+    return None
 
 
 def _candidates(tokenizer: "PreTrainedTokenizerBase", stock: str | None) -> Iterator[tuple[str, str, str]]:
@@ -192,7 +215,7 @@ def training_template(tokenizer: "PreTrainedTokenizerBase") -> TrainingTemplate:
                 why = f"the model's own template is not used ({refused[0]}): this is {why}"
             if verdict.rows == "turn":
                 why += "; it shows the past otherwise than it was said, so each turn is a row"
-            return TrainingTemplate(jinja, origin, why, verdict.arguments_as, verdict.stops, verdict.rows)
+            return TrainingTemplate(jinja, origin, why, verdict.arguments_as, verdict.stops, verdict.rows, verdict.reasoning)
         refused.append("; ".join(verdict.defects))
     raise ModelError(
         f"The chat template of {tokenizer.name_or_path or 'the base model'} cannot be trained with tool calls ({refused[0]}), "
@@ -210,7 +233,7 @@ def load_tokenizer(path: Path, trust_remote_code: bool = False) -> tuple["PreTra
         raise ModelError(f"The tokenizer in {path} has no fast version (tokenizer.json), which masks need: choose another base model.")
     template = training_template(tokenizer)
     tokenizer.chat_template = template.jinja
-    tokenizer.init_kwargs |= {"arguments_as": template.arguments_as, "rows": template.rows}
+    tokenizer.init_kwargs |= {"arguments_as": template.arguments_as, "rows": template.rows, "reasoning": template.reasoning}
     tokenizer.padding_side = "right"
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token or template.stops[0]

@@ -203,6 +203,7 @@ def test_what_only_a_room_can_judge_is_checked_for_all_agents_and_for_each(toml)
         '[agents."shop/support"]\nworld = "no_package:World"',
         '[assets.gguf_export]\nouttypes = ["lora"]',
         'train = ["sft", "distill"]',
+        'train = ["sft", "dpo"]\n[assets.sft_dataset]\nreasoning = true',
         '[agents."shop/support"]\ntrain = ["sft", "distill"]',
     ],
 )

@@ -1,16 +1,18 @@
 """A data set on its way into the lake: what is replaced, and what is published."""
 
 import json
+from collections import Counter
 
 import pytest
 
-from agent_pipeline.datasets.build import Kind, SplitError, build, build_preferences, build_sft
+from agent_pipeline.datasets.build import Kind, SplitError, build, build_kto, build_preferences, build_sft
 from agent_pipeline.datasets.curated import ASSET
-from agent_pipeline.datasets.preferences import why_no_pairs
+from agent_pipeline.datasets.preferences import preference_rows, why_no_pairs
 from agent_pipeline.datasets.publishing import ConversationFileOptions, FileOptions, publish_again
 from agent_pipeline.datasets.sft import SFT, sft_rows
 from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.keys import PartitionKey
+from agent_pipeline.sessions.session import THOUGHT, with_thoughts
 from agent_pipeline.sessions.tables import CURATED, session_row, to_batches
 from agent_pipeline.storage.lake import Lake
 from agent_pipeline_tests.datasets.chats import rows_of, says, session, user
@@ -44,6 +46,27 @@ def test_a_data_set_with_one_task_in_two_splits_replaces_nothing_and_publishes_n
         build(lake, KEY, Kind("sft_dataset", SFT, "messages", "", ""), rows, {}, [])
     assert error.value.overlaps["task_key"] and not error.value.overlaps["session_id"]
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("thoughts", [False, True])
+def test_recorded_thoughts_are_in_the_messages_or_counted_in_every_data_set(tmp_path, thoughts):
+    lake, fields = Lake(str(tmp_path)), {"tools": [], "reasoning": [{"message": 1, "text": "hm"}]}
+    curated(lake, session("a", [user("x"), says("y")], score=1.0, **fields), session("b", [user("x"), says("n")], score=0.0, **fields))
+    sft = build_sft(lake, KEY, ALL_TRAIN, thoughts=thoughts)
+    pairs = build_preferences(lake, KEY, ALL_TRAIN, thoughts=thoughts)
+    kto = build_kto(lake, KEY, ALL_TRAIN, all_sessions=True, thoughts=thoughts)
+    shown = [sft.first[0]["messages"][-1], *(pairs.first[0][side][0] for side in ("chosen", "rejected")), kto.first[0]["completion"][0]]
+    assert all((message.get(THOUGHT) == "hm") == thoughts for message in shown)
+    assert [built.counts["reasoning_left_out"] for built in (sft, pairs, kto)] == ([0, 0, 0] if thoughts else [1, 2, 2])
+    assert sft.counts["reasoning_kept"] == thoughts
+
+
+def test_trials_that_differ_in_their_thoughts_only_make_no_pair():
+    chat = [user("x"), says("y")]
+    good, bad = ([session(name, chat, score=score)] for name, score in (("a", 1.0), ("b", 0.0)))
+    good[0].messages = with_thoughts(chat, [{"message": 1, "text": "hm"}])
+    counts: Counter[str] = Counter()
+    assert list(preference_rows(good, bad, ALL_TRAIN, counts)) == [] and counts["equal_answers"] == 1
 
 
 def test_what_is_published_is_made_from_the_table_and_again_when_the_table_is_another(tmp_path):

@@ -44,7 +44,9 @@ def test_a_row_that_calls_what_openai_refuses_is_left_out_of_its_file_and_counte
     named, called = {"type": "function", "function": {"name": name}}, [user("x"), calls(("1", name, {})), answers("1", "?"), says("y")]
     counts: Counter[str] = Counter()
     rows = [*sft_of(called, tools=[named]), *sft_of(CHAT, tools=[named, TOOL]), *sft_of(CHAT, tools=[named])]
-    assert [line.get("tools") for line in in_form(rows, "openai", counts)] == [[TOOL], None]
+    rows[1]["messages"] = [message | {"reasoning_content": "hm"} for message in rows[1]["messages"]]  # a key that OpenAI does not know
+    lines = list(in_form(rows, "openai", counts))
+    assert [line.get("tools") for line in lines] == [[TOOL], None] and lines[0]["messages"] == CHAT
     assert counts == {REFUSED_NAME: 1, "rows_in_form": 2}
 
 

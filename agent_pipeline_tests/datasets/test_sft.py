@@ -10,6 +10,7 @@ from agent_pipeline.datasets.sft import SFT, sft_rows, to_last_assistant
 from agent_pipeline.datasets.splits import SplitSizes, split_of
 from agent_pipeline.selection.duplicates import duplicates
 from agent_pipeline.selection.pool import candidate
+from agent_pipeline.sessions.session import THOUGHT
 from agent_pipeline.sessions.tables import to_rows, to_table
 from agent_pipeline_tests.datasets.chats import answers, calls, chats, rows_of, says, session, user, with_turns
 
@@ -49,6 +50,10 @@ def test_thoughts_that_are_not_trained_are_counted():
     thinking = session("a", [user("x"), says("y")], reasoning=[{"message": 1, "text": "hm"}])
     [row] = sft_rows(rows_of(thinking), SplitSizes(), counts)
     assert counts["reasoning_left_out"] == 1 and row["messages"] == thinking.messages
+    counts.clear()
+    [thought] = sft_rows(rows_of(thinking), SplitSizes(), counts, thoughts=True)
+    assert counts["reasoning_kept"] == 1 and "reasoning_left_out" not in counts
+    assert thought["messages"] == [user("x"), says("y") | {THOUGHT: "hm"}] and thought["content_sha256"] != row["content_sha256"]
 
 
 def test_a_session_of_such_turns_alone_is_no_row():

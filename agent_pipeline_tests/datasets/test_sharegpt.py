@@ -59,6 +59,7 @@ def test_words_calls_and_results_are_turns_that_alternate():
         [user("x"), calls(("1", "f", {})), answers("1", "one"), user("y"), says("z")],
         [user("x"), {"role": "system", "content": "s"}, says("z")],
         [user("x"), says("y"), user("z")],
+        [user("x"), says("y") | {"reasoning_content": "hm"}, user("z")],
     ],
 )
 def test_what_loaders_throw_away_is_left_out_and_counted(chat):

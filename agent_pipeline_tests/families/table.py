@@ -12,6 +12,7 @@ from typing import Any
 
 from agent_pipeline.errors import ExportError
 from agent_pipeline.export.gguf_export import export
+from agent_pipeline.sessions.session import with_thoughts
 from agent_pipeline.training.adapter import train_adapter
 from agent_pipeline.training.base_model import BaseModel
 from agent_pipeline.training.config import TrainingConfig
@@ -93,24 +94,34 @@ def make_base(subject: Subject, folder: Path) -> BaseModel:
     return BaseModel(subject.name, folder, "")
 
 
+THOUGHT_TEXT = "I have to look, then tell."
+
+
+def thinking(of: dict[str, Any]) -> dict[str, Any]:
+    """A row in which the agent thinks before each of its messages."""
+    return of | {"messages": with_thoughts(of["messages"], [{"message": at, "text": THOUGHT_TEXT} for at in (2, 4)])}
+
+
 def line(subject: Subject, folder: Path) -> str:
     """The family's row of the table; raises where something that must hold does not."""
     base = make_base(subject, folder / "base")
     tokenizer, template = load_tokenizer(base.path)
-    rows = [row(number) for number in range(4)]
+    rows = [thinking(row(number)) for number in range(4)]
     encoded, counts, first_dropped = encode_rows(tokenizer, rows, ONE_STEP.max_length)  # each mask is proved on its tokens
     assert not first_dropped and counts["dropped_share"] == 0, first_dropped
+    assert counts["reasoning_trained" if template.reasoning else "reasoning_not_rendered"] == 8
     said = [tokenizer.decode(each.encoded.input_ids[start:end]) for each in encoded for start, end in each.encoded.turns]
+    assert all((THOUGHT_TEXT in text) == bool(template.reasoning) for text in said), said
     asked = [Call("weather", {"city": city, "days": days}) for city, days in (("Oslo", 1), ("Rome", 2), ("Bonn", 3), ("Lima", 4))]
     found = [read_reply(text.removesuffix(template.stops[0]), [TOOL]) for text in said]
     assert [call for reply in found for call in reply.calls] == asked and not any(reply.invalid for reply in found), said
 
-    report = train_adapter(rows, base, ONE_STEP, folder / "adapter", heldout=[row(9, "test")])
+    report = train_adapter(rows, base, ONE_STEP, folder / "adapter", heldout=[thinking(row(9, "test"))])
     assert report["steps"] == 1 and report["heldout"]["before"] != report["heldout"]["after"]
     _, reloaded = load_tokenizer(folder / "adapter")
     assert (reloaded.jinja, reloaded.rows, reloaded.stops) == (template.jinja, template.rows, template.stops)
     try:
-        parity = export(base, folder / "adapter", folder / "out", [row(9)], ("f16",), 8)["template"]["f16"]
+        parity = export(base, folder / "adapter", folder / "out", [thinking(row(9))], ("f16",), 8)["template"]["f16"]
         exported = f"{parity['texts']} texts, {parity['tokens']:,} tokens equal"
     except ExportError as error:
         exported = f"**refused**: {re.sub(r'/[^ ]*/', '', str(error)).partition(': ')[0]}"
@@ -119,7 +130,8 @@ def line(subject: Subject, folder: Path) -> str:
     origin = {"model": "its own", "hermes": "ours in ChatML"}.get(template.origin, "ours in its own turn markers")
     source = "TRL" if (subject.template or "").endswith(".jinja") else "documentation" if subject.template else "the model"
     why = template.why.replace("|", "\\|")
-    return f"| {subject.name} | {source} | {subject.model_type} | **{origin}** | {rows_are} | {ends} | {exported} | {why} |"
+    thoughts = "trained" if template.reasoning else "left out"
+    return f"| {subject.name} | {source} | {subject.model_type} | **{origin}** | {rows_are} | {thoughts} | {ends} | {exported} | {why} |"
 
 
 HEAD = """# Families of models
@@ -138,6 +150,8 @@ a held-out conversation are compared with ours.
   in the asset's metadata.
 - *a row is the turn*: the template shows the past otherwise than it was said, so each turn is trained as it is asked when the model is
   served. Prefix trees share what the turns share.
+- *recorded thoughts*: with `sft_dataset.reasoning = true`, thoughts that sessions recorded are trained where the template shows one before
+  a turn, right after the prompt; else they are counted as `reasoning_not_rendered`.
 - Dates that a template writes are always 26 Jul 2024, also in the exported file: a model trained on one day's prompt is served with the
   same. Tell an agent the date in its own system message.
 - A row that a template refuses (parallel calls in Llama 3, a greeting first in Mistral, words beside a call where the template drops
@@ -145,8 +159,8 @@ a held-out conversation are compared with ours.
 
 Written by `python -m agent_pipeline_tests.families.table`.
 
-| family | template from | architecture | trained with | a row is | stop tokens | in llama.cpp | verdict of the probe |
-|---|---|---|---|---|---|---|---|
+| family | template from | architecture | trained with | a row is | recorded thoughts | stop tokens | in llama.cpp | verdict of the probe |
+|---|---|---|---|---|---|---|---|---|
 """
 
 

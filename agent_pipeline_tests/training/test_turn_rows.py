@@ -2,12 +2,17 @@
 
 import json
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
 import trl
 
 from agent_pipeline.evaluation.decision import call_branches
+from agent_pipeline.evaluation.samples import turn_samples
+from agent_pipeline.evaluation.scoring import score
+from agent_pipeline.evaluation.turns import Answering
+from agent_pipeline.sessions.session import with_thoughts
 from agent_pipeline.training.config import EXACT
 from agent_pipeline.training.decisions import probes
 from agent_pipeline.training.encoding import encode_rows
@@ -16,7 +21,7 @@ from agent_pipeline.training.losses import encoded_losses, losses_of, mean_loss
 from agent_pipeline.training.masks import prompt_ids
 from agent_pipeline.training.preferences import encode_pairs, encode_sessions
 from agent_pipeline.training.rendering import render, with_plain_ids
-from agent_pipeline.training.templates import load_tokenizer
+from agent_pipeline.training.templates import load_tokenizer, training_template
 from agent_pipeline.training.weights import weighed
 from agent_pipeline_tests.families.templates import mistral
 from agent_pipeline_tests.training.world import TOOL, call, row
@@ -75,6 +80,68 @@ def test_what_every_turn_begins_with_decides_nothing(qwen3):
     assert "<tool_call>" in opened and "think" not in opened
     for probe in probes(qwen3, [row(number) for number in range(4)], 2048, 4):
         assert qwen3.decode(probe.encoded.input_ids).rpartition("<|im_start|>assistant")[2].startswith("\n<think>\n\n</think>\n\n")
+
+
+SECRET = "the secret thought"
+
+
+def thinking(number: int, thought: str = SECRET) -> dict:
+    """A row in which the agent thinks before it calls, and before it answers."""
+    messages = with_thoughts(row(number)["messages"], [{"message": at, "text": f"{thought} {at}"} for at in (2, 4)])
+    return row(number) | {"messages": messages}
+
+
+@pytest.fixture(scope="module", params=["qwen3", "gptoss"])
+def thinker(request, tiny_base, tmp_path_factory):
+    """The tokenizers with a template that shows thoughts: before the turn, or on a channel of their own."""
+    jinja = (TEMPLATES / f"{request.param}.jinja").read_text()
+    for other, stop in (("<|return|>", "<|im_end|>"), ("<|call|>", "<|im_end|>")):
+        jinja = jinja.replace(other, stop)
+    return with_template(tiny_base, tmp_path_factory.mktemp(request.param), jinja)[0]
+
+
+def test_a_recorded_thought_is_trained_with_its_turn_and_stands_in_no_prompt(thinker):
+    encoded, counts, first_dropped = encode_rows(thinker, [thinking(1)], 2048)
+    assert counts["trained"] == counts["reasoning_trained"] == 2, first_dropped
+    for each, at in zip(encoded, (2, 4), strict=True):
+        start, end = each.encoded.turns[0]
+        prompt, said = (thinker.decode(ids) for ids in (each.encoded.input_ids[:start], each.encoded.input_ids[start:end]))
+        assert SECRET not in prompt and f"{SECRET} {at}" in said and all(each.encoded.trained[start:end])
+        assert each.encoded.input_ids[:start] == prompt_ids(thinker, thinking(1)["messages"][:at], [TOOL])
+        # What decides stands after the thought, which may name the tool.
+        assert start < each.encoded.words[0] <= min(each.encoded.deciding)
+        assert SECRET not in thinker.decode(each.encoded.input_ids[each.encoded.words[0] : end])
+    assert thinker.decode([encoded[0].encoded.input_ids[at] for at in encoded[0].encoded.deciding]).endswith("weather")
+
+
+def test_a_thought_that_is_not_shown_is_counted_and_changes_no_token(tiny_tokenizer):
+    plain, thought = (encode_rows(tiny_tokenizer, [each], 2048) for each in (row(1), thinking(1)))
+    assert [each.encoded for each in thought.rows] == [each.encoded for each in plain.rows]
+    assert thought.counts == plain.counts | {"reasoning_not_rendered": 2}
+
+
+def test_a_decision_is_looked_at_after_the_thought(thinker):
+    branch = call_branches(thinker, row(1)["messages"][:2], [TOOL], "", f"{SECRET} weather")[0]
+    begins = branch.trained.index(True)
+    assert f"{SECRET} weather" in thinker.decode(branch.input_ids[:begins])
+    asked = probes(thinker, [thinking(number, f"{SECRET} weather") for number in range(4)], 2048, 4)
+    assert Counter(probe.refuted for probe in asked) == {False: 4, True: 4}
+    openers = {probe.encoded.input_ids[probe.encoded.trained.index(True)] for probe in asked}
+    assert openers == {branch.input_ids[begins]}
+    for probe in asked:
+        before = thinker.decode(probe.encoded.input_ids[: probe.encoded.trained.index(True)])
+        assert before.count(SECRET) == 1 and "tool_call" not in before.partition(SECRET)[2]
+
+
+def test_the_loss_and_the_questions_of_a_row_with_thoughts_are_of_the_trained_tokens(thinker, tiny_base):
+    model = load_model(tiny_base, EXACT)
+    model.resize_token_embeddings(len(thinker))
+    template = training_template(thinker)
+    answering = Answering(model, thinker, template)
+    for sample, each in zip(turn_samples([thinking(1)], split="train")[0], encode_rows(thinker, [thinking(1)], 2048).rows, strict=True):
+        question = answering.question(sample, 200)
+        assert question.prompt + question.expected == each.encoded.input_ids[: each.encoded.turns[0][1]] and question.branches
+        assert score(sample, thinker.decode(question.expected).removesuffix("<|im_end|>"), False).right
 
 
 @pytest.mark.parametrize("name", ["llama3_1", "llama3_2"])
