@@ -46,7 +46,7 @@ def _message(raw: Any) -> Any:
     message = section(raw, "message") or raw
     chat: Record = {"role": message.get("role"), "content": message.get("content")}
     if parts := elements(message.get("contents")):
-        chat["content"] = [each.get("message_content", each) if isinstance(each, dict) else {} for each in parts]
+        chat["content"] = [section(each, "message_content") | section(each, "tool_call") or each for each in parts]
     if calls := elements(message.get("tool_calls")):
         chat["tool_calls"] = [section(each, "tool_call") or each for each in calls]
     if message.get("tool_call_id") is not None:

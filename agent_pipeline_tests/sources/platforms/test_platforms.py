@@ -19,6 +19,7 @@ from agent_pipeline_tests.sources.platforms.exports import TOOL, WHOLE, write
 EXPORTS: dict[str, tuple[str, str, str, Callable[[], Any] | None]] = {
     "ag2.jsonl": ("opentelemetry", "shop", "support", None),
     "ai_sdk.jsonl": ("opentelemetry", "shop", "support", None),
+    "anthropic.jsonl": ("openinference", "shop", "support", None),
     "genai_calls.jsonl": ("opentelemetry", "shop", "support", None),
     "genai_messages.jsonl": ("opentelemetry", "shop", "support", None),
     "google_adk.jsonl": ("opentelemetry", "shop", "support", None),

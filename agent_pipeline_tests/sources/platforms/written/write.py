@@ -20,7 +20,7 @@ ANSWERS = {
 
 
 class Model(BaseHTTPRequestHandler):
-    """OpenAI's chat completions, and Gemini's `generateContent`; the answer is the one to the last message."""
+    """OpenAI's chat completions, Anthropic's messages, and Gemini's `generateContent`; the answer is the one to the last message."""
 
     def do_POST(self):
         told = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -39,6 +39,12 @@ class Model(BaseHTTPRequestHandler):
             usage = {"promptTokenCount": 10, "candidatesTokenCount": 2, "totalTokenCount": 12}
             content = {"role": "model", "parts": [part]}
             body = {"candidates": [{"content": content, "finishReason": "STOP"}], "usageMetadata": usage, "modelVersion": "m-1"}
+        if self.path.endswith("/messages"):
+            call = {"type": "tool_use", "id": "c1", "name": "look_up", "input": {"order": 7}}
+            block = call if "tool_calls" in answer else {"type": "text", "text": answer["content"]}
+            usage = {"input_tokens": 10, "output_tokens": 2}
+            body = {"id": "x", "type": "message", "role": "assistant", "model": "m-1", "content": [block], "usage": usage}
+            body |= {"stop_reason": "tool_use" if block is call else "end_turn", "stop_sequence": None}
         raw = json.dumps(body).encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(raw)))
@@ -273,6 +279,27 @@ def google_genai():
     chat = client.chats.create(model="m-1", config=config)
     traced(provider, OPENINFERENCE, asked(chat.send_message), lambda: using_session("s1"))
     messages("gemini", [each.model_dump(mode="json") for each in chat.get_history()])
+
+
+def anthropic():
+    import anthropic as client_of
+    from openinference.instrumentation import using_session
+    from openinference.instrumentation.anthropic import AnthropicInstrumentor
+
+    provider, told = provider_of("anthropic.jsonl"), []
+    AnthropicInstrumentor().instrument(tracer_provider=provider)
+    client = client_of.Anthropic(base_url=URL.removesuffix("/v1"), api_key="x")
+    tool = {"name": "look_up", "description": "Finds an order.", "input_schema": SCHEMA}
+
+    def ask(content):
+        told.append({"role": "user", "content": content})
+        answer = client.messages.create(model="m-1", max_tokens=99, system="You are helpful.", messages=told, tools=[tool])
+        told.append({"role": "assistant", "content": [block.model_dump() for block in answer.content]})
+        if answer.stop_reason == "tool_use":
+            ask([{"type": "tool_result", "tool_use_id": answer.content[0].id, "content": look_up(7)}])
+
+    traced(provider, OPENINFERENCE, asked(ask), lambda: using_session("s1"))
+    messages("anthropic", told)
 
 
 def llama_index():
