@@ -41,7 +41,7 @@ outtypes = ["f16"]
 max_conversations = 16
 [assets.episodes]
 max_tasks = 16
-fresh_tasks = 16
+fresh_tasks = 60
 max_new_tokens = 64
 [agents."shop/support"]
 world = "{WORLD}"

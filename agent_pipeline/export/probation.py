@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from agent_pipeline.evaluation.promotion import watch
+from agent_pipeline.evaluation.promotion import MOST_TURNED, watch
 from agent_pipeline.evaluation.promotion_report import summary
 from agent_pipeline.evaluation.scores import Policy
-from agent_pipeline.export.deciding import adapter_of_export, newer_tasks, scores
+from agent_pipeline.export.deciding import adapter_of_export, newer_tasks, scores, turned_verdicts
 from agent_pipeline.export.ledger import EXPORT, Record, ledger, spent_in_year
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.session import sha256_of
@@ -52,7 +52,8 @@ def look(
 ) -> Record | None:
     """Look at a champion on probation by the task `compare`, and roll it back where the newer tasks contradict its promotion.
 
-    `None` where no champion is on probation, where too few newer tasks came, or where these were looked at before.
+    `None` where no champion is on probation, where too few newer tasks came, or where these were looked at before; and where the verdicts
+    turned that it was trained on, since they choose the newer tasks as well.
 
     Raises:
         DataError: the champion moved meanwhile, or an adapter is gone.
@@ -68,7 +69,8 @@ def look(
 
     record = rolled_back()  # a run was killed before the champion moved
     age = datetime.fromisoformat(now()) - datetime.fromisoformat(watched.entry.when)
-    if record is None and age <= timedelta(days=nights) and len(newer := newer_tasks(lake, key, watched.champion)) >= policy.confirm_tasks:
+    on_probation = record is None and age <= timedelta(days=nights) and turned_verdicts(lake, key, watched.champion) <= MOST_TURNED
+    if on_probation and len(newer := newer_tasks(lake, key, watched.champion)) >= policy.confirm_tasks:
         adapters = [adapter_of_export(lake, key, each).reference for each in watched[:2]]
         config = evaluation.manifest["made_from"]["config"]
         result = compare({"candidate": adapters[0], "champion": adapters[1], "evaluation": config, "play": None, "watch": True})

@@ -120,6 +120,12 @@ class Night:
         return decide_on(self.lake, KEY, self.export, self.champion, self.compared(), Policy(), approve, "run 1")
 
 
+def put_uses(lake: Lake, bad: int) -> None:
+    """Thirty sessions, of which the first are judged bad."""
+    table = pa.Table.from_pylist([{"session_id": f"s{number}", "use": "negative" if number < bad else "positive"} for number in range(30)])
+    lake.stage("curated_sessions", KEY, table.to_batches(), table.schema).commit()
+
+
 def champion_of(lake: Lake) -> str | None:
     return lake.pointers(EXPORT, KEY).champion
 
@@ -155,9 +161,7 @@ def test_only_a_winner_is_promoted(lake: Lake) -> None:
 def test_a_win_by_verdicts_that_turned_against_the_champions_own_sessions_waits_for_a_person(lake: Lake, bad: int, outcome: str) -> None:
     first = Night(lake, FAIR, sessions=[f"s{number}" for number in range(20)])
     promote(lake, KEY)
-    rows = [{"session_id": f"s{number}", "use": "negative" if number < bad else "positive"} for number in range(30)]
-    table = pa.Table.from_pylist(rows)
-    lake.stage("curated_sessions", KEY, table.to_batches(), table.schema).commit()
+    put_uses(lake, bad)
     night = Night(lake, GOOD, first.export)
     assert night.decide("auto").decision.outcome == outcome
     assert champion_of(lake) == (night if outcome == "promote" else first).export.identity

@@ -12,7 +12,7 @@ from agent_pipeline.export.ledger import EXPORT, ledger
 from agent_pipeline.export.probation import look
 from agent_pipeline.export.serving import promote
 from agent_pipeline.storage.lake import Lake
-from agent_pipeline_tests.export.test_deciding import CALLS, FAIR, GOOD, KEY, SPLIT, Night, champion_of, put_tasks
+from agent_pipeline_tests.export.test_deciding import CALLS, FAIR, GOOD, KEY, SPLIT, Night, champion_of, put_tasks, put_uses
 
 
 class Probation:
@@ -23,7 +23,7 @@ class Probation:
         self.lake, self.later, self.compared = lake, later, 0
         self.before = Night(lake, FAIR)
         promote(lake, KEY)
-        self.night = Night(lake, GOOD, self.before.export)
+        self.night = Night(lake, GOOD, self.before.export, sessions=[f"s{number}" for number in range(20)])
         put_tasks(lake, newer)
 
     def compare(self, asked: dict[str, Any]) -> dict[str, Any]:
@@ -60,6 +60,14 @@ def test_a_champion_that_newer_tasks_contradict_is_rolled_back_and_history_and_l
     again = contradicted.night.export, contradicted.before.export, contradicted.night.compared(), Policy()
     decide_on(lake, KEY, *again, "auto")
     assert champion_of(lake) == contradicted.before.export.identity, "the next run does not promote it again"
+
+
+def test_newer_tasks_by_verdicts_that_turned_contradict_no_champion(lake, contradicted):
+    put_uses(lake, bad=20)
+    assert contradicted.look() is None and contradicted.compared == 0
+    assert champion_of(lake) == contradicted.night.export.identity
+    put_uses(lake, bad=0)
+    assert contradicted.look() == "roll back", "once they are mended, it is looked at again"
 
 
 @pytest.mark.parametrize("step", ["compare", "ledger", "champion"])
