@@ -1,5 +1,7 @@
 """`python -m benchmarks.redaction [STORE ...]`: what redaction finds in sessions, of what is planted in them, and what it costs.
 
+`python -m benchmarks.redaction people MODEL` measures a spaCy pipeline alone.
+
 Without arguments: the sample, and the real traces where they are. Three tables for each store: finds per 1,000 messages of the untouched
 sessions, by kind, with the values that occur most (look at them: a genuine address is no false positive); how many of 200 planted values
 of 20 kinds are found; the time of the whole ingestion with and without, in turn, each in a process of its own.
@@ -75,6 +77,33 @@ def cost(store: Path) -> None:
     print(f"\nIngestion without {seconds(without)}, with {seconds(with_)}: {ratio(with_, without):.2f} times.", flush=True)
 
 
+FIRST = ["Noah", "Mia", "Yusuf", "Fatima", "Aarav", "Isabella", "Raj", "Sofia", "Ethan", "Mei"]
+LAST = ["Brown", "Garcia", "Rossi", "Hernandez", "Patel", "Johansson", "Kim", "Nguyen", "Smith", "Khan"]
+SENTENCES = (
+    "Hi, I'm {0} {1} and I want to return a lamp.", "My name is {0} {1}, zip 80279.",
+    "please send it to {0} {1} instead",
+    "{0} {1} here. Where is my order?", "The customer {0} {1} asked for a refund.",
+    '{{"name": {{"first_name": "{0}", "last_name": "{1}"}}}}',
+)  # fmt: skip
+
+
+def people(model: str) -> None:
+    """How many of 100 names, cities and streets a pipeline finds in a sentence, and what it takes for one in real sessions."""
+    redactor = Redactor(RedactionOptions(types=("PERSON", "LOCATION"), ner_model=model))
+
+    def found(text: str) -> dict[str, str]:
+        return redactor.finds(Session(session_id="", project="", agent="", source="", messages=[{"role": "user", "content": text}]))
+
+    for sentence in SENTENCES:
+        whole = sum({first, last} <= set(found(sentence.format(first, last))) for first in FIRST for last in LAST)
+        print(f"{whole:4} of 100 names in {sentence}")
+    values = [found(f"I live at {number} {last} Road, Denver, CO 80{number}.") for number in range(100, 110) for last in LAST]
+    print(
+        f"{sum('Denver' in each for each in values):4} of 100 cities,", sum("Road" in " ".join(each) for each in values), "of 100 streets"
+    )
+    finds(list(sessions_of(REAL_TRACES / "tau-bench"))[::5], redactor)
+
+
 def main(stores: list[Path]) -> None:
     redactor = Redactor(RedactionOptions())
     for store in stores:
@@ -87,4 +116,6 @@ def main(stores: list[Path]) -> None:
 
 if __name__ == "__main__":
     real = [REAL_TRACES / name for name in ("stores/omniagents_home", "tau-bench", "agentdojo", "toolbench", "swe-agent", "inspect-logs")]
+    if sys.argv[1:2] == ["people"]:
+        sys.exit(people(sys.argv[2]))
     main([Path(each).resolve() for each in sys.argv[1:]] or [ROOT / "data" / "sample", *(each for each in real if each.exists())])

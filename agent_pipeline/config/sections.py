@@ -63,6 +63,9 @@ class RedactionSettings(Section):
     allow: list[str] = Field(default=[], description="Values that stay: exact ones, or regular expressions between slashes.")
     types: list[str] = Field(default=list(DEFAULT_TYPES), description=f"Kinds to look for: {', '.join(KINDS)}.")
     phone_regions: list[str] = Field(default=["US"], description="Countries whose telephone numbers are known without + and prefix.")
+    ner_model: str = Field(
+        default="en_core_web_lg", description="Installed spaCy pipeline that finds PERSON and LOCATION, if types has them."
+    )
 
 
 class NotifySettings(Section):

@@ -194,7 +194,7 @@ class Settings(BaseSettings):
     def redaction_options(self) -> RedactionOptions:
         """What is redacted."""
         of = self.redaction
-        return RedactionOptions(of.enabled, tuple(of.allow), tuple(of.types), tuple(of.phone_regions))
+        return RedactionOptions(of.enabled, tuple(of.allow), tuple(of.types), tuple(of.phone_regions), of.ner_model)
 
     def reading(self, key: PartitionKey) -> ReadingOptions:
         """How the sessions of an agent are read.

@@ -27,13 +27,14 @@ class RedactionOptions:
 
     `allow` are values that stay: a text between slashes is a regular expression for a whole value, any other one exact value (case and
     separators aside). `types` are kinds of `KINDS`. `phone_regions` are countries (ISO 3166: `US`) whose numbers are
-    known without their `+`.
+    known without their `+`. `ner_model` is an installed spaCy pipeline, which finds `PERSON` and `LOCATION` where `types` has them.
     """
 
     enabled: bool = True
     allow: tuple[str, ...] = ()
     types: tuple[str, ...] = DEFAULT_TYPES
     phone_regions: tuple[str, ...] = ("US",)
+    ner_model: str = "en_core_web_lg"
 
 
 class Redactor:
@@ -54,8 +55,8 @@ class Redactor:
         if options.enabled:
             try:
                 _known_regions(options.phone_regions)
-                self._detectors = Detectors(options.types, options.phone_regions)
-            except SettingsError:
+                self._detectors = Detectors(options.types, options.phone_regions, options.ner_model)
+            except (SettingsError, RedactionError):
                 raise
             except Exception as error:
                 raise RedactionError(

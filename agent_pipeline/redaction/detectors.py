@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_pipeline.redaction.kinds import KINDS, PSEUDONYM, REGISTERED, Find
-from agent_pipeline.redaction.names import names_given_away
+from agent_pipeline.redaction.names import Entities, names_given_away
 from agent_pipeline.redaction.numbers import Numbers
 
 RULES = Path(__file__).with_name("rules.yaml")
@@ -39,9 +39,12 @@ Detector = Callable[[str, bytes], Iterable[Find]]
 
 
 class Detectors:
-    """The detectors of the given kinds, loaded; `phone_regions` are the countries whose national numbers are known."""
+    """The detectors of the given kinds, loaded; `phone_regions` are the countries whose national numbers are known.
 
-    def __init__(self, kinds: Iterable[str], phone_regions: Iterable[str]) -> None:
+    `ner_model` is the spaCy pipeline that finds people and places, where the kinds name them.
+    """
+
+    def __init__(self, kinds: Iterable[str], phone_regions: Iterable[str], ner_model: str = "") -> None:
         self._kinds = frozenset(kinds)
         wanted: dict[Detector, set[str]] = {
             _ruled: _RULED,
@@ -50,6 +53,8 @@ class Detectors:
             Numbers(self._kinds, tuple(phone_regions)): {"IBAN", "CARD", "SSN", "ACCOUNT", "PHONE", "API_KEY"},
             _addresses: {"IP"},
         }
+        if self._kinds & {"PERSON", "LOCATION"}:
+            wanted[Entities(ner_model)] = {"PERSON", "LOCATION"}
         wanted |= {_own_detector(entry): {kind} for kind, entry in REGISTERED.items()}
         self._detectors = [detector for detector, kinds_found in wanted.items() if kinds_found & self._kinds]
         if self._kinds & _RULED:

@@ -1,7 +1,7 @@
 """The kinds of private data: ours, and those that other packages register."""
 
 import re
-from importlib.metadata import entry_points
+from importlib.metadata import distributions, entry_points
 from typing import NamedTuple
 
 REDACTORS = "agent_pipeline.redactors"
@@ -23,19 +23,24 @@ KINDS = (
     "PHONE",
     "ACCOUNT",
     "NAME",
+    "PERSON",
+    "LOCATION",
     "IP",
     *REGISTERED,
 )
 """All kinds; a value that is of several kinds is of the first."""
 
 _REGISTERED_BY = sorted({entry.dist.name for entry in REGISTERED.values() if entry.dist})
-LIBRARIES = ("kingfisher-secret-scanner", "bc-detect-secrets", "phonenumbers", "python-stdnum", *_REGISTERED_BY)
+_OPTIONAL = [name for name in ("spacy",) if any(distributions(name=name))]
+LIBRARIES = ("kingfisher-secret-scanner", "bc-detect-secrets", "phonenumbers", "python-stdnum", *_OPTIONAL, *_REGISTERED_BY)
 """Whose versions decide on what is found, and so on what is written."""
 
-OPT_IN = ("IP",)
-"""Kinds that are looked for only when the settings name them: version numbers look like them, and tools need them."""
+OPT_IN = ("IP", "PERSON", "LOCATION")
+"""Kinds that are looked for only when the settings name them: version numbers look like addresses; people and places need a model."""
 
-WORDS = frozenset({"PASSWORD", "IBAN", "CARD", "SSN", "PASSPORT", "NATIONAL_ID", "PHONE", "ACCOUNT", "NAME", "IP", *REGISTERED})
+WORDS = frozenset(
+    {"PASSWORD", "IBAN", "CARD", "SSN", "PASSPORT", "NATIONAL_ID", "PHONE", "ACCOUNT", "NAME", "PERSON", "LOCATION", "IP", *REGISTERED}
+)
 """Kinds whose values are short: part of a longer word or number is not the value."""
 
 PSEUDONYM = re.compile(rf"<(?P<kind>{'|'.join(KINDS)})_(?P<number>[1-9]\d*)>")

@@ -1,9 +1,12 @@
-"""The names that e-mail addresses give away: who writes from noah.brown7@example.com is Noah Brown elsewhere in the session."""
+"""Names: those that e-mail addresses give away (noah.brown7@example.com is Noah Brown elsewhere in a session), and those a model finds."""
 
 import calendar
 import re
 from collections.abc import Iterable, Iterator
+from functools import cache
+from typing import Any
 
+from agent_pipeline.errors import RedactionError
 from agent_pipeline.redaction.kinds import Find
 from agent_pipeline.redaction.pseudonyms import Values
 
@@ -51,3 +54,43 @@ def names_given_away(addresses: Iterable[str], text: str) -> Iterator[Find]:
             first, last = last, first
         if first + last in joined or (len(last) >= 3 and first[0] + last in (initials if len(first) == 1 else joined)):
             yield from (Find("NAME", part) for part in (one.rstrip("."), two) if len(part) > 1 and part not in _DAYS_AND_MONTHS)
+
+
+_LONGEST_PART = 20_000
+_PARTS = re.compile(rf"(?s).{{1,{_LONGEST_PART}}}(?:\n|$)|.{{1,{_LONGEST_PART}}}")
+_KIND_OF_ENTITY = {"PERSON": "PERSON", "PER": "PERSON", "GPE": "LOCATION", "LOC": "LOCATION", "FAC": "LOCATION"}
+_NAME_PART = re.compile(r"[^\W\d_](?:[^\W\d_]|['\u2019.-](?=[^\W\d_]))+")
+_NO_PLACE = re.compile(r'["{}\[\]_\n<>=]')
+
+
+class Entities:
+    """People and places as a spaCy pipeline finds them (`PERSON`, `LOCATION`); a person's names are separate values.
+
+    `model` is the name of an installed pipeline. Raises RedactionError where spaCy or the pipeline is not installed.
+    """
+
+    def __init__(self, model: str) -> None:
+        self._recognise = _pipeline(model)
+
+    def __call__(self, text: str, flat: bytes) -> Iterator[Find]:
+        """The entities of a text, which the model reads in parts of at most 20,000 characters."""
+        for document in self._recognise.pipe(part.group() for part in _PARTS.finditer(text)):
+            for entity in document.ents:
+                kind = _KIND_OF_ENTITY.get(entity.label_)
+                if kind == "PERSON":
+                    yield from (Find(kind, part) for part in _NAME_PART.findall(entity.text) if part[0].isupper() and not part.isupper())
+                elif kind and not _NO_PLACE.search(entity.text) and not entity.text.isupper():
+                    yield Find(kind, entity.text)
+
+
+@cache
+def _pipeline(model: str) -> Any:
+    try:
+        import spacy
+
+        return spacy.load(model, exclude=["tagger", "parser", "attribute_ruler", "lemmatizer", "morphologizer"])
+    except (ImportError, OSError) as error:
+        raise RedactionError(
+            f"redaction.types names people or places, and the spaCy pipeline {model!r} (redaction.ner_model) cannot be loaded: install "
+            f"agent-pipeline[ner] and the pipeline (python -m spacy download {model}), or take PERSON and LOCATION out of redaction.types."
+        ) from error

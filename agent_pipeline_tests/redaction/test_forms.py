@@ -2,19 +2,25 @@
 
 import random
 import re
+import time
 from collections import Counter
 
 import pytest
 from kingfisher_sdk import Rules, Scanner
 
 from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
-from agent_pipeline.redaction import RedactionOptions, Redactor
+from agent_pipeline.redaction import RedactionOptions, Redactor, numbers
 from agent_pipeline.redaction.detectors import RULES, Detectors
 from agent_pipeline.redaction.kinds import KINDS
 from agent_pipeline.sessions.session import Session
 from agent_pipeline.sources import open_source
 from agent_pipeline_tests.redaction import forms
 from agent_pipeline_tests.redaction.planting import stored
+
+
+@pytest.fixture(scope="module")
+def redactor() -> Redactor:
+    return Redactor(RedactionOptions())
 
 
 def test_every_form_is_found_in_every_place_of_a_session_and_the_docs_say_so():
@@ -33,7 +39,7 @@ def test_a_value_that_stays_is_seen():
 
 
 def test_every_rule_of_ours_finds_its_examples_and_nothing_in_the_others():
-    rules, all_kinds = Rules([RULES], builtins=False), Detectors(KINDS, ["US"])
+    rules, all_kinds = Rules([RULES], builtins=False), Detectors(forms.BY_SETTING, ["US"])
     assert len(rules) > 10
     for each in rules.metadata():
         rule = rules.detail(each["id"])
@@ -129,3 +135,33 @@ def test_names_of_trials_models_scores_calls_and_unknown_items_are_looked_at(fie
     assert getattr(one, field).startswith("private:") and "ann@" not in stored(one)
     assert one.messages[1]["tool_calls"][0]["id"] == one.messages[2]["tool_call_id"] == "for <EMAIL_1>"
     assert one.skipped == {"card of <EMAIL_1>": 1} and one.scores == {"<EMAIL_1>": 0.5}
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        lambda n: f"person{n},person{n}@shop{n % 7}.example,{n}\n",
+        lambda n: f'{{"mail": "ann{n}@shop.example", "name": "Ann Lee"}},',
+        lambda n: f"{7919 * n % 10**10:010d} ",
+        lambda n: f"4111 1111 {n % 10**4:04d} {7919 * n % 10**4:04d} ",
+        lambda n: f"{n % 997}-{7919 * n % 1000}-{104729 * n % 10**4:04d} ",
+        lambda n: "{",
+        lambda n: '{"a": [',
+        lambda n: "{}",
+        lambda n: f"password: hunter{n}x ",
+    ],
+    ids=["csv", "json", "numbers", "cards", "dashes", "brace", "nested", "braces", "passwords"],
+)
+def test_twice_the_text_takes_about_twice_the_time(unit, redactor):
+    def seconds(size: int) -> float:
+        text, best = "".join(map(unit, range(size // len(unit(1000))))), float("inf")
+        for _ in range(2):
+            one = Session(session_id="s", project="p", agent="a", source="t", messages=[{"role": "user", "content": text}])
+            numbers._phones_in.cache_clear()
+            began = time.process_time()
+            redactor.redact(one)
+            best = min(best, time.process_time() - began)
+        return best
+
+    small, large = seconds(30_000), seconds(120_000)
+    assert large < 8 * small + 0.1  # four times the text; its square would take sixteen times as long

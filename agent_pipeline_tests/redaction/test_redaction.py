@@ -351,6 +351,24 @@ def test_many_values_are_replaced_as_few_are(redactor):
     assert [row["mail"] for row in json.loads(output["content"])["rows"]] == [f"<EMAIL_{number}>" for number in range(1, 61)]
 
 
+def test_people_and_places_without_their_model_stop_the_run_and_are_off_by_default():
+    assert not {"PERSON", "LOCATION"} & set(DEFAULT_TYPES)
+    with pytest.raises(RedactionError, match=r"'no_such_pipeline'.*agent-pipeline\[ner\]"):
+        Redactor(RedactionOptions(types=("PERSON",), ner_model="no_such_pipeline"))
+
+
+def test_people_and_places_are_what_a_spacy_pipeline_finds(tmp_path):
+    spacy = pytest.importorskip("spacy")
+    pipeline = spacy.blank("en")
+    patterns = [{"label": "PERSON", "pattern": "Noah Brown"}, {"label": "GPE", "pattern": "Denver"}, {"label": "PERSON", "pattern": "JFK"}]
+    pipeline.add_pipe("entity_ruler").add_patterns([*patterns, {"label": "GPE", "pattern": "HAT178"}])
+    pipeline.to_disk(tmp_path / "model")
+    one = session("Noah Brown of Denver, by JFK, HAT178. " * 2000, arguments='{"first_name": "Noah", "to": "Denver"}')
+    redacted(one, types=("PERSON", "LOCATION"), ner_model=str(tmp_path / "model"))
+    assert one.messages[0]["content"] == "<PERSON_1> <PERSON_2> of <LOCATION_1>, by JFK, HAT178. " * 2000
+    assert json.loads(one.messages[1]["tool_calls"][0]["function"]["arguments"]) == {"first_name": "<PERSON_1>", "to": "<LOCATION_1>"}
+
+
 def test_another_package_registers_a_kind_by_entry_point(tmp_path):
     (tmp_path / "passports.py").write_text("import re\ndef find(text):\n    return re.findall(r'[A-Z]{2}\\d{7}', text)\n")
     info = tmp_path / "passports-1.0.dist-info"
