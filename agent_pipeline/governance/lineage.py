@@ -4,7 +4,7 @@ The lake alone answers both. Tables name sessions in their columns, models in th
 names its identity: an export leads to its adapter, to its rows, to the sessions. No answer holds a word of a conversation.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from pathlib import Path
@@ -242,20 +242,20 @@ def models_of(lake: Lake, session_id: str) -> list[ModelUse]:
 
 
 def sessions_in(manifest: Mapping[str, Any]) -> dict[str, list[str]]:
-    """The sessions that a manifest names, by what they were to its artifact."""
+    """The sessions that a manifest names, by what they were to its artifact; those in a prompt or an importance matrix are compared on."""
     made_from = manifest["made_from"]
-    parts = {
-        MEASURED if "adapter" in made_from else TRAINED: made_from,
-        TRAINED if "adapter_made_from" in made_from else "": made_from.get("adapter_made_from"),
-        COMPARED: made_from.get("compared"),
-    }
-    return {role: part["sessions"] for role, part in parts.items() if part and "sessions" in part}
+    found: dict[str, set[str]] = defaultdict(set)
+    for name, part in {"": made_from, **made_from}.items():
+        if isinstance(part, Mapping) and "sessions" in part and name != "replay":  # replayed rows are among the trained ones
+            trained = name == "adapter_made_from" or not (name or "adapter" in made_from)
+            found[TRAINED if trained else COMPARED if name else MEASURED].update(part["sessions"])
+    return {role: sorted(ids) for role, ids in found.items()}
 
 
 def parents(manifest: Mapping[str, Any]) -> list[str]:
     """The identities of the artifacts that one was made from."""
-    made_from = manifest["made_from"]
-    return list(manifest.get("parents", filter(None, (made_from.get("adapter"), made_from.get("gguf_export")))))  # older ones name none
+    named = (manifest["made_from"].get(name) for name in ("adapter", "reference", "gguf_export"))  # older ones name no parents
+    return list(dict.fromkeys(each for each in (*manifest.get("parents", ()), *named) if isinstance(each, str)))
 
 
 def made_of(manifest: Mapping[str, Any]) -> dict[str, Any]:

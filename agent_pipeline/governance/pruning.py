@@ -16,13 +16,10 @@ from urllib.parse import unquote
 import msgspec
 
 from agent_pipeline.export.ledger import EXPORT
+from agent_pipeline.governance.lineage import parents
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.storage.lake import Lake
 from agent_pipeline.storage.paths import LakeFile
-
-_NAMING = ("adapter", "reference", EXPORT)
-"""Keys of `made_from` whose value is the identity of another artifact: manifests of older versions have no `parents`."""
-
 
 UNFINISHED_DAYS = 7
 """How long what a killed run left can still be gone on with."""
@@ -96,9 +93,7 @@ def _named(lake: Lake, key: PartitionKey, found: dict[str, tuple[LakeFile, dict[
             continue
         stays.add(identity)
         if identity in found:
-            manifest = found[identity][1]
-            made_from = manifest["made_from"]
-            waiting += [*manifest.get("parents", ()), *(made_from[name] for name in _NAMING if isinstance(made_from.get(name), str))]
+            waiting += parents(found[identity][1])
     return stays
 
 

@@ -543,6 +543,15 @@ def test_the_block_list_holds_no_id_and_no_more_than_that_it_is_one(lake: Lake) 
     )
 
 
+def test_a_session_that_a_model_was_only_shown_is_named_and_leaves_its_manifest(lake: Lake) -> None:
+    row = {"row_id": "shown-only", "session_id": "shown-only", "content_sha256": "c" * 64}
+    for asset, part in (("evaluation", "shown"), ("gguf_export", "measured")):
+        build(lake, KEY, asset, {"adapter": "0" * 64, part: rows_made_from([row])}, {})
+    assert [use.roles for use in session_lineage(lake, "shown-only").models] == [["compared on"]] * 2
+    forget(lake, "shown-only")
+    assert scan(lake, ['"shown-only"']) == {}
+
+
 def test_a_remote_lake_forgets_too(tmp_path: Path, made: Path) -> None:
     from uuid import uuid4
 
