@@ -42,9 +42,10 @@ def play(
         raise SettingsError(f"{trials} greedy trials of a task are the same trial: set --temperature, or one trial.")
     rows = [] if seed else heldout_rows(settings.open_lake(), key)
     chosen = tasks_to_play(world, rows, tasks, tasks if seed else 0, seed, like=f"{key.agent}-")
+    in_turn = () if model in ("adapter", "base") or "://" in model else ("model",)
     with ExitStack() as stack:
         player = _player(model, key, temperature, max_new_tokens, stack)
-        report, played = play_all(world, chosen, {"model": player}, {}, max_turns, trials)
+        report, played = play_all(world, chosen, {"model": player}, {}, max_turns, trials, in_turn)
     out.mkdir(parents=True, exist_ok=True)
     write(out, report, played)
     with (out / f"{key.project}.jsonl").open("w", encoding="utf-8") as file:

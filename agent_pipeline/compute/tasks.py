@@ -249,7 +249,7 @@ def episodes(params: Params, progress: Progress = silent) -> Result:
             report, played = play_all(world, tasks, players, recorded, *rounds, progress=progress)
         else:
             with gguf_player(served_form(lake, exported), *limits, config["temperature"]) as model:
-                report, played = play_all(world, tasks, {"model": model, **others}, recorded, *rounds, progress=progress)
+                report, played = play_all(world, tasks, {"model": model, **others}, recorded, *rounds, {"model"}, progress)
         write(folder, report, played)
         return report
 

@@ -53,6 +53,8 @@ class LlamaCpp:
         params.n_ctx, params.n_parallel = n_ctx, 1
         params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
         params.n_threads_http = 2
+        # Eight gigabytes of earlier conversations by default, from which one was answered with another's words (llama.cpp's issue 27148).
+        params.cache_ram_mib = 0
         params.port, params.api_keys, params.ui = 0, [self._key], False
         # A trailing assistant message is a message, not a beginning to be continued: as transformers sees it.
         params.prefill_assistant = False
@@ -98,11 +100,11 @@ class LlamaCpp:
     def chat(self, messages: list[Message], tools: list[Tool], max_new_tokens: int) -> Message:
         """The greedy answer as an agent gets it, from the OpenAI-compatible interface: `content`, and `tool_calls` where it calls."""
         body: dict[str, Any] = {"messages": messages, "temperature": 0, "samplers": ["temperature"], "max_tokens": max_new_tokens}
-        body |= {"parallel_tool_calls": True, "cache_prompt": False, "seed": 0}
+        body |= {"parallel_tool_calls": True, "seed": 0}
         return self._ask("POST", "/v1/chat/completions", body | ({"tools": tools} if tools else {}))["choices"][0]["message"]
 
     def greedy(self, prompt: list[int], max_new_tokens: int) -> Completion:
-        """The answer to a prompt of token ids, always the likeliest token, nothing reused from an earlier prompt."""
+        """The answer to a prompt of token ids, always the likeliest token. What the prompt before began with too is not read again."""
         # No samplers but temperature 0: the likeliest token, with nothing in front that could remove it.
         body = {
             "prompt": prompt,
@@ -110,7 +112,6 @@ class LlamaCpp:
             "temperature": 0,
             "samplers": ["temperature"],
             "return_tokens": True,
-            "cache_prompt": False,
             "seed": 0,
         }
         answer = self._ask("POST", "/completion", body)
