@@ -48,6 +48,7 @@ _DECIDING = (
 )
 _DECIDED = _of("judged_sessions", *_DECIDING)
 _TEXT = _of("curated_sessions", "messages", "tools")
+_SAID = _of("curated_sessions", "messages", "reasoning")
 _TURNS = _of("curated_sessions", "turns")
 _HASH = _of("curated_sessions", "content_sha256")
 _TASK = _of("curated_sessions", "task_key", "session_id", "parent_session_id")
@@ -69,7 +70,12 @@ TABLES: dict[str, Columns] = {
     "sft_dataset": Columns(
         SFT,
         _same("curated_sessions", ["session_id", "content_sha256", "created_at"])
-        | {"row_id": [*_ID, *_TEXT, *_TURNS], "task_key": _TASK, "split": _TASK, "messages": [*_TEXT, *_TURNS]}
+        | {
+            "row_id": [*_ID, *_TEXT, *_TURNS],
+            "task_key": _TASK,
+            "split": _TASK,
+            "messages": [*_SAID, *_of("curated_sessions", "tools"), *_TURNS],
+        }
         | {"tools": [*_TEXT, *_TURNS], "turn_classes": [*_TEXT, *_TURNS], "twin_of": [*_ID, *_TEXT, *_TURNS]}
         | {"score": _of("curated_sessions", "verdict_score")},
     ),
@@ -79,7 +85,7 @@ TABLES: dict[str, Columns] = {
             **dict.fromkeys(("row_id", "session_id", "rejected_session_id"), _ID),
             **dict.fromkeys(("content_sha256", "rejected_content_sha256"), _HASH),
             **dict.fromkeys(("case_id", "task_key", "split"), _TASK),
-            **dict.fromkeys(("prompt", "chosen", "rejected"), _of("curated_sessions", "messages")),
+            **dict.fromkeys(("prompt", "chosen", "rejected"), _SAID),
             "margin": _of("curated_sessions", "verdict_score"),
             "tools": _of("curated_sessions", "tools"),
         },
@@ -88,7 +94,7 @@ TABLES: dict[str, Columns] = {
         KTO,
         _same("curated_sessions", ["session_id", "content_sha256", "tools"])
         | {"row_id": _ID, "task_key": _TASK, "split": _TASK, "label": _of("curated_sessions", "kept")}
-        | dict.fromkeys(("prompt", "completion"), _of("curated_sessions", "messages")),
+        | dict.fromkeys(("prompt", "completion"), _SAID),
     ),
     "sharegpt_dataset": Columns(
         SHAREGPT,
