@@ -31,6 +31,7 @@ from agent_pipeline_tests.training.test_masks import MARKED
 
 pytestmark = pytest.mark.slow
 LONGEST = 10**6
+ALL_ROWS = bool(os.environ.get("AGENT_PIPELINE_ALL_ROWS"))  # taken before the isolation of tests takes it away
 Row = dict[str, Any]
 
 
@@ -65,7 +66,7 @@ def of_others(tokenizer, row: Row, messages: list, encoded: Encoded) -> int:
 
 
 def some(rows: list[Row]) -> list[Row]:
-    return rows if os.environ.get("AGENT_PIPELINE_ALL_ROWS") else rows[::10]
+    return rows if ALL_ROWS else rows[::10]
 
 
 def test_no_token_of_others_is_trained_in_any_real_row_of_imitation(smollm2_tokenizer, judged):
