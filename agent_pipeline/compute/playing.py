@@ -65,7 +65,7 @@ def play_all(
     """The report and the episodes of each player; the recorded agent plays those tasks of which `recorded` has a session's messages.
 
     The players in `in_turn` play an episode to its end before the next, as suits llama.cpp's server: it keeps what it has read of the last
-    conversation. Several conversations side by side were no faster on two cores.
+    conversation. Several conversations side by side were slower with one thread.
     """
     make = load_world(world)
     played = {

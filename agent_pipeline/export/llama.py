@@ -53,7 +53,7 @@ class LlamaCpp:
         params.n_ctx, params.n_parallel = n_ctx, 1
         params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
         params.n_threads_http = 2
-        # Eight gigabytes of earlier conversations by default, from which one was answered with another's words (llama.cpp's issue 27148).
+        # Up to 8 GB of earlier conversations by default; llama.cpp's issue 27148 says that one was answered with another's words.
         params.cache_ram_mib = 0
         params.port, params.api_keys, params.ui = 0, [self._key], False
         # A trailing assistant message is a message, not a beginning to be continued: as transformers sees it.
