@@ -1,8 +1,10 @@
 """The console logger of runs from the shell: one short line for what a person waits for, instead of Dagster's full records."""
 
 import logging
+import os
 import sys
 import time
+from typing import TextIO
 
 import dagster as dg
 
@@ -58,11 +60,19 @@ class _WorthALine(logging.Filter):
 def console(context: dg.InitLoggerContext) -> logging.Logger:
     """A logger that writes what a person waits for to standard error."""
     logger = logging.Logger("agent_pipeline.console", level=logging.DEBUG)
-    handler = logging.StreamHandler(sys.stderr)
+    handler = logging.StreamHandler(_screen())
     handler.setFormatter(_Line())
     handler.addFilter(_WorthALine())
     logger.addHandler(handler)
     return logger
+
+
+def _screen() -> TextIO:
+    """Standard error as it is before Dagster captures that of a step: a process of Dagster's shows what was captured, and where the run
+    ends at once, it loses the last lines, which say why."""
+    if sys.stderr is not sys.__stderr__:  # a notebook's
+        return sys.stderr
+    return os.fdopen(os.dup(sys.stderr.fileno()), "w", buffering=1, encoding="utf-8", errors="backslashreplace")
 
 
 def _bytes(count: int) -> str:
