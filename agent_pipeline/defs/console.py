@@ -4,7 +4,7 @@ import logging
 import os
 import sys
 import time
-from typing import TextIO
+from typing import IO
 
 import dagster as dg
 
@@ -67,12 +67,12 @@ def console(context: dg.InitLoggerContext) -> logging.Logger:
     return logger
 
 
-def _screen() -> TextIO:
+def _screen() -> IO[str]:
     """Standard error as it is before Dagster captures that of a step: a process of Dagster's shows what was captured, and where the run
     ends at once, it loses the last lines, which say why."""
-    if sys.stderr is not sys.__stderr__:  # a notebook's
+    if sys.__stderr__ is None or sys.stderr is not sys.__stderr__:  # a notebook's
         return sys.stderr
-    return os.fdopen(os.dup(sys.stderr.fileno()), "w", buffering=1, encoding="utf-8", errors="backslashreplace")
+    return os.fdopen(os.dup(sys.__stderr__.fileno()), "w", buffering=1, encoding="utf-8", errors="backslashreplace")
 
 
 def _bytes(count: int) -> str:
