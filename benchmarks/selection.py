@@ -213,13 +213,14 @@ def sample_rows(tokenizer_path: Path) -> list[Any]:
     from agent_pipeline.datasets.splits import SplitSizes
     from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
     from agent_pipeline.keys import PartitionKey
+    from agent_pipeline.sessions.tables import session_row
     from agent_pipeline.sources import open_source
     from agent_pipeline.training.encoding import encode_rows
     from agent_pipeline.training.templates import load_tokenizer
 
     store = open_source(Path(__file__).parents[1] / "data" / "sample")
     sessions = read_sessions(store, PartitionKey("shop", "support"), ReadingOptions())
-    rows = list(sft_rows((session for session in sessions if session.judgment == "acceptable"), SplitSizes()))
+    rows = list(sft_rows((session_row(session) for session in sessions if session.judgment == "acceptable"), SplitSizes()))
     distinct = {identity(row["messages"]): row for row in reversed(rows)}
     encoded, *_ = encode_rows(load_tokenizer(tokenizer_path)[0], list(distinct.values())[::-1], 2048)
     return [row.encoded for row in encoded]
