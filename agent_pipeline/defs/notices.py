@@ -34,10 +34,10 @@ def notices(context: dg.SensorEvaluationContext, workspace: dg.ResourceParam[Wor
             return dg.SkipReason("The setting notify.urls has no address.")
         if not context.cursor:
             return dg.SensorResult(skip_reason="From now on", cursor=json.dumps([datetime.now(UTC).timestamp(), []]))
-        after, told = json.loads(context.cursor)
+        after, seen = json.loads(context.cursor)
         wanted = dg.RunsFilter(statuses=FINISHED, updated_after=datetime.fromtimestamp(after - 1, UTC))
-        records = context.instance.get_run_records(wanted, limit=_RUNS + len(told), order_by="update_timestamp", ascending=True)
-        new = [record for record in records if record.dagster_run.run_id not in told]
+        records = context.instance.get_run_records(wanted, limit=_RUNS + len(seen), order_by="update_timestamp", ascending=True)
+        new = [record for record in records if record.dagster_run.run_id not in seen]
         if not new:
             return dg.SkipReason("No run has finished.")
     except PipelineError as error:

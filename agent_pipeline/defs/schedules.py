@@ -38,7 +38,7 @@ def nightly(context: dg.ScheduleEvaluationContext, workspace: dg.ResourceParam[W
         problem = tell(settings, [Notice("no run tonight", "", str(error))]) if settings else ""
         yield dg.SkipReason(f"{error} {problem}".rstrip())
         return
-    told: list[Notice] = []
+    unsent: list[Notice] = []
     for name in names:
         try:
             key = parse_key(name)
@@ -47,18 +47,18 @@ def nightly(context: dg.ScheduleEvaluationContext, workspace: dg.ResourceParam[W
             config = run_config(settings, key)
         except PipelineError as error:
             reasons.append(f"{name}: {error}")
-            told.append(Notice("no run tonight", name, str(error)))
+            unsent.append(Notice("no run tonight", name, str(error)))
             continue
         if store and last.has(name, tags):
             reasons.append(f"{name}: nothing new in its {store.sessions} sessions or its settings since its last successful run")
             days = last.days(name, context.scheduled_execution_time)
             if days and days % settings.notify.idle_days == 0:
-                told.append(Notice(f"nothing trained for {days} days", name, "Nothing is new in its sessions or settings."))
+                unsent.append(Notice(f"nothing trained for {days} days", name, "Nothing is new in its sessions or settings."))
             continue
         requested += 1
         yield dg.RunRequest(run_key=f"{night}:{name}", partition_key=name, run_config=config, tags=tags)
     versions.save()
-    reasons += filter(None, [tell(settings, told)])
+    reasons += filter(None, [tell(settings, unsent)])
     for reason in reasons:
         context.log.info(reason)
     if not requested:

@@ -216,12 +216,12 @@ def _of_pydantic(record: dict[str, Any]) -> list[Any]:
     """The messages in a request or a response of pydantic-ai."""
     if record["kind"] == "response":
         return [{"role": "assistant", "content": record["parts"]}]
-    told: list[Any] = [{"role": "system", "content": record["instructions"]}] if record.get("instructions") else []
+    messages: list[Any] = [{"role": "system", "content": record["instructions"]}] if record.get("instructions") else []
     for part in record["parts"]:
         kind = _kind(part)
         role = "tool" if kind == "retry-prompt" and part.get("tool_name") else _PYDANTIC.get(kind)
-        told.append(part | {"role": role} if role else part)
-    return told
+        messages.append(part | {"role": role} if role else part)
+    return messages
 
 
 def _additional(message: dict[str, Any]) -> dict[str, Any]:
