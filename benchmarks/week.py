@@ -1,7 +1,7 @@
 """`python -m benchmarks.week FOLDER [NIGHTS]`: a week of unattended nights on the sample's `shop/support`, and one picture of it.
 
-Each day new sessions arrive, and the champion (once there is one) plays tasks of a fresh seed, whose transcripts join the store with the
-world's verdicts. Each night the sensor and the schedule look, and the job that the schedule asks for runs with `approve = "auto"`. One
+The store begins with the sessions of some weeks. Each day more arrive, and the champion (once there is one) plays tasks of a fresh seed,
+whose transcripts join the store with the world's verdicts. Each night the sensor and the schedule look, and the job that the schedule asks for runs with `approve = "auto"`. One
 night every verdict of the store says the opposite, another night the database of the sessions is cut in half; both are mended the next
 morning. One thing is a person's: the first champion. Where the decision holds a first candidate back only because somebody has to look at
 its harm, it is promoted by hand the next morning; every later one promotes itself or is not promoted.
@@ -23,8 +23,9 @@ from pathlib import Path
 from typing import Any
 
 DAYS, BROKEN, POISONED = 7, 3, 5
-ARRIVALS, PLAYED, MEASURED = 100, 12, 40
-"""Sessions that arrive and tasks that the champion plays in a day; fresh tasks that measure what is served."""
+BACKLOG, ARRIVALS, PLAYED, MEASURED = 260, 40, 12, 40
+"""Sessions of the first day; those that arrive, and tasks that the champion plays, on each further day; fresh tasks that measure what is
+served."""
 MEASURED_SEED, PLAYED_SEED, FIRST_NIGHT = 9001, 2000, datetime(2026, 11, 2, 2, tzinfo=UTC)
 WORLD = "agent_pipeline.sample.shop:World"
 SETTINGS = f"""
@@ -57,7 +58,7 @@ def arrive(folder: Path, day: int) -> None:
     from agent_pipeline.sample.record import OPPOSITE, record
     from agent_pipeline.sample.store import write_sessions, write_verdicts
 
-    sessions = record(CAST[0], DEFAULT_SEED)[: ARRIVALS * day]
+    sessions = record(CAST[0], DEFAULT_SEED)[: BACKLOG + ARRIVALS * (day - 1)]
     if day == POISONED:
         turned = [[each and Verdict(OPPOSITE[each.judgment], each.reason) for each in session.verdicts] for session in sessions]
         sessions = [replace(session, verdicts=verdicts) for session, verdicts in zip(sessions, turned, strict=True)]
