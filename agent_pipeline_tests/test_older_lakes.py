@@ -68,7 +68,7 @@ def lake(tmp_path: Path) -> Lake:
     models = {name: {"heldout_loss": 1.0, **FIGURES, "invalid_calls": 0} for name in ("base", "adapter")}
     compared = dict.fromkeys(("heldout_loss", *FIGURES), DIFFERENCE)
     sample = {"row_id": "r2", "session_id": "s2", "task_key": "t2", "turn_index": 1, "prompt_tail": "user: a", "expected": "b"}
-    sample |= {"expects_call": True, "base_said": "c", "adapter_said": "d", "base": SCORE, "adapter": SCORE}
+    sample |= {"expects_call": True, "base_answer": "c", "adapter_answer": "d", "base": SCORE, "adapter": SCORE}
     evaluated = {"n": 1, "n_calls": 1, "tasks": 1, "counts": {}, **models, "differences": compared, "by_tool": {}, "examples": []}
     exported = {
         "adapter": ADAPTER,

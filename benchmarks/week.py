@@ -1,10 +1,12 @@
 """`python -m benchmarks.week FOLDER [NIGHTS]`: a week of unattended nights on the sample's `shop/support`, and one picture of it.
 
 The store begins with the sessions of some weeks. Each day more arrive, and the champion (once there is one) plays tasks of a fresh seed,
-whose transcripts join the store with the world's verdicts. Each night the sensor and the schedule look, and the job that the schedule asks for runs with `approve = "auto"`. One
-night every verdict of the store says the opposite, another night the database of the sessions is cut in half; both are mended the next
-morning. One thing is a person's: the first champion. Where the decision holds a first candidate back only because somebody has to look at
-its harm, it is promoted by hand the next morning; every later one promotes itself or is not promoted.
+whose transcripts join the store with the world's verdicts. Each night the sensor and the schedule look, and the job that the schedule asks
+for runs with `approve = "auto"`. One night every verdict of the store says the opposite, another night the database of the sessions is cut
+in half; both are mended the next morning.
+
+The first champion is a person's: where the decision holds a first candidate back only because somebody has to look at its harm, it is
+promoted by hand the next morning. Every later one promotes itself or is not promoted.
 
 What is served after each night plays the same fresh tasks, which are in no session of the week: tasks done, and harm. The week lives in
 FOLDER, which holds a line for each finished night: a week that was stopped goes on, and NIGHTS says how many nights to go on for.

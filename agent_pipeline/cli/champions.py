@@ -112,8 +112,8 @@ def _print_history(lake: Lake, key: PartitionKey) -> None:
         gain = "".join(f"{each.difference:+.3f} [{each.low:+.3f}, {each.high:+.3f}]" for each in gains)
         chances = [f"{value:.2g}" if decision.p is not None and value is not None else "" for value in (decision.p, decision.error)]
         rival = _short(record.champion) if record.champion else "base"
-        said = escape(record.why or summary(decision))
-        decisions.add_row(str(record.number), record.when, _short(record.candidate), rival, gain, *chances, said)
+        why = escape(record.why or summary(decision))
+        decisions.add_row(str(record.number), record.when, _short(record.candidate), rival, gain, *chances, why)
     console.print(history, decisions)
     if records:
         last = records[-1]
@@ -129,10 +129,10 @@ def _print_champion(partition: str, move: Callable[[Lake, PartitionKey], Entry])
     champion = lake.champion(EXPORT, key)
     if champion and (against := serving.unfit(lake, key, champion)):
         console.print(f"It is not fit to act unwatched: {'; '.join(against)}.", style="bold red", markup=False, soft_wrap=True)
-    said = serving.serve_champion(lake, key, **resolve(settings, ServingConfig, key).options.model_dump())
-    said += [written.text] if (written := write_run(lake, key)) else []
-    said += filter(None, [tell(settings, [moved_by_hand(partition, entry)])])
-    for line in (f"{_short(entry.champion)} is the champion of {partition}{instead}.", *said):
+    lines = serving.serve_champion(lake, key, **resolve(settings, ServingConfig, key).options.model_dump())
+    lines += [written.text] if (written := write_run(lake, key)) else []
+    lines += filter(None, [tell(settings, [moved_by_hand(partition, entry)])])
+    for line in (f"{_short(entry.champion)} is the champion of {partition}{instead}.", *lines):
         console.print(escape(line), soft_wrap=True, highlight=False)
 
 

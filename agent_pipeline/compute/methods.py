@@ -15,7 +15,7 @@ from agent_pipeline.compute.coresets import method_coreset
 from agent_pipeline.compute.registry import TASKS, Params, Result, task
 from agent_pipeline.compute.tasks import episodes, evaluate, prefer, train
 from agent_pipeline.config.methods import PREFERENCES
-from agent_pipeline.evaluation.evaluate import BaseSaid
+from agent_pipeline.evaluation.evaluate import BasePasses
 from agent_pipeline.evaluation.methods import Cost, Method, Run, compared
 from agent_pipeline.evaluation.methods_report import CHART, PAGE, chart, page
 from agent_pipeline.export.deciding import scores
@@ -33,14 +33,14 @@ def compare_methods(params: Params, progress: Progress = silent) -> Result:
     A comparison that was killed goes on where it stopped."""
     methods, runs = msgspec.convert(params["methods"], list[Method]), []
     made: dict[str, Artifact] = {}
-    base_said: BaseSaid = {}
+    base_passes: BasePasses = {}
     places = [(method, seed) for seed in range(params["seeds"]) for method in methods]
     for number, (method, seed) in enumerate(places, 1):
 
         def tell(done: int, total: int, text: str, place: str = f"{number}/{len(places)} {method.id}, seed {seed}") -> None:
             progress(done, total, f"{place}: {text}")
 
-        run, artifacts = _run(params | {"fresh": False, "mix": method.mix}, method, seed, tell, base_said)
+        run, artifacts = _run(params | {"fresh": False, "mix": method.mix}, method, seed, tell, base_passes)
         runs.append(run)
         made |= {each.identity: each for each in artifacts}
         gc.collect()  # a trainer and its model hold each other
@@ -60,7 +60,7 @@ def compare_methods(params: Params, progress: Progress = silent) -> Result:
     return build(compare_methods, params, "method_comparison", made_from, make, list(made.values()))
 
 
-def _run(params: Params, method: Method, seed: int, progress: Progress, base_said: BaseSaid) -> tuple[Run, list[Artifact]]:
+def _run(params: Params, method: Method, seed: int, progress: Progress, base_passes: BasePasses) -> tuple[Run, list[Artifact]]:
     """A training of a method, and how well its model does; the artifacts that were made for it."""
     config = {asset: values | {"seed": values["seed"] + seed} for asset, values in method.assets.items() if "seed" in values}
     made = [method_coreset(params, compare_methods, config["sft_coreset"], progress)]
@@ -83,7 +83,7 @@ def _run(params: Params, method: Method, seed: int, progress: Progress, base_sai
             trained.append(adapter)
     adapter = trained[-1]
     params = params | {"adapter": adapter.reference}
-    measured, played = took("evaluation", evaluate.run(params | {"config": params["evaluation"]}, progress, base_said)), None
+    measured, played = took("evaluation", evaluate.run(params | {"config": params["evaluation"]}, progress, base_passes)), None
     if params["world"]:
         played = took("episodes", episodes.run(params | {"gguf_export": None, "alone": True, "config": params["episodes"]}, progress))
     model, base = scores((measured, None), (played, None), same_base=True)

@@ -27,7 +27,7 @@ from agent_pipeline.training.config import FURTHER
 from agent_pipeline.training.identity import adapter_origin, rows_made_from
 
 if TYPE_CHECKING:
-    from agent_pipeline.evaluation.evaluate import BaseSaid
+    from agent_pipeline.evaluation.evaluate import BasePasses
 
 __all__ = ["TASKS", "VERSIONS", "canaries", "compare", "embed", "episodes", "evaluate", "export", "losses", "on_policy", "prefer", "train"]
 
@@ -127,10 +127,10 @@ def _build_further(
     return build(task, params, adapter_of(params["method"]), made_from, make_or_skip, [reference])
 
 
-@task(version=6, libraries=MODELS)
-def evaluate(params: Params, progress: Progress = silent, base_said: "BaseSaid | None" = None) -> Result:
+@task(version=7, libraries=MODELS)
+def evaluate(params: Params, progress: Progress = silent, base_passes: "BasePasses | None" = None) -> Result:
     """Base against adapter on the held-out rows, those of the split `test` unless the configuration names another. Evaluations that are
-    given one `base_said` ask a base once for the same turns."""
+    given one `base_passes` ask a base once for the same turns."""
     from agent_pipeline.evaluation.evaluate import ROW_LOSSES, SAMPLES
     from agent_pipeline.evaluation.evaluate import evaluate as evaluate_adapter
     from agent_pipeline.evaluation.heldout import heldout_rows
@@ -146,7 +146,7 @@ def evaluate(params: Params, progress: Progress = silent, base_said: "BaseSaid |
         made_from["shown"] = rows_made_from(shown)
 
     def make(folder: Path) -> dict[str, Any]:
-        report = evaluate_adapter(rows, base, adapter.path, **params["config"], sessions=shown, progress=progress, base_said=base_said)
+        report = evaluate_adapter(rows, base, adapter.path, **params["config"], sessions=shown, progress=progress, base_passes=base_passes)
         seen = Split(split, report, report.pop("samples"), f"{SAMPLES} beside this page")
         for name, entries in ((SAMPLES, seen.samples), (ROW_LOSSES, report.pop("row_losses"))):
             (folder / name).write_text(json.dumps(entries, indent=1, ensure_ascii=False), encoding="utf-8")
@@ -257,7 +257,7 @@ def episodes(params: Params, progress: Progress = silent) -> Result:
     return build(episodes, params, "episodes", made_from, make, [adapter])
 
 
-@task(version=3, libraries=MODELS)
+@task(version=4, libraries=MODELS)
 def canaries(params: Params, progress: Progress = silent) -> Result:
     """Base and adapter on questions beside the agent's job, with and without its tools, and on turns of other partitions."""
     from agent_pipeline.evaluation.canaries import FILE, QUESTIONS, ask, other_turns
@@ -290,11 +290,11 @@ def compare(params: Params, progress: Progress = silent) -> Result:
     candidate, champion, play = params["candidate"], params["champion"], params["play"]
     on_test = params["evaluation"]
     on_select = on_test | {"split": "select", "max_samples": params["select_turns"], "own_template": False, "sessions_in_prompt": 0}
-    base_said: BaseSaid = {}
+    base_passes: BasePasses = {}
     has_select = any(True for _ in dataset_rows(*asked_lake(params), ("select",)))
 
     def evaluated(adapter: dict[str, str] | None, config: dict[str, Any]) -> str | None:
-        return evaluate.run(params | {"adapter": adapter, "config": config}, progress, base_said)["identity"] if adapter else None
+        return evaluate.run(params | {"adapter": adapter, "config": config}, progress, base_passes)["identity"] if adapter else None
 
     bases = [find_artifact(params, each).manifest["made_from"]["base_model"] for each in (candidate, champion) if each]
     result = {

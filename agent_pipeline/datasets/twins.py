@@ -60,14 +60,14 @@ def irrelevance_twin(row: Row, texts: Sequence[str] = CANNOT) -> Row | None:
     if not possible:
         return None
     at = min(possible, key=lambda at: sha256_of([row["row_id"], at]))
-    said: Message = {"role": "assistant", "content": texts[int(sha256_of([row["row_id"]])[:12], 16) % len(texts)]}
+    answer: Message = {"role": "assistant", "content": texts[int(sha256_of([row["row_id"]])[:12], 16) % len(texts)]}
     before = [message | {"weight": 0} if message["role"] == "assistant" else message for message in messages[:at]]
     turns = sum(message["role"] == "assistant" for message in before)
     return row | {
         "row_id": f"{row['row_id']}#twin{at}",
-        "messages": [*before, said],
+        "messages": [*before, answer],
         "tools": [tool for tool in tools if _function(tool).get("name") not in _called(messages[at])],
-        "turn_classes": [*row["turn_classes"][:turns], turn_class(said)],
+        "turn_classes": [*row["turn_classes"][:turns], turn_class(answer)],
         "twin_of": row["row_id"],
     }
 

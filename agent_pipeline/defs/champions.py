@@ -63,10 +63,12 @@ def champion(
         decided = None if failed else decide_candidate(lake, key, evaluation, gguf_export, world, compare, policy, config.approve, who)
         in_mlflow = _write_to_mlflow(context, lake, key, gguf_export)
         if decided is None:
-            said = probation if failed else {"decision": "it is the champion already"}
+            metadata = probation if failed else {"decision": "it is the champion already"}
             stands = str(seen.champion) if seen and failed else gguf_export.identity
             return dg.MaterializeResult(
-                value=None, metadata={"champion": stands, **in_mlflow, **probation}, check_results=[warning(CHECK, not failed, None, said)]
+                value=None,
+                metadata={"champion": stands, **in_mlflow, **probation},
+                check_results=[warning(CHECK, not failed, None, metadata)],
             )
         record, decision = decided.record, decided.record.decision
         if decided.waits:

@@ -51,8 +51,8 @@ def night_digest(context: dg.SensorEvaluationContext, workspace: dg.ResourcePara
         with lake.fs.staging(path) as file:
             file.write_text(render(Page(title, facts, headline, [], [("Agents", [HEAD, *rows])], [], [], [])), encoding="utf-8")
             put_file(file, path)
-        told = [Notice(title, "", f"{headline}. Page: {path}"), *(Notice(title, row[0], row[1]) for row in rows)]
-        problem = tell(workspace.settings(), told)
+        notices = [Notice(title, "", f"{headline}. Page: {path}"), *(Notice(title, row[0], row[1]) for row in rows)]
+        problem = tell(workspace.settings(), notices)
     except PipelineError as error:
         return dg.SkipReason(str(error))
     if problem:

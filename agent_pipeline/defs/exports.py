@@ -99,7 +99,7 @@ def serving(context: dg.AssetExecutionContext, gguf_export: Artifact, workspace:
             )
         if serves.unfit:
             context.log.error(f"{export.identity[:16]} is not fit to act unwatched: {'; '.join(serves.unfit)}")
-        for line in serves.said:
+        for line in serves.messages:
             (context.log.error if serves.against else context.log.info)(line)
         return dg.MaterializeResult(
             value=serves.artifact,
@@ -109,6 +109,6 @@ def serving(context: dg.AssetExecutionContext, gguf_export: Artifact, workspace:
                 "because": serves.served.because,
                 "served": not serves.against,
                 "folder": dg.MetadataValue.path(str(serves.folder)),
-                "said": "\n".join(serves.said),
+                "messages": "\n".join(serves.messages),
             },
         )

@@ -74,8 +74,8 @@ def _of_materialization(materialization: dg.AssetMaterialization, partition: str
     asset, metadata = materialization.asset_key.to_user_string(), materialization.metadata
     if asset == "judged_sessions" and PENDING in metadata and (pending := metadata[PENDING].value):
         yield Notice("judge", partition, f"{pending} sessions wait for the language model that judges: a limit, or an outage.")
-    if asset == "champion" and "probation" in metadata and "roll back" in (said := str(metadata["probation"].value)):
-        yield Notice("champion rolled back", partition, said)
+    if asset == "champion" and "probation" in metadata and "roll back" in (sentence := str(metadata["probation"].value)):
+        yield Notice("champion rolled back", partition, sentence)
     if asset == "champion" and "decision" in metadata:
         decision, why = (str(metadata[name].value) for name in ("decision", "why"))
         if decision == "promote":

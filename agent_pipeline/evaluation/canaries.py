@@ -91,12 +91,12 @@ def ask(
         for group, name, sample in samples
         if (question := model.question(sample, MAX_NEW_TOKENS_OF_OTHERS if group == OTHERS else MAX_NEW_TOKENS))
     ]
-    said: dict[str, list[Reply]] = {}
+    answers: dict[str, list[Reply]] = {}
     for player in ("base", "candidate"):
         with model.model.disable_adapter() if player == "base" else nullcontext():
-            said[player] = model.replies([question for *_, question in asked], text=f"canaries answered by the {player}")
+            answers[player] = model.replies([question for *_, question in asked], text=f"canaries answered by the {player}")
     canaries = []
-    for (group, name, question), old, new in zip(asked, said["base"], said["candidate"], strict=True):
+    for (group, name, question), old, new in zip(asked, answers["base"], answers["candidate"], strict=True):
         sample = question.sample
         if group != OTHERS:
             good = is_good(group, name, sample.tools, old.text), is_good(group, name, sample.tools, new.text)
@@ -105,7 +105,7 @@ def ask(
         before, now = score(sample, old.text, old.cut), score(sample, new.text, new.cut)
         canaries.append(Canary(name, group, before.right, now.right))
         if sample.turn_class != "cannot":
-            canaries.append(Canary(name, NO_REFUSAL, before.said != "cannot", now.said != "cannot"))
+            canaries.append(Canary(name, NO_REFUSAL, before.actual != "cannot", now.actual != "cannot"))
     return canaries
 
 

@@ -39,10 +39,10 @@ def accuracies(tasks: Sequence[str], scores: Sequence[Score]) -> dict[str, Any]:
             report[f"{name}_interval"] = list(share_interval(*zip(*judged, strict=True))) if judged else None
     decisions: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for score in scores:
-        decisions[score.expected or "nothing"][score.said or "nothing"] += 1
+        decisions[score.expected or "nothing"][score.actual or "nothing"] += 1
     return {
         **report,
-        "decisions": {expected: dict(said) for expected, said in sorted(decisions.items())},
+        "decisions": {expected: dict(actual) for expected, actual in sorted(decisions.items())},
         "invalid_calls": sum(score.invalid_call for score in scores),
         "truncated": sum(score.truncated for score in scores),
     }

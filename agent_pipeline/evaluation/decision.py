@@ -44,11 +44,11 @@ def call_branches(
         answer = render(tokenizer, [*prompt, {"role": "assistant", "content": _ANSWER, THOUGHT: thought}], list(tools or ()))
         begun = answer.partition(_ANSWER)[0]  # with what every turn begins (an empty thought, in Qwen 3)
         for place in call_places(words):
-            said: Message = {"role": "assistant", "content": words[:place], "tool_calls": [_CALL], THOUGHT: thought}
-            text = render(tokenizer, [*prompt, said], list(tools or ()))
+            turn: Message = {"role": "assistant", "content": words[:place], "tool_calls": [_CALL], THOUGHT: thought}
+            text = render(tokenizer, [*prompt, turn], list(tools or ()))
             shown = marked(tokenizer, words[:place])
             begin = len(begun) if begun.startswith(before) and text.startswith(begun) else len(before)
-            begin = max(begin, len(before) + thought_end(tokenizer, said, text[len(before) :]))
+            begin = max(begin, len(before) + thought_end(tokenizer, turn, text[len(before) :]))
             at = text.find(shown, begin) if text.startswith(before) else -1
             opening = _OPENING.match(text, at + len(shown)) if at >= 0 else None
             if opening is None:

@@ -22,14 +22,16 @@ def figures(episodes: Sequence[Episode]) -> dict[str, Any]:
     decision that the task asks for. `pass_hat`: by k, the chance
     that k trials of a task are all done (Yao et al., 2024: C(c, k) / C(n, k) for c of n trials, the mean over tasks).
     """
-    told = [each for each in episodes if each.must_act is not None]
+    labelled = [each for each in episodes if each.must_act is not None]
     watched = [each for each in episodes if each.wrong_changes is not None]
     return {
         "done": share([each.done for each in episodes]),
-        "must_act": share([each.done for each in told if each.must_act]) if told else None,
-        "must_not": share([each.done for each in told if not each.must_act]) if told else None,
+        "must_act": share([each.done for each in labelled if each.must_act]) if labelled else None,
+        "must_not": share([each.done for each in labelled if not each.must_act]) if labelled else None,
         "harm": share([bool(each.wrong_changes) for each in watched]) if watched else None,
-        "harm_where_no_change_was_due": share([bool(each.wrong_changes) for each in watched if each.must_act is False]) if told else None,
+        "harm_where_no_change_was_due": share([bool(each.wrong_changes) for each in watched if each.must_act is False])
+        if labelled
+        else None,
         "kinds": kinds(episodes),
         "pass_hat": pass_hat(episodes),
         "turns": mean([each.turns for each in episodes]),
@@ -140,7 +142,7 @@ def transcript(episode: Episode) -> str:
     lines = [f"### {episode.task_key}{seed}, trial {episode.trial}: {outcome}{harm}"]
     for message in episode.messages:
         calls = [f"`{call['function']['name']}({call['function']['arguments']})`" for call in message.get("tool_calls") or ()]
-        said = " ".join(part for part in [(message.get("content") or "").strip(), *calls] if part)
+        words = " ".join(part for part in [(message.get("content") or "").strip(), *calls] if part)
         if message["role"] != "system":
-            lines.append(f"- **{message['role']}**: {said or '(nothing)'}")
+            lines.append(f"- **{message['role']}**: {words or '(nothing)'}")
     return "\n".join(lines)

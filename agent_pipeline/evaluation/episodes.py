@@ -154,9 +154,9 @@ class _Running:
 
     def _answer(self, answer: str) -> None:
         user = getattr(self._world, "user", None)
-        said = user.reply(answer) if user is not None else None
-        if said is not None:
-            self._messages.append({"role": "user", "content": said})
+        words = user.reply(answer) if user is not None else None
+        if words is not None:
+            self._messages.append({"role": "user", "content": words})
         else:
             self.end = "answered" if answer.strip() else "silent"
 

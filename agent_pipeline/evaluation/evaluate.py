@@ -30,7 +30,7 @@ from agent_pipeline.training.losses import mean_loss
 from agent_pipeline.training.masks import Encoded
 from agent_pipeline.training.templates import load_tokenizer
 
-BaseSaid = dict[str, ForwardPass]
+BasePasses = dict[str, ForwardPass]
 SAMPLES, ROW_LOSSES = "samples.json", "row_losses.json"
 """Files of an evaluation: what both models did at each turn, and their loss on each row."""
 
@@ -48,13 +48,13 @@ def evaluate(
     own_template: bool = False,
     sessions_in_prompt: int = 0,
     sessions: Sequence[Mapping[str, Any]] = (),
-    base_said: BaseSaid | None = None,
+    base_passes: BasePasses | None = None,
 ) -> dict[str, Any]:
     """Both models on the rows of `split`; other rows are not looked at.
 
     Loss and P(call) are of all turns, from one forward pass a model; answers are of at most `max_samples` turns (0: none).
     `own_template` asks the base in its own template too, `sessions_in_prompt` with so many of `sessions` (rows that are not held out) in
-    its prompt. `base_said` holds what the base said last, and gets what it says now: adapters that are evaluated on the same turns with one
+    its prompt. `base_passes` holds the base's last pass, and gets this one: adapters that are evaluated on the same turns with one
     such dict ask it once.
 
     The report: `n` and `counts`; for `base` and `adapter` the held-out loss (nats an assistant token), the AUC of their decisions and the
@@ -85,17 +85,17 @@ def evaluate(
     samples = [questions[index].sample for index in asked]
 
     passes: dict[str, ForwardPass] = {}
-    base_said = {} if base_said is None else base_said
+    base_passes = {} if base_passes is None else base_passes
     same = _fingerprint(base, template.jinja, [fitting.encoded for _, fitting in rows_that_fit], questions, asked)
     for name in ("base", "adapter"):
-        if name == "base" and same in base_said:
-            passes[name] = base_said[same]
+        if name == "base" and same in base_passes:
+            passes[name] = base_passes[same]
             continue
         with answering.model.disable_adapter() if name == "base" else nullcontext():
             passes[name] = answering.forward([fitting for _, fitting in rows_that_fit], questions, asked)
 
-    base_said.clear()
-    base_said[same] = passes["base"]
+    base_passes.clear()
+    base_passes[same] = passes["base"]
     replies = {name: each.replies for name, each in passes.items()}
     scores = {
         name: [score(sample, reply.text, reply.cut) for sample, reply in zip(samples, replies[name], strict=True)] for name in replies
@@ -204,7 +204,7 @@ def _entry(question: Question, models: dict[str, tuple[Reply, Score, float | Non
         "expected": as_text(sample),
         "expected_class": sample.turn_class,
         "expected_tool": sample.calls[0].name if sample.calls else None,
-        **{f"{name}_said": reply.text for name, (reply, _, _) in models.items()},
+        **{f"{name}_answer": reply.text for name, (reply, _, _) in models.items()},
         **{name: {**asdict(scored), "right": scored.right, "call_probability": chance} for name, (_, scored, chance) in models.items()},
     }
 
@@ -215,5 +215,5 @@ def _examples(entries: list[dict[str, Any]], each: int = 2) -> list[dict[str, An
     for entry in entries:
         outcome = {(False, True): "gained", (True, False): "lost", (False, False): "both wrong", (True, True): "both right"}
         kinds[outcome[bool(entry["base"]["right"]), bool(entry["adapter"]["right"])]].append(entry)
-    fields = ("session_id", "prompt_tail", "expected", "base_said", "adapter_said")
+    fields = ("session_id", "prompt_tail", "expected", "base_answer", "adapter_answer")
     return [{"kind": kind, **{field: entry[field] for field in fields}} for kind, group in kinds.items() for entry in group[:each]]

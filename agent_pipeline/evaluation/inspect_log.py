@@ -67,8 +67,8 @@ def write_log(
 def _sample(number: int, entry: Mapping[str, Any], player: str, model: str, row: Mapping[str, Any], made: str) -> dict[str, Any]:
     tools: list[Tool] = row.get("tools") or []
     prompt = list(_messages(row["messages"][: entry["turn_index"]]))
-    said = _reply(entry[f"{player}_said"], tools) | {"model": model, "source": "generate"}
-    output = {"model": model, "choices": [{"message": said, "stop_reason": "stop"}], "completion": said["content"]}
+    answer = _reply(entry[f"{player}_answer"], tools) | {"model": model, "source": "generate"}
+    output = {"model": model, "choices": [{"message": answer, "stop_reason": "stop"}], "completion": answer["content"]}
     asked = {
         "event": "model",
         "timestamp": made,
@@ -85,9 +85,9 @@ def _sample(number: int, entry: Mapping[str, Any], player: str, model: str, row:
         "epoch": 1,
         "input": prompt,
         "target": entry["expected"],
-        "messages": [*prompt, said],
+        "messages": [*prompt, answer],
         "output": output,
-        "scores": {SCORER: {"value": _GRADES[bool(entry[player]["right"])], "answer": entry[f"{player}_said"]}},
+        "scores": {SCORER: {"value": _GRADES[bool(entry[player]["right"])], "answer": entry[f"{player}_answer"]}},
         "metadata": {name: entry[name] for name in ("task_key", "session_id", "row_id", "turn_index", "expected_class", "expected_tool")},
         "events": [asked],
     }

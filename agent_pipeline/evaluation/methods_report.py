@@ -47,8 +47,8 @@ def findings(report: Mapping[str, Any]) -> Iterator[str]:
             lines.append(f"- {name} trained the very same adapters as {method['same_as']}: here the two do the same.")
         lines += [f"- {name}: {note}" for note in method["notes"]]
     for name, found in report["rank_correlation"].items():
-        said = f"{found['rho']:+.2f} over {found['methods']} methods" if found else "not known: it takes four methods that differ"
-        lines.append(f"- Rank correlation of {'less ' if name == 'heldout_loss' else ''}{_words(name)} with exact calls: {said}")
+        words = f"{found['rho']:+.2f} over {found['methods']} methods" if found else "not known: it takes four methods that differ"
+        lines.append(f"- Rank correlation of {'less ' if name == 'heldout_loss' else ''}{_words(name)} with exact calls: {words}")
     yield "\n".join(lines)
 
 
@@ -75,8 +75,8 @@ def differences_table(report: Mapping[str, Any]) -> str:
     lines = [["method", "against", "figure", "difference", "interval", "tasks", "verdict"]]
     for each in report["comparisons"]:
         numbers = [f"{each['difference']:+.3f}", _interval(each, "+.3f").strip() or "–", str(each["tasks"])]
-        said = verdict(each, report["seeds"]).partition(" (")[0]
-        lines.append([each["method"], each["against"], _words(each["figure"]), *numbers, said])
+        words = verdict(each, report["seeds"]).partition(" (")[0]
+        lines.append([each["method"], each["against"], _words(each["figure"]), *numbers, words])
     return markdown(lines)
 
 

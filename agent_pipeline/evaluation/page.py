@@ -144,12 +144,12 @@ def differing_turns(split: Split, rows: Mapping[str, Entry]) -> list[dict[str, A
     any more, only the prompt's end is shown."""
     turns = []
     for new, old in _both(split):
-        rival_said = old["adapter_said"] if split.champion else new["base_said"]
-        if rival_said.strip() == new["adapter_said"].strip():
+        rival_answer = old["adapter_answer"] if split.champion else new["base_answer"]
+        if rival_answer.strip() == new["adapter_answer"].strip():
             continue
         rival, candidate = (bool(side["right"]) for (side,) in _sides(split, [(new, old)]))
-        texts = [("expected", new["expected"], None), ("base", new["base_said"], bool(new["base"]["right"]))]
-        texts += [("champion", rival_said, rival)] if split.champion else []
+        texts = [("expected", new["expected"], None), ("base", new["base_answer"], bool(new["base"]["right"]))]
+        texts += [("champion", rival_answer, rival)] if split.champion else []
         before = rows[new["row_id"]]["messages"][: new["turn_index"]] if new["row_id"] in rows else []
         turns.append(
             {
@@ -163,7 +163,7 @@ def differing_turns(split: Split, rows: Mapping[str, Entry]) -> list[dict[str, A
                 "prompt": shortened(readable(before), LONGEST, "the table sft_dataset"),
                 "texts": [
                     (name, shortened(text, LONGEST, split.path), right)
-                    for name, text, right in (*texts, ("candidate", new["adapter_said"], candidate))
+                    for name, text, right in (*texts, ("candidate", new["adapter_answer"], candidate))
                 ],
             }
         )
@@ -196,7 +196,7 @@ def episode_items(played: Mapping[str, Sequence[Entry]], path: str) -> list[dict
             "prompt": "",
             "where": f"task {task}, trial {trial}" + ("" if seed is None else f", seed {seed}"),
             "texts": [
-                (f"{player}: {_outcome(each)}", shortened(_told(each["messages"]), LONGEST, path), each["done"])
+                (f"{player}: {_outcome(each)}", shortened(_transcript(each["messages"]), LONGEST, path), each["done"])
                 for player, each in players.items()
             ],
         }
@@ -210,7 +210,7 @@ def _outcome(episode: Entry) -> str:
     return ("done" if episode["done"] else f"not done ({episode['complaint'] or episode['end']})") + harm
 
 
-def _told(messages: Sequence[Message]) -> str:
+def _transcript(messages: Sequence[Message]) -> str:
     return readable(message | {"content": message.get("content") or ""} for message in messages if message["role"] != "system")
 
 

@@ -90,7 +90,7 @@ def endpoint_player(endpoint: Endpoint, called: str = "The model") -> Player:
         try:
             answer: Any = client.chat.completions.create(**request)
             choice, used = answer.choices[0], answer.usage
-            said: Message = {"role": "assistant", "content": choice.message.content or ""}
+            message: Message = {"role": "assistant", "content": choice.message.content or ""}
             calls = [
                 {"id": call.id, "type": "function", "function": {"name": call.function.name, "arguments": call.function.arguments}}
                 for call in choice.message.tool_calls or ()
@@ -105,8 +105,8 @@ def endpoint_player(endpoint: Endpoint, called: str = "The model") -> Player:
                 f"{called}, {endpoint.url} (model {endpoint.model}), did not answer ({type(error).__name__}: {first_line(error)}): "
                 "start it, or correct its URL, model or key."
             ) from error
-        said |= {"tool_calls": calls} if calls else {}
-        return Reply(said, used.prompt_tokens if used else 0, used.completion_tokens if used else 0, choice.finish_reason)
+        message |= {"tool_calls": calls} if calls else {}
+        return Reply(message, used.prompt_tokens if used else 0, used.completion_tokens if used else 0, choice.finish_reason)
 
     def reply(conversations: Sequence[Conversation]) -> list[Reply]:
         with ThreadPoolExecutor(endpoint.concurrency) as threads:

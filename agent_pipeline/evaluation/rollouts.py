@@ -90,19 +90,19 @@ class _Writer:
         fitting = [context for context in contexts if len(context) <= self._longest]
         answers = iter(self._sample(fitting) if fitting else [])
         return [
-            self._said(each, context, next(answers)) if len(context) <= self._longest else Reply(None)
+            self._reply(each, context, next(answers)) if len(context) <= self._longest else Reply(None)
             for each, context in zip(conversations, contexts, strict=True)
         ]
 
     def _heard(self, conversation: Conversation) -> list[int]:
         """The tokens after the model's last stop token: results, or the user's words, and the frame of its next turn."""
         messages, tools = conversation.messages, conversation.tools
-        said = max(index for index, message in enumerate(messages) if message["role"] == "assistant")
-        before = len(render(self._tokenizer, messages[: said + 1], tools).rstrip())
+        last = max(index for index, message in enumerate(messages) if message["role"] == "assistant")
+        before = len(render(self._tokenizer, messages[: last + 1], tools).rstrip())
         ids, offsets = tokens(self._tokenizer, render(self._tokenizer, messages, tools, add_generation_prompt=True))
         return [token for token, (start, _) in zip(ids, offsets, strict=True) if start >= before]
 
-    def _said(self, conversation: Conversation, context: list[int], written: list[int]) -> Reply:
+    def _reply(self, conversation: Conversation, context: list[int], written: list[int]) -> Reply:
         self._after[conversation.number] += [(token, True) for token in written]
         text, ended = _text(self._tokenizer, written, self._stops)
         if not ended:

@@ -59,8 +59,8 @@ class Canary(msgspec.Struct, frozen=True):
     group: str
     base: bool
     candidate: bool
-    base_said: str = ""
-    candidate_said: str = ""
+    base_answer: str = ""
+    candidate_answer: str = ""
 
 
 class Facts(msgspec.Struct, frozen=True):

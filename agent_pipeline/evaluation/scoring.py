@@ -23,14 +23,14 @@ from agent_pipeline.training.notations import Call, parameter_schemas
 class Score:
     """What is right about a turn. None: not judged.
 
-    `expected`: the class of the recorded turn; `said`: that of the reply, None where it says nothing. `called`: whether it calls;
+    `expected`: the class of the recorded turn; `actual`: that of the reply, None where it says nothing. `called`: whether it calls;
     `right_class`: whether its class is the expected one. `tool_name`, `arguments`, `exact` and `lenient` are judged where a call was
     expected, `answer` where none was. A call that the limit on new tokens ended is `truncated`, and wrong: left out, it would let a model
     that never ends its wrong calls score on the others alone.
     """
 
     expected: str | None
-    said: str | None
+    actual: str | None
     called: bool
     right_class: bool
     tool_name: bool | None
@@ -54,19 +54,19 @@ def score(sample: TurnSample, text: str, cut: bool = False) -> Score:
     `lenient` both (see `calls`). A call that cannot be read is a wrong call.
     """
     reply = read_reply(text, sample.tools)
-    said = "call" if reply.is_call else text_class(reply.text)
-    right_class, truncated = said is not None and said == sample.turn_class, cut and reply.is_call
+    actual = "call" if reply.is_call else text_class(reply.text)
+    right_class, truncated = actual is not None and actual == sample.turn_class, cut and reply.is_call
     invalid = bool(reply.invalid) and not truncated
     if not sample.calls:
         answers = right_class and values_agree(sample, reply.text)
-        return Score(sample.turn_class, said, reply.is_call, right_class, None, None, None, None, answers, invalid, truncated)
+        return Score(sample.turn_class, actual, reply.is_call, right_class, None, None, None, None, answers, invalid, truncated)
     schemas, readable = parameter_schemas(sample.tools), not reply.invalid
     names = readable and sorted(call.name for call in reply.calls) == sorted(call.name for call in sample.calls)
     renamed = [Call(want.name, call.arguments) for want, call in zip(sample.calls, reply.calls, strict=False)]
     arguments = readable and len(renamed) == len(reply.calls) == len(sample.calls) and same_calls(sample.calls, renamed, schemas)
     exact, lenient = (readable and same_calls(sample.calls, reply.calls, schemas, lenient) for lenient in (False, True))
     return Score(
-        sample.turn_class, said, reply.is_call, right_class, names, arguments or exact, exact, exact or lenient, None, invalid, truncated
+        sample.turn_class, actual, reply.is_call, right_class, names, arguments or exact, exact, exact or lenient, None, invalid, truncated
     )
 
 

@@ -90,7 +90,7 @@ class Turn:
     task_key: str
     turn_index: int
     expected: str
-    said: str
+    actual: str
     right: bool
 
 

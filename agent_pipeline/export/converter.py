@@ -123,8 +123,8 @@ def run_tool(command: list[str], out_file: Path, what: str, env: dict[str, str],
             check=False,
         )
         if done.returncode != 0 or not unfinished.is_file():
-            said = (last_line(done.stderr) or last_line(done.stdout) or "nothing").rstrip(".")
-            raise ExportError(f"{what} failed with exit code {done.returncode}, the last line being '{said}': {otherwise}.")
+            reason = (last_line(done.stderr) or last_line(done.stdout) or "nothing").rstrip(".")
+            raise ExportError(f"{what} failed with exit code {done.returncode}, the last line being '{reason}': {otherwise}.")
         unfinished.replace(out_file)
     finally:
         unfinished.unlink(missing_ok=True)

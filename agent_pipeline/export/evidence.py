@@ -111,8 +111,8 @@ def _page(lake: Lake, key: PartitionKey, candidate: Artifact, champion: Artifact
     if path:
         tables.append(("Episodes", episode_report.figure_rows(_players(seen))))
     if seen.canaries:
-        said = [((each.base, each.base_said), (each.candidate, each.candidate_said)) for each in seen.canaries]
-        shown = [[f"{'good' if good else 'not good'}{': ' * bool(text)}{text}" for good, text in both] for both in said]
+        answers = [((each.base, each.base_answer), (each.candidate, each.candidate_answer)) for each in seen.canaries]
+        shown = [[f"{'good' if good else 'not good'}{': ' * bool(text)}{text}" for good, text in both] for both in answers]
         asked = [[each.question, each.group, *both] for each, both in zip(seen.canaries, shown, strict=True)]
         tables.append(("Canaries", [["question", "of", "base", "candidate"], *asked]))
     asked_of = Counter(each.group.removeprefix("canary: ") for each in seen.canaries)

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 SERVER_TURNS = 3
 """Turns that are asked again at the server: what is compared there is how it reads calls, not how the model answers."""
 
-Said = tuple[str, list[tuple[str, str]]]
+Content = tuple[str, list[tuple[str, str]]]
 
 
-def said(message: Message) -> Said:
+def content_of(message: Message) -> Content:
     """A message's words, and its calls without their ids and in an order of their own."""
     calls = [each["function"] for each in message.get("tool_calls") or ()]
     return (message.get("content") or "").strip(), sorted((call["name"], _canonical(call["arguments"])) for call in calls)
@@ -36,10 +36,10 @@ def _canonical(arguments: str) -> str:
         return arguments
 
 
-def read(tokenizer: "PreTrainedTokenizerBase", asked: Sequence[Prompt], answers: Sequence[Completion]) -> list[Said]:
+def read(tokenizer: "PreTrainedTokenizerBase", asked: Sequence[Prompt], answers: Sequence[Completion]) -> list[Content]:
     """What answers say."""
     texts = (tokenizer.decode(each.tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False) for each in answers)
-    return [said(message_of(text, prompt.tools)) for prompt, text in zip(asked, texts, strict=True)]
+    return [content_of(message_of(text, prompt.tools)) for prompt, text in zip(asked, texts, strict=True)]
 
 
 def merged_answers(
@@ -60,16 +60,16 @@ def merged_answers(
     return whole
 
 
-def server_answers(llama: LlamaCpp, asked: Sequence[Prompt], answers: Sequence[Completion], max_new_tokens: int) -> dict[int, Said]:
+def server_answers(llama: LlamaCpp, asked: Sequence[Prompt], answers: Sequence[Completion], max_new_tokens: int) -> dict[int, Content]:
     """By their number, the answers that the server gives to some prompts that the model answers in full, calls first."""
     whole = [number for number, answer in enumerate(answers) if answer.stopped and _reads_as_asked(llama, asked[number])]
     whole.sort(key=lambda number: (not asked[number].tools, number))
     return {number: _served(llama, asked[number], max_new_tokens + 1) for number in whole[:SERVER_TURNS]}
 
 
-def _served(llama: LlamaCpp, prompt: Prompt, max_new_tokens: int) -> Said:
+def _served(llama: LlamaCpp, prompt: Prompt, max_new_tokens: int) -> Content:
     try:
-        return said(llama.chat(prompt.messages, prompt.tools, max_new_tokens))
+        return content_of(llama.chat(prompt.messages, prompt.tools, max_new_tokens))
     except ExportError as error:  # the server answers what it cannot read with an error of its own
         return str(error), []
 
@@ -80,9 +80,9 @@ def _reads_as_asked(llama: LlamaCpp, prompt: Prompt) -> bool:
 
 
 def gate(
-    merged: Sequence[Said],
-    own: Mapping[str, Sequence[Said]],
-    served: Mapping[str, Mapping[int, Said]],
+    merged: Sequence[Content],
+    own: Mapping[str, Sequence[Content]],
+    served: Mapping[str, Mapping[int, Content]],
     least: float,
     ties: Mapping[str, Collection[int]],
 ) -> dict[str, Any]:

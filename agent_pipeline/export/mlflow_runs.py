@@ -64,8 +64,8 @@ def write_run(lake: Lake, key: PartitionKey, candidate: Artifact | None = None) 
     except ImportError as error:
         reason = f"{error}: install mlflow-skinny, the extra `mlflow`"
     except Exception as error:  # MLflow lets through whatever its database or the network raise
-        said = re.sub(r"//[^/\s@]*@", "//", " ".join(str(error).split()))  # the URI may hold a password
-        reason = f"{type(error).__name__}: {said[:300]}"
+        message = re.sub(r"//[^/\s@]*@", "//", " ".join(str(error).split()))  # the URI may hold a password
+        reason = f"{type(error).__name__}: {message[:300]}"
     return Written(False, f"MLflow was not written to ({reason}). The champion of {key} does not depend on it.")
 
 

@@ -54,7 +54,7 @@ class Serving(msgspec.Struct, frozen=True):
     folder: Path
     against: list[str]
     unfit: list[str]
-    said: list[str]
+    messages: list[str]
 
 
 def serve(
@@ -84,34 +84,34 @@ def serve(
         against.append(summary(measured[-1]))
     folder = partition_folder(lake, key)
     if against:
-        said = [f"{key} is not served by {export.identity[:16]}, since it is not fit to act: {'; '.join(against)}."]
+        messages = [f"{key} is not served by {export.identity[:16]}, since it is not fit to act: {'; '.join(against)}."]
     else:
         adapters = trained_adapters(lake, key, export.manifest["made_from"]["adapter"])
-        said = [f"{folder} serves {export.identity[:16]} as {write_folder(lake, key, export, adapters[-1] if adapters else None)}."]
-        said.append(reload_preset(server))
+        messages = [f"{folder} serves {export.identity[:16]} as {write_folder(lake, key, export, adapters[-1] if adapters else None)}."]
+        messages.append(reload_preset(server))
         if ollama and choice.because == "champion" and not (folder / MODELFILE).is_file():
-            said.append("Ollama is not given it: it takes no adapter since 0.34.1; leave lora out of gguf_export.outtypes.")
+            messages.append("Ollama is not given it: it takes no adapter since 0.34.1; leave lora out of gguf_export.outtypes.")
         elif ollama and choice.because == "champion":
             created = create(name or model_name(*key), folder / MODELFILE)
-            said.append(created.text)
+            messages.append(created.text)
             if created.created and adapters:
-                said.append(check_rendering(created.name, read_tokenizer(adapters[-1].path)))
+                messages.append(check_rendering(created.name, read_tokenizer(adapters[-1].path)))
         if hub and choice.because == "champion":
-            said.append(push(hub, folder, export, last_decision(lake, key, export.identity), template_used(adapters)))
+            messages.append(push(hub, folder, export, last_decision(lake, key, export.identity), template_used(adapters)))
         if (ollama or hub) and choice.because != "champion":
-            said.append(f"Ollama and the hub are given champions only: `agent-pipeline promote {key}` makes this one the champion.")
+            messages.append(f"Ollama and the hub are given champions only: `agent-pipeline promote {key}` makes this one the champion.")
     made_from = {EXPORT: export.identity, "name": name}
     identity = sha256_of(made_from)
     report = {"name": name, "against": against}
     artifact = lake.finish(SERVING, key, identity, lake.building(SERVING, key, identity), made_from, report, parents=[export.identity])
-    return Serving(artifact, choice, folder, against, spoken, said)
+    return Serving(artifact, choice, folder, against, spoken, messages)
 
 
 def serve_champion(lake: Lake, key: PartitionKey, **settings: Any) -> list[str]:
     """Serve a partition's champion now, without a run; `settings` and errors are those of `serve`. Returns what there is to say."""
     serving = serve(lake, key, **settings)
     lake.set_latest(serving.artifact, why="the champion moved")
-    return serving.said
+    return serving.messages
 
 
 def unfit(lake: Lake, key: PartitionKey, export: Artifact) -> list[str]:

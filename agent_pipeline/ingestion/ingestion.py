@@ -99,7 +99,7 @@ def ingest(source: TraceSource, key: PartitionKey, options: ReadingOptions, lake
     run = _Run(key, Preparation(options), BlockList.read(lake), _last(lake, key, maker))
     table = lake.stage("sessions", key, run.batches(source.stored(key)), SESSIONS)
     tasks = run.changed_tasks()
-    for anew in (_Run.copies_in, _Run.said_of_others):
+    for anew in (_Run.copies_in, _Run.private_elsewhere):
         if also := anew(run, tasks, table):
             before, run = table, run.again(table, also)
             table = lake.stage("sessions", key, run.batches(source.stored(key)), SESSIONS)
@@ -197,7 +197,7 @@ class _Run:
         """The copied sessions of tasks: what they call private is not known before they are read, and what they copied may be outdated."""
         return {each.session_id: {} for each in self.seen if each.task in tasks and each.session_id in self.copies}
 
-    def said_of_others(self, tasks: set[str], table: StagedTable) -> _Also:
+    def private_elsewhere(self, tasks: set[str], table: StagedTable) -> _Also:
         """The sessions of tasks whose rows still say what another trial calls private, with that."""
         trials, also = Counter(each.task for each in self.seen), {}
         known = {
@@ -209,8 +209,8 @@ class _Run:
         for batch in stored_batches(pq.ParquetFile(table.file)) if known else ():
             for row in to_rows([batch.filter(pc.is_in(batch["session_id"], ids))]):
                 session = row_session(row)
-                if said := self.preparation.redactor.said_of_others(session, known[session.session_id]):
-                    also[session.session_id] = said
+                if values := self.preparation.redactor.private_elsewhere(session, known[session.session_id]):
+                    also[session.session_id] = values
         return also
 
     def inferred(self) -> list[Tool]:

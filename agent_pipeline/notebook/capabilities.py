@@ -112,9 +112,9 @@ class AgentCapabilityEvaluator:
         if cap == "planning":
             steps = Counter(sample.row_id for sample in samples)
             samples = [sample for sample in samples if steps[sample.row_id] > 1]
-        said = [(sample, text) for sample, text in zip(samples, replies(samples), strict=True) if text is not None]
-        scores, details = _SCORED[cap](said, {row["row_id"]: row for row in rows})
-        details |= {"conversations": len(rows), **counts, "too_long": len(samples) - len(said)}
+        answers = [(sample, text) for sample, text in zip(samples, replies(samples), strict=True) if text is not None]
+        scores, details = _SCORED[cap](answers, {row["row_id"]: row for row in rows})
+        details |= {"conversations": len(rows), **counts, "too_long": len(samples) - len(answers)}
         return CapabilityScore(cap, _mean(scores), len(scores), details)
 
     def _replies(self, model: Any) -> "_Replies":
@@ -126,14 +126,14 @@ class AgentCapabilityEvaluator:
 
 
 _Replies = Callable[[Sequence[TurnSample]], Sequence[str | None]]
-_Said = Sequence[tuple[TurnSample, str]]
+_Answers = Sequence[tuple[TurnSample, str]]
 _Rows = Mapping[str, Mapping[str, Any]]
 _Scored = tuple[Sequence[float], dict[str, Any]]
 """The scores that a capability is the mean of, and the details: `of` what they are, and the parts."""
 
 
-def _tool_use(said: _Said, rows: _Rows) -> _Scored:
-    scores = [score(sample, text) for sample, text in said]
+def _tool_use(answers: _Answers, rows: _Rows) -> _Scored:
+    scores = [score(sample, text) for sample, text in answers]
     return [bool(each.exact) for each in scores], {
         "of": "turns with calls",
         "called": _mean([each.called for each in scores]),
@@ -143,9 +143,9 @@ def _tool_use(said: _Said, rows: _Rows) -> _Scored:
     }
 
 
-def _planning(said: _Said, rows: _Rows) -> _Scored:
+def _planning(answers: _Answers, rows: _Rows) -> _Scored:
     plans: dict[str, list[bool]] = defaultdict(list)
-    for sample, text in said:
+    for sample, text in answers:
         each = score(sample, text)
         plans[sample.row_id].append(bool(each.tool_name) if sample.calls else not each.called)
     progress = [(steps.index(False) if False in steps else len(steps)) / len(steps) for steps in plans.values()]
@@ -154,10 +154,10 @@ def _planning(said: _Said, rows: _Rows) -> _Scored:
     return progress, {"of": "conversations of several steps", **parts}
 
 
-def _reasoning(said: _Said, rows: _Rows) -> _Scored:
+def _reasoning(answers: _Answers, rows: _Rows) -> _Scored:
     chains: dict[str, list[float]] = defaultdict(list)
     faults: Counter[str] = Counter()
-    for sample, text in said:
+    for sample, text in answers:
         parsed = read_reply(text, sample.tools)
         if fault := _incoherent(sample, parsed):
             faults[fault] += 1
@@ -167,11 +167,11 @@ def _reasoning(said: _Said, rows: _Rows) -> _Scored:
     return coherence, {"of": "chains", "steps": sum(map(len, chains.values())), "faults": dict(sorted(faults.items()))}
 
 
-def _instruction_following(said: _Said, rows: _Rows) -> _Scored:
+def _instruction_following(answers: _Answers, rows: _Rows) -> _Scored:
     followed: list[bool] = []
     whole_turns: list[bool] = []
     missed: Counter[str] = Counter()
-    for sample, text in said:
+    for sample, text in answers:
         taken = {name: passed for name, passed in _instructions(sample, text, rows[sample.row_id]) if passed is not None}
         followed += taken.values()
         whole_turns += [all(taken.values())] if taken else []
@@ -180,7 +180,7 @@ def _instruction_following(said: _Said, rows: _Rows) -> _Scored:
     return followed, {"of": "instructions", **parts}
 
 
-_SCORED: dict[str, Callable[[_Said, _Rows], _Scored]] = {
+_SCORED: dict[str, Callable[[_Answers, _Rows], _Scored]] = {
     "tool_use": _tool_use,
     "planning": _planning,
     "reasoning": _reasoning,

@@ -82,7 +82,7 @@ class Redactor:
         """Redact a session in place; answers how many places became a pseudonym, by kind.
 
         Until the next call `values` has what they held, and `private_id` whether the session's id looks private. `also`
-        are more private values with their kinds: those that other trials of the task gave away (`said_of_others`).
+        are more private values with their kinds: those that other trials of the task gave away (`private_elsewhere`).
 
         A session's id and its parent's stay: whatever judges or looks up a session names it by its id. A task, a trial or a model
         whose name looks private becomes its hash.
@@ -123,7 +123,7 @@ class Redactor:
         """
         return self._private_values(session, [*seen_by_detectors(texts_of(session)), *_names_of(session).values()])
 
-    def said_of_others(self, session: Session, known: Known) -> dict[str, str]:
+    def private_elsewhere(self, session: Session, known: Known) -> dict[str, str]:
         """What a redacted session still says of what other trials of its task call private, by value its kind."""
         texts = [*seen_by_detectors(texts_of(session)), *_names_of(session).values()]
         return self._private_in(session, known.within(unescaped_text("\n\n".join(texts))))
@@ -135,7 +135,7 @@ class Redactor:
             trials.append(self._redacted(session))
             known.add(self.values, same_task)
         for at, session in enumerate(sessions if len(sessions) > 1 else ()):
-            if also := self.said_of_others(trials[at].session, known):
+            if also := self.private_elsewhere(trials[at].session, known):
                 trials[at] = self._redacted(session, also)
         return trials
 

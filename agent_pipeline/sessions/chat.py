@@ -120,11 +120,11 @@ def text_of(content: Any, seam: str = "\n") -> tuple[str, tuple[str, ...]]:
         return content, ()
     text, left_out = "", []
     for part in content if isinstance(content, list) else [] if content is None else [content]:
-        said, kind = part, _kind(part)
+        words, kind = part, _kind(part)
         if kind in _TEXT_PARTS:  # AgentDojo and OpenTelemetry call a part's text `content`
-            said = part["text"] if isinstance(part.get("text"), str) else part.get("content")
-        if isinstance(said, str):
-            text += (seam if text and said and not (text[-1].isspace() or said[0].isspace()) else "") + said
+            words = part["text"] if isinstance(part.get("text"), str) else part.get("content")
+        if isinstance(words, str):
+            text += (seam if text and words and not (text[-1].isspace() or words[0].isspace()) else "") + words
         else:
             left_out.append(f"part:{without_surrogates(kind)}" if kind else "part")
     return text, tuple(left_out)
@@ -169,9 +169,11 @@ def _spoken(role: str | None, message: dict[str, Any]) -> Iterator[Item]:
     named = message.get("tool_calls") or _additional(message).get("tool_calls") or ()
     made = [call_item(call, trained) for call in calls]
     if named or message.get("function_call"):
-        said = {item.call_id or item for item in made if item.kind}
+        known = {item.call_id or item for item in made if item.kind}
         named = [*(named if isinstance(named, list | tuple) else [None]), *filter(None, [message.get("function_call")])]
-        made += [item for item in (call_item(call, trained) for call in named) if (item.call_id or item) not in said]  # LangChain says both
+        made += [
+            item for item in (call_item(call, trained) for call in named) if (item.call_id or item) not in known
+        ]  # LangChain says both
     words = parts if isinstance(content, list) else content
     if words or not (made or is_all_calls):
         # What a model says comes in parts that may end within a sentence (before a citation, say).

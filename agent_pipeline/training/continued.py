@@ -119,7 +119,7 @@ def train_on(
         "method": method,
         "reference": start.origin["reference"],
         **trained_report(trainer, start.base, start.template, config, device),
-        **_template_said(start.adapter_dir),
+        **_template_sentence(start.adapter_dir),
         "rows": counts,
         "weights_of_step": trained,
         "decisions": {"before": watch.before, "looks": looks},
@@ -130,7 +130,7 @@ def train_on(
     return finished(report, out_dir, work_dir) | run_figures(trainer, checkpoint, began)
 
 
-def _template_said(adapter_dir: Path) -> dict[str, Any]:
+def _template_sentence(adapter_dir: Path) -> dict[str, Any]:
     """What the report of an adapter says of its chat template, which passes for the model's own when it is loaded with the adapter."""
     report = adapter_dir / REPORT
     return {"template": json.loads(report.read_text(encoding="utf-8"))["template"]} if report.is_file() else {}

@@ -91,13 +91,13 @@ def encode(tokenizer: "PreTrainedTokenizerBase", messages: list[Message], tools:
         # A token belongs to the turn it begins in: of one that straddles the border, the model has already seen a part.
         while position < len(offsets) and offsets[position][0] < start:
             position += 1
-        first, said = position, start + thought_end(tokenizer, message, text[start:end])
+        first, begun = position, start + thought_end(tokenizer, message, text[start:end])
         while position < len(offsets) and offsets[position][0] < end:
             trained[position] = is_trained(message)
             position += 1
         turns.append((first, position))
-        words.append(next((at for at in range(first, position) if offsets[at][0] >= said), first))
-        places = [(said + begin, said + stop) for begin, stop in deciding_spans(marked(tokenizer, message), text[said:end])]
+        words.append(next((at for at in range(first, position) if offsets[at][0] >= begun), first))
+        places = [(begun + begin, begun + stop) for begin, stop in deciding_spans(marked(tokenizer, message), text[begun:end])]
         deciding += [at for at in range(first, position) if any(offsets[at][0] < stop and begin < offsets[at][1] for begin, stop in places)]
     return Encoded(ids, trained, turns, deciding, literals=text.count(MARK), words=words)
 
@@ -145,15 +145,15 @@ def check(encoded: Encoded, tokenizer: "PreTrainedTokenizerBase", messages: list
         start, end = next(turns, (0, 0))
         if any(trained != is_trained(message) for trained in encoded.trained[start:end]) or any(encoded.trained[gap:start]):
             raise broken(f"the mask does not match the turn of message {index}")
-        said, between = text(start, end), _bare(text(gap, start))
-        if not (stop_token(tokenizer, said) and tokenizer.convert_ids_to_tokens(encoded.input_ids[end - 1]) in specials):
+        turn, between = text(start, end), _bare(text(gap, start))
+        if not (stop_token(tokenizer, turn) and tokenizer.convert_ids_to_tokens(encoded.input_ids[end - 1]) in specials):
             raise broken(f"the turn of message {index} ends without its stop token")
         for where, result in results:
             if not _holds(between, result):
                 raise broken(f"the tool result of message {where} is not outside the trained tokens")
         values = [v for _, raw in tool_calls([message]) for v in argument_texts(decoded_arguments(raw))]
         thought = message.get(THOUGHT) or "" if tokenizer.init_kwargs.get("reasoning") else ""
-        if not all(_holds(_bare(said), part) for part in (*_words_and_names(message), *values, thought)):
+        if not all(_holds(_bare(turn), part) for part in (*_words_and_names(message), *values, thought)):
             raise broken(f"the trained tokens of message {index} do not decode to what the assistant said")
         gap, results = end, []
     if next(turns, None) or any(encoded.trained[gap:]):

@@ -124,6 +124,8 @@ def texts(tokenizer: "PreTrainedTokenizerBase", row: Row) -> dict[str, str]:
     did = render(tokenizer, [*row["prompt"], *row["completion"]], row["tools"])[len(asked) :].rstrip()
     did = did.removesuffix(stop_token(tokenizer, did) or "")
     head = row["prompt"][:1] if row["prompt"] and row["prompt"][0]["role"] == "system" else []
-    told = "\n\n".join([*(message["content"] for message in head), f"A good agent would now write:\n{did}"])
-    shown = render(tokenizer, [{"role": "system", "content": told}, *row["prompt"][len(head) :]], row["tools"], add_generation_prompt=True)
+    system = "\n\n".join([*(message["content"] for message in head), f"A good agent would now write:\n{did}"])
+    shown = render(
+        tokenizer, [{"role": "system", "content": system}, *row["prompt"][len(head) :]], row["tools"], add_generation_prompt=True
+    )
     return {"asked": asked, "shown": shown}

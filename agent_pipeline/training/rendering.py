@@ -129,10 +129,10 @@ def shown_thoughts(tokenizer: "PreTrainedTokenizerBase", messages: list[Message]
     return shown
 
 
-def thought_end(tokenizer: "PreTrainedTokenizerBase", message: Message, said: str) -> int:
-    """The position in `said`, a rendered assistant's turn, where its thought and what closes it end; 0 where it shows none."""
+def thought_end(tokenizer: "PreTrainedTokenizerBase", message: Message, text: str) -> int:
+    """The position in `text`, a rendered assistant's turn, where its thought and what closes it end; 0 where it shows none."""
     form, thought = tokenizer.init_kwargs.get("reasoning"), marked(tokenizer, (message.get(THOUGHT) or "").strip())
-    at = said.find(thought + form[1]) if form and thought else -1
+    at = text.find(thought + form[1]) if form and thought else -1
     return at + len(thought) + len(form[1]) if form and at >= 0 else 0
 
 

@@ -88,18 +88,18 @@ def pinned(tokenizer: "PreTrainedTokenizerBase", jinja: str) -> tuple[str, str]:
     Templates write today's date, which servers pass as `date_string` or `strftime_now`: it becomes `PINNED`. A template that thinks only
     when asked to (Qwen 3.5's small models) is asked to by llama.cpp: it then never does.
     """
-    said = ""
+    used = ""
     fixed = _TODAY.sub(lambda found: f'"{PINNED.strftime(found[2])}"', jinja)
     date_string = f'{{%- set date_string = "{PINNED:%d %b %Y}" -%}}'
     if "date_string" in fixed and not fixed.startswith(date_string):
         fixed = date_string + fixed
     if fixed != jinja:
-        said += f"; the date that it writes is always {PINNED:%d %b %Y}"
+        used += f"; the date that it writes is always {PINNED:%d %b %Y}"
     if "enable_thinking" in fixed:
         prompts = [render_with(tokenizer, head + fixed, "dict", SENTINEL[:2], [TOOL], True) for head in ("", _THINKING.format("true"))]
         if prompts[0] != prompts[1]:
-            fixed, said = _THINKING.format("false") + fixed, said + "; it never thinks, as it does by default"
-    return fixed, said
+            fixed, used = _THINKING.format("false") + fixed, used + "; it never thinks, as it does by default"
+    return fixed, used
 
 
 def stop_token(tokenizer: "PreTrainedTokenizerBase", turn: str) -> str | None:
@@ -112,8 +112,8 @@ def up_to_stop(tokenizer: "PreTrainedTokenizerBase", turn: str) -> str:
     """A rendered assistant turn up to and with its stop token. A line break after it is the next turn's frame, and an end of text after
     it (Phi) is written where a conversation ends, not where a model stops."""
     turn = turn.rstrip()
-    said = turn.removesuffix(tokenizer.eos_token or "").rstrip()
-    return said if any(said.endswith(stop) for family in FAMILIES for stop in family.stops) else turn
+    bare = turn.removesuffix(tokenizer.eos_token or "").rstrip()
+    return bare if any(bare.endswith(stop) for family in FAMILIES for stop in family.stops) else turn
 
 
 def _defects(tokenizer: "PreTrainedTokenizerBase", jinja: str, arguments_as: ArgumentsAs) -> Iterator[str]:

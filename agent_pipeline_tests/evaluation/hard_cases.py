@@ -1,6 +1,6 @@
 """Turns that are hard to score, each labelled by hand: what the reply is, whether it is right, and why a careful reader says so.
 
-The labels were written before any scorer saw the cases. `said` is the reply's class; `right` says how it compares with what was recorded:
+The labels were written before any scorer saw the cases. `actual` is the reply's class; `right` says how it compares with what was recorded:
 
 - `strict`: the same calls in effect, or an answer that does the job of the recorded one;
 - `lenient`: a reader takes it for the same call, but a tool may not (case of a word, a number written as text);
@@ -40,7 +40,7 @@ class Case(NamedTuple):
     user: str
     recorded: Any
     reply: str
-    said: str
+    actual: str
     right: str
     why: str
     result: str = ""

@@ -74,12 +74,12 @@ def test_the_same_evaluation_gives_the_same_report(report, tiny_base, adapter_di
 def test_adapters_that_are_evaluated_on_the_same_turns_ask_their_base_once(tiny_base, adapter_dir, monkeypatch):
     asked, forward = [], Answering.forward
     monkeypatch.setattr(Answering, "forward", lambda *given: asked.append(given) or forward(*given))
-    said: dict = {}
-    first, again = (evaluate(HELDOUT[:2], tiny_base, adapter_dir, max_samples=2, base_said=said) for _ in range(2))
+    passes: dict = {}
+    first, again = (evaluate(HELDOUT[:2], tiny_base, adapter_dir, max_samples=2, base_passes=passes) for _ in range(2))
     assert len(asked) == 3 and again == first == evaluate(HELDOUT[:2], tiny_base, adapter_dir, max_samples=2)
     asked.clear()
-    evaluate(HELDOUT[:2], tiny_base, adapter_dir, max_samples=3, base_said=said)
-    assert len(asked) == 2 and len(said) == 1
+    evaluate(HELDOUT[:2], tiny_base, adapter_dir, max_samples=3, base_passes=passes)
+    assert len(asked) == 2 and len(passes) == 1
 
 
 def test_without_answers_loss_and_decisions_are_those_of_all_turns(report, tiny_base, adapter_dir):
@@ -137,7 +137,7 @@ def test_what_other_partitions_say_is_answered_and_scored_and_not_kept(lake, tin
     asked = [each for each in ask(tiny_base, adapter_dir, [], others=turns) if each.group in (OTHERS, NO_REFUSAL)]
     assert Counter(each.group for each in asked) == {OTHERS: len(turns), NO_REFUSAL: len(turns)}
     assert sum(each.candidate for each in asked) > sum(each.base for each in asked), "the adapter learned these tasks"
-    assert not any(each.base_said or each.candidate_said for each in asked)
+    assert not any(each.base_answer or each.candidate_answer for each in asked)
     words = [word for sample in turns.values() for message in sample.prompt for word in (message["content"] or "").split()]
     assert not any(word in each.question for each in asked for word in words if len(word) > 3)
 

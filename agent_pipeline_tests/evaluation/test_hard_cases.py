@@ -29,15 +29,15 @@ def labels(case: Case) -> tuple[str, str]:
     given = score(sample_of(case), case.reply, case.cut)
     cut = given.truncated and given.exact is False
     right = "cut" if cut else "strict" if given.right else "lenient" if given.lenient else "wrong"
-    return given.said or "answer", right
+    return given.actual or "answer", right
 
 
 def test_hard_cases_are_scored_as_a_careful_person_labelled_them():
-    wrong = [(case.name, labels(case), (case.said, case.right), case.why) for case in CASES if labels(case) != (case.said, case.right)]
+    wrong = [(case.name, labels(case), (case.actual, case.right), case.why) for case in CASES if labels(case) != (case.actual, case.right)]
     assert len(wrong) <= (1 - AS_LABELLED) * len(CASES), wrong
 
 
 def test_the_cases_cover_every_label_and_have_names_of_their_own():
     assert len(CASES) >= 100 and len({case.name for case in CASES}) == len(CASES)
-    assert Counter(case.said for case in CASES).keys() == {"call", "ask", "cannot", "answer"}
+    assert Counter(case.actual for case in CASES).keys() == {"call", "ask", "cannot", "answer"}
     assert {case.right for case in CASES} == {"strict", "lenient", "wrong", "cut"}

@@ -33,8 +33,8 @@ SAID = '<tool_call>{"name": "find", "arguments": {"id": "K2"}}</tool_call>'
 @pytest.fixture(scope="module")
 def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("log")
-    entries = [each | {"turn_index": len(PROMPT), "adapter_said": SAID} for each in samples(base=FAIR, adapter=GOOD)[:2]]
-    entries[1]["adapter_said"], entries[1]["adapter"]["right"] = "<tool_call>{", False
+    entries = [each | {"turn_index": len(PROMPT), "adapter_answer": SAID} for each in samples(base=FAIR, adapter=GOOD)[:2]]
+    entries[1]["adapter_answer"], entries[1]["adapter"]["right"] = "<tool_call>{", False
     rows: dict[str, Any] = {each["row_id"]: {"messages": PROMPT, "tools": TOOLS} for each in entries}
     write_log(folder, "adapter", "shop/support test", "base+1", report_on(entries), entries, rows)
     return folder / "adapter.eval"

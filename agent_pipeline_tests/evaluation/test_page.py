@@ -32,9 +32,19 @@ def page_of(items: list[dict[str, Any]], text: str = "plain", notes: tuple[str, 
 
 
 def hostile_items(text: str) -> list[dict[str, Any]]:
-    names = ("row_id", "session_id", "task_key", "prompt_tail", "expected", "expected_class", "expected_tool", "base_said", "adapter_said")
+    names = (
+        "row_id",
+        "session_id",
+        "task_key",
+        "prompt_tail",
+        "expected",
+        "expected_class",
+        "expected_tool",
+        "base_answer",
+        "adapter_answer",
+    )
     entries = samples(base=FAIR, adapter=GOOD)[:2]
-    entries = [entry | dict.fromkeys(names, text) | {"adapter_said": f"{text}!", "turn_index": 1} for entry in entries]
+    entries = [entry | dict.fromkeys(names, text) | {"adapter_answer": f"{text}!", "turn_index": 1} for entry in entries]
     split = Split(text, {}, entries, text)
     message = {"role": "user", "content": text, "tool_calls": [{"function": {"name": text, "arguments": text}}]}
     episode = {"task_key": text, "seed": None, "trial": 0, "done": False, "wrong_changes": [text], "complaint": text, "end": text}
@@ -80,7 +90,7 @@ def test_the_filters_of_the_page_choose_by_class_tool_outcome_and_text(tmp_path:
 def test_a_page_is_bounded_and_says_what_is_left_out_and_where_it_lies() -> None:
     said = ("lost" if number % 2 else "both right" for number in range(1200))
     long = {"row": {"messages": [{"role": "user", "content": "x" * 1_000_000}]}}
-    entry = samples(base=FAIR, adapter=GOOD)[2] | {"row_id": "row", "turn_index": 1, "base_said": "y" * 1_000_000}
+    entry = samples(base=FAIR, adapter=GOOD)[2] | {"row_id": "row", "turn_index": 1, "base_answer": "y" * 1_000_000}
     (item,) = differing_turns(Split("test", {}, [entry], "their/samples.json"), long)
     shown, notes = bounded(({**item, "outcome": each} for each in said), MOST_TURNS, "turns", "their/samples.json")
     assert {each["outcome"] for each in shown} == {"lost"}

@@ -73,7 +73,7 @@ def samples(**models: str) -> list[dict[str, Any]]:
                 call = right if due else None
                 scored = Score(expected, "call" if called else "answer", called, right, *[call] * 4, None if due else right, False, False)
                 entry |= {name: asdict(scored) | {"right": right, "call_probability": None}}
-                entry[f"{name}_said"] = entry["expected"] if right else f"{name} errs"
+                entry[f"{name}_answer"] = entry["expected"] if right else f"{name} errs"
             entries.append(entry)
     return entries
 

@@ -256,8 +256,8 @@ def _completed(run: AgentTrajectory, answer: Any) -> AgentTrajectory:
     if isinstance(answer, str):
         answer = {"steps": [TrajectoryStep(answer)]}
     if isinstance(answer, AgentTrajectory):
-        said = {name: getattr(answer, name) or getattr(run, name) for name in ("instruction", "tools", "model_id", "system_prompt")}
-        return msgspec.structs.replace(answer, task_id=run.task_id, steps=[_step(step) for step in answer.steps], **said)
+        fields = {name: getattr(answer, name) or getattr(run, name) for name in ("instruction", "tools", "model_id", "system_prompt")}
+        return msgspec.structs.replace(answer, task_id=run.task_id, steps=[_step(step) for step in answer.steps], **fields)
     if not isinstance(answer, Mapping) or not (answer.get("steps") or answer.get("messages")):
         raise DataError(
             f"The agent answered task {run.task_id} with {type(answer).__name__}, which is no run: let it yield steps, or answer with a "
