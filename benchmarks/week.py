@@ -5,8 +5,8 @@ whose transcripts join the store with the world's verdicts. Each night the senso
 for runs with `approve = "auto"`. One night every verdict of the store says the opposite, another night the database of the sessions is cut
 in half; both are mended the next morning.
 
-The first champion is a person's: where the decision holds a first candidate back only because somebody has to look at its harm, it is
-promoted by hand the next morning. Every later one promotes itself or is not promoted.
+The first champion is a person's: where the decision holds a first candidate back, for its harm say, it is promoted by hand the next
+morning. Every later one promotes itself or is not promoted.
 
 What is served after each night plays the same fresh tasks, which are in no session of the week: tasks done, and harm. The week lives in
 FOLDER, which holds a line for each finished night: a week that was stopped goes on, and NIGHTS says how many nights to go on for.
@@ -162,7 +162,7 @@ def measure(folder: Path) -> Iterator[tuple[str, Any]]:
 
 
 def promote_first() -> str | None:
-    """Promote the latest export by hand where there is no champion and only its harm waits for a person."""
+    """Promote the latest export by hand where there is no champion and the decision holds it back for a person to look at."""
     from agent_pipeline.cli.champions import promote
     from agent_pipeline.config.settings import load_settings
     from agent_pipeline.export.ledger import EXPORT, ledger
@@ -171,9 +171,6 @@ def promote_first() -> str | None:
     key, lake = PartitionKey("shop", "support"), load_settings().open_lake()
     records = ledger(lake, key).records()
     if lake.champion(EXPORT, key) or not records or records[-1].decision.outcome != "hold":
-        return None
-    held = [reason.kind for reason in records[-1].decision.reasons if reason.against == "hold"]
-    if not set(held) <= {"harm beside the base", "unseen harm"}:
         return None
     promote("shop/support", records[-1].candidate, why="the first champion: its episodes were looked at")
     return records[-1].candidate[:8]
