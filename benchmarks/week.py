@@ -94,6 +94,8 @@ def night(day: int) -> dict[str, Any]:
     from agent_pipeline.defs.sensors import discover_agents
 
     with open_instance() as instance:
+        for left in instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED])):
+            instance.report_run_canceled(left)  # of a week that was stopped
         found: Any = discover_agents(dg.build_sensor_context(instance=instance, resources={"workspace": Workspace()}))
         for request in getattr(found, "dynamic_partitions_requests", None) or ():
             instance.add_dynamic_partitions(AGENTS.name or "", list(request.partition_keys))
