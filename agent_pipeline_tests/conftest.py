@@ -25,6 +25,8 @@ settings.load_profile("agent-pipeline")
 
 # No test asks the hub, and no two workers fight for the cores: both must be set before torch and huggingface_hub are imported.
 os.environ |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+# Nor does one write into a database of the developer's.
+os.environ.pop("DAGSTER_POSTGRES_URL", None)
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 SAMPLE = Path(mkdtemp(prefix="agent-pipeline-tests-")) / "sample"

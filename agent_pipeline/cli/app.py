@@ -36,6 +36,7 @@ for command in (
     governing.prune,
     running.demo,
     running.dev,
+    running.serve,
 ):
     app.command()(command)
 app.add_typer(governing.lineage, name="lineage")

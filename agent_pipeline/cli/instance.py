@@ -1,26 +1,48 @@
 """Dagster's home: a folder of the project's by default, never a lost temporary one."""
 
 import os
+import re
 from collections.abc import Iterable
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agent_pipeline.config.settings import config_file
+from agent_pipeline.errors import SettingsError
 from agent_pipeline.keys import PartitionKey
 
 if TYPE_CHECKING:
     import dagster as dg
 
+POSTGRES = "DAGSTER_POSTGRES_URL"
+_STORAGE = f"storage:\n  postgres:\n    postgres_url:\n      env: {POSTGRES}\n"
+
 
 def dagster_home() -> Path:
-    """`DAGSTER_HOME`, else `.dagster` beside `pipeline.toml` (or in the working directory); made, with a `dagster.yaml`, if missing."""
+    """`DAGSTER_HOME`, else `.dagster` beside `pipeline.toml` (or in the working directory); made, with a `dagster.yaml`, if missing.
+
+    A `dagster.yaml` that is made while `DAGSTER_POSTGRES_URL` is set keeps Dagster's tables there.
+
+    Raises:
+        SettingsError: the variable and the file that is there contradict each other, or dagster-postgres is missing.
+    """
     file = config_file()
     home = Path(os.environ.get("DAGSTER_HOME") or (file.parent if file else Path.cwd()) / ".dagster").expanduser().resolve()
     home.mkdir(parents=True, exist_ok=True)
-    if not (home / "dagster.yaml").exists():
+    yaml, postgres = home / "dagster.yaml", os.environ.get(POSTGRES)
+    if not yaml.exists():
         text = files("agent_pipeline").joinpath("dagster.yaml").read_text(encoding="utf-8")
-        (home / "dagster.yaml").write_text(text, encoding="utf-8")
+        yaml.write_text(f"{text}\n{_STORAGE}" if postgres else text, encoding="utf-8")
+    reads = re.search(rf"^[^#\n]*\b{POSTGRES}\b", yaml.read_text(encoding="utf-8"), re.MULTILINE)
+    if bool(postgres) != bool(reads):  # else the runs of one home would come to lie in two databases
+        found = "is set, but {} does not read it" if postgres else "is not set, but {} reads it"
+        raise SettingsError(f"{POSTGRES} {found.format(yaml)}: change one of them (docs/operate.md, PostgreSQL).")
+    if postgres:
+        if not find_spec("dagster_postgres"):
+            raise SettingsError(f"{POSTGRES} needs the package dagster-postgres: pip install 'agent-pipeline[postgres]'.")
+        # The driver that it brings: SQLAlchemy 2.1 would take another one for an address that names none.
+        os.environ[POSTGRES] = re.sub("^postgres(ql)?://", "postgresql+psycopg2://", postgres)
     os.environ["DAGSTER_HOME"] = str(home)
     return home
 

@@ -5,7 +5,7 @@ import sys
 import time
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -24,6 +24,7 @@ console = Console()
 DATA_ASSETS = "group:traces or group:datasets or group:coresets"
 DEMO_AGENT = PartitionKey("shop", "support")
 DEMO_SETTINGS = ["sft_coreset.target_size=1000"]
+WORKSPACE = str(files("agent_pipeline").joinpath("workspace.yaml"))
 
 
 def materialize(
@@ -88,10 +89,21 @@ def dev(
     keys = Workspace().open_store().partitions()
     make_known(keys)
     console.print(f"{len(keys)} partitions: {', '.join(map(str, keys))}\nDagster home: {home}\nUI: http://{host}:{port}", highlight=False)
-    workspace = str(files("agent_pipeline").joinpath("workspace.yaml"))
     # `dg dev`, which is to replace this command, belongs to a package for developers that a user need not have.
     quiet = ["-W", "ignore:Function `dev_command` is superseded"]
-    os.execv(sys.executable, [sys.executable, *quiet, "-m", "dagster", "dev", "-w", workspace, "--host", host, "--port", str(port)])
+    os.execv(sys.executable, [sys.executable, *quiet, "-m", "dagster", "dev", "-w", WORKSPACE, "--host", host, "--port", str(port)])
+
+
+def serve(
+    part: Annotated[Literal["webserver", "daemon"], typer.Argument(help="The daemon starts the nights and all runs.")],
+    port: Annotated[int, typer.Option(help="Port of the web server.")] = 3000,
+    host: Annotated[str, typer.Option(help="Address that it listens on.")] = "127.0.0.1",
+) -> None:
+    """Run Dagster's web server or its daemon as a service (docs/operate.md); `dev` runs both."""
+    with open_instance():  # Dagster itself takes a home without a dagster.yaml for one in SQLite, without limits
+        pass
+    module = ["dagster_webserver", "--host", host, "--port", str(port)] if part == "webserver" else ["dagster._daemon", "run"]
+    os.execv(sys.executable, [sys.executable, "-m", *module, "-w", WORKSPACE])
 
 
 def run(key: PartitionKey | None, select: str, settings: list[str], **options: Any) -> "RunValues":

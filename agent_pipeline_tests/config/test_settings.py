@@ -1,9 +1,11 @@
 """Settings: from the file and the environment, and never a misspelt one in silence."""
 
+import os
 import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 from agent_pipeline.cli.instance import dagster_home, open_instance
 from agent_pipeline.config.settings import load_settings
@@ -162,6 +164,32 @@ def test_dagsters_home_lies_beside_the_settings_and_is_made_whole(toml, tmp_path
     assert (tmp_path / ".dagster" / "dagster.yaml").stat().st_size > 0
     (tmp_path / ".dagster" / "dagster.yaml").write_text("# mine\n", encoding="utf-8")
     assert (dagster_home() / "dagster.yaml").read_text(encoding="utf-8") == "# mine\n"
+
+
+def test_a_home_that_is_made_where_an_address_of_postgres_is_set_keeps_dagsters_tables_there(toml, tmp_path, monkeypatch):
+    toml("")
+    monkeypatch.setenv("DAGSTER_HOME", "")
+    monkeypatch.setenv("DAGSTER_POSTGRES_URL", "postgresql://me:secret@db/dagster")
+    monkeypatch.setattr("agent_pipeline.cli.instance.find_spec", lambda name: None)
+    with pytest.raises(SettingsError, match=r"pip install 'agent-pipeline\[postgres\]'"):
+        dagster_home()
+    monkeypatch.setattr("agent_pipeline.cli.instance.find_spec", lambda name: name)
+    text = (dagster_home() / "dagster.yaml").read_text(encoding="utf-8")
+    assert yaml.safe_load(text)["storage"] == {"postgres": {"postgres_url": {"env": "DAGSTER_POSTGRES_URL"}}}
+    assert os.environ["DAGSTER_POSTGRES_URL"] == "postgresql+psycopg2://me:secret@db/dagster", "the driver that dagster-postgres brings"
+    assert "secret" not in text
+
+
+@pytest.mark.parametrize("made_with", ["postgresql://db/dagster", ""])
+def test_a_home_and_a_variable_that_contradict_each_other_are_refused(toml, monkeypatch, made_with):
+    toml("")
+    monkeypatch.setattr("agent_pipeline.cli.instance.find_spec", lambda name: name)
+    monkeypatch.setenv("DAGSTER_HOME", "")
+    monkeypatch.setenv("DAGSTER_POSTGRES_URL", made_with)
+    dagster_home()
+    monkeypatch.setenv("DAGSTER_POSTGRES_URL", "" if made_with else "postgresql://db/dagster")
+    with pytest.raises(SettingsError, match="is not set, but .* reads it" if made_with else "is set, but .* does not read it"):
+        dagster_home()
 
 
 def test_the_pools_of_a_new_home_are_limited_before_its_first_run(toml, monkeypatch):
