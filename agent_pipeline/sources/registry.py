@@ -9,14 +9,17 @@ from agent_pipeline.sources.agents.openai_traces import OpenAITracesSource
 from agent_pipeline.sources.agents.openhands import OpenHandsSource
 from agent_pipeline.sources.base import TraceSource
 from agent_pipeline.sources.benchmarks.agentdojo import AgentDojoSource
+from agent_pipeline.sources.benchmarks.atif import ATIFSource
 from agent_pipeline.sources.benchmarks.inspect_ai import InspectSource
 from agent_pipeline.sources.benchmarks.omniagents_eval import OmniagentsEvalSource
 from agent_pipeline.sources.benchmarks.swe_agent import SWEAgentSource
 from agent_pipeline.sources.benchmarks.swink import SwinkSource
+from agent_pipeline.sources.benchmarks.tau2 import Tau2Source
 from agent_pipeline.sources.benchmarks.tau_bench import TauBenchSource
 from agent_pipeline.sources.benchmarks.toolbench import ToolBenchSource
 from agent_pipeline.sources.formats.plain import OpenAIChatSource, ResponsesSource, ShareGPTSource
 from agent_pipeline.sources.platforms.langfuse import LangfuseSource
+from agent_pipeline.sources.platforms.langsmith import LangSmithSource
 from agent_pipeline.sources.platforms.litellm import LiteLLMSource
 from agent_pipeline.sources.platforms.mlflow import MLflowSource
 from agent_pipeline.sources.platforms.opentelemetry import OpenInferenceSource, OpenTelemetrySource
@@ -30,6 +33,7 @@ SOURCES: tuple[Reader, ...] = (
     OpenInferenceSource,
     OpenTelemetrySource,
     LangfuseSource,
+    LangSmithSource,
     MLflowSource,
     LiteLLMSource,
     ClaudeCodeSource,
@@ -39,7 +43,9 @@ SOURCES: tuple[Reader, ...] = (
     SwinkSource,
     OmniagentsEvalSource,
     TauBenchSource,
+    Tau2Source,
     AgentDojoSource,
+    ATIFSource,
     InspectSource,
     ToolBenchSource,
     SWEAgentSource,

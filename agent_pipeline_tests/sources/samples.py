@@ -14,10 +14,12 @@ from agent_pipeline.sources.agents.codex import CodexSource
 from agent_pipeline.sources.agents.gemini_cli import GeminiCLISource
 from agent_pipeline.sources.agents.openhands import OpenHandsSource
 from agent_pipeline.sources.benchmarks.agentdojo import AgentDojoSource
+from agent_pipeline.sources.benchmarks.atif import ATIFSource
 from agent_pipeline.sources.benchmarks.inspect_ai import InspectSource
 from agent_pipeline.sources.benchmarks.omniagents_eval import OmniagentsEvalSource
 from agent_pipeline.sources.benchmarks.swe_agent import SWEAgentSource
 from agent_pipeline.sources.benchmarks.swink import SwinkSource
+from agent_pipeline.sources.benchmarks.tau2 import Tau2Source
 from agent_pipeline.sources.benchmarks.tau_bench import TauBenchSource
 from agent_pipeline.sources.benchmarks.toolbench import ToolBenchSource
 from agent_pipeline.sources.formats.file_source import FileSource
@@ -344,6 +346,11 @@ def claude_lines(session: str = "cc-1") -> list[dict[str, Any]]:
     ]
 
 
+def written(folder: str) -> Files:
+    """The files of a folder that an agent wrote."""
+    return {path.relative_to(WRITTEN).as_posix(): path.read_bytes() for path in sorted((WRITTEN / folder).rglob("*.json"))}
+
+
 SAMPLES: dict[str, tuple[type[FileSource], Files]] = {
     "openai_chat": (OpenAIChatSource, {"chat.jsonl": lines(chat_row(), chat_row(session_id="s2", judgment=None))}),
     "openai_chat_list": (OpenAIChatSource, {"chat.json": document([chat_row(), chat_row(session_id="s2")])}),
@@ -355,6 +362,7 @@ SAMPLES: dict[str, tuple[type[FileSource], Files]] = {
     "sharegpt": (ShareGPTSource, {"sharegpt.jsonl": lines(sharegpt_row(), sharegpt_row(id="g2"))}),
     "sharegpt_arrow": (ShareGPTSource, {"sharegpt.arrow": table([sharegpt_row(), sharegpt_row(id="g2")], arrow=True)}),
     "tau_bench": (TauBenchSource, {"results.json": document([tau_run(0, 0, 0.0), tau_run(0, 1, 1.0)])}),
+    "tau2_bench": (Tau2Source, written("tau2")),
     "agentdojo": (AgentDojoSource, {"runs.jsonl": lines(dojo_run(), dojo_run(user_task_id="user_task_1"))}),
     "inspect_ai_json": (
         InspectSource,
@@ -375,8 +383,6 @@ SAMPLES: dict[str, tuple[type[FileSource], Files]] = {
     "codex": (CodexSource, {"rollout-1.jsonl": lines(*codex_lines())}),
     "gemini_cli": (GeminiCLISource, {"session.jsonl": (WRITTEN / "gemini_cli.jsonl").read_bytes()}),
     "mini_swe_agent": (SWEAgentSource, {"order.traj.json": (WRITTEN / "mini_swe_agent.traj.json").read_bytes()}),
-    "openhands": (
-        OpenHandsSource,
-        {path.relative_to(WRITTEN).as_posix(): path.read_bytes() for path in sorted((WRITTEN / "openhands").rglob("*.json"))},
-    ),
+    "atif": (ATIFSource, written("harbor")),
+    "openhands": (OpenHandsSource, written("openhands")),
 }

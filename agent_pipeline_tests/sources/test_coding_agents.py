@@ -8,13 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
+from agent_pipeline.redaction import RedactionOptions
 from agent_pipeline.sessions.session import Session, tool_calls
-from agent_pipeline.sources import open_source
+from agent_pipeline.sources import TraceSource, open_source, parse_location
 from agent_pipeline.sources.agents.claude_code import ClaudeCodeSource
 from agent_pipeline.sources.agents.codex import CodexSource
 from agent_pipeline.sources.agents.gemini_cli import GeminiCLISource
 from agent_pipeline.sources.agents.openhands import OpenHandsSource
-from agent_pipeline_tests.sources.samples import WRITTEN, claude_lines, codex_lines, document, lines, put
+from agent_pipeline_tests.sources.samples import TOOL, WRITTEN, claude_lines, codex_lines, document, lines, put
 from agent_pipeline_tests.sources.test_plain import read
 
 
@@ -44,6 +46,56 @@ def test_a_run_of_mini_swe_agent_ends_with_the_call_that_hands_in_the_work() -> 
     assert [message["role"] for message in session.messages] == ["system", "user", "assistant", "tool", "assistant", "tool"]
     assert (source.name, session.task_id, session.model_id, session.ends_on_tool) == ("swe_agent", "mini_swe_agent", "openai/m-1", True)
     assert session.context["exit_status"] == "Submitted" and session.usage["prompt_tokens"] == 20 and not session.damage
+
+
+GEMINI = (json.dumps(json.dumps({"output": "in Ulm\n"}, separators=(", ", ":"))), json.dumps("in Ulm\n"))
+"""Harbor takes a result out of the object that Gemini is sent."""
+
+
+@pytest.mark.parametrize("name", ["claude_code", "codex", "gemini_cli"])
+def test_what_harbor_makes_of_an_agents_file_is_what_the_file_says_and_has_the_trials_verdict(name: str) -> None:
+    def said(store: TraceSource) -> tuple[Session, list]:
+        (key,) = store.partitions()
+        (session,) = read_sessions(store, key, ReadingOptions(redaction=RedactionOptions(enabled=False)))
+        begin = next(at for at, message in enumerate(session.messages) if message["content"] == "Where is order 7?")
+        return session, json.loads(json.dumps(session.messages[begin:]).replace(r"\": ", r"\":").replace(*GEMINI))
+
+    trial, told = said(open_source(parse_location(f"atif:{WRITTEN / 'harbor' / f'order__{name}'}")))
+    own, expected = said(open_source(WRITTEN / f"{name}.jsonl"))
+    assert (told, trial.usage["prompt_tokens"], trial.broken) == (expected, 30, None)
+    assert (trial.project, trial.agent, trial.model_id is not None) == ("shop", own.agent, True)
+    assert (trial.task_id, trial.trial, trial.scores["speed"]) == ("order", f"order__{name}", 0.5)
+    assert trial.judgment == ("unacceptable" if name == "codex" else "acceptable")
+
+
+def test_a_trajectory_says_what_is_not_to_be_trained_and_which_agents_it_called(tmp_path: Path) -> None:
+    copied = {"step_id": 1, "source": "agent", "message": "Earlier.", "is_copied_context": True}
+    call = {"tool_call_id": "c1", "function_name": "look_up", "arguments": {"order": 7}}
+    made = {
+        "source": "agent",
+        "message": "",
+        "tool_calls": [call],
+        "observation": {"results": [{"source_call_id": "c1", "content": "Ulm"}]},
+    }
+    head = {"schema_version": "ATIF-v1.8", "session_id": "s1", "agent": {"name": "main", "tool_definitions": [TOOL]}}
+    inner = {
+        **head,
+        "session_id": None,
+        "trajectory_id": "sub",
+        "agent": {"name": "helper"},
+        "steps": [{"source": "user", "message": "hi"}],
+    }
+    whole = head | {"steps": [copied, {**made, "llm_call_count": 0}, made, "x"], "subagent_trajectories": [inner]}
+    failed = {"trial_name": "t", "exception_info": {"exception_type": "AgentTimeoutError", "exception_message": ""}}
+    store = put(tmp_path, {"t/agent/trajectory.json": document(whole), "t/result.json": document(failed)})
+    main, side = sorted(read(open_source(parse_location(f"atif:{store}"))), key=lambda each: each.session_id)
+    assert [message.get("weight") for message in main.messages if message["role"] == "assistant"] == [0, None]
+    assert (main.error, main.damage, [tool["function"]["name"] for tool in main.tools]) == (
+        "AgentTimeoutError",
+        {"invalid_item": 1},
+        ["find"],
+    )
+    assert (side.session_id, side.agent, side.parent_session_id, side.error) == ("s1~sub", "helper", "s1", None)
 
 
 def test_what_the_user_of_gemini_cli_took_back_is_left_out_and_counted(tmp_path: Path) -> None:

@@ -1,15 +1,19 @@
 """Evaluation runs: verdicts, trials, errors and scores, kept where the source has them."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from agent_pipeline.sessions.session import Session, tool_calls
+from agent_pipeline.sources import open_source
 from agent_pipeline.sources.benchmarks.agentdojo import AgentDojoSource
 from agent_pipeline.sources.benchmarks.inspect_ai import InspectSource
 from agent_pipeline.sources.benchmarks.omniagents_eval import OmniagentsEvalSource
 from agent_pipeline.sources.benchmarks.swe_agent import SWEAgentSource
 from agent_pipeline.sources.benchmarks.swink import SwinkSource
+from agent_pipeline.sources.benchmarks.tau2 import Tau2Source
 from agent_pipeline.sources.benchmarks.tau_bench import TauBenchSource
 from agent_pipeline.sources.benchmarks.toolbench import ToolBenchSource
 from agent_pipeline_tests.sources.samples import (
@@ -17,6 +21,7 @@ from agent_pipeline_tests.sources.samples import (
     OMNIAGENTS_RESULTS,
     SWINK_SET,
     TOOL,
+    WRITTEN,
     archive,
     document,
     dojo_run,
@@ -39,6 +44,36 @@ def test_a_tau_bench_run_that_broke_is_an_error_without_a_verdict(tmp_path: Path
     assert [(each.judgment, each.score) for each in (good, bad, broken)] == [("acceptable", 1.0), ("unacceptable", 0.0), (None, None)]
     assert broken.error == "connection lost" and broken.scores == {"reward": 0.0}
     assert not good.tools and good.tools_origin == "none"
+
+
+@pytest.mark.parametrize("form", ["tau2.json", "tau2"])
+def test_what_the_user_of_tau2_did_with_tools_of_its_own_is_left_out_and_counted(form: str) -> None:
+    source = open_source(WRITTEN / form)
+    (session,) = read(source)
+    assert (source.name, [str(key) for key in source.partitions()], source.notes) == ("tau2_bench", ["mock/openai-m-1"], [])
+    greeting, asked, called, told, answered, stopped = session.messages
+    assert (greeting["weight"], asked["content"], stopped["content"]) == (0, "I finished task_1: mark it completed.", "###STOP###")
+    assert tool_calls([called])[0][0] == "update_task_status" and told["tool_call_id"] == called["tool_calls"][0]["id"] == "c2"
+    assert '"status": "completed"' in told["content"] and answered["content"] == "It is marked."
+    assert (session.skipped, session.damage) == ({"user_call": 2, "user_result": 2}, {})
+    assert (session.judgment, session.scores["reward"], session.scores["ACTION"]) == ("unacceptable", 0.0, 1.0)
+    assert (session.task_id, session.trial, session.usage) == (
+        "update_task_with_user_tools", "0", {"completion_tokens": 4, "prompt_tokens": 20},
+    )  # fmt: skip
+
+
+def test_a_simulation_of_tau2_that_the_infrastructure_ended_is_an_error_and_one_of_voice_says_what_it_has(tmp_path: Path) -> None:
+    raw = json.loads((WRITTEN / "tau2.json").read_text(encoding="utf-8"))
+    (whole,) = raw["simulations"]
+    broken = whole | {"id": "b", "termination_reason": "infrastructure_error", "reward_info": None}
+    voice = whole | {"id": "v", "messages": None, "ticks": [{}, {}]}
+    first, second = sorted(read(Tau2Source(put(tmp_path, {"r.json": document(raw | {"simulations": [broken, voice]})}))), key=by_id)
+    assert (first.error, first.judgment, first.score) == ("infrastructure_error", None, None)
+    assert (second.messages, second.skipped) == ([], {"tick": 2})
+
+
+def by_id(session: Session) -> str:
+    return session.session_id
 
 
 @pytest.mark.parametrize(("tool", "ends"), [("transfer_to_human_agents", True), ("find", False)])

@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
-from agent_pipeline.errors import StoreError
 from agent_pipeline.sessions.chat import to_messages
 from agent_pipeline.sources.base import add_note, files_of
-from agent_pipeline.sources.formats.fields import Record, elements, mean, number, objects, parsed, section, text, verdict
+from agent_pipeline.sources.formats.fields import Record, elements, mean, number, objects, section, text, verdict
 from agent_pipeline.sources.formats.file_source import Ident, RecordSource
 from agent_pipeline.sources.formats.record_files import Kind, Place
 
@@ -95,14 +94,8 @@ class SwinkSource(RecordSource):
         if not name or name in (".", "..") or set(name) & set("/\\\0"):
             add_note(self.notes, f"{results} names a set {name!r}, which is no file name: its prompts are not known.")
             return {}
-        path = _sets_of(results) / f"{name}.json"
-        if path not in self._beside:
-            try:
-                self._beside[path] = section(parsed(path.read_bytes()))
-            except (OSError, ValueError, StoreError) as error:
-                add_note(self.notes, f"The prompts of {name} are not known, so its sessions begin with the agent ({path}: {error}).")
-                self._beside[path] = {}
-        return self._beside[path]
+        lost = f"The prompts of {name} are not known, so its sessions begin with the agent"
+        return self.file_beside(_sets_of(results) / f"{name}.json", lost)
 
 
 def _sets_of(results: Path) -> Path:

@@ -17,7 +17,7 @@ from agent_pipeline.errors import PartitionError, StoreError
 from agent_pipeline.keys import PartitionKey, make_key
 from agent_pipeline.sessions.session import Session
 from agent_pipeline.sources.base import TraceSource, add_note, files_of, no_partition, unreadable
-from agent_pipeline.sources.formats.fields import Record, clean_text
+from agent_pipeline.sources.formats.fields import Record, clean_text, parsed, section
 from agent_pipeline.sources.formats.record_files import Kind, Place, RecordReader, changed, kind_of, records
 from agent_pipeline.sources.formats.session_fields import new_session
 
@@ -124,6 +124,16 @@ class FileSource(TraceSource):
     def folders_of(self, path: Path) -> tuple[str, ...]:
         """The folders between the store and one of its files; none where the store is the file."""
         return path.relative_to(self.path).parts[:-1] if path != self.path else ()
+
+    def file_beside(self, path: Path, lost: str) -> Record:
+        """The object in a file that says more of the records; where it cannot be read, a note says what is lost with it."""
+        if path not in self._beside:
+            try:
+                self._beside[path] = section(parsed(path.read_bytes()))
+            except (OSError, ValueError) as error:
+                add_note(self.notes, f"{lost} ({path}: {error}).")
+                self._beside[path] = {}
+        return self._beside[path]
 
     @classmethod
     def _is_mine(cls, path: Path) -> bool:

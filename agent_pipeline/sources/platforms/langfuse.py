@@ -1,5 +1,6 @@
 """Langfuse: observations, traces and scores as its API gives them, a trace with what belongs to it inside or apart, and a trace as its UI
-downloads it. Traces with one session id are the runs of a session.
+downloads it. Traces with one session id are the runs of a session. Newer APIs have no traces: an observation says its trace's name and
+session, and a score what it is of (`subject`).
 
 An observation that came by OpenTelemetry has the rest of its span's attributes in its metadata, and they are read as a span's are.
 """
@@ -26,31 +27,34 @@ from agent_pipeline.sources.platforms.opentelemetry import fill_in
 from agent_pipeline.sources.platforms.span_source import Score, SpanSource
 
 _KINDS: dict[str, Kind] = {"GENERATION": "model", "TOOL": "tool", "AGENT": "agent"}
+_OF_OPENTELEMETRY = {"attributes", "resourceAttributes", "scope"}
 _TYPES = {*_KINDS, "SPAN", "EVENT", "CHAIN", "RETRIEVER", "EVALUATOR", "EMBEDDING", "GUARDRAIL"}
+_OF_SCORES = {"traceId", "sessionId", "subject"}
+_WORDS = ("CATEGORICAL", "TEXT", "CORRECTION")
+"""Types of scores whose number says nothing: it is the category's, or 0."""
 
 
 class LangfuseSource(SpanSource):
     """Files of observations, traces and scores, in one file or several."""
 
     name: ClassVar[str] = "langfuse"
-    version: ClassVar[int] = 3
+    version: ClassVar[int] = 4
     looks_like: ClassVar[str] = "observations with traceId and type, traces with observations, scores with traceId"
 
     @classmethod
     def accepts(cls, record: Record) -> bool:
         if isinstance(record.get("data"), list):  # a page of the API
             return any(cls.accepts(each) for each in objects(record["data"]))
-        return (
-            _is_download(record)
-            or _is_trace(record)
-            or (bool(text(record.get("traceId"))) and (_is_score(record) or _type(record) in _TYPES))
-        )
+        is_step = bool(text(record.get("traceId"))) and _type(record) in _TYPES
+        return _is_download(record) or _is_trace(record) or is_step or (_is_score(record) and not _OF_SCORES.isdisjoint(record))
 
     def unpack(self, record: Record) -> list[Record]:
         if isinstance(record.get("data"), list):
             return [inner for each in objects(record["data"]) if self.accepts(each) for inner in self.unpack(each)] or [{}]
         if _is_download(record):
             record = record["trace"] | {"observations": record["observations"]}
+        if of := section(record, "subject"):
+            record = record | {"traceId": of.get("traceId"), f"{of.get('kind')}Id": of.get("id")}
         if not _is_trace(record):
             return [record]
         parts = [each for name in ("observations", "scores") for each in objects(record.get(name))]
@@ -58,11 +62,12 @@ class LangfuseSource(SpanSource):
         return [own, *({"traceId": record.get("id"), **each} for each in parts)]
 
     def identify(self, record: Record, place: Place) -> Ident | None:
-        trace = first_text(record, "traceId", "id")
-        if trace is None:
-            return None
-        agent = first_text(record, "name") if _is_trace(record) else None
-        return Ident(trace, first_text(record, "sessionId"), first_text(record, "projectId"), agent)
+        trace, session, project = (first_text(record, name) for name in ("traceId", "sessionId", "projectId"))
+        if _is_trace(record):
+            return Ident(trace or first_text(record, "id"), session, project, first_text(record, "name"))
+        if trace is None and session and project:  # a score of a session
+            return Ident(f"session {session}", session, project)
+        return Ident(trace, session, project, first_text(record, "traceName")) if trace else None
 
     def spans(self, record: Record) -> list[Span]:
         is_trace, kind = _is_trace(record), _type(record)
@@ -98,11 +103,15 @@ class LangfuseSource(SpanSource):
     def scores_of(self, record: Record) -> list[Score]:
         if not _is_score(record):
             return []
-        names = ("stringValue", "value") if record.get("dataType") == "CATEGORICAL" else ("value", "stringValue")
+        names = ("stringValue", "value") if record.get("dataType") in _WORDS else ("value", "stringValue")
         return [(text(record.get("name")) or "score", first_of(record, *names))]
 
     def metadata(self, record: Record) -> Record:
-        return decoded_object(record.get("metadata")) | {"tags": record.get("tags")} if _is_trace(record) else {}
+        if not (is_trace := _is_trace(record)) and record.get("isRootObservation") is not True:
+            return {}
+        said = decoded_object(record.get("metadata"))
+        kept = {name: decoded_text(said[name]) for name in said if is_trace or name not in _OF_OPENTELEMETRY}
+        return kept | {"tags": record.get("tags")}
 
 
 def _is_download(record: Record) -> bool:

@@ -1,4 +1,4 @@
-"""One conversation of two runs: in files that SDKs wrote (`written/`), and as Langfuse and the Agents SDK export it (made here)."""
+"""One conversation of two runs: in files that SDKs wrote (`written/`), and as the Agents SDK exports it (made here)."""
 
 import json
 import shutil
@@ -93,39 +93,13 @@ def guard() -> dict[str, Any]:
 
 
 def langfuse() -> list[dict[str, Any]]:
-    """Observations, traces and a score, a line each, as the API names them."""
-    observations = [
-        {
-            "id": f"o{step}",
-            "traceId": trace,
-            "type": "GENERATION",
-            "name": "chat",
-            "startTime": iso(step),
-            "endTime": iso(step),
-            "model": "m-1",
-            "input": {"messages": told, "tools": [TOOL]},
-            "output": answer,
-            "usageDetails": {"input": 10, "output": 2},
-            "costDetails": {"total": 0.25},
-            "level": "DEFAULT",
-        }
-        for step, (trace, told, answer) in enumerate(CALLS)
-    ]
-    traces = [
-        {
-            "id": trace,
-            "timestamp": iso(0),
-            "name": "support",
-            "sessionId": "s1",
-            "projectId": "shop",
-            "public": False,
-            "metadata": {"task_id": 7},
-        }
-        for trace in ("t1", "t2")
-    ]
-    score = {"id": "x", "traceId": "t2", "name": "helpfulness", "dataType": "NUMERIC", "value": 0.5, "stringValue": None}
-    word = {"id": "y", "traceId": "t2", "name": "grade", "dataType": "CATEGORICAL", "value": None, "stringValue": "pass"}
-    return [*observations, score, word, *traces]
+    """Observations, scores and traces, a line each, of the two traces that the SDK's client wrote."""
+    text = (WRITTEN / "langfuse_traces.jsonl").read_text(encoding="utf-8")
+    for at, trace in enumerate(written("langfuse_traces.jsonl"), 1):
+        text = text.replace(trace["id"], f"t{at}")
+    traces = [json.loads(line) for line in text.splitlines()]
+    observations, scores = ([each for trace in traces for each in trace.pop(name)] for name in ("observations", "scores"))
+    return [*sorted(observations, key=lambda each: each["type"] == "AGENT"), *scores, *traces]
 
 
 def openai_span(trace: str, step: int, data: dict[str, Any], error: Any = None) -> dict[str, Any]:

@@ -19,6 +19,8 @@ from agent_pipeline_tests.sources import damage
 from agent_pipeline_tests.sources.platforms import exports
 from agent_pipeline_tests.sources.platforms.exports import TOOL, WHOLE, write
 
+LANGSMITH = "11111111-2222-3333-4444-555555555555"
+
 EXPORTS: dict[str, tuple[str, str, str, Callable[[], Any] | None]] = {
     "ag2.jsonl": ("opentelemetry", "shop", "support", None),
     "ai_sdk.jsonl": ("opentelemetry", "shop", "support", None),
@@ -28,6 +30,8 @@ EXPORTS: dict[str, tuple[str, str, str, Callable[[], Any] | None]] = {
     "google_adk.jsonl": ("opentelemetry", "shop", "support", None),
     "google_genai.jsonl": ("openinference", "shop", "support", None),
     "langgraph.jsonl": ("openinference", "shop", "support", None),
+    "langsmith.jsonl": ("langsmith", LANGSMITH, "support", None),
+    "langsmith_langgraph.jsonl": ("langsmith", LANGSMITH, "support", None),
     "litellm.jsonl": ("litellm", "shop", "support", exports.litellm),
     "llama_index.jsonl": ("openinference", "shop", "support", None),
     "mlflow.db": ("mlflow", "1", "support", None),
@@ -42,6 +46,8 @@ EXPORTS: dict[str, tuple[str, str, str, Callable[[], Any] | None]] = {
     "phoenix_frame.parquet": ("openinference", "phoenix_frame", "default", None),
     "phoenix_page.json": ("openinference", "phoenix_page", "default", None),
     "langfuse.jsonl": ("langfuse", "shop", "support", exports.langfuse),
+    "langfuse_api.jsonl": ("langfuse", "shop", "support", None),
+    "langfuse_traces.jsonl": ("langfuse", "shop", "support", None),
     "openai_traces.jsonl": ("openai_agents_traces", "shop", "support", exports.openai_traces),
 }
 """By file: the reader, project, agent, and what makes it; without a maker it is a file that an SDK wrote."""
@@ -97,7 +103,7 @@ def test_calls_that_repeat_the_conversation_so_far_are_one_session_of_two_runs(e
     said = "acceptable" if export.name == "phoenix.db" else None  # by people; a metric is an opinion only where a setting says which way
     assert (session.judgment, session.score) == (said, None)
     assert session.scores.get("helpfulness") == (0.5 if reader in ("langfuse", "mlflow") or said else None)
-    assert session.cost_usd == {"langfuse": 0.75, "litellm": 0.0}.get(reader)
+    assert session.cost_usd == {"langfuse": 0.75, "langsmith": 0.75, "litellm": 0.0}.get(reader)
 
 
 @pytest.mark.parametrize("row", exports.written("messages.jsonl"), ids=lambda row: row["session_id"])
@@ -133,6 +139,16 @@ def test_a_trace_that_langfuse_downloads_is_read_as_a_person_reads_it(tmp_path, 
     assert session.session_id == (download["trace"]["sessionId"] or download["trace"]["id"])
     assert set(session.scores) == {each["name"] for each in download["trace"]["scores"]}
     assert not session.broken and session.judgment is None
+
+
+def test_scores_of_langfuse_name_what_they_are_of_and_what_a_person_wrote_instead_is_no_zero(tmp_path):
+    now = only(exports.placed("langfuse_api.jsonl", None, tmp_path))
+    assert (now.scores, now.task_id) == ({"helpfulness": 0.5, "grade": 1.0, "polite": 1.0}, "7")
+    correction = {"id": "z", "traceId": "t1", "name": "output", "dataType": "CORRECTION", "value": 0, "stringValue": "Gladly."}
+    of_session = {"id": "z", "traceId": None, "sessionId": "s1", "projectId": "shop", "name": "all", "dataType": "NUMERIC", "value": 1}
+    before = only(write(tmp_path / "export.jsonl", [*exports.langfuse(), correction, of_session]))
+    assert before.scores == {"helpfulness": 0.5, "grade": 1.0, "all": 1.0}
+    assert before.context["labels"] == now.context["labels"] == {"output": "Gladly."}
 
 
 @pytest.mark.parametrize(

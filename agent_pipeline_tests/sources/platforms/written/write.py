@@ -20,7 +20,8 @@ ANSWERS = {
 
 
 class Model(BaseHTTPRequestHandler):
-    """OpenAI's chat completions, Anthropic's messages, and Gemini's `generateContent`; the answer is the one to the last message."""
+    """OpenAI's chat completions, Anthropic's messages, Bedrock's `converse` and Gemini's `generateContent`; the answer is that to the last
+    message."""
 
     def do_POST(self):
         told = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -45,6 +46,11 @@ class Model(BaseHTTPRequestHandler):
             usage = {"input_tokens": 10, "output_tokens": 2}
             body = {"id": "x", "type": "message", "role": "assistant", "model": "m-1", "content": [block], "usage": usage}
             body |= {"stop_reason": "tool_use" if block is call else "end_turn", "stop_sequence": None}
+        if self.path.endswith("/converse"):
+            call = {"toolUse": {"toolUseId": "c1", "name": "look_up", "input": {"order": 7}}}
+            content = [call if "tool_calls" in answer else {"text": answer["content"]}]
+            body = {"output": {"message": {"role": "assistant", "content": content}}, "metrics": {"latencyMs": 1}}
+            body |= {"stopReason": "end_turn", "usage": {"inputTokens": 10, "outputTokens": 2, "totalTokens": 12}}
         raw = json.dumps(body).encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(raw)))
@@ -302,6 +308,26 @@ def anthropic():
     messages("anthropic", told)
 
 
+def bedrock():
+    from botocore.session import Session
+
+    about = {"region_name": "us-east-1", "aws_access_key_id": "x", "aws_secret_access_key": "x"}
+    client, told = Session().create_client("bedrock-runtime", endpoint_url=URL.removesuffix("/v1"), **about), []
+    tool = {"toolSpec": {"name": "look_up", "description": "Finds an order.", "inputSchema": {"json": SCHEMA}}}
+
+    def ask(content):
+        told.append({"role": "user", "content": content})
+        system = [{"text": "You are helpful."}]
+        answer = client.converse(modelId="m-1", system=system, messages=told, toolConfig={"tools": [tool]})["output"]["message"]
+        told.append(answer)
+        if "toolUse" in answer["content"][0]:
+            ask([{"toolResult": {"toolUseId": answer["content"][0]["toolUse"]["toolUseId"], "content": [{"text": look_up(7)}]}}])
+
+    for run in asked(lambda words: ask([{"text": words}])):
+        run()
+    messages("bedrock", told)
+
+
 def llama_index():
     import asyncio
 
@@ -383,6 +409,251 @@ def langfuse():
         ]
         traces.append({"trace": about | {"scores": scores}, "observations": steps})
     write("langfuse.jsonl", traces)
+
+
+def collector(answers):
+    """A server that keeps what is sent to it, as (path, body), and answers by what stands for a path; and its address."""
+    import gzip
+
+    posted = []
+
+    class Collector(BaseHTTPRequestHandler):
+        def do_POST(self):
+            raw = self.rfile.read(int(self.headers["Content-Length"]))
+            posted.append((self.path, gzip.decompress(raw) if self.headers["Content-Encoding"] == "gzip" else raw))
+            self.do_GET()
+
+        do_PATCH = do_POST  # noqa: N815
+
+        def do_GET(self):
+            self.reply(answers.get(self.path.partition("?")[0], {}))
+
+        def reply(self, value):
+            raw = json.dumps(value).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(raw)))
+            self.send_header("Content-Type", "application/json")
+            self.end_headers()
+            self.wfile.write(raw)
+
+        def log_message(self, *_):
+            pass
+
+    kept = ThreadingHTTPServer(("127.0.0.1", 0), Collector)
+    threading.Thread(target=kept.serve_forever, daemon=True).start()
+    return posted, f"http://127.0.0.1:{kept.server_port}"
+
+
+def langfuse_api(has_traces=False):
+    """Answers of the API: what the SDK recorded of itself, under the names of the API, read back and written by the SDK's own client."""
+    from datetime import UTC, datetime
+
+    from langfuse import Langfuse, propagate_attributes
+    from langfuse.openai import openai
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+    pages = {}
+    posted, address = collector(pages)
+    client = Langfuse(public_key="x", secret_key="x", base_url=address)
+    model = openai.OpenAI(base_url=URL, api_key="x")
+
+    def answer(messages):
+        message = model.chat.completions.create(model="m-1", messages=messages, tools=[TOOL]).choices[0].message
+        return {name: value for name, value in message.model_dump(exclude_none=True).items() if name in ("role", "content", "tool_calls")}
+
+    for run in runs(answer):
+        about = {"as_type": "agent", "name": "support", "metadata": {"task_id": "7"}}
+        with client.start_as_current_observation(**about) as root, propagate_attributes(session_id="s1", trace_name="support"):
+            run()
+    client.flush()
+    requests = [ExportTraceServiceRequest.FromString(raw) for path, raw in posted if path.endswith("/traces")]
+    spans = [span for each in requests for of in each.resource_spans for scope in of.scope_spans for span in scope.spans]
+    observations = []
+    for span in spans:
+        said = {each.key.removeprefix("langfuse."): each.value.string_value for each in span.attributes}
+        counts = json.loads(said.get("observation.usage_details", "{}"))
+        observation = {
+            "id": span.span_id.hex(),
+            "traceId": span.trace_id.hex(),
+            "projectId": "shop",
+            "parentObservationId": span.parent_span_id.hex() or None,
+            "isRootObservation": "internal.is_app_root" in said,
+            "type": said["observation.type"].upper(),
+            "name": span.name,
+            "startTime": datetime.fromtimestamp(span.start_time_unix_nano / 1e9, UTC).isoformat(),
+            "endTime": datetime.fromtimestamp(span.end_time_unix_nano / 1e9, UTC).isoformat(),
+            "level": "DEFAULT",
+            "sessionId": said["session.id"],
+            "traceName": said["trace.name"],
+            "input": said.get("observation.input"),
+            "output": said.get("observation.output"),
+            "metadata": {"task_id": said["observation.metadata.task_id"]} if "observation.metadata.task_id" in said else {},
+            "model": said.get("observation.model.name"),
+        }
+        if counts:
+            observation["usageDetails"] = {
+                name: counts[of] for name, of in (("input", "prompt_tokens"), ("output", "completion_tokens"), ("total", "total_tokens"))
+            }
+            observation |= {"costDetails": {"total": 0.25}, "totalCost": 0.25}
+        observations.append(observation)
+    now = datetime.now(UTC).isoformat()
+    about = {"source": "API", "timestamp": now, "environment": "default", "createdAt": now, "updatedAt": now}
+    if has_traces:  # the API until 2026
+        for at, trace in enumerate(dict.fromkeys(each["traceId"] for each in observations)):
+            own = [each for each in observations if each["traceId"] == trace]
+            for each in own:
+                each |= {"environment": "default", "usageDetails": {}, "costDetails": {}} | each
+                each |= {name: json.loads(each[name] or "null") for name in ("input", "output")}
+                each["usage"] = {"input": 0, "output": 0, "total": 0, "unit": "TOKENS"} | each["usageDetails"]
+                del each["sessionId"], each["traceName"], each["isRootObservation"]
+            told = {"id": trace, "timestamp": own[0]["startTime"], "name": "support", "sessionId": "s1", "projectId": "shop"}
+            told |= {"metadata": {"task_id": 7}, "public": False, "environment": "default", "observations": own, "scores": []}
+            told |= {"htmlPath": "/", "latency": 1.0, "totalCost": 0.25, "tags": []}
+            if at:
+                of = about | {"traceId": trace}
+                told["scores"] += [of | {"id": "x", "name": "helpfulness", "dataType": "NUMERIC", "value": 0.5}]
+                told["scores"] += [of | {"id": "y", "name": "grade", "dataType": "CATEGORICAL", "value": 0, "stringValue": "pass"}]
+            pages[f"/api/public/traces/{trace}"] = told
+        write("langfuse_traces.jsonl", [json.loads(client.api.trace.get(path.rpartition("/")[2]).json()) for path in pages])
+        return
+    about["projectId"] = "shop"
+    scores = [
+        {"name": "helpfulness", "dataType": "NUMERIC", "value": 0.5, "subject": {"kind": "session", "id": "s1"}},
+        {"name": "grade", "dataType": "CATEGORICAL", "value": "pass", "subject": {"kind": "trace", "id": root.trace_id}},
+        {"name": "polite", "dataType": "BOOLEAN", "value": True}
+        | {"subject": {"kind": "observation", "id": root.id, "traceId": root.trace_id}},
+        {"name": "output", "dataType": "CORRECTION", "value": "Gladly.", "subject": {"kind": "trace", "id": root.trace_id}},
+    ]
+    pages["/api/public/v2/observations"] = {"data": observations, "meta": {}}
+    pages["/api/public/v3/scores"] = {"data": [about | each | {"id": each["name"]} for each in scores], "meta": {"limit": 50}}
+    read = [client.api.observations.get_many(fields="core,basic,io,metadata,model,usage,trace_context")]
+    read += [client.api.scores.get_many(fields="subject")]
+    write("langfuse_api.jsonl", [json.loads(page.json()) for page in read])
+
+
+def langfuse_traces():
+    langfuse_api(has_traces=True)
+
+
+def langsmith(name="langsmith.jsonl", played=None):
+    """Runs as the SDK's client reads them: the server here gives back what the SDK posted, with counts and costs as services add them."""
+    answers = {}
+    sent, address = collector(answers)
+    os.environ |= {"LANGSMITH_TRACING": "true", "LANGSMITH_ENDPOINT": address, "LANGSMITH_API_KEY": "x"}
+    from langsmith import Client, traceable, tracing_context
+    from langsmith.wrappers import wrap_openai
+    from openai import OpenAI
+
+    client = Client(api_url=address, api_key="x", auto_batch_tracing=False)
+    model = wrap_openai(OpenAI(base_url=URL, api_key="x"), tracing_extra={"client": client})
+
+    def answer(messages):
+        message = model.chat.completions.create(model="m-1", messages=messages, tools=[TOOL]).choices[0].message
+        return {name: value for name, value in message.model_dump(exclude_none=True).items() if name in ("role", "content", "tool_calls")}
+
+    with tracing_context(enabled=True, client=client, project_name="shop"):
+        for run in played or runs(answer):
+            traceable(run, name="support", client=client, metadata={"session_id": "s1", "task_id": "7"})()
+    client.flush()
+    found = {}
+    for each in (json.loads(raw) for path, raw in sent if path.startswith("/runs")):
+        found.setdefault(each["id"], {}).update({key: value for key, value in each.items() if value is not None})
+    project, kept = "11111111-2222-3333-4444-555555555555", []
+    for run in found.values():
+        if run["run_type"] in ("llm", "tool") or "parent_run_id" not in run:
+            run["extra"].pop("runtime")
+            told = run["extra"]["metadata"]
+            run["extra"]["metadata"] = {key: told[key] for key in told if not key.startswith(("LANGSMITH", "revision"))}
+            counts = (
+                {"prompt_tokens": 10, "completion_tokens": 2, "total_tokens": 12, "total_cost": 0.25} if run["run_type"] == "llm" else {}
+            )
+            said = {key: value for key, value in run.items() if key not in ("serialized", "attachments")}
+            kept.append(said | counts | {"session_id": project, "status": "success", "app_path": "/"})
+    answers |= {"/runs/query": {"runs": kept, "cursors": {}}, "/info": {}, "/sessions": [{"id": project, "name": "shop"}]}
+    write(name, [json.loads(run.model_dump_json(exclude_none=True)) for run in client.list_runs(project_id=project)])
+
+
+def langsmith_langgraph():
+    from langchain.agents import create_agent
+    from langchain_openai import ChatOpenAI
+
+    agent, told = create_agent(ChatOpenAI(model="m-1", base_url=URL, api_key="x"), [look_up], system_prompt="You are helpful."), []
+
+    def ask(words):
+        told[:] = agent.invoke({"messages": [*told, {"role": "user", "content": words}]})["messages"]
+
+    langsmith("langsmith_langgraph.jsonl", asked(ask))
+
+
+def harbor():
+    """Trials whose trajectories Harbor makes of what coding agents wrote: the third argument is the folder of `play.py`'s files."""
+    import shutil
+    import tempfile
+    from datetime import UTC, datetime
+
+    from harbor.agents.installed.claude_code import ClaudeCode
+    from harbor.agents.installed.codex import Codex
+    from harbor.agents.installed.gemini_cli import GeminiCli
+    from harbor.models.agent.context import AgentContext
+    from harbor.models.task.id import LocalTaskId
+    from harbor.models.trial.config import TaskConfig, TrialConfig
+    from harbor.models.trial.result import AgentInfo, TrialResult
+    from harbor.models.verifier.result import VerifierResult
+
+    played = (ClaudeCode, "sessions/projects/-shop"), (Codex, "sessions/2026/11/23"), (GeminiCli, "gemini-cli.trajectory.jsonl")
+    for agent, place in played:
+        name = agent.name().replace("-", "_")
+        logs, trial = Path(tempfile.mkdtemp()), OUT / "harbor" / f"order__{name}"
+        (logs / place).parent.mkdir(parents=True, exist_ok=True)
+        (logs / place).mkdir() if "." not in place else None
+        shutil.copy(Path(sys.argv[3], f"{name}.jsonl"), logs / place)
+        agent(logs_dir=logs, model_name="openai/m-1").populate_context_post_run(AgentContext())
+        (trial / "agent").mkdir(parents=True, exist_ok=True)
+        (trial / "agent" / "trajectory.json").write_text(json.dumps(json.loads((logs / "trajectory.json").read_text())) + "\n")
+        task = {"task_name": "order", "trial_name": trial.name, "task_id": LocalTaskId(path="order"), "task_checksum": "x"}
+        about = {"config": TrialConfig(task=TaskConfig(path="order")), "agent_info": AgentInfo(name=agent.name(), version="1")}
+        result = TrialResult(**task, **about, source="shop", trial_uri="file:///home/me", started_at=datetime.now(UTC))
+        result.verifier_result = VerifierResult(rewards={"reward": float(name != "codex"), "speed": 0.5})
+        said = json.loads(result.model_dump_json())
+        (trial / "result.json").write_text(json.dumps({key: said[key] for key in said if key != "config"}) + "\n")
+
+
+def tau2():
+    """One simulation of the mock domain, whose user has tools: the third argument is the folder `data` of tau2-bench."""
+
+    def calls(number, name, **arguments):
+        call = {"id": f"c{number}", "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
+        return {"content": None, "tool_calls": [call]}
+
+    ANSWERS.clear()
+    ANSWERS["Hi!"] = calls(1, "check_notifications")
+    ANSWERS["has been assigned"] = {"content": "I finished task_1: mark it completed."}
+    ANSWERS["mark it completed"] = calls(2, "update_task_status", task_id="task_1", status="completed")
+    ANSWERS["A test task"] = {"content": "It is marked."}
+    ANSWERS["It is marked"] = calls(3, "dismiss_notification", notification_id="notif_1")
+    ANSWERS["dismissed"] = {"content": "###STOP###"}
+    about = {"TAU2_DATA_DIR": sys.argv[3], "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+    os.environ |= about | {"OPENAI_API_KEY": "x", "OPENAI_API_BASE": URL}
+    import shutil
+
+    from tau2 import cli
+    from tau2.data_model.simulation import Results
+
+    made = Path(sys.argv[3], "simulations", "written")
+    shutil.rmtree(made, ignore_errors=True)
+    asked = "run --domain mock --agent-llm openai/m-1 --user-llm openai/m-1 --agent-llm-args {} --user-llm-args {}"
+    sys.argv = ["tau2", *asked.split(), "--task-ids", "update_task_with_user_tools", "--num-trials", "1", "--save-to", "written"]
+    cli.main()
+    results = Results.load(made / "results.json")
+    results.tasks, results.info.environment_info.policy, results.info.user_info.global_simulation_guidelines = [], "Mock", None
+    for simulation in results.simulations:
+        simulation.policy = "Mock"
+        for message in simulation.messages:
+            if message.role != "tool":
+                message.raw_data = None
+    (OUT / "tau2").mkdir(exist_ok=True)
+    results.save(OUT / "tau2", format="dir")
+    results.save(OUT / "tau2.json")
 
 
 def mlflow():

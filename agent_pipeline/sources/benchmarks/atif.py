@@ -1,0 +1,100 @@
+"""Trajectories in the Agent Trajectory Interchange Format (ATIF), as Harbor writes them: `<trial>/agent/trajectory.json`.
+
+A step is what the system, the user or the agent said, with the agent's calls and what came back. `<trial>/result.json` beside it says the
+task and the rewards. Agents that an agent called are sessions of their own that name their parent.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+from agent_pipeline.sessions.chat import to_messages
+from agent_pipeline.sources.formats.fields import Record, chosen, elements, first_text, objects, section, text, verdict
+from agent_pipeline.sources.formats.file_source import Ident, RecordSource
+from agent_pipeline.sources.formats.record_files import Kind, Place
+
+_ROLES = {"agent": "assistant"}
+_COUNTS = ("prompt_tokens", "completion_tokens", "cached_tokens")
+
+
+class ATIFSource(RecordSource):
+    """A trajectory, or a folder of Harbor's jobs."""
+
+    name: ClassVar[str] = "atif"
+    looks_like: ClassVar[str] = "ATIF trajectories with schema_version, agent and steps"
+    kinds: ClassVar[tuple[Kind, ...]] = ("lines", "document")
+
+    @classmethod
+    def accepts(cls, record: Record) -> bool:
+        return str(record.get("schema_version")).startswith("ATIF-") and isinstance(record.get("steps"), list)
+
+    def unpack(self, record: Record) -> list[Record]:
+        """A trajectory and those of the agents that it called."""
+        found = [record]
+        for each in found:
+            found += [sub | {"parent": _name(each)} for sub in objects(each.get("subagent_trajectories"))]
+        return found
+
+    def identify(self, record: Record, place: Place) -> Ident:
+        trial = place.path.parent.parent.name if place.path.parent.name == "agent" else place.path.stem
+        return Ident(None, _name(record) or trial, text(self._result(place.path).get("source")), text(section(record, "agent").get("name")))
+
+    def fields(self, record: Record, place: Place, session_id: str) -> Record:
+        steps, result = objects(record.get("steps")), self._result(place.path) if "parent" not in record else {}
+        rewards, failed = section(result, "verifier_result", "rewards"), section(result, "exception_info")
+        score, judgment = verdict(rewards.get("reward"))
+        times = [each["timestamp"] for each in steps if each.get("timestamp")]
+        return {
+            "chat": to_messages([message for each in elements(record.get("steps")) for message in _messages(each)]),
+            "tools": section(record, "agent").get("tool_definitions"),
+            "context": chosen(record, ("notes", "extra")),
+            "usage": [chosen(section(each, "metrics"), _COUNTS) for each in steps],
+            "cost_usd": section(record, "final_metrics").get("total_cost_usd"),
+            "score": score,
+            "scores": rewards,
+            "judgment": judgment,
+            "task_id": result.get("task_name"),
+            "trial": result.get("trial_name"),
+            "created_at": times[0] if times else None,
+            "ended_at": times[-1] if times else None,
+            "model_id": next((each["model_name"] for each in reversed(steps) if text(each.get("model_name"))), None)
+            or section(record, "agent").get("model_name"),
+            "parent_session_id": record.get("parent"),
+            "error": (text(failed.get("exception_message")) or failed.get("exception_type")) if not rewards else None,
+        }
+
+    def sidecars(self) -> list[Path]:
+        """The result of a single trajectory; those of a folder lie in it."""
+        result = _result_of(self.path)
+        return [result] if self.path.is_file() and result else []
+
+    def _result(self, trajectory: Path) -> Record:
+        """What Harbor says of the trial that a trajectory is of."""
+        path = _result_of(trajectory)
+        return self.file_beside(path, f"The verdict on {trajectory} is not known") if path else {}
+
+
+def _result_of(trajectory: Path) -> Path | None:
+    path = trajectory.parent.parent / "result.json"
+    return path if trajectory.parent.name == "agent" and path.is_file() else None
+
+
+def _name(trajectory: Record) -> str | None:
+    """The session's id; a called agent's is only unique within its parent."""
+    parent, own = text(trajectory.get("parent")), first_text(trajectory, "trajectory_id", "session_id")
+    return f"{parent}~{own}" if parent else first_text(trajectory, "session_id", "trajectory_id")
+
+
+def _messages(step: Any) -> Iterator[Any]:
+    """What a step said, with its calls, and what came back; what was copied, or no model said, is not trained."""
+    if not isinstance(step, dict):
+        yield None
+        return
+    calls = [each | {"name": each.get("function_name")} if isinstance(each, dict) else None for each in elements(step.get("tool_calls"))]
+    message = {"role": _ROLES.get(str(step.get("source")), step.get("source")), "content": step.get("message"), "tool_calls": calls}
+    untrained = step.get("is_copied_context") is True or step.get("llm_call_count") == 0
+    yield message | {"reasoning": step.get("reasoning_content")} | ({"weight": 0} if untrained else {})
+    for result in elements(section(step, "observation").get("results")):
+        told = section(result, "extra", "tool_result_metadata", "raw_tool_result")  # Claude Code's; Harbor adds to its words
+        content = told.get("content", result.get("content")) if isinstance(result, dict) else None
+        yield {"role": "tool", "tool_call_id": result.get("source_call_id"), "content": content} if isinstance(result, dict) else None

@@ -1,0 +1,84 @@
+"""tau2-bench results: one file of `{info, tasks, simulations}`, or a file for each simulation in `simulations/` beside `results.json`.
+
+The user has tools too, which the agent never sees: those calls and results are left out and counted. The file holds the agent's policy, but
+not the prompt around it: the policy is in the context. Voice runs have ticks and no messages.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+from agent_pipeline.sessions.chat import to_messages
+from agent_pipeline.sources.formats.fields import Record, chosen, elements, objects, section, text, verdict
+from agent_pipeline.sources.formats.file_source import Ident, RecordSource
+from agent_pipeline.sources.formats.record_files import Kind, Place
+
+_BROKEN = ("infrastructure_error", "unexpected_error", "user_error")
+
+
+class Tau2Source(RecordSource):
+    """A file or folder of results: the domain is the project, the agent's model the agent."""
+
+    name: ClassVar[str] = "tau2_bench"
+    looks_like: ClassVar[str] = "tau2-bench results with info, tasks and simulations, or simulations with task_id and termination_reason"
+    kinds: ClassVar[tuple[Kind, ...]] = ("lines", "document")
+
+    @classmethod
+    def accepts(cls, record: Record) -> bool:
+        is_whole = "environment_info" in section(record, "info") and "tasks" in record
+        return is_whole or {"task_id", "termination_reason", "messages", "trial"} <= record.keys()
+
+    def unpack(self, record: Record) -> list[Record]:
+        if "termination_reason" in record:
+            return [record]
+        return [section(each) | {"of": record.get("info")} for each in elements(record.get("simulations"))]
+
+    def identify(self, record: Record, place: Place) -> Ident:
+        info = self._info(record, place)
+        domain, model = section(info, "environment_info").get("domain_name"), section(info, "agent_info").get("llm")
+        return Ident(None, text(record.get("id")), text(domain), text(model))
+
+    def fields(self, record: Record, place: Place, session_id: str) -> Record:
+        rewards, ended = section(record, "reward_info"), text(record.get("termination_reason"))
+        score, judgment = verdict(rewards.get("reward"))
+        messages, left_out = elements(record.get("messages")), Counter(tick=len(elements(record.get("ticks"))))
+        chat = to_messages(list(_seen_by_agent(messages, left_out)))
+        chat.skipped += left_out
+        return {
+            "chat": chat,
+            "context": chosen(record, ("policy", "termination_reason", "seed")),
+            "usage": [each.get("usage") for each in objects(messages) if each.get("role") == "assistant"],
+            "cost_usd": record.get("agent_cost"),
+            "score": score,
+            "scores": section(rewards, "reward_breakdown") | {"reward": score},
+            "judgment": judgment,
+            "task_id": record.get("task_id"),
+            "trial": record.get("trial"),
+            "created_at": record.get("start_time"),
+            "ended_at": record.get("end_time"),
+            "model_id": section(self._info(record, place), "agent_info").get("llm"),
+            "error": ended if ended in _BROKEN else None,
+        }
+
+    def _info(self, record: Record, place: Place) -> Record:
+        """What the results say of all simulations."""
+        if "of" in record:
+            return section(record, "of")
+        return section(self.file_beside(place.path.parent.parent / "results.json", "The domain and the agent are not known"), "info")
+
+
+def _seen_by_agent(messages: list[Any], left_out: Counter[str]) -> Iterator[Any]:
+    """The messages without the user's own calls; the greeting, which no model says, is not trained."""
+    for at, each in enumerate(messages):
+        if not isinstance(each, dict):
+            yield None
+        elif each.get("requestor") == "user":
+            left_out["user_result"] += 1
+        elif each.get("role") == "user" and each.get("tool_calls"):
+            left_out["user_call"] += 1
+            if each.get("content"):
+                yield {"role": "user", "content": each["content"]}
+        elif each.get("role") == "tool":
+            yield each | {"tool_call_id": each.get("id")}
+        else:
+            yield each | ({"weight": 0} if at == 0 and each.get("role") == "assistant" else {})
