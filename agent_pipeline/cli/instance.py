@@ -49,13 +49,23 @@ def dagster_home() -> Path:
 
 def open_instance() -> "dg.DagsterInstance":
     """The instance that the UI uses as well. The limits of its pools hold from the first run on: Dagster's queue does not heed a pool's
-    default limit in the pass in which it first meets the pool."""
+    default limit in the pass in which it first meets the pool.
+
+    Raises:
+        SettingsError: of `dagster_home`; PostgreSQL cannot be reached, or refuses.
+    """
     import dagster as dg
 
     from agent_pipeline.defs.specs import CPU_HEAVY, GPU
 
     dagster_home()
-    instance = dg.DagsterInstance.get()
+    try:
+        instance = dg.DagsterInstance.get()
+    except Exception as error:
+        if not type(error).__module__.startswith(("dagster_postgres", "sqlalchemy")):
+            raise
+        reason = str(error.__cause__ or error).partition("\n")[0]
+        raise SettingsError(f"PostgreSQL at {POSTGRES} does not open Dagster's tables: {reason}") from error
     for pool in {GPU, CPU_HEAVY} - {each.name for each in instance.event_log_storage.get_pool_limits()}:
         instance.event_log_storage.initialize_concurrency_limit_to_default(pool)
     return instance

@@ -1,5 +1,6 @@
 """The services of deploy/compose.yaml as plain processes: their own commands and variables, with other hosts, ports and folders."""
 
+import inspect
 import json
 import os
 import re
@@ -17,6 +18,9 @@ from typing import Any
 import pytest
 import yaml
 
+from agent_pipeline.cli.instance import open_instance
+from agent_pipeline.cli.running import dev, serve
+from agent_pipeline.errors import SettingsError
 from agent_pipeline_tests.conftest import REPOSITORY, SAMPLE
 from agent_pipeline_tests.postgres import cluster, free_port
 
@@ -40,8 +44,19 @@ def compose() -> dict[str, Any]:
 
 
 def test_only_the_loopback_reaches_the_web_server_and_the_login_and_nothing_else_has_a_port():
+    assert {inspect.signature(command).parameters["host"].default for command in (dev, serve)} == {"127.0.0.1"}
     ports = {name: service["ports"] for name, service in compose().items() if "ports" in service}
     assert ports == {"webserver": ["127.0.0.1:3000:3000"], "login": ["127.0.0.1:4180:4180"]}
+
+
+def test_a_postgres_that_cannot_be_reached_is_one_sentence_without_the_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("dagster_postgres", reason="no dagster-postgres here: pip install 'agent-pipeline[postgres]'")
+    monkeypatch.setattr("dagster_postgres.utils.calculate_delay", lambda **_: 0)
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
+    monkeypatch.setenv("DAGSTER_POSTGRES_URL", "postgresql://dagster:hidden@127.0.0.1:1/dagster")
+    with pytest.raises(SettingsError, match=r"^PostgreSQL at DAGSTER_POSTGRES_URL .* refused$") as error:
+        open_instance()
+    assert "hidden" not in str(error.value)
 
 
 @contextmanager
