@@ -1,8 +1,8 @@
 """The messages and items of every SDK → plain items and chats: the one reader that all containers use.
 
 It knows OpenAI's chat messages (tool calls, legacy function calls) and Responses items, Anthropic's content blocks, Gemini's and Bedrock's
-parts, LangChain's, llama-index's and pydantic-ai's messages, the AI SDK's parts, OpenTelemetry's GenAI parts, and the calls of AgentDojo
-and Inspect. What it does not know is counted. Order and ids stay as they are: pairing is done afterwards.
+parts, LangChain's, llama-index's, pydantic-ai's and AutoGen's messages, the AI SDK's and OpenTelemetry's GenAI parts, and the calls of
+AgentDojo and Inspect. What it does not know is counted. Order and ids stay as they are: pairing is done afterwards.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -11,7 +11,7 @@ from typing import Any
 from agent_pipeline.sessions.items import INVALID, Chat, Item, assembled
 from agent_pipeline.sessions.json_text import json_text, without_surrogates
 
-VERSION = 3
+VERSION = 4
 """Raise it where the same messages give other sessions than before: the versions of all readers have it."""
 
 ROLES = {
@@ -34,6 +34,7 @@ _WRAPPED = {
 _CONTENTS = ("parts", "blocks")
 """A message's content without the name that most give it: as OpenTelemetry and Gemini call it, as llama-index does."""
 _PYDANTIC = {"system-prompt": "system", "user-prompt": "user", "retry-prompt": "user", "tool-return": "tool"}
+_AUTOGEN = {"SystemMessage": "system", "UserMessage": "user", "AssistantMessage": "assistant", "FunctionExecutionResultMessage": "tool"}
 _TEXT_PARTS = {"text", "input_text", "output_text"}
 _PARTS = {*_TEXT_PARTS, "refusal", "resource", "computer_screenshot"} | {
     f"{direction}{kind}" for direction in ("", "input_", "output_") for kind in ("image", "image_url", "file", "audio", "video")
@@ -77,6 +78,8 @@ def _items_of(record: Any, called: set[str]) -> Iterable[Item]:
         return (_ITEMS[kind](record),)
     if "parts" in record and isinstance(record["parts"], list) and record.get("kind") in ("request", "response"):
         return plain_items(_of_pydantic(record))
+    if kind in _AUTOGEN and "role" not in record:
+        return plain_items(_of_autogen(record))
     role = record.get("role", kind if kind in ROLES else None)  # LangChain says a message's role by its type
     if isinstance(role, str):
         is_tool = role not in ROLES and role in called  # Langfuse writes a LangChain tool's name for its role
@@ -222,6 +225,19 @@ def _of_pydantic(record: dict[str, Any]) -> list[Any]:
         role = "tool" if kind == "retry-prompt" and part.get("tool_name") else _PYDANTIC.get(kind)
         messages.append(part | {"role": role} if role else part)
     return messages
+
+
+def _of_autogen(record: dict[str, Any]) -> list[Any]:
+    """The messages in one of AutoGen's, whose parts say what they are by their fields. Beside calls, its thought is what was said."""
+    content = record.get("content")
+    parts = content if isinstance(content, list) else [content]
+    role, thought = _AUTOGEN[record["type"]], record.get("thought")
+    if role == "tool":
+        return [part | {"role": role, "tool_call_id": part.get("call_id")} if isinstance(part, dict) else None for part in parts]
+    calls = [part for part in parts if isinstance(part, dict) and "arguments" in part]
+    if calls:
+        return [{"role": role, "content": thought, "tool_calls": calls}]
+    return [{"role": role, "content": content, "reasoning": thought}]
 
 
 def _additional(message: dict[str, Any]) -> dict[str, Any]:

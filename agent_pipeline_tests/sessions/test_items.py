@@ -22,6 +22,19 @@ def test_parts_are_joined_in_order_and_what_is_no_text_is_counted():
     assert text_of(parts) == ("a\nb\nc", ("part:input_image", "part"))
 
 
+def test_what_an_agent_of_autogen_thought_beside_calls_is_what_it_said_and_what_is_no_result_is_counted():
+    asked = {"type": "AssistantMessage", "content": [{"id": "c1", "name": "find", "arguments": "{}"}], "thought": "I look.", "source": "a"}
+    found = {"type": "FunctionExecutionResultMessage", "content": [{"content": "here", "name": "find", "call_id": "c1"}, "x"]}
+    told = {"type": "AssistantMessage", "content": "Here.", "thought": "Be brief.", "source": "a"}
+    chat = to_messages([{"type": "SystemMessage", "content": "Help."}, asked, found, told, {"type": "UserMessage", "content": ["hi"]}])
+    assert [message["content"] for message in chat.messages] == ["Help.", "I look.", "here", "Here.", "hi"]
+    assert (chat.messages[2]["tool_call_id"], chat.reasoning, chat.damage) == (
+        "c1",
+        [{"message": 3, "text": "Be brief."}],
+        {"invalid_item": 1},
+    )
+
+
 @pytest.mark.parametrize(("role", "text"), [("user", "<cwd>a</cwd>\nMend it. \n Now."), ("assistant", "<cwd>a</cwd>Mend it. \n Now.")])
 def test_parts_are_paragraphs_and_a_models_own_parts_go_on(role, text):
     parts = [{"type": "text", "text": each} for each in ("<cwd>a</cwd>", "Mend it. ", "", "\n Now.")]

@@ -308,6 +308,24 @@ def anthropic():
     messages("anthropic", told)
 
 
+def autogen():
+    import asyncio
+
+    from autogen_agentchat.agents import AssistantAgent
+    from autogen_ext.models.openai import OpenAIChatCompletionClient
+
+    about = dict.fromkeys(("vision", "json_output", "structured_output"), False) | {"function_calling": True, "family": "unknown"}
+    model = OpenAIChatCompletionClient(model="m-1", base_url=URL, api_key="x", model_info=about)
+    agent = AssistantAgent("support", model, tools=[look_up], system_message="You are helpful.", reflect_on_tool_use=True)
+
+    async def play():
+        for words in ASKED:
+            await agent.run(task=words)
+        return await agent.save_state()
+
+    messages("autogen", asyncio.run(play())["llm_context"]["messages"])
+
+
 def bedrock():
     from botocore.session import Session
 
