@@ -9,7 +9,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from agent_pipeline.compute.registry import Params, Result, Task
-from agent_pipeline.config.settings import Settings
+from agent_pipeline.config.settings import Settings, load_settings
 from agent_pipeline.datasets.multi_task import ASSET as MIXED
 from agent_pipeline.errors import DataError
 from agent_pipeline.keys import PartitionKey, parse_key
@@ -37,16 +37,25 @@ def asked_base(params: Params) -> BaseModel:
 
 
 def asked_of(settings: Settings, key: PartitionKey) -> Params:
-    """What every task needs to know of the settings; the counterpart of `asked_lake`."""
+    """What every task needs to know of the settings; the counterpart of `asked_lake`. It names no path but the lake's: `on_this_machine`
+    knows the worker's own."""
     return {
         "partition": str(key),
         "lake": settings.lake_url,
         "lake_options": settings.lake_options,
-        "cache": str(settings.cache_path),
         "trust_remote_code": settings.trust_remote_code,
-        "llama_cpp": settings.llama_cpp_path,
         "split": settings.split.model_dump(),
     }
+
+
+def on_this_machine(params: Params) -> Params:
+    """Parameters with what each machine has of its own, by its own settings: the cache, and a checkout of llama.cpp.
+
+    Raises:
+        SettingsError: a setting of this machine is wrong.
+    """
+    settings = load_settings()
+    return {**params, "cache": str(settings.cache_path), "llama_cpp": settings.llama_cpp_path}
 
 
 def asked_rows(params: Params, twins: bool = False, columns: Sequence[str] = ()) -> Iterator[dict[str, Any]]:

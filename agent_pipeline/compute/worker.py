@@ -1,7 +1,8 @@
 """The process that heavy work runs in: training, evaluation, losses, export; started by the Dagster assets through Dagster Pipes.
 
 One process a task: torch's memory is given back when it ends, and the graph's own process stays light. A mistake of the user's comes
-back as a sentence, not as a stack trace. The process ends when its parent does: a killed run leaves no trainer behind.
+back as a sentence, not as a stack trace. The process ends when its parent does, and on another machine when the run that asked for it
+is silent: a killed run leaves no trainer behind.
 """
 
 import os
@@ -14,14 +15,16 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from agent_pipeline.compute.building import on_this_machine
+from agent_pipeline.compute.messages import writer
 from agent_pipeline.compute.methods import TASKS
-from agent_pipeline.errors import PipelineError, disk_sentence, is_passing
+from agent_pipeline.errors import PipelineError, SettingsError, disk_sentence, is_passing
 from agent_pipeline.progress import throttled
 
 
 def main() -> None:
     """Run the task that the parent asked for and report its result, or its error, as one message."""
-    from dagster_pipes import open_dagster_pipes
+    from dagster_pipes import PipesEnvVarParamsLoader, open_dagster_pipes
 
     _end_with_parent()
     # Idle threads that spin take the cores from others: with a second torch process beside it, training was ten times slower.
@@ -31,10 +34,12 @@ def main() -> None:
     for variable in ("HF_HUB_DISABLE_PROGRESS_BARS", "HF_DATASETS_DISABLE_PROGRESS_BARS", "TOKENIZERS_PARALLELISM"):
         os.environ.setdefault(variable, "false" if variable.startswith("TOK") else "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    with open_dagster_pipes() as pipes:
-        task, params = pipes.get_extra("task"), pipes.get_extra("params")
+    with open_dagster_pipes(message_writer=writer(PipesEnvVarParamsLoader().load_messages_params())) as pipes:
+        task = pipes.get_extra("task")
         try:
-            with _turn(Path(params["cache"]), params.get("at_once", 1), pipes.log.info):
+            _check_version(task, pipes.get_extra("version"))
+            params = on_this_machine(pipes.get_extra("params"))
+            with _turn(Path(params["cache"]), params["at_once"], pipes.log.info):
                 result = TASKS[task].run(params, throttled(pipes.log.info))
         except PipelineError as error:
             result = {"error": str(error), "passing": is_passing(error)}
@@ -49,9 +54,17 @@ def main() -> None:
         pipes.report_custom_message(result)
 
 
+def _check_version(task: str, asked: int | None) -> None:
+    """What an older worker makes must not pass for new."""
+    if asked is not None and (task not in TASKS or TASKS[task].version != asked):
+        raise SettingsError(
+            f"The worker's agent-pipeline is another than the run's, which asks for version {asked} of {task}: install the same on both."
+        )
+
+
 @contextmanager
 def _turn(cache: Path, at_once: int, say: Callable[[str], None]) -> Iterator[None]:
-    """Let so many heavy tasks at a time run on this machine: two trainings want twice the memory.
+    """Let so many heavy tasks at a time run on this machine (0: any number): two trainings want twice the memory.
 
     Where a daemon starts the runs, its pools have seen to that, and this never waits. A run from the shell is in no queue, and waits here,
     for the daemon's too. The locks are files: the system takes them from a process that was killed, without a daemon.
@@ -59,7 +72,7 @@ def _turn(cache: Path, at_once: int, say: Callable[[str], None]) -> Iterator[Non
     cache.mkdir(parents=True, exist_ok=True)
     locks = [FileLock(cache / f"worker-{number}.lock") for number in range(at_once)]
     waits = False
-    while not any(_taken(lock) for lock in locks):
+    while locks and not any(_taken(lock) for lock in locks):
         if not waits:
             say("waiting for another heavy task on this machine to end")
         waits = True

@@ -1,7 +1,9 @@
 """What is wrong with the settings, before any run: values that only a room can judge, files that are missing, agents that no store has."""
 
+import shutil
 from collections.abc import Callable, Iterable
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 from agent_pipeline.config.assets import (
@@ -14,6 +16,7 @@ from agent_pipeline.config.assets import (
     SftConfig,
     ThoughtOptions,
 )
+from agent_pipeline.config.compute import HEAVY, Place
 from agent_pipeline.config.notices import addresses
 from agent_pipeline.config.resolution import resolve
 from agent_pipeline.config.settings import Settings
@@ -48,7 +51,7 @@ def problems(settings: Settings) -> list[str]:
 
 def _problems_of(settings: Settings, key: PartitionKey | None) -> list[str]:
     checks = [partial(lambda options, check: check(resolve(settings, options, key).options), *each) for each in CHECKS.items()]
-    own = (_reading, _judge, _world, _teacher, _reasoning)
+    own = (_reading, _judge, _world, _teacher, _reasoning, _places)
     return _sentences(*checks, *(partial(each, settings, key) for each in own))
 
 
@@ -94,6 +97,32 @@ def _reasoning(settings: Settings, key: PartitionKey | None) -> None:
     for step, (asset, options) in others.items():
         if step in chain and resolve(settings, options, key).options.reasoning != trained:
             raise SettingsError(f"sft_dataset.reasoning and {asset}.reasoning differ, and {step} would unlearn the other: set both alike.")
+
+
+def _places(settings: Settings, key: PartitionKey | None) -> None:
+    for place in {settings.place(asset, key) for asset in HEAVY}:
+        check_place(settings, place)
+
+
+def check_place(settings: Settings, place: Place) -> None:
+    """Whether tasks can run in a place; raises SettingsError."""
+    if place == "local":
+        return
+    if any(find_spec(package) is None for package in PACKAGES.get(place, ())):
+        raise SettingsError(f'compute = "{place}" needs packages that are missing: run `pip install "agent-pipeline[{place}]"`.')
+    if place == "slurm" and not shutil.which("sbatch"):
+        raise SettingsError('compute = "slurm" needs the command sbatch, which is not on PATH: start Dagster on a login node.')
+    if place == "kubernetes" and not settings.kubernetes.image:
+        raise SettingsError('compute = "kubernetes" needs an image to run: set kubernetes.image.')
+    if not settings.shares_lake:
+        raise SettingsError(
+            f'compute = "{place}" runs tasks on machines that cannot open the folder {settings.lake_url}: set lake to a bucket, or, where '
+            "they all mount a folder around it at the same path, set shared to that folder."
+        )
+
+
+PACKAGES = {"ray": ("dagster_ray", "ray"), "kubernetes": ("dagster_k8s",)}
+"""What starting a worker in a place needs beyond the package itself, by the extra of the same name."""
 
 
 def unknown_agents(settings: Settings, partitions: Iterable[PartitionKey]) -> list[str]:

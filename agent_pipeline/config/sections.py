@@ -5,6 +5,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from agent_pipeline.config.compute import Compute
 from agent_pipeline.config.methods import AssetValues, Chain
 from agent_pipeline.datasets.mixing import Strategy
 from agent_pipeline.errors import SettingsError
@@ -32,6 +33,7 @@ class AgentSettings(Section):
     world: str = Field(default="", description="A world to play this agent's tasks in, package.module:Class.")
     train: Chain | None = Field(default=None, description="This agent's chain of trainings, instead of the general one.")
     new_sessions: int | None = Field(default=None, ge=0, description="Instead of night.new_sessions.")
+    compute: Compute = Field(default={}, description="Where this agent's tasks run, instead of the general place.")
     preset: Preset = Field(default="", description="This agent's preset, instead of the general one.")
     assets: AssetValues = Field(default={}, description="Settings of this agent's assets, by asset: they override the general ones.")
 

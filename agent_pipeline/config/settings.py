@@ -22,6 +22,7 @@ from pydantic_settings import (
 )
 
 from agent_pipeline.config.assets import ASSETS, EMBEDDED_BASE_MODEL
+from agent_pipeline.config.compute import ALL, Compute, KubernetesSettings, Place, RaySettings, SlurmSettings
 from agent_pipeline.config.methods import AssetValues, Chain, MethodSettings
 from agent_pipeline.config.sections import (
     AgentSettings,
@@ -47,7 +48,7 @@ from agent_pipeline.training.config import Step
 
 PREFIX = "AGENT_PIPELINE_"
 _NOT_SETTINGS = {"CONFIG", "REAL_TRACES"}
-_NESTED = {"SPLIT", "AGENTS", "METHODS", "REDACTION", "JUDGE", "NOTIFY", "NIGHT", "MIXING", "ASSETS"}
+_NESTED = {"SPLIT", "AGENTS", "METHODS", "REDACTION", "JUDGE", "NOTIFY", "NIGHT", "MIXING", "ASSETS", "RAY", "KUBERNETES", "SLURM"}
 
 
 class Settings(BaseSettings):
@@ -85,6 +86,11 @@ class Settings(BaseSettings):
     train: Chain = Field(
         default=["sft"], description="The trainings of a night, of sft, dpo and kto, in this order; the last adapter is the candidate."
     )
+    compute: Compute = Field(default={}, description="Where heavy tasks run: local, ray, kubernetes or slurm; or a table of them by asset.")
+    shared: str = Field(default="", description="A folder that all machines mount at one path; a lake inside it may be a folder.")
+    ray: RaySettings = RaySettings()
+    kubernetes: KubernetesSettings = KubernetesSettings()
+    slurm: SlurmSettings = SlurmSettings()
     preset: Preset = Field(default="", description="Settings of assets for a purpose, below those of [assets]: smoke, cpu or gpu.")
     assets: AssetValues = Field(default={}, description="Settings of the assets of all agents, by asset.")
     agents: dict[str, AgentSettings] = {}
@@ -166,6 +172,17 @@ class Settings(BaseSettings):
     def world(self, key: PartitionKey | None) -> str:
         """The world that an agent's tasks are played in, `package.module:Class`; empty where it has none."""
         return self.agents.get(str(key), AgentSettings()).world
+
+    def place(self, asset: str, key: PartitionKey | None) -> Place:
+        """Where the tasks of an agent's asset run."""
+        tables = (self.agents.get(str(key), AgentSettings()).compute, self.compute)
+        return next((table[name] for table in tables for name in (asset, ALL) if name in table), "local")
+
+    @property
+    def shares_lake(self) -> bool:
+        """Whether other machines can open the lake: it is in a bucket, or in the folder that they all mount."""
+        lake = self.open_lake()
+        return not lake.is_local or bool(self.shared and Path(lake.root.path).is_relative_to(self._absolute(self.shared)))
 
     def candidate(self, key: PartitionKey) -> Artifact:
         """The adapter that is evaluated and exported: that of the last training of the chain. Raises DataError."""

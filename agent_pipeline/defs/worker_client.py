@@ -6,7 +6,9 @@ from typing import Any
 import dagster as dg
 
 from agent_pipeline.compute.building import asked_of
-from agent_pipeline.compute.launchers.subprocess import launch
+from agent_pipeline.compute.launchers.launcher import launch
+from agent_pipeline.compute.launchers.places import launcher
+from agent_pipeline.compute.launchers.subprocess import Subprocess
 from agent_pipeline.defs.partitions import agent_key
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.specs import version
@@ -25,13 +27,15 @@ def run_worker(
     Raises:
         WorkerError: the task ended with a sentence for the user, or its process died.
     """
+    settings, key = workspace.settings(), agent_key(context)
+    chosen = launcher(settings, context.asset_key.path[-1], key, pipes)
     given = {
-        **asked_of(workspace.settings(), agent_key(context)),
+        **asked_of(settings, key),
         "fresh": context.run.tags.get(FRESH_TAG) == "true",
         "tables": _versions(context, workspace),
-        "at_once": _at_once(context),
+        "at_once": _at_once(context) if isinstance(chosen, Subprocess) else 0,  # clusters have queues of their own
     }
-    return launch(context, pipes, task, given | params)
+    return launch(context, chosen, task, given | params)
 
 
 def built(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agent_pipeline.compute.building import asked_of
+from agent_pipeline.compute.building import asked_of, on_this_machine
 from agent_pipeline.config.assets import ComparisonConfig
 from agent_pipeline.config.comparing import comparison
 from agent_pipeline.config.methods import METHODS, QUICK, MethodSettings
@@ -120,5 +120,5 @@ class MethodRegistry:
         settings, key = load_settings(), parse_key(partition)
         given = options | ({"methods": list(methods)} if methods else {})
         asked = comparison(settings, key, resolve(settings, ComparisonConfig, key, given).options)
-        report: dict[str, Any] = compare_methods.run(asked_of(settings, key) | asked, progress)["report"]
+        report: dict[str, Any] = compare_methods.run(on_this_machine(asked_of(settings, key) | asked), progress)["report"]
         return report

@@ -4,6 +4,7 @@
     <root>/jsonl/<asset>/project=<p>/agent=<a>/<split>.jsonl       the same rows for other trainers
     <root>/models/<asset>/project=<p>/agent=<a>/<identity>/        a directory with a manifest
     <root>/models/<asset>/project=<p>/agent=<a>/pointers/          which of them is the latest, which the champion, and the history
+    <root>/messages/<asset>/project=<p>/agent=<a>/                 what a worker on another machine says while it runs
     <root>/.locks/                                                 one lock a partition, held by the run that works on it
 
 A reader sees the old version or the new one, never half of one (`agent_pipeline.storage.filesystem`).

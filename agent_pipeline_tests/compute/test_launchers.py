@@ -5,6 +5,7 @@ import sys
 import dagster as dg
 
 from agent_pipeline.compute.launchers import subprocess
+from agent_pipeline.compute.launchers.launcher import launch
 from agent_pipeline.definitions import build_defs
 from agent_pipeline.errors import WorkerError
 
@@ -33,7 +34,7 @@ def launched() -> Exception:
     @dg.asset
     def model(context: dg.AssetExecutionContext) -> None:
         try:
-            subprocess.launch(context, dg.PipesSubprocessClient(), "export", {})
+            launch(context, subprocess.Subprocess(dg.PipesSubprocessClient()), "export", {})
         except WorkerError as error:
             seen.append(error)
             raise
@@ -59,7 +60,7 @@ def test_a_message_that_is_half_written_is_waited_for(monkeypatch):
 
     @dg.asset
     def model(context: dg.AssetExecutionContext, pipes: dg.ResourceParam[dg.PipesSubprocessClient]) -> dg.MaterializeResult:
-        seen.append(subprocess.launch(context, pipes, "export", {}))
+        seen.append(launch(context, subprocess.Subprocess(pipes), "export", {}))
         return dg.MaterializeResult()
 
     assert dg.materialize([model], resources={"pipes": build_defs().resources["pipes"]}).success

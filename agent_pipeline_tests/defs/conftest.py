@@ -9,6 +9,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
+from agent_pipeline.compute.building import on_this_machine
 from agent_pipeline.compute.tasks import TASKS
 from agent_pipeline.definitions import build_defs
 from agent_pipeline.defs import worker_client
@@ -67,9 +68,9 @@ def worker_here(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """Have tasks run in this process instead of the worker's; the list gets the parameters of each."""
     given: list[dict[str, Any]] = []
 
-    def launch(context: Any, pipes: Any, task: str, params: dict[str, Any]) -> dict[str, Any]:
-        given.append(params)
-        return TASKS[task].run(params, silent)
+    def launch(context: Any, launcher: Any, task: str, params: dict[str, Any]) -> dict[str, Any]:
+        given.append(on_this_machine(params))
+        return TASKS[task].run(given[-1], silent)
 
     monkeypatch.setattr(worker_client, "launch", launch)
     return given

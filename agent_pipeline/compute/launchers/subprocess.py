@@ -1,9 +1,10 @@
-"""The worker as a process of this machine, through Dagster Pipes."""
+"""The worker as a process of this machine."""
 
 import json
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Event
@@ -11,12 +12,30 @@ from typing import Any
 
 import dagster as dg
 from dagster._core.errors import DagsterPipesExecutionError
+from dagster._core.pipes.client import PipesClientCompletedInvocation
 from dagster._core.pipes.context import PipesMessageHandler
 from dagster._utils import tail_file
 
-from agent_pipeline.errors import PassingError, WorkerError
+from agent_pipeline.compute.launchers.launcher import WORKER, Launcher
 
-COMMAND = [sys.executable, "-m", "agent_pipeline.compute.worker"]
+COMMAND = [sys.executable, *WORKER]
+
+
+@dataclass(frozen=True)
+class Subprocess(Launcher):
+    """The worker as a process, which ends when its parent does."""
+
+    pipes: dg.PipesSubprocessClient
+    where = "on this machine"
+    errors = (DagsterPipesExecutionError,)
+    advice = (
+        "if the machine ran out of memory, lower batch_size or max_length; a training that was killed goes on from its last checkpoint "
+        "when it is materialized again."
+    )
+
+    def start(self, context: dg.AssetExecutionContext, extras: dict[str, Any]) -> PipesClientCompletedInvocation:
+        """Run the worker to its end."""
+        return self.pipes.run(context=context, command=COMMAND, extras=extras)
 
 
 class WholeLines(dg.PipesFileMessageReader):
@@ -40,27 +59,3 @@ class WholeMessages(dg.PipesTempFileMessageReader):
         """Have the messages read while the worker runs; what is yielded names the file."""
         with TemporaryDirectory() as folder, WholeLines(str(Path(folder) / "messages")).read_messages(handler) as params:
             yield params
-
-
-def launch(context: dg.AssetExecutionContext, pipes: dg.PipesSubprocessClient, task: str, params: dict[str, Any]) -> dict[str, Any]:
-    """The result of a task of `agent_pipeline.compute.tasks`, which reads its rows from the lake that `params` name.
-
-    Raises:
-        WorkerError: the task ended with a sentence for the user.
-        PassingError: its process died, or what failed may succeed when it is tried again.
-    """
-    context.log.info(f"starting a process to {task}")
-    try:
-        invocation = pipes.run(context=context, command=COMMAND, extras={"task": task, "params": params})
-    except DagsterPipesExecutionError as error:
-        raise PassingError(
-            f"The {task} process died ({error}): if the machine ran out of memory, lower batch_size or max_length; "
-            "a training that was killed goes on from its last checkpoint when it is materialized again."
-        ) from error
-    messages = list(invocation.get_custom_messages())
-    if not messages:
-        raise PassingError(f"The {task} process ended without a result: materialize again, what is complete is not made twice.")
-    result: dict[str, Any] = messages[-1]
-    if "error" in result:
-        raise (PassingError if result.get("passing") else WorkerError)(result["error"])
-    return result

@@ -1,0 +1,44 @@
+"""The worker as a pod of a Kubernetes cluster, by dagster-k8s."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import dagster as dg
+from dagster._core.pipes.client import PipesClientCompletedInvocation
+
+from agent_pipeline.compute.launchers.launcher import WORKER, LakeMessages, Launcher
+from agent_pipeline.config.compute import KubernetesSettings
+
+
+@dataclass(frozen=True)
+class Kubernetes(Launcher):
+    """The worker as a pod, which is deleted when it has ended."""
+
+    settings: KubernetesSettings
+    messages: LakeMessages
+    where = "on Kubernetes"
+    advice = (
+        "if the pod was evicted or ran out of memory (OOMKilled), raise kubernetes.resources, or lower batch_size or max_length; what is "
+        "complete is not made twice."
+    )
+
+    def start(self, context: dg.AssetExecutionContext, extras: dict[str, Any]) -> PipesClientCompletedInvocation:
+        """Run the worker to its end."""
+        from dagster_k8s import PipesK8sClient
+
+        spec, namespace = pod_spec(self.settings), self.settings.namespace or None
+        client = PipesK8sClient(message_reader=self.messages, poll_interval=5.0)
+        return client.run(context=context, namespace=namespace, base_pod_spec=spec, extras=extras)
+
+
+def pod_spec(settings: KubernetesSettings) -> dict[str, Any]:
+    """The pod's spec, as Kubernetes writes it."""
+    first, *others = settings.pod.get("containers") or [{}]
+    worker = {
+        "name": "worker",
+        "image": settings.image,
+        "command": ["python", *WORKER],
+        "resources": settings.resources,
+        "envFrom": [{"secretRef": {"name": name}} for name in settings.secrets],
+    }
+    return {"nodeSelector": settings.node_selector, **settings.pod, "containers": [worker | first, *others]}

@@ -1,0 +1,49 @@
+"""The worker as a job of a Ray cluster, by dagster-ray."""
+
+from contextlib import suppress
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+import dagster as dg
+from dagster._core.pipes.client import PipesClientCompletedInvocation
+
+from agent_pipeline.compute.launchers.launcher import WORKER, LakeMessages, Launcher
+from agent_pipeline.config.compute import RaySettings
+
+
+@dataclass(frozen=True)
+class Ray(Launcher):
+    """The worker as a job of a Ray cluster."""
+
+    settings: RaySettings
+    messages: LakeMessages
+    where = "on Ray"
+    advice = (
+        "its log is in Ray's dashboard; if it ran out of memory, lower batch_size or max_length, or ask for more "
+        "(ray.arguments.entrypoint_memory)."
+    )
+
+    def start(self, context: dg.AssetExecutionContext, extras: dict[str, Any]) -> PipesClientCompletedInvocation:
+        """Run the worker to its end."""
+        from dagster_ray.core.pipes import PipesRayJobClient
+
+        client, job = PipesRayJobClient(address=self.settings.address or None, message_reader=self.messages), job_of(self.settings)
+        try:
+            return client.run(context=context, submit_job_params=job, extras=extras)
+        except Exception:  # a connection that was lost, too: what nobody waits for must not go on
+            with suppress(Exception):
+                client.client.stop_job(job["submission_id"])
+            raise
+
+
+def job_of(settings: RaySettings) -> dict[str, Any]:
+    """The job as Ray's `submit_job` takes it, with a name of its own."""
+    return {
+        "entrypoint": " ".join(("python", *WORKER)),
+        "submission_id": f"agent-pipeline-{uuid4().hex[:12]}",
+        "entrypoint_num_gpus": settings.gpus,
+        "runtime_env": deepcopy(settings.runtime_env),  # the client adds to it
+        **settings.arguments,
+    }

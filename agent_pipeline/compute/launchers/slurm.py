@@ -1,0 +1,44 @@
+"""The worker as a job of a Slurm cluster, by `sbatch --wait`."""
+
+import shlex
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+import dagster as dg
+from dagster._core.pipes.client import PipesClientCompletedInvocation
+
+from agent_pipeline.compute.launchers.launcher import WORKER, LakeMessages, Launcher
+from agent_pipeline.config.compute import SlurmSettings
+
+
+@dataclass(frozen=True)
+class Slurm(Launcher):
+    """The worker as a job of a Slurm cluster."""
+
+    settings: SlurmSettings
+    messages: LakeMessages
+    where = "on Slurm"
+    advice = (
+        "its output is in slurm-<number>.out; if it ran out of memory or time, raise --mem or --time in slurm.arguments, or lower "
+        "batch_size or max_length."
+    )
+
+    def start(self, context: dg.AssetExecutionContext, extras: dict[str, Any]) -> PipesClientCompletedInvocation:
+        """Run the worker to its end."""
+        client = dg.PipesSubprocessClient(message_reader=self.messages, context_injector=dg.PipesEnvContextInjector())
+        job = f"agent-pipeline-{uuid4().hex[:12]}"
+        try:
+            return client.run(context=context, command=sbatch(self.settings, job), extras=extras)
+        except BaseException:  # an sbatch that is interrupted leaves its job
+            subprocess.run(["scancel", f"--name={job}"], check=False)
+            raise
+
+
+def sbatch(settings: SlurmSettings, job: str) -> list[str]:
+    """The command that runs the worker as the job of this name, and waits for it; the parameters travel in the environment."""
+    partition = [f"--partition={settings.partition}"] if settings.partition else []
+    script = ["set -e", *settings.setup, f"exec {shlex.join([settings.python or sys.executable, *WORKER])}"]
+    return ["sbatch", "--wait", "--export=ALL", f"--job-name={job}", *partition, *settings.arguments, "--wrap=" + "\n".join(script)]
