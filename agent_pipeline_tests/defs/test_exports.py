@@ -6,7 +6,7 @@ import dagster as dg
 import pytest
 
 from agent_pipeline.compute import tasks
-from agent_pipeline.compute.building import build, find_artifact
+from agent_pipeline.compute.building import build, find_artifact, on_this_machine
 from agent_pipeline.compute.registry import TASKS, Task
 from agent_pipeline.datasets.sft import SFT
 from agent_pipeline.defs import worker_client
@@ -53,7 +53,9 @@ class Exports:
     def served(self) -> str:
         return self.lake.latest("serving", KEY).manifest["made_from"]["gguf_export"]
 
-    def _worker(self, context: Any, pipes: Any, name: str, params: dict[str, Any]) -> dict[str, Any]:
+    def _worker(self, context: Any, launcher: Any, name: str, asked: dict[str, Any]) -> dict[str, Any]:
+        params = on_this_machine(asked)
+
         def make(folder: Any) -> dict[str, Any]:
             (folder / "Modelfile").write_text("FROM ./model-f16.gguf\n", encoding="utf-8")
             (folder / "model-f16.gguf").write_text("GGUF", encoding="utf-8")

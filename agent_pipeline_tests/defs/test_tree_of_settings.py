@@ -7,7 +7,7 @@ import dagster as dg
 import pytest
 
 from agent_pipeline.cli.runs import materialize
-from agent_pipeline.compute.building import asked_lake, build
+from agent_pipeline.compute.building import asked_lake, build, on_this_machine
 from agent_pipeline.compute.tasks import TASKS
 from agent_pipeline.config.assets import ASSETS, AdapterConfig
 from agent_pipeline.config.resolution import fingerprint, resolve
@@ -40,7 +40,9 @@ def trained(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any
     """Every adapter that was really made: its base and configuration. Training itself is left out; identities and reuse are real."""
     made: list[dict[str, Any]] = []
 
-    def worker(context: Any, pipes: Any, task: str, params: dict[str, Any]) -> dict[str, Any]:
+    def worker(context: Any, launcher: Any, task: str, asked: dict[str, Any]) -> dict[str, Any]:
+        params = on_this_machine(asked)
+
         def train(folder: Path) -> dict[str, Any]:
             made.append(params)
             (folder / "adapter_model.safetensors").write_bytes(b"weights")
