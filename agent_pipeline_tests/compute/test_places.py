@@ -307,10 +307,10 @@ def ray_cluster(tmp_path: Path) -> Iterator[str]:
     pytest.importorskip("ray.job_submission", reason="needs agent-pipeline[ray]")
     ray = str(Path(sys.executable).with_name("ray"))
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "RAY_TMPDIR": f"/tmp/ray-{os.getpid()}"}
-    head = [ray, "start", "--head", "--block", "--port=0", "--dashboard-port=18265", "--num-cpus=1", "--disable-usage-stats"]
+    head = [ray, "start", "--head", "--block", "--port=0", "--dashboard-port=8298", "--num-cpus=1", "--disable-usage-stats"]
     process = subprocess.Popen(head, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        yield "http://127.0.0.1:18265"
+        yield "http://127.0.0.1:8298"
     finally:
         process.terminate()
         process.wait(60)

@@ -67,7 +67,7 @@ class LakeMessages(dg.PipesBlobStoreMessageReader):
     """Reads a worker's messages from the lake, and leaves signs of the run's life there."""
 
     def __init__(self, settings: Settings, asset: str, key: PartitionKey) -> None:
-        super().__init__(interval=1)
+        super().__init__(interval=5)
         self._where = {"lake": settings.lake_url, "lake_options": settings.lake_options, "asset": asset, "partition": str(key)}
         self._box = Letterbox(settings.open_lake(), asset, str(key), uuid4().hex[:8])
         self._beat = -BEAT
