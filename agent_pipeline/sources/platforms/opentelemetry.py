@@ -61,7 +61,7 @@ class OpenTelemetrySource(SpanSource):
     """Files of spans by the GenAI conventions."""
 
     name: ClassVar[str] = "opentelemetry"
-    version: ClassVar[int] = 3
+    version: ClassVar[int] = 4
     looks_like: ClassVar[str] = "OTLP JSON (resourceSpans, resourceLogs), or spans with trace_id and gen_ai attributes"
     kinds: ClassVar[tuple[FileKind, ...]] = ("lines", "document", "table", "database")
     is_openinference: ClassVar[bool] = False
@@ -109,7 +109,8 @@ class OpenTelemetrySource(SpanSource):
 
     def metadata(self, record: Record) -> Record:
         attributes = record["attributes"]
-        return decoded_object(attributes.get("metadata")) | chosen(attributes, ("task_id", "trial"))
+        own = () if "crew_id" in attributes else ("task_id",)  # CrewAI's is another with every run
+        return decoded_object(attributes.get("metadata")) | chosen(attributes, (*own, "trial"))
 
 
 class OpenInferenceSource(OpenTelemetrySource):

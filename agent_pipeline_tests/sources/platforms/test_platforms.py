@@ -114,6 +114,16 @@ def test_messages_as_an_sdk_keeps_them_are_the_conversation_without_what_only_it
     assert not session.damage and not session.skipped
 
 
+def test_a_crews_session_is_what_was_said_and_the_id_that_each_run_gives_its_task_names_no_task(tmp_path):
+    session = only(exports.placed("crewai.jsonl", None, tmp_path))
+    assert (session.source, session.project, session.agent, session.session_id) == ("openinference", "shop", "support", "s1")
+    assert [message["role"] for message in session.messages] == [message["role"] for message in WHOLE]
+    said = [(message["content"], told["content"]) for message, told in zip(session.messages, WHOLE, strict=True)]
+    assert all(words in framed for framed, words in said), "CrewAI puts its own words around what it is told"
+    assert unnumbered(session.messages)[2:4] == unnumbered(WHOLE)[2:4] and not session.damage and not session.skipped
+    assert session.task_id is None, "runs of one task would be on both sides of the split"
+
+
 READ = {
     "agno": ("Agent.run", "system user call:duckduckgo_search tool assistant", ["duckduckgo_search", "duckduckgo_news"]),
     "google-adk": ("invocation [hello_app]", "system user call:say_hello tool assistant", ["say_hello"]),

@@ -368,6 +368,28 @@ def llama_index():
     messages("llama_index", [each.model_dump(mode="json") for each in memory.get_all()])
 
 
+def crewai():
+    """CrewAI's spans say which agent and task, and those of OpenAI's SDK what was said."""
+    from openinference.instrumentation import using_session
+    from openinference.instrumentation.crewai import CrewAIInstrumentor
+    from openinference.instrumentation.openai import OpenAIInstrumentor
+
+    os.environ |= {"CREWAI_DISABLE_TELEMETRY": "true", "CREWAI_TRACING_ENABLED": "false"}
+    provider = provider_of("crewai.jsonl", ("CHAIN",))
+    OpenAIInstrumentor().instrument(tracer_provider=provider)
+    CrewAIInstrumentor().instrument(tracer_provider=provider)
+    from crewai import LLM, Agent, Crew, Task
+    from crewai.tools import tool
+
+    model = LLM(model="openai/m-1", base_url=URL, api_key="x")
+    agent = Agent(role="support", goal="help", backstory="You are helpful.", llm=model, tools=[tool("look_up")(look_up)])
+
+    def ask(words):
+        Crew(agents=[agent], tasks=[Task(description=words, expected_output="words", agent=agent)]).kickoff()
+
+    traced(provider, OPENINFERENCE, asked(ask), lambda: using_session("s1"))
+
+
 AI_SDK = """
 const { appendFileSync, writeFileSync } = require("node:fs");
 const { NodeTracerProvider, SimpleSpanProcessor } = require("@opentelemetry/sdk-trace-node");
