@@ -11,7 +11,7 @@ from typing import Any
 from agent_pipeline.sessions.items import INVALID, Chat, Item, assembled
 from agent_pipeline.sessions.json_text import json_text, without_surrogates
 
-VERSION = 4
+VERSION = 5
 """Raise it where the same messages give other sessions than before: the versions of all readers have it."""
 
 ROLES = {
@@ -46,6 +46,8 @@ _ARGUMENTS = ("arguments", "args", "input", "parameters", "tool_kwargs")
 _OUTPUT = ("content", "response", "result", "output")
 _THOUGHT = ("reasoning_content", "reasoning", "thinking")
 _OF_THOUGHTS = {"thought", "thought_signature", "thoughtSignature"}
+_CALLS_AS_WORDS = "Calling tools:\n[{'id': "
+"""How smolagents tells a model its own calls: a model that is trained on that writes of calls and makes none."""
 _THOUGHT_TEXT = ("thinking", "reasoning", "text", "content", "summary")
 
 
@@ -181,7 +183,8 @@ def _spoken(role: str | None, message: dict[str, Any]) -> Iterator[Item]:
     if words or not (made or is_all_calls):
         # What a model says comes in parts that may end within a sentence (before a citation, say).
         text, left_out = text_of(words, "" if role == "assistant" else "\n")
-        yield Item("message", text, role=role, trained=trained, left_out=left_out) if role else INVALID
+        is_said = role and not (role == "assistant" and _CALLS_AS_WORDS in text)
+        yield Item("message", text, role=role or "", trained=trained, left_out=left_out) if is_said else INVALID
     yield from made
 
 

@@ -22,6 +22,14 @@ def test_parts_are_joined_in_order_and_what_is_no_text_is_counted():
     assert text_of(parts) == ("a\nb\nc", ("part:input_image", "part"))
 
 
+@pytest.mark.parametrize("before", ["", "I look.\n"])
+def test_calls_that_smolagents_tells_as_words_are_damage_and_not_what_a_model_said(before):
+    told = before + "Calling tools:\n[{'id': 'c1', 'type': 'function', 'function': {'name': 'find', 'arguments': {}}}]"
+    chat = to_messages([user("hi"), {"role": "assistant", "content": [{"type": "text", "text": told}]}, user("Observation:\nhere")])
+    assert (roles(chat.messages), chat.damage) == ("user user", {"invalid_item": 1})
+    assert not to_messages([user(told), says("Calling tools: none")]).damage, "a person may quote it"
+
+
 def test_what_an_agent_of_autogen_thought_beside_calls_is_what_it_said_and_what_is_no_result_is_counted():
     asked = {"type": "AssistantMessage", "content": [{"id": "c1", "name": "find", "arguments": "{}"}], "thought": "I look.", "source": "a"}
     found = {"type": "FunctionExecutionResultMessage", "content": [{"content": "here", "name": "find", "call_id": "c1"}, "x"]}
