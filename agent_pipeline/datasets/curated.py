@@ -166,7 +166,7 @@ def _with_roots(table: Any, roots: dict[str, str]) -> Any:
 
 def _is_example(table: Any) -> Any:
     """Which rows are positive or negative examples."""
-    return pc.not_equal(table["use"], Use.NEITHER.value)
+    return pc.invert(pc.is_in(table["use"], column([Use.NEITHER.value], CURATED.field("use"))))
 
 
 @contextmanager

@@ -14,7 +14,7 @@ import pyarrow as pa
 from agent_pipeline.datasets.splits import ROW, TaskSplit
 from agent_pipeline.judging.turns import untrained_turns
 from agent_pipeline.sessions.session import Message, is_trained, sha256_of, with_thoughts
-from agent_pipeline.sessions.turn_class import turn_class
+from agent_pipeline.sessions.turn_class import text_class
 
 SFT = pa.schema(
     [
@@ -33,7 +33,7 @@ row that an irrelevance twin (`twins`) differs from; null of a session's own row
 and its origin in `defs.columns`."""
 
 
-class _Head(msgspec.Struct):
+class _Head(msgspec.Struct, gc=False):
     """What decides where a conversation is cut, and the classes of its turns."""
 
     role: str
@@ -95,7 +95,7 @@ def sft_rows(
             "tools": row["tools"],
             "score": known_score(row),
             "created_at": row["created_at"],
-            "turn_classes": [turn_class(msgspec.structs.asdict(heads[at])) for at in turns if at <= trained[-1]],
+            "turn_classes": ["call" if heads[at].tool_calls else text_class(heads[at].content or "") for at in turns if at <= trained[-1]],
             "twin_of": None,
         }
 

@@ -205,7 +205,7 @@ class _Run:
             for each in self.seen
             if (trials[each.task] > 1 or self.forgotten) and each.task in tasks and each.task in self._known
         }
-        ids = pa.array(known, pa.string())
+        ids = column(list(known), SESSIONS.field("session_id"))
         for batch in stored_batches(pq.ParquetFile(table.file)) if known else ():
             for row in to_rows([batch.filter(pc.is_in(batch["session_id"], ids))]):
                 session = row_session(row)

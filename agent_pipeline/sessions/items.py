@@ -14,7 +14,7 @@ import msgspec
 from agent_pipeline.sessions.session import Message
 
 
-class Item(msgspec.Struct, frozen=True):
+class Item(msgspec.Struct, frozen=True, gc=False):
     """One step of a conversation.
 
     `kind` is `message`, `function_call`, `function_call_output` or `reasoning`; any other kind has no place in a chat. It is empty for what

@@ -39,6 +39,11 @@ _CANNOT = re.compile(
     r"|\bdon't have (?:access|a tool|the ability|permission)\b"
     r"|\bfound no\b",
 )
+_HINTS = (
+    *_QUESTION_MARKS, "no", "n't", "you", "please", "kindly", "need", "require", "sorry", "unfortunately", "afraid", "unable", "impossible",
+    "too late", "against", "went wrong",
+)  # fmt: skip
+"""Every text in which `_REQUEST` or `_CANNOT` finds something has one of these, which are found ten times as fast."""
 
 
 def turn_class(message: Message) -> TurnClass | None:
@@ -49,8 +54,10 @@ def turn_class(message: Message) -> TurnClass | None:
 def text_class(text: str) -> TurnClass | None:
     """The class of a turn that only speaks; None for an empty text. A refusal stays one with an offer or a courtesy after it."""
     plain = text.replace("\u2019", "'").strip().lower()  # once: patterns that ignore case take twice as long
-    if not (_CANNOT.search(plain) or _REQUEST.search(plain) or any(mark in plain for mark in _QUESTION_MARKS)):  # most texts
+    if not any(map(plain.__contains__, _HINTS)):
         return "answer" if plain else None
+    if not (_CANNOT.search(plain) or _REQUEST.search(plain) or any(mark in plain for mark in _QUESTION_MARKS)):
+        return "answer"
     sentences = [each for each in re.split(r"(?<=[.!?？؟])\s+|\n+", plain) if each.strip()]
     meant = [each for each in sentences if not _COURTESY.search(each)]
     asking = [each for each in meant if _is_question(each) or _REQUEST.search(each)]

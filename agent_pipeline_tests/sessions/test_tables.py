@@ -1,6 +1,8 @@
 """Sessions as Arrow tables and back."""
 
 import json
+import subprocess
+import sys
 from datetime import UTC, datetime
 
 import duckdb
@@ -13,7 +15,7 @@ from hypothesis import strategies as st
 
 from agent_pipeline.sessions import tables
 from agent_pipeline.sessions.session import Session
-from agent_pipeline.sessions.tables import SESSIONS, row_session, session_row, to_batches, to_rows, to_table
+from agent_pipeline.sessions.tables import SESSIONS, TURN, column, row_session, session_row, to_batches, to_rows, to_table
 
 JSON = st.recursive(
     st.one_of(
@@ -94,3 +96,44 @@ def test_raw_columns_are_handed_on_letter_by_letter():
     rows = list(to_rows(table, raw=True))
     assert bytes(rows[0]["a"]) == b'{"z": 1.0,"a":"\\u00fc"}' and rows[0]["b"] == "{}" and rows[1] == {"a": None, "b": None}
     assert to_table(rows, schema).equals(table)
+
+
+FACTS = {"tool_error": True, "refused": None, "breaks_schema": False, "repeated_call": True, "corrected_later": False}
+TURNS = [FACTS | {"failed_measures": names} for names in ([], None, ["a", "b"])]
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        (pa.string(), ["ü", "", "\0", b"bytes"]),
+        (pa.binary(), [b"\xff", b""]),
+        (pa.bool_(), [True, False] * 9),
+        (pa.int64(), [0, -(2**63), 2**63 - 1]),
+        (pa.float64(), [0.5, -0.0, float("inf"), 3]),
+        (pa.timestamp("us", tz="UTC"), [datetime(1, 1, 1, tzinfo=UTC), datetime(2026, 1, 1, 2, 3, 4, 5, tzinfo=UTC)]),
+        (pa.list_(pa.string()), [["a", None], [], ["ü"]]),
+        (pa.list_(TURN), [TURNS, [], TURNS[1:]]),
+    ],
+)
+def test_a_column_is_what_pyarrow_makes_of_its_values(kind, values):
+    for some in (values, [None, *values, None], [None], []):
+        made = column(some, pa.field("x", kind))
+        made.validate(full=True)
+        assert made.equals(pa.array(some, kind)) and made.null_count == some.count(None)
+
+
+@pytest.mark.parametrize(("kind", "value"), [(pa.string(), 1), (pa.bool_(), "yes"), (pa.float64(), "1.5"), (pa.int64(), 1.5)])
+def test_a_value_of_another_type_is_refused(kind, value):
+    with pytest.raises((TypeError, AttributeError, KeyError)):
+        column([value], pa.field("x", kind))
+
+
+def test_rows_are_written_and_read_without_pandas():
+    program = f"""
+import sys
+from datetime import UTC, datetime
+from agent_pipeline.sessions.tables import CURATED, to_rows, to_table
+row = {{name: None for name in CURATED.names}} | {{"turns": {TURNS!r}, "created_at": datetime.now(UTC), "kept": True}}
+assert list(to_rows(to_table([row], CURATED))) == [row] and "pandas" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
