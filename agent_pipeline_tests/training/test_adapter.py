@@ -2,10 +2,6 @@
 
 import copy
 import json
-import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +11,7 @@ from agent_pipeline.training.adapter import train_adapter
 from agent_pipeline.training.checkpoints import COMPLETE, prepare
 from agent_pipeline.training.encoding import encode_rows
 from agent_pipeline.training.losses import mean_loss, row_losses
+from agent_pipeline_tests.training.kills import killed
 from agent_pipeline_tests.training.world import TRAINING, row
 
 pytestmark = pytest.mark.slow
@@ -71,27 +68,9 @@ def test_the_same_input_gives_the_same_bytes(trained, tiny_base, tmp_path):
     assert files(tmp_path) == files(out)
 
 
-KILLED = """
-import os, pickle, signal, sys
-from pathlib import Path
-from agent_pipeline.training.adapter import train_adapter
-from agent_pipeline_tests.training.test_adapter import HELDOUT, ROWS, TRAINING
-def progress(done, total, text):
-    if "loss" in text and done == 21:
-        os.kill(os.getpid(), signal.SIGKILL)
-base, out = pickle.loads(Path(sys.argv[1]).read_bytes()), Path(sys.argv[2])
-train_adapter(ROWS, base, TRAINING, out, HELDOUT, progress)
-"""
-
-
 def test_a_killed_training_goes_on_and_ends_with_the_same_bytes(trained, tiny_base, tmp_path):
-    import pickle
-
-    (tmp_path / "base.pickle").write_bytes(pickle.dumps(tiny_base))
     out = tmp_path / "out"
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path.cwd()), *sys.path])}
-    ended = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "base.pickle"), str(out)], env=environment, capture_output=True)
-    assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()[-2000:]
+    killed(train_adapter, ROWS, tiny_base, TRAINING, out, HELDOUT, step=21)
     assert not (out / "training.json").exists()
     # The kill may have come in the middle of writing a checkpoint: the half-written one must not be trusted.
     (out / "checkpoints" / "checkpoint-21").mkdir()

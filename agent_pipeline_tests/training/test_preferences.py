@@ -1,10 +1,5 @@
 """Training from preferences: TRL's loss on our masks, and an adapter that survives a kill."""
 
-import os
-import pickle
-import signal
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +17,7 @@ from agent_pipeline.training.trainers import preferences as trainers
 from agent_pipeline.training.trainers.dpo import Dpo
 from agent_pipeline.training.trainers.kto import Kto
 from agent_pipeline.training.weights import MOST_WEIGHT
+from agent_pipeline_tests.training.kills import killed
 from agent_pipeline_tests.training.test_adapter import files
 from agent_pipeline_tests.training.world import CITIES, TRAINING, call, row
 
@@ -53,8 +49,9 @@ def session(number: int, split: str = "train") -> dict:
 PAIRS, HELDOUT = [pair(number) for number in range(8)], [pair(number, "test") for number in range(30, 36)]
 SESSIONS, HELDOUT_SESSIONS = [session(number) for number in range(8)], [session(number, "test") for number in range(30, 36)]
 SELECT = [row(number, "select") for number in range(40, 46)]
-DPO = DpoTraining(learning_rate=2e-3, epochs=4, stop_steps=3, stop_fall=1.0)
-KTO = KtoTraining(learning_rate=2e-3, epochs=4, stop_steps=3, stop_fall=1.0)
+STEPS = {"learning_rate": 2e-3, "epochs": 4, "stop_steps": 3, "stop_fall": 1.0, "precision": "float32"}
+DPO = DpoTraining(**STEPS)
+KTO = KtoTraining(**STEPS)
 METHODS = {"dpo": (PAIRS, HELDOUT, DPO), "kto": (SESSIONS, HELDOUT_SESSIONS, KTO)}
 
 
@@ -89,27 +86,11 @@ def test_held_out_judgments_are_ranked_better_than_before(made):
     assert [look["step"] for look in looks] == [3, 6, 8] and looks[0]["select"].keys() == {"user → weather", "weather → answer"}
 
 
-KILLED = """
-import os, pickle, signal, sys
-from pathlib import Path
-from agent_pipeline_tests.training.test_preferences import trained
-def progress(done, total, text):
-    if "training, loss" in text and done == 5:
-        os.kill(os.getpid(), signal.SIGKILL)
-trained(sys.argv[1], pickle.loads(Path(sys.argv[2]).read_bytes()), Path(sys.argv[3]), Path(sys.argv[4]), progress=progress)
-"""
-
-
 def test_a_killed_training_goes_on_and_ends_with_the_same_bytes(made, tiny_base, imitated, tmp_path):
     method, out, _ = made
-    (tmp_path / "base.pickle").write_bytes(pickle.dumps(tiny_base))
-    broken = tmp_path / "broken"
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path.cwd()), *sys.path])}
-    arguments = [sys.executable, "-c", KILLED, method, str(tmp_path / "base.pickle"), str(imitated), str(broken)]
-    ended = subprocess.run(arguments, env=environment, capture_output=True)
-    assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()[-2000:]
-    assert trained(method, tiny_base, imitated, broken)["resumed_from"] == 3
-    assert files(broken) == files(out)
+    killed(trained, method, tiny_base, imitated, tmp_path, step=5)
+    assert trained(method, tiny_base, imitated, tmp_path)["resumed_from"] == 3
+    assert files(tmp_path) == files(out)
 
 
 def trl_batch(trainer, examples, method: str) -> dict:
