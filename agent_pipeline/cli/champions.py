@@ -77,7 +77,9 @@ def champions(
         outcome = headline(decided.decision) if decided else "none"
         if outcome == "promote" and entry.champion != entry.latest:
             outcome = "promote: it waits for you"
-        table.add_row(str(key), _short(entry.champion), _short(entry.latest), outcome, entry.moved, entry.when, entry.who, entry.why)
+        table.add_row(
+            str(key), _short(entry.champion), _short(entry.latest), outcome, entry.moved, entry.when, entry.who, escape(entry.why)
+        )
     console.print(table)
 
 
@@ -92,7 +94,10 @@ def report(
     shown = decided if decided and evaluated.identity in decided.manifest["parents"] else evaluated
     if PAGE not in shown.manifest["files"]:
         raise DataError(f"The {shown.asset} of {key} has no page: a session on it was forgotten, or it is older. Materialize it again.")
-    page = shutil.copyfile(shown.path / PAGE, out) if out else shown.path / PAGE
+    try:
+        page = shutil.copyfile(shown.path / PAGE, out) if out else shown.path / PAGE
+    except OSError as error:
+        raise DataError(f"The page cannot be copied to {out} ({error.strerror}): name a file in a folder that is there.") from error
     console.print(str(page), markup=False, highlight=False, soft_wrap=True)
     if browse:
         typer.launch(page.absolute().as_uri())

@@ -266,15 +266,17 @@ def canaries(params: Params, progress: Progress = silent) -> Result:
     row: dict[str, Any] = next(dataset_rows(*asked_lake(params), ("select", "test")), {})
     tools = row.get("tools") or []
     others = other_turns(*asked_lake(params), params["canary_rows"], params["canaries_beyond_project"])
+    max_length = params["evaluation"]["max_length"]
     made_from = {
         "adapter": adapter.identity,
+        "max_length": max_length,
         "questions_sha256": sha256_of(list(QUESTIONS.items())),
         "tools_sha256": sha256_of(tools),
         "others_sha256": sha256_of([sample.key for sample in others.values()]),
     }
 
     def make(folder: Path) -> dict[str, Any]:
-        asked = ask(_base_of(params, adapter), adapter.path, tools, progress, others)
+        asked = ask(_base_of(params, adapter), adapter.path, tools, progress, others, max_length)
         (folder / FILE).write_bytes(msgspec.json.encode(asked))
         return {name: sum(getattr(each, name) for each in asked) for name in ("base", "candidate")} | {"of": len(asked)}
 

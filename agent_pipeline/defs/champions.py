@@ -18,6 +18,7 @@ from agent_pipeline.evaluation.page import PAGE
 from agent_pipeline.evaluation.promotion_report import figure_rows, headline, sentences, summary
 from agent_pipeline.export import serving
 from agent_pipeline.export.evidence import decide_candidate
+from agent_pipeline.export.ledger import EXPORT
 from agent_pipeline.export.mlflow_runs import write_run
 from agent_pipeline.export.probation import look
 from agent_pipeline.keys import PartitionKey, parse_key
@@ -130,6 +131,8 @@ def roll_back(context: dg.OpExecutionContext, workspace: dg.ResourceParam[Worksp
 def _serve(context: dg.OpExecutionContext, workspace: Workspace, entry: Entry) -> None:
     lake, key = workspace.open_lake(), parse_key(context.partition_key)
     context.log.info(f"{entry.champion} is the champion of {key}")
+    if (champion := lake.champion(EXPORT, key)) and (against := serving.unfit(lake, key, champion)):
+        context.log.error(f"It is not fit to act unwatched: {'; '.join(against)}")
     for line in serving.serve_champion(lake, key, **resolve(workspace.settings(), ServingConfig, key).options.model_dump()):
         context.log.info(line)
     _write_to_mlflow(context, lake, key)

@@ -107,7 +107,7 @@ def serving(context: dg.AssetExecutionContext, gguf_export: Artifact, workspace:
             metadata={
                 "serves": export.identity,
                 "because": serves.served.because,
-                "served": not serves.against,
+                "served": serves.is_served,
                 "folder": dg.MetadataValue.path(str(serves.folder)),
                 "messages": "\n".join(serves.messages),
             },

@@ -70,7 +70,12 @@ def other_turns(lake: Lake, key: PartitionKey, count: int, beyond_project: bool 
 
 
 def ask(
-    base: BaseModel, adapter: Path, tools: Sequence[Tool], progress: Progress = silent, others: Mapping[str, TurnSample] | None = None
+    base: BaseModel,
+    adapter: Path,
+    tools: Sequence[Tool],
+    progress: Progress = silent,
+    others: Mapping[str, TurnSample] | None = None,
+    max_length: int = 2048,
 ) -> list[Canary]:
     """What base and candidate make of the questions: all of them without tools, half of them with the agent's tools beside them; and of
     `others`, turns of other partitions by their names, whose words are not kept.
@@ -80,17 +85,20 @@ def ask(
     what is right there, and apart from that not to refuse where the agent did not.
 
     Raises:
+        DataError: a question does not fit into `max_length` tokens, with the agent's tools beside it.
         ModelError: a model cannot be loaded.
     """
     samples = [(PLAIN, question, _sample(question, [])) for question in QUESTIONS]
     samples += [(NO_TOOL, question, _sample(question, list(tools))) for question in list(QUESTIONS)[::2]] if tools else []
     samples += [(OTHERS, name, sample) for name, sample in (others or {}).items()]
-    model = Answering.of(base, adapter, progress=progress)
+    model = Answering.of(base, adapter, max_length, progress)
     asked = [
         (group, name, question if group == OTHERS else dataclasses.replace(question, limit=MAX_NEW_TOKENS))
         for group, name, sample in samples
         if (question := model.question(sample, MAX_NEW_TOKENS_OF_OTHERS if group == OTHERS else MAX_NEW_TOKENS))
     ]
+    if lost := sum(group != OTHERS for group, *_ in samples) - sum(group != OTHERS for group, *_ in asked):
+        raise DataError(f"{lost} canaries do not fit into {max_length} tokens, the agent's tools being long: raise evaluation.max_length.")
     answers: dict[str, list[Reply]] = {}
     for player in ("base", "candidate"):
         with model.model.disable_adapter() if player == "base" else nullcontext():

@@ -126,7 +126,7 @@ def sign_flip(values: Sequence[float]) -> float:
     for size in map(abs, flipped):
         chances /= 2
         chances[size:] += chances[:-size].copy()
-    rounding = len(flipped) // 2  # what rounding may have moved a sum by: sums that are equal must count
+    rounding = sum(map(bool, values)) // 2  # what rounding may have moved a sum by: sums that are equal must count
     return float(chances[max(0, sum(each for each in flipped if each > 0) - rounding) :].sum())
 
 

@@ -161,6 +161,8 @@ def _guards(candidate: Scores, rival: Scores, policy: Policy, first: bool) -> tu
         played = list(zip(candidate.episodes, rival.episodes, strict=True))
         done = [(new.task, float(new.done), float(old.done), 1.0) for new, old in played]
         _guard("tasks done", done, policy.guard_margin, figures, reasons, also_by_chance=True)
+        if not any(new.done for new, _ in played):  # no fewer than a rival that does none either
+            reasons.append(Reason("no task done", "tasks done", "hold", limit=len(played)))
         idle = [(new.task, float(new.done), float(old.done), 1.0) for new, old in played if new.must_act is False]
         _guard("done where it must not act", idle, 0.0 if first else policy.guard_margin, figures, reasons, also_by_chance=True)
         harm = [(new.task, float(bool(new.harmed)), float(bool(old.harmed)), 1.0) for new, old in played if new.harmed is not None]
@@ -250,7 +252,7 @@ def _refuse_other_evaluators(candidate: Scores, rival: Scores) -> None:
     )
     if not same:
         raise DataError("Candidate and champion were scored by different evaluators: materialize evaluation and champion again.")
-    if candidate.episodes and rival.episodes:
+    if candidate.episodes or rival.episodes:
         names = [[(each.task, each.seed, each.trial) for each in of.episodes] for of in (candidate, rival)]
         if candidate.world != rival.world or names[0] != names[1]:
             raise DataError("Candidate and champion played other episodes: materialize episodes and champion again.")

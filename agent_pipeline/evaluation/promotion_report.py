@@ -35,6 +35,7 @@ def sentence(reason: Reason) -> str:
         "harm": f"{now} of its episodes change the world wrongly, at most {limit} may",
         "harm beside the base": f"{now} of its episodes change the world wrongly, {before} of its base's: a person has to decide",
         "unseen harm": f"its episodes are so few that harm in {now} of them may have gone unseen, at most {limit} may: let it play more",
+        "no task done": f"it does none of {most} tasks: see in the transcripts whether it fails, or the episodes end too early",
         "base": f"beside its base, {reason.name}",
         "held": "a person holds it back",
         "confirmed": f"it is better by {now} on {most} tasks that came after the champion was trained",

@@ -106,6 +106,7 @@ class Reason(msgspec.Struct, frozen=True):
         "harm",
         "harm beside the base",
         "unseen harm",
+        "no task done",
         "base",
         "held",
         "turned",

@@ -278,7 +278,7 @@ def _losses(evaluation: Artifact | None, model: str) -> dict[str, RowLoss]:
 
 
 def _episodes(played: Artifact | None, player: str) -> Iterator[Played]:
-    for each in map(json.loads, read_text(played, TRANSCRIPTS).splitlines()):
+    for each in read_transcripts(played):
         if each["player"] == player:
             harmed = None if each["wrong_changes"] is None else bool(each["wrong_changes"])
             yield Played(each["task_key"], each["trial"], each["seed"], each["done"], harmed, each.get("must_act"))
@@ -287,6 +287,12 @@ def _episodes(played: Artifact | None, player: str) -> Iterator[Played]:
 def read_entries(artifact: Artifact | None, file: str) -> list[dict[str, Any]]:
     """The JSON list in an artifact's file; empty without an artifact. Raises DataError where the file is gone."""
     return json.loads(read_text(artifact, file) or "[]")
+
+
+def read_transcripts(played: Artifact | None) -> list[dict[str, Any]]:
+    """Every episode of every player; none without an artifact. Raises DataError where the file is gone."""
+    # Not splitlines: what was said may hold other ends of lines, such as U+2028.
+    return [json.loads(line) for line in read_text(played, TRANSCRIPTS).split("\n") if line]
 
 
 def read_text(artifact: Artifact | None, file: str) -> str:

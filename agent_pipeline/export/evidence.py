@@ -1,6 +1,5 @@
 """The decision on a candidate with its evidence: what is compared, the entry in the ledger, and the page, an artifact of `champion`."""
 
-import json
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -24,7 +23,7 @@ from agent_pipeline.evaluation.page import (
 )
 from agent_pipeline.evaluation.promotion_report import figure_rows, headline, sentences
 from agent_pipeline.evaluation.scores import Policy
-from agent_pipeline.export.deciding import Approve, Comparison, comparison, decide_on, read_entries, read_text, to_compare
+from agent_pipeline.export.deciding import Approve, Comparison, comparison, decide_on, read_entries, read_transcripts, to_compare
 from agent_pipeline.export.ledger import EXPORT, Record
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.selection.tables import DATASET, dataset_rows
@@ -143,7 +142,7 @@ def _split(name: str, new: Artifact | None, old: Artifact | None) -> Split | Non
 
 def _played(seen: Comparison) -> dict[str, list[dict[str, Any]]]:
     """The episodes by player: the rival's, the candidate's, then the others'."""
-    lines = [list(map(json.loads, read_text(each, TRANSCRIPTS).splitlines())) for each in seen.episodes]
+    lines = [read_transcripts(each) for each in seen.episodes]
     new, old = ({name: [each for each in side if each["player"] == name] for name in ("model", "base", "recorded")} for side in lines)
     players = (
         {"champion": old["model"], "candidate": new["model"], "base": new["base"]}

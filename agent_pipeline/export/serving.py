@@ -46,12 +46,13 @@ def served(lake: Lake, key: PartitionKey, latest: Artifact) -> Served:
 
 
 class Serving(msgspec.Struct, frozen=True):
-    """The artifact of `serving`, the export to serve, its folder, why it is not served (empty: it is), what its episodes speak against it,
-    and what servers said."""
+    """The artifact of `serving`, the export to serve, its folder, whether that holds it, why it is not put there (empty: it is), what
+    speaks against it, and what servers said."""
 
     artifact: Artifact
     served: Served
     folder: Path
+    is_served: bool
     against: list[str]
     unfit: list[str]
     messages: list[str]
@@ -72,23 +73,28 @@ def serve(
         ExportError: Ollama refused it, or renders other prompts than it was trained on; the hub refused it.
         DataError: the champion's files are gone. Others as `serving_folder.served_form`.
     """
-    choice = served(lake, key, latest or lake.latest(EXPORT, key))
-    export, spoken = choice.export, unfit(lake, key, choice.export)
-    against = [] if choice.because == "champion" else list(spoken)
-    decisions = [record.decision for record in ledger(lake, key).records() if record.candidate == export.identity]
-    if choice.because == "first" and is_held(lake, key, export.identity):
-        against.append("a person holds it back")
-    # What a person holds back may have been rejected before: holding it does not make it fit.
-    measured = [decision for decision in decisions if all(reason.kind != "held" for reason in decision.reasons)]
-    if choice.because != "champion" and measured and measured[-1].outcome == "reject":
-        against.append(summary(measured[-1]))
     folder = partition_folder(lake, key)
-    if against:
-        messages = [f"{key} is not served by {export.identity[:16]}, since it is not fit to act: {'; '.join(against)}."]
-    else:
+    # Two that serve at once, such as a run and a person who rolls back: the later one serves what the champion is by then.
+    with lake.fs.lock(lake.root.joinpath(".locks", *key, "serving.lock")):
+        choice = served(lake, key, latest or lake.latest(EXPORT, key))
+        export, short, spoken = choice.export, choice.export.identity[:16], unfit(lake, key, choice.export)
+        against = [] if choice.because == "champion" else list(spoken)
+        if choice.because == "first" and is_held(lake, key, export.identity):
+            against.append("a person holds it back")
         adapters = trained_adapters(lake, key, export.manifest["made_from"]["adapter"])
-        messages = [f"{folder} serves {export.identity[:16]} as {write_folder(lake, key, export, adapters[-1] if adapters else None)}."]
-        messages.append(reload_preset(server))
+        if not against:
+            messages = [f"{folder} serves {short} as {write_folder(lake, key, export, adapters[-1] if adapters else None)}."]
+            messages.append(reload_preset(server))
+        is_served = any(short in path.name for path in folder.glob("*.gguf"))
+        if against:
+            still = "goes on being served by" if is_served else "is not served by"
+            messages = [f"{key} {still} {short}, which is not fit to act: {'; '.join(against)}."]
+            messages += ["It was put there before that was known: promote another export."] if is_served else []
+        made_from = {EXPORT: export.identity, "name": name}
+        identity = sha256_of(made_from)
+        report = {"name": name, "against": against}
+        artifact = lake.finish(SERVING, key, identity, lake.building(SERVING, key, identity), made_from, report, parents=[export.identity])
+    if not against:
         if ollama and choice.because == "champion" and not (folder / MODELFILE).is_file():
             messages.append("Ollama is not given it: it takes no adapter since 0.34.1; leave lora out of gguf_export.outtypes.")
         elif ollama and choice.because == "champion":
@@ -100,11 +106,7 @@ def serve(
             messages.append(push(hub, folder, export, last_decision(lake, key, export.identity), template_used(adapters)))
         if (ollama or hub) and choice.because != "champion":
             messages.append(f"Ollama and the hub are given champions only: `agent-pipeline promote {key}` makes this one the champion.")
-    made_from = {EXPORT: export.identity, "name": name}
-    identity = sha256_of(made_from)
-    report = {"name": name, "against": against}
-    artifact = lake.finish(SERVING, key, identity, lake.building(SERVING, key, identity), made_from, report, parents=[export.identity])
-    return Serving(artifact, choice, folder, against, spoken, messages)
+    return Serving(artifact, choice, folder, is_served, against, spoken, messages)
 
 
 def serve_champion(lake: Lake, key: PartitionKey, **settings: Any) -> list[str]:
@@ -115,9 +117,13 @@ def serve_champion(lake: Lake, key: PartitionKey, **settings: Any) -> list[str]:
 
 
 def unfit(lake: Lake, key: PartitionKey, export: Artifact) -> list[str]:
-    """What the episodes of an export speak against it; nothing where it played none."""
+    """What its episodes and the last decision on it speak against an export."""
     played = own_episodes(lake, key, export)
-    return list(played.manifest["report"]["against"]) if played else []
+    against = list(played.manifest["report"]["against"]) if played else []
+    decisions = [record.decision for record in ledger(lake, key).records() if record.candidate == export.identity]
+    # What a person holds back may have been rejected before: holding it does not make it fit.
+    measured = [decision for decision in decisions if all(reason.kind != "held" for reason in decision.reasons)]
+    return against + [summary(decision) for decision in measured[-1:] if decision.outcome in ("reject", "roll back")]
 
 
 def own_episodes(lake: Lake, key: PartitionKey, export: Artifact) -> Artifact | None:
@@ -140,18 +146,23 @@ def promote(lake: Lake, key: PartitionKey, identity: str = "", why: str = "") ->
 def rollback(lake: Lake, key: PartitionKey, to: int | None = None, why: str = "") -> Entry:
     """Make an earlier champion the champion again: the one before, or the one of the history's entry `to`.
 
+    What was taken back is not what was before: a second rollback, of somebody who does not know of the first, goes further back.
+
     Raises:
         DataError: there was none, or its files are gone.
     """
     history = lake.history(EXPORT, key)
     now = history[-1] if history else Entry()
     if to is None:
-        before = next((entry.champion for entry in reversed(history) if entry.champion not in (None, now.champion)), None)
+        stands: list[str] = []
+        for champion in (entry.champion for entry in history if entry.champion):
+            stands = [*stands[: stands.index(champion) if champion in stands else None], champion]
+        before = stands[-2] if len(stands) > 1 else None
     else:
         before = next((entry.champion for entry in history if entry.generation == to), None)
     if before is None:
         which = "before the one of now" if to is None else f"in entry {to} of its history"
-        raise DataError(f"{key} had no champion {which}: `agent-pipeline champions {key}` shows the history.")
+        raise DataError(f"{key} had no champion {which}: `agent-pipeline champions {key}` shows the history, --to names an entry.")
     return lake.set_champion(export_named(lake, key, before), why=why or "rolled back", expected=now.generation)
 
 

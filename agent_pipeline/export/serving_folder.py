@@ -106,9 +106,9 @@ def write_folder(lake: Lake, key: PartitionKey, export: Artifact, adapter: Artif
     text = "\n".join([f"[{key}]", *(f"{name} = {value}" for name, value in section.items())])
     write_atomically(folder / SECTION, f"{text}\n".encode())
     write_preset(lake)
-    for path in folder.glob("*.gguf"):
+    for path in [*folder.glob("*.gguf"), *(folder / name for name in PEFT)]:
         if path not in files:
-            path.unlink()
+            path.unlink(missing_ok=True)
     return "an adapter over the shared base" if form.lora else f"a merged model, {form.model.name}"
 
 

@@ -12,6 +12,7 @@ from agent_pipeline.cli.app import app
 from agent_pipeline.defs import worker_client
 from agent_pipeline.defs.notices import of_run
 from agent_pipeline.defs.partitions import AGENTS
+from agent_pipeline.errors import PipelineError
 from agent_pipeline.export.ledger import EXPORT, last_decision
 from agent_pipeline.governance.forgetting import forget
 from agent_pipeline.governance.scanning import scan
@@ -87,6 +88,8 @@ def test_the_commands_show_decisions_and_hold_a_candidate_back(bench: Any, monke
     shown = CliRunner()
     monkeypatch.setattr("agent_pipeline.cli.champions.console", Console(width=240))
     assert "waits for you" in shown.invoke(app, ["champions"]).output
+    assert shown.invoke(app, ["promote", str(KEY), "--why", "as in [/ticket] 7"]).exit_code == 0
+    assert "as in [/ticket] 7" in shown.invoke(app, ["champions"]).output
     assert shown.invoke(app, ["hold", str(KEY), "--why", "[a] bad feeling"]).exit_code == 0
     record = last_decision(bench.lake, KEY, night.export.identity)
     assert record is not None and record.decision.outcome == "hold"
@@ -104,6 +107,8 @@ def test_the_command_report_names_the_decisions_page_and_before_one_the_evaluati
     assert CliRunner().invoke(app, ["report", str(KEY)]).output.strip() == metadata["page"]
     CliRunner().invoke(app, ["report", str(KEY), "--out", str(tmp_path / "page.html")])
     assert (tmp_path / "page.html").read_bytes() == Path(metadata["page"]).read_bytes()
+    nowhere = CliRunner().invoke(app, ["report", str(KEY), "--out", str(tmp_path / "nowhere" / "page.html")])
+    assert isinstance(nowhere.exception, PipelineError)
     assert scan(bench.lake, ["session s59"])
     forget(bench.lake, "s59")
     assert not scan(bench.lake, ["session s59"]) and not Path(metadata["page"]).exists()

@@ -7,6 +7,7 @@ from collections import Counter
 
 import pytest
 
+from agent_pipeline.compute import tasks
 from agent_pipeline.datasets.sft import SFT
 from agent_pipeline.errors import DataError, ModelError
 from agent_pipeline.evaluation.canaries import NO_REFUSAL, NO_TOOL, OTHERS, PLAIN, ask, is_good, other_turns
@@ -15,6 +16,7 @@ from agent_pipeline.evaluation.turns import Answering
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.tables import to_table
 from agent_pipeline.storage.lake import Lake
+from agent_pipeline_tests.lakes import artifact
 from agent_pipeline_tests.training.world import row
 
 pytestmark = pytest.mark.slow
@@ -107,6 +109,13 @@ def test_canaries_ask_base_and_candidate_plain_questions_with_and_without_tools(
     )
 
 
+def test_canaries_with_long_tools_are_asked_in_the_evaluations_length_and_never_left_out(tiny_base, adapter_dir):
+    (tool,) = row(0)["tools"][:1]
+    long = [tool | {"function": tool["function"] | {"description": "Finds an order. " * 600}}]
+    with pytest.raises(DataError, match=r"8 canaries do not fit into 2048 tokens.*evaluation\.max_length"):
+        ask(tiny_base, adapter_dir, long)
+
+
 OWN, SISTER, COUSIN, STRANGER = (PartitionKey(*each.split("/")) for each in ("shop/own", "shop/sister", "shop/cousin", "office/rooms"))
 
 
@@ -130,6 +139,23 @@ def test_canaries_are_few_held_out_turns_of_other_partitions_of_the_same_project
     assert other_turns(lake, OWN, 0) == other_turns(lake, STRANGER, 8) == {}
     lake.table("sft_dataset", COUSIN).write_bytes(b"damaged")
     assert asked(8).keys() == {"shop/sister"}
+
+
+def test_the_task_asks_canaries_in_the_length_of_the_evaluation(lake, monkeypatch):
+    lengths = []
+    monkeypatch.setattr("agent_pipeline.evaluation.canaries.ask", lambda *given: lengths.append(given[-1]) or [])
+    monkeypatch.setattr(tasks, "_base_of", lambda *given: None)
+    params = {
+        "lake": str(lake.root),
+        "cache": str(lake.fs.cache),
+        "partition": str(OWN),
+        "canary_rows": 0,
+        "canaries_beyond_project": False,
+    }
+    params["adapter"] = artifact(lake, "sft_adapter", OWN).reference
+    for length in (2048, 8192):
+        tasks.canaries.run(params | {"evaluation": {"max_length": length}})
+    assert lengths == [2048, 8192]
 
 
 def test_what_other_partitions_say_is_answered_and_scored_and_not_kept(lake, tiny_base, adapter_dir):

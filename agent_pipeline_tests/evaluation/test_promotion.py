@@ -170,6 +170,19 @@ def test_harm_above_the_limit_is_rejected_though_the_champion_harms_as_much():
     assert decision.outcome == "reject" and ("harm", 0.05) in {(each.name, each.limit) for each in decision.reasons}
 
 
+@pytest.mark.parametrize("first", [True, False])
+def test_a_model_that_does_no_task_is_held_back_though_its_rival_does_none_either(first):
+    """As where all episodes end too early: nothing was done, and nothing harmed."""
+    nothing = {"done": 0.0, "idle": 0.0, "episodes": 80}
+    found = decided(Model(over_call=0.02, **nothing), Model(exact=0.5, over_call=0.02, **nothing).scores(), first=first)
+    assert found.outcome == "hold" and against(found, "hold") == {"tasks done"} and "none of 80 tasks" in sentence(found.reasons[0])
+
+
+def test_episodes_of_one_of_the_two_alone_never_compare():
+    with pytest.raises(DataError):
+        decided(BETTER, msgspec.structs.replace(CHAMPION, episodes=()))
+
+
 def test_what_episodes_say_beside_the_base_rejects():
     assert decided(BETTER, unfit=["done"]).outcome == "reject"
 
@@ -276,6 +289,13 @@ def test_the_sign_flip_test_is_never_too_generous_on_values_that_fit_no_grid():
         values = rng.normal(0.2, 1, 10)
         exact = np.mean([np.dot(signs, abs(values)) >= values.sum() - 1e-12 for signs in itertools.product([1, -1], repeat=10)])
         assert exact - 1e-9 <= sign_flip(values) <= exact + 0.02
+
+
+def test_losses_too_small_for_the_grid_count_against_the_candidate():
+    """Of 20 gains and 4,000 losses, each of which is less than half a step."""
+    values = [0.03] * 20 + [-0.0001] * 4000
+    signs = np.random.default_rng(0).choice([-1, 1], (2000, len(values)))
+    assert sign_flip(values) >= np.mean(signs @ np.abs(values) >= sum(values)) - 0.02
 
 
 def test_the_interval_is_students_t_of_the_tasks_and_covers_as_often_as_it_says():

@@ -311,13 +311,14 @@ def test_harm_in_a_first_candidates_episodes_keeps_it_from_acting_until_a_person
         for name, count in (("model", harmed), ("base", 0))
     }
     report: dict[str, Any] = {"players": players, "against": verdict({"players": players})}
-    artifact(lake, "episodes", made_from, {"episodes.jsonl": "\n".join(map(json.dumps, lines))}, report)
+    text = "\n".join(json.dumps(line | {"complaint": "an end of a line: \u2028"}, ensure_ascii=False) for line in lines)
+    artifact(lake, "episodes", made_from, {"episodes.jsonl": text + "\n"}, report)
     decision = night.decide("auto").decision
     assert decision.outcome == outcome and bool(harmed) == bool(report["against"])
     assert champion_of(lake) == (None if harmed else night.export.identity)
     assert bool(serve(lake, KEY).against) == bool(harmed)
     promote(lake, KEY, why="I have seen it")
-    assert not serve(lake, KEY).against and serve(lake, KEY).unfit == report["against"]
+    assert not serve(lake, KEY).against and set(report["against"]) <= set(serve(lake, KEY).unfit)
 
 
 def test_episodes_whose_transcripts_were_forgotten_end_the_run_with_a_sentence(lake: Lake) -> None:
@@ -339,9 +340,19 @@ def test_a_candidate_that_lost_a_canary_waits_for_a_person(lake: Lake) -> None:
 def test_a_first_export_that_was_rejected_is_not_served(lake: Lake) -> None:
     night = Night(lake, CALLS)
     assert night.decide("auto").decision.outcome == "reject"
-    assert serve(lake, KEY).against
-    promote(lake, KEY, why="I know better")
-    assert not serve(lake, KEY).against
+    assert serve(lake, KEY).against and not serve(lake, KEY).is_served
+    Night(lake, GOOD)
+    promote(lake, KEY, night.export.identity, why="I know better")
+    known = serve(lake, KEY)
+    assert known.is_served and not known.against and known.unfit == [summary(ledger(lake, KEY).records()[0].decision)]
+
+
+def test_what_is_found_to_harm_after_it_was_served_is_not_called_unserved(lake: Lake) -> None:
+    night = Night(lake, CALLS)
+    assert serve(lake, KEY).is_served
+    night.decide("auto")
+    late = serve(lake, KEY)
+    assert late.against and late.is_served and "goes on being served" in late.messages[0]
 
 
 def test_what_was_rejected_stays_unfit_when_a_person_holds_it_back(lake: Lake) -> None:

@@ -2,13 +2,15 @@
 
 import os
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
 from agent_pipeline.errors import DataError, ExportError
+from agent_pipeline.export import serving
 from agent_pipeline.export.gguf_export import ADAPTER, base_gguf_file
 from agent_pipeline.export.serving import champions, promote, rollback, serve_champion, served
-from agent_pipeline.export.serving_folder import base_folder, served_form
+from agent_pipeline.export.serving_folder import base_folder, served_form, write_folder
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.storage.lake import Artifact, Lake
@@ -152,6 +154,50 @@ def test_a_rollback_returns_to_the_champion_before_or_to_the_one_of_an_entry(lak
     last = lake.history("gguf_export", KEY)[-1]
     assert (last.why, last.against) == ("worse", names[1])
     assert [(key, entry.champion) for key, entry in champions(lake)] == [(KEY, names[0])]
+
+
+def test_who_rolls_back_without_knowing_of_a_rollback_does_not_give_back_what_it_took(lake):
+    names = [export(lake, name).identity for name in ("a", "b", "c")]
+    for identity in names:
+        promote(lake, KEY, identity)
+    assert [rollback(lake, KEY).champion for _ in range(2)] == [names[1], names[0]]
+    with pytest.raises(DataError, match="--to"):
+        rollback(lake, KEY)
+    assert rollback(lake, KEY, to=lake.history("gguf_export", KEY)[-2].generation).champion == names[1]
+
+
+def test_what_is_promoted_while_a_run_serves_is_served_in_the_end(lake, monkeypatch):
+    export(lake, "first")
+    promote(lake, KEY)
+    export(lake, "second")
+    at_once = []
+
+    def slowly(*given):
+        if not at_once:
+            promote(lake, KEY)
+            at_once.append(Thread(target=serve_champion, args=(lake, KEY)))
+            at_once[0].start()
+            at_once[0].join(0.3)
+        return write_folder(*given)
+
+    monkeypatch.setattr(serving, "write_folder", slowly)
+    serve_champion(lake, KEY)
+    at_once[0].join()
+    (model,) = (Path(lake.root.path) / "serving" / "shop" / "support").glob("*.gguf")
+    assert model.read_text(encoding="utf-8") == "second"
+
+
+def test_no_adapter_of_an_earlier_champion_is_left_beside_one_whose_adapter_is_gone(lake):
+    first = export(lake, "first")
+    files = {"adapter_config.json": "{}", "adapter_model.safetensors": "weights"}
+    artifact(lake, "sft_adapter", KEY, {"base_model": "b", "base_revision": "1"}, files, {}, first.manifest["made_from"]["adapter"])
+    serve_champion(lake, KEY)
+    folder = Path(lake.root.path) / "serving" / "shop" / "support"
+    assert (folder / "adapter_model.safetensors").read_text(encoding="utf-8") == "weights"
+    export(lake, "second")
+    promote(lake, KEY)
+    serve_champion(lake, KEY)
+    assert not list(folder.glob("adapter*"))
 
 
 @pytest.mark.parametrize("to", [None, 99])
