@@ -17,6 +17,7 @@ from agent_pipeline.defs.worker_client import run_worker
 from agent_pipeline.evaluation.page import PAGE
 from agent_pipeline.evaluation.promotion_report import figure_rows, headline, sentences, summary
 from agent_pipeline.export import serving
+from agent_pipeline.export.deciding import hold as hold_back
 from agent_pipeline.export.evidence import decide_candidate
 from agent_pipeline.export.ledger import EXPORT
 from agent_pipeline.export.mlflow_runs import write_run
@@ -98,20 +99,27 @@ def champion(
         )
 
 
-@dg.op(
-    config_schema={
-        "identity": dg.Field(
-            str, default_value="", description="First digits of an export's identity, or its adapter's; empty: the latest."
-        ),
-        "why": dg.Field(str, default_value="", description="The reason, for the history."),
-    }
-)
+EXPORT_NAMED = {
+    "identity": dg.Field(str, default_value="", description="First digits of an export's identity, or its adapter's; empty: the latest."),
+    "why": dg.Field(str, default_value="", description="The reason, for the history."),
+}
+
+
+@dg.op(config_schema=EXPORT_NAMED)
 def promote_export(context: dg.OpExecutionContext, workspace: dg.ResourceParam[Workspace]) -> None:
     """Make an export the champion."""
     with user_errors():
         given = context.op_config
         entry = serving.promote(workspace.open_lake(), parse_key(context.partition_key), given["identity"], given["why"])
         _serve(context, workspace, entry)
+
+
+@dg.op(config_schema=EXPORT_NAMED)
+def hold_export(context: dg.OpExecutionContext, workspace: dg.ResourceParam[Workspace]) -> None:
+    """Hold an export back: it is not promoted by itself."""
+    with user_errors():
+        record = hold_back(workspace.open_lake(), parse_key(context.partition_key), **context.op_config)
+        context.log.info(f"{record.candidate} of {context.partition_key} is held back")
 
 
 @dg.op(
@@ -153,6 +161,11 @@ def _write_to_mlflow(
 @dg.job(partitions_def=AGENTS, description="A person makes an export of one agent its champion.")
 def promote() -> None:
     promote_export()
+
+
+@dg.job(partitions_def=AGENTS, description="A person holds an export of one agent back: it is not promoted by itself.")
+def hold() -> None:
+    hold_export()
 
 
 @dg.job(partitions_def=AGENTS, description="A person makes an earlier champion of one agent the champion again.")

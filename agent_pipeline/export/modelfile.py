@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from agent_pipeline.errors import ExportError
 
 REQUIRES = "0.33.0"
+"""From there on, Ollama renders the chat template that is inside the GGUF."""
 SMALLEST_CONTEXT = 2048
 ANSWER_ROOM = 512
 """Tokens; the longest training row ends with its answer, but a live answer may be longer than that one."""
@@ -29,7 +30,7 @@ def modelfile(gguf_name: str, stops: Iterable[str], num_ctx: int, template: str 
 
     No temperature is set: how a model is sampled is its user's affair, what it was trained on is not.
     """
-    lines = [f"# REQUIRES {REQUIRES}: from there on, Ollama renders the chat template that is inside the GGUF.", f"FROM ./{gguf_name}"]
+    lines = [f"REQUIRES {REQUIRES}", f"FROM ./{gguf_name}"]
     if template:
         lines.append(f"TEMPLATE {quote(template)}")
     lines += [f"PARAMETER stop {quote(stop)}" for stop in stops]

@@ -13,7 +13,7 @@ from agent_pipeline.defs import worker_client
 from agent_pipeline.defs.notices import of_run
 from agent_pipeline.defs.partitions import AGENTS
 from agent_pipeline.errors import PipelineError
-from agent_pipeline.export.ledger import EXPORT, last_decision
+from agent_pipeline.export.ledger import EXPORT, is_held, last_decision
 from agent_pipeline.governance.forgetting import forget
 from agent_pipeline.governance.scanning import scan
 from agent_pipeline_tests.defs.conftest import metadata
@@ -41,6 +41,8 @@ def test_a_person_promotes_what_the_night_decided_and_rolls_it_back_in_the_ui(be
     first = Night(bench.lake, FAIR)
     assert decide(bench, monkeypatch, first)["decision"] == "hold"
     run_job(bench, "promote", "promote_export", why="a beginning")
+    run_job(bench, "hold", "hold_export", identity=first.export.identity[:16], why="tone")
+    assert is_held(bench.lake, KEY, first.export.identity)
     night = Night(bench.lake, GOOD, first.export)
     metadata = decide(bench, monkeypatch, night)
     assert (metadata["decision"], metadata["waits_for_a_person"], metadata["champion"]) == ("promote", True, first.export.identity)

@@ -68,7 +68,8 @@ def test_a_value_that_cannot_be_quoted_is_an_error():
 
 def test_the_modelfile_leaves_the_template_to_the_gguf():
     commands = ollama_reads(modelfile("model-q8_0.gguf", ("<|im_start|>", "<|im_end|>"), 4096))
-    assert commands == [("FROM", "./model-q8_0.gguf"), ("stop", "<|im_start|>"), ("stop", "<|im_end|>"), ("num_ctx", "4096")]
+    assert commands[0] == ("REQUIRES", "0.33.0"), "an older one would render another prompt"
+    assert commands[1:] == [("FROM", "./model-q8_0.gguf"), ("stop", "<|im_start|>"), ("stop", "<|im_end|>"), ("num_ctx", "4096")]
 
 
 def test_a_gguf_without_a_template_gets_the_one_that_is_given():
