@@ -4,7 +4,7 @@ It is a small table of the lake, one a partition. A task that it does not know g
 lost, the hash gives the same splits again, as long as the sizes of the split are the same.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -59,29 +59,37 @@ def record_tasks(lake: Lake, key: PartitionKey, tasks: Iterable[str], sizes: Spl
     Raises:
         DataError: the ledger is damaged.
     """
-    with lake.fs.lock(lake.table(LEDGER, key).parent / ".lock"):  # several assets of a partition may run at once
-        ledger = read_ledger(lake, key, sizes)
-        new = {task: sizes.of(task) for task in tasks if task not in ledger.known}
-        if not new:
-            return ledger
-        return _write(lake, key, Ledger(sizes, dict(sorted((ledger.known | new).items()))))
+    named = list(tasks)
+    return _changed(lake, key, sizes, lambda known: {task: sizes.of(task) for task in named} | known)
 
 
-def remove_tasks(lake: Lake, key: PartitionKey, gone: Collection[str], renamed: Mapping[str, str]) -> int:
+def remove_tasks(lake: Lake, key: PartitionKey, gone: Set[str], renamed: Mapping[str, str]) -> int:
     """Take tasks out of the ledger, and give others another name in the split that they have; returns how many were taken out.
 
     Raises:
         DataError: the ledger is damaged.
     """
-    with lake.fs.lock(lake.table(LEDGER, key).parent / ".lock"):  # several assets of a partition may run at once
-        known = read_ledger(lake, key, SplitSizes()).known
-        left = dict(sorted((renamed.get(task, task), split) for task, split in known.items() if task not in gone))
-        if left != known:
-            _write(lake, key, Ledger(SplitSizes(), left))
-        return len(known) - len(left)
+    taken: list[str] = []
+
+    def left(known: dict[str, Split]) -> dict[str, Split]:
+        taken[:] = gone & known.keys()
+        return {renamed.get(task, task): split for task, split in known.items() if task not in gone}
+
+    _changed(lake, key, SplitSizes(), left)
+    return len(taken)
 
 
-def _write(lake: Lake, key: PartitionKey, ledger: Ledger) -> Ledger:
-    table = pa.table({"task_key": list(ledger.known), "split": list(ledger.known.values())}, schema=SCHEMA)
-    lake.stage(LEDGER, key, table.to_batches(), SCHEMA).commit()
+def _changed(lake: Lake, key: PartitionKey, sizes: SplitSizes, change: Callable[[dict[str, Split]], dict[str, Split]]) -> Ledger:
+    """The ledger after a change. Several assets of a partition, on several machines, may change it at once."""
+    ledger = Ledger(sizes, {})
+
+    def changed() -> pa.Table | None:
+        nonlocal ledger
+        before = read_ledger(lake, key, sizes)
+        ledger = Ledger(sizes, dict(sorted(change(before.known).items())))
+        if ledger.known == before.known:
+            return None
+        return pa.table({"task_key": list(ledger.known), "split": list(ledger.known.values())}, schema=SCHEMA)
+
+    lake.update(LEDGER, key, changed)
     return ledger

@@ -71,7 +71,7 @@ def publish(lake: Lake, publication: Publication) -> Counter[str]:
     if publication.huggingface:
         _write_folder(lake, publication, formless if not publication.jsonl else Counter())
     else:
-        _remove(huggingface_folder(lake, publication.asset, publication.key))
+        _remove(lake, huggingface_folder(lake, publication.asset, publication.key))
     record = lake.folder(RECORDS, publication.asset, publication.key) / "publication.json"
     lake.replace(record, [msgspec.json.format(msgspec.json.encode(publication), indent=1)])
     return Counter({reason: formless[reason] for reason in NO_FORM}) if _has_forms(lake, publication) else Counter()
@@ -79,7 +79,7 @@ def publish(lake: Lake, publication: Publication) -> Counter[str]:
 
 def unpublish(lake: Lake, asset: str, key: PartitionKey | None) -> list[UPath]:
     """Remove everything that is published of a table; the files that were there."""
-    return [path for kind in ("jsonl", "huggingface", RECORDS) for path in _remove(lake.folder(kind, asset, key))]
+    return [path for kind in ("jsonl", "huggingface", RECORDS) for path in _remove(lake, lake.folder(kind, asset, key))]
 
 
 def publish_again(lake: Lake, asset: str, key: PartitionKey | None) -> list[UPath]:
@@ -95,7 +95,7 @@ def publish_again(lake: Lake, asset: str, key: PartitionKey | None) -> list[UPat
     if sha256 == publication.table_sha256:
         return []
     publish(lake, msgspec.structs.replace(publication, table_sha256=sha256))
-    return [path for kind in ("jsonl", "huggingface") for path in _files(lake.folder(kind, asset, key))]
+    return [path for kind in ("jsonl", "huggingface") for path in lake.fs.files(lake.folder(kind, asset, key))]
 
 
 def is_recorded(lake: Lake, asset: str, key: PartitionKey | None) -> bool:
@@ -120,12 +120,8 @@ def huggingface_folder(lake: Lake, asset: str, key: PartitionKey | None) -> UPat
     return lake.folder("huggingface", asset, key)
 
 
-def _files(folder: UPath) -> list[UPath]:
-    return [path for path in sorted(folder.rglob("*"), key=str) if path.is_file()] if folder.exists() else []
-
-
-def _remove(folder: UPath) -> list[UPath]:
-    files = _files(folder)
+def _remove(lake: Lake, folder: UPath) -> list[UPath]:
+    files = lake.fs.files(folder)
     for path in files:
         path.unlink()
     return files

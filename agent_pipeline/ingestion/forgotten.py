@@ -45,12 +45,16 @@ class BlockList(NamedTuple):
     @classmethod
     def add(cls, lake: Lake, session_id: str, key: PartitionKey | None) -> "BlockList":
         """Put a session on the lake's list. Of two that are forgotten at the same time, neither is lost. Raises DataError."""
-        with lake.fs.lock(lake.table(FORGOTTEN, None).parent / ".lock"):
+        blocked = cls()
+
+        def added() -> pa.Table:
+            nonlocal blocked
             blocked = cls(cls.read(lake).entries | {(alias(session_id), key)})
             entries = sorted(blocked.entries, key=lambda entry: (entry[0], str(entry[1] or "")))
             both = [(each.removeprefix(ALIAS), *(of or (None, None))) for each, of in entries]
-            rows = [dict(zip(_SCHEMA.names, each, strict=True)) for each in both]
-            lake.stage(FORGOTTEN, None, to_table(rows, _SCHEMA).to_batches(), _SCHEMA).commit()
+            return to_table([dict(zip(_SCHEMA.names, each, strict=True)) for each in both], _SCHEMA)
+
+        lake.update(FORGOTTEN, None, added)
         return blocked
 
     def has(self, session_id: str, key: PartitionKey | None) -> bool:

@@ -6,11 +6,11 @@ Beside the table lies `sessions_seen`: of each session a hash of what the store 
 not read again. A table that is made by copying has the bytes of one that is made anew; a change of code, settings or table makes all anew.
 """
 
+import hashlib
 import sys
 from collections import Counter
 from collections.abc import Iterator
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
@@ -43,7 +43,7 @@ from agent_pipeline.sessions.tables import (
 )
 from agent_pipeline.sessions.tools import CallShape, ToolSchemas
 from agent_pipeline.sources.base import Stored, TraceSource
-from agent_pipeline.storage.lake import Lake, StagedTable, sha256_file
+from agent_pipeline.storage.lake import Lake, StagedTable
 
 SEEN = "sessions_seen"
 _SEEN_SCHEMA = pa.schema(
@@ -132,26 +132,24 @@ class _Last(NamedTuple):
         return cls(file, seen, {each.session_id: at for at, each in enumerate(seen)}, tools)
 
 
-def seen_sessions(lake: Lake, key: PartitionKey) -> pa.Table | None:
-    """What was noted of the sessions of the table that is in its place; `None` where nothing was, or it was noted of another table."""
-    if not (lake.is_local and lake.has("sessions", key) and lake.has(SEEN, key)):
-        return None
+def seen_sessions(lake: Lake, key: PartitionKey) -> tuple[pa.Table, pq.ParquetFile] | None:
+    """What was noted of the sessions of the table that is in its place, and that table; `None` where nothing was, or it was noted of
+    another table."""
     try:
-        table = lake.open(SEEN, key, _SEEN_SCHEMA).read()
-        noted = (table.schema.metadata or {}).get(TABLE_SHA256)
-        return table if noted == sha256_file(Path(lake.table("sessions", key).path)).encode() else None
+        seen, file = lake.open(SEEN, key, _SEEN_SCHEMA).read(), lake.fs.open(lake.table("sessions", key))
+        noted = (seen.schema.metadata or {}).get(TABLE_SHA256)
+        return (seen, pq.ParquetFile(file)) if noted == hashlib.file_digest(file, "sha256").hexdigest().encode() else None
     except (DataError, pa.ArrowException, OSError):
         return None
 
 
 def _last(lake: Lake, key: PartitionKey, maker: str) -> _Last | None:
-    table = seen_sessions(lake, key)
+    table, file = seen_sessions(lake, key) or (None, None)
     if table is None or table.schema.metadata.get(_MADE_BY) != maker.encode():
         return None
     try:
         seen = [_Seen(*row) for row in zip(*(column.to_pylist() for column in table.columns), strict=True)]
-        tools = msgspec.json.decode(table.schema.metadata[_TOOLS])
-        return _Last.of(lake.open("sessions", key), seen, tools)
+        return _Last.of(file, seen, msgspec.json.decode(table.schema.metadata[_TOOLS]))
     except (DataError, KeyError, TypeError, ValueError):  # made anew, it is whole again
         return None
 

@@ -30,12 +30,12 @@ def scan_new_sessions(lake: Lake, key: PartitionKey, options: RedactionOptions) 
         RedactionError: the detectors cannot be used.
     """
     redactor = Redactor(options)
-    seen = seen_sessions(lake, key)  # without it, all of the table is searched
+    seen, file = seen_sessions(lake, key) or (None, None)  # without it, all of the table is searched
     clean = seen.filter(seen["clean"])["session_id"].combine_chunks() if seen is not None else pa.array([], pa.string())
     kinds: Counter[str] = Counter()
     session_ids: list[str] = []
     sessions = searched = 0
-    for batch in stored_batches(lake.open("sessions", key)):
+    for batch in stored_batches(file or lake.open("sessions", key)):
         sessions += batch.num_rows
         new = batch.filter(pc.invert(pc.is_in(batch["session_id"], clean)))
         searched += new.num_rows

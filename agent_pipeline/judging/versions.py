@@ -17,7 +17,7 @@ from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.sources import TraceSource
 from agent_pipeline.sources.base import Stored
-from agent_pipeline.storage.lake import Lake, put_file
+from agent_pipeline.storage.lake import Lake
 
 LabelPaths = Callable[[PartitionKey], Path | None]
 
@@ -131,7 +131,9 @@ class StoreVersions:
         Where another look was saved since this one began (the schedule's beside the sensor's), this one gets the number after it: what it
         found is news to whoever has recorded the other.
         """
-        with self._lake.fs.lock(self._lake.root / ".locks" / f"versions-{self._file.stem}.lock"), self._lake.fs.staging(self._file) as file:
+
+        def saved() -> None:
+            version = self._lake.fs.version(self._file)
             stored, look = self._stored(), self.look
             self._memory.unchanged = store_signature or stored.unchanged
             if stored.look >= look:
@@ -139,8 +141,9 @@ class StoreVersions:
                 for each in self._new.values():
                     each.changed_in = self.look if each.changed_in == look else each.changed_in
             self._memory.partitions = stored.partitions | self._new
-            file.write_bytes(msgspec.json.encode(self._memory))
-            put_file(file, self._file)
+            self._lake.fs.write(self._file, msgspec.json.encode(self._memory), over=version)
+
+        self._lake.fs.in_turn(self._file.parent, saved)
 
     def _stored(self) -> _Memory:
         try:

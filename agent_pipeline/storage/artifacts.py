@@ -4,6 +4,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -119,22 +120,25 @@ class Artifacts(Paths):
     def _fetch(self, folder: UPath, manifest: dict[str, Any]) -> None:
         """Bring this machine's copy of a remote artifact up to date.
 
-        Another machine may have made the artifact anew, with files of the same sizes, so the copy has its own manifest.
+        Another machine may have made the artifact anew, with files of the same sizes, so the copy has its own manifest. A file that is not
+        the manifest's (two machines made the artifact at once, or one makes it anew now) does not stay.
         """
         copy = self.fs.local(folder)
         before = (read_manifest(UPath(copy / MANIFEST)) or {"files": {}})["files"]
         stale = [name for name, file in manifest["files"].items() if before.get(name) != file or not _is_whole(copy / name, file)]
         for name in stale:
-            if (folder / name).exists():
-                self.fs.fetch(folder / name)
+            with suppress(FileNotFoundError):
+                if sha256_file(self.fs.fetch(folder / name)) != manifest["files"][name]["sha256"]:
+                    (copy / name).unlink()
         if stale:
             copy.mkdir(parents=True, exist_ok=True)
             (copy / MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
 
     def with_prefix(self, asset: str, key: PartitionKey, prefix: str) -> list[Artifact]:
         """The complete artifacts of a partition whose identity begins with `prefix`."""
-        folders = sorted(self.folder("models", asset, key).glob(f"{prefix[:16]}*/{MANIFEST}"), key=str)
-        manifests = [manifest for path in folders if (manifest := read_manifest(path)) and manifest["identity"].startswith(prefix)]
+        files = [path for path in self.fs.files(self.folder("models", asset, key)) if path.name == MANIFEST]
+        paths = [path for path in files if path.parent.name.startswith(prefix[:16])]
+        manifests = [manifest for path in paths if (manifest := read_manifest(path)) and manifest["identity"].startswith(prefix)]
         return [artifact for manifest in manifests if (artifact := self.find(asset, key, manifest["identity"]))]
 
     def drop_copy(self, file: LakeFile, identity: str) -> None:

@@ -7,23 +7,31 @@ renamed. In a bucket, objects appear whole by themselves, so a file is written l
 import glob
 import hashlib
 import os
+import random
 import re
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
+import pyarrow as pa
 from filelock import FileLock
 from upath import UPath
 
-from agent_pipeline.errors import SettingsError
+from agent_pipeline.errors import DataError, SettingsError
 
+Written = TypeVar("Written")
 _LOCAL = ("", "file", "local")
+_S3 = ("s3", "s3a")
+_LOST = (409, 412)
+"""What S3 answers to a conditional write that another one was faster than; 404, where the other one removed the object."""
 _STAGED = re.compile(r"\..+-[0-9a-f]{8}")
 _STALE_SECONDS = 24 * 3600
+_PATIENCE = 60.0
+_BLOCK = 16 << 20
 
 
 class Filesystem:
@@ -45,9 +53,19 @@ class Filesystem:
         """Whether the root is a folder of this machine."""
         return self.root.protocol in _LOCAL
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether the root is a bucket whose writes can be conditional: several machines may write at once."""
+        return self.root.protocol in _S3
+
     def source(self, path: UPath) -> Any:
-        """What pyarrow reads a file from: its path, or an open file of the bucket."""
-        return path.path if self.is_local else path.fs.open(path.path)
+        """What pyarrow reads a file from: its path; of a bucket the bytes of a small file, which nobody can replace while they are read, or
+        an open file, of which it asks for large blocks, each once (and fails where another was put in its place)."""
+        if self.is_local:
+            return path.path
+        if path.fs.info(path.path)["size"] <= _BLOCK:
+            return pa.BufferReader(path.fs.cat_file(path.path, start=0))
+        return path.fs.open(path.path, block_size=_BLOCK, cache_type="blockcache", cache_options={"maxblocks": 4})
 
     def local(self, path: UPath) -> Path:
         """The place of a path on this machine: the path itself, or that of its copy in the cache."""
@@ -87,25 +105,57 @@ class Filesystem:
             file.unlink(missing_ok=True)
             raise
 
-    def create(self, path: UPath, content: bytes) -> None:
-        """Write a file that nobody else has written, in one step: of several writers, on any machine, one succeeds.
+    def open(self, path: UPath) -> pa.OSFile:
+        """A file opened on this machine: of a bucket a copy without a name, which nothing has to remove."""
+        if self.is_local:
+            return pa.OSFile(path.path)
+        with self.staging(path) as file:
+            path.fs.get_file(path.path, str(file))
+            opened = pa.OSFile(str(file))
+            file.unlink()
+        return opened
 
-        Raises:
-            FileExistsError: the file is there already.
-        """
-        if not self.is_local:
-            path.fs.pipe_file(path.path, content, mode="create")
-            return
-        with self.staging(path) as file, self.lock(path.parent / ".lock"):
-            if path.exists():
-                raise FileExistsError(path.path)
+    def files(self, folder: UPath) -> list[UPath]:
+        """Every file beneath a folder, in the order of their paths; of a bucket by one listing, without a request for each."""
+        if self.is_local:
+            return sorted((path for path in folder.rglob("*") if path.is_file()), key=str)
+        begin = len(folder.path.rstrip("/")) + 1
+        return sorted((folder / path[begin:] for path in folder.fs.find(folder.path) if path[begin:]), key=str)
+
+    def version(self, path: UPath) -> str:
+        """What a conditional write compares: of a file in `s3://` its ETag; empty where there is no file."""
+        try:
+            return path.fs.info(path.path).get("ETag") or "there"
+        except FileNotFoundError:
+            return ""
+
+    def write(self, path: UPath, content: bytes, over: str) -> str:
+        """Write a small file over a version, as `put_file`; the new version. Raises FileExistsError."""
+        with self.staging(path) as file:
             file.write_bytes(content)
             sync(file)
-            put_file(file, path)
+            return put_file(file, path, over=over)
+
+    def in_turn(self, folder: UPath, write: Callable[[], Written]) -> Written:
+        """What `write` gives, which reads and then writes a file of a folder over the version that it has read.
+
+        One writer of this machine (in a folder: of all) at a time; where another machine was faster, and `write` raises FileExistsError,
+        it is called again.
+
+        Raises:
+            DataError: others were faster many times.
+        """
+        until, pause = time.monotonic() + _PATIENCE, 0.02
+        while time.monotonic() < until:
+            with self.lock(folder / ".lock"), suppress(FileExistsError):
+                return write()
+            time.sleep(random.uniform(0, pause))
+            pause = min(2 * pause, 1.0)
+        raise DataError(f"What lies in {folder} is being written by others without end: repeat it later.")
 
     def lock(self, path: UPath) -> FileLock:
-        """A lock named by a path: among all processes that see a folder, or among those of this machine for a bucket. The operating
-        system releases the lock of a process that was killed."""
+        """A lock named by a path: among all processes that see a folder, or among those of this machine for a bucket (there `in_turn` and
+        `Lake.run_of` reach further). The operating system releases the lock of a process that was killed."""
         local = self.local(path)
         local.parent.mkdir(parents=True, exist_ok=True)
         return FileLock(local)
@@ -116,15 +166,35 @@ def is_staged(name: str) -> bool:
     return bool(_STAGED.fullmatch(name))
 
 
-def put_file(file: Path, target: UPath, move: bool = True) -> None:
-    """Put a finished local file in its place: a rename where the target is local, else an upload."""
+def put_file(file: Path, target: UPath, move: bool = True, over: str | None = None) -> str:
+    """Put a finished local file in its place, a rename where the target is local, else an upload; the new version (`Filesystem.version`).
+
+    With `over`, only where the version is still that one (empty: where there is no file). In a folder, and in a bucket that is not
+    `s3://`, the caller must be alone (`Filesystem.in_turn`).
+
+    Raises:
+        FileExistsError: the version is another.
+    """
     if target.protocol in _LOCAL:
+        if over == "" and target.exists():
+            raise FileExistsError(target.path)
         file.replace(target.path)
-    else:
-        target.fs.makedirs(target.parent.path, exist_ok=True)
+        return ""
+    answer: Any = None
+    if over is None:
         target.fs.put_file(str(file), target.path)
-        if move:
-            file.unlink()
+    else:
+        only: dict[str, Any] = {"mode": "create"} if not over else {"IfMatch": over} if target.protocol in _S3 else {}
+        try:
+            answer = target.fs.pipe_file(target.path, file.read_bytes(), **only)
+        except OSError as error:
+            said = getattr(error.__cause__, "response", {}).get("ResponseMetadata", {}).get("HTTPStatusCode")
+            if isinstance(error, FileExistsError) or said in _LOST or (over and said == 404):
+                raise FileExistsError(target.path) from error
+            raise
+    if move:
+        file.unlink()
+    return answer["ETag"] if isinstance(answer, dict) else ""
 
 
 def sync(file: Path) -> None:

@@ -11,7 +11,7 @@ A reader sees the old version or the new one, never half of one (`agent_pipeline
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 from filelock import Timeout
 
@@ -19,6 +19,7 @@ from agent_pipeline.errors import DataError
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.storage.artifacts import MANIFEST, Artifact, read_manifest
 from agent_pipeline.storage.filesystem import is_staged, put_file, sha256_file, sync
+from agent_pipeline.storage.leases import lease
 from agent_pipeline.storage.paths import LakeFile
 from agent_pipeline.storage.pointers import Pointers
 from agent_pipeline.storage.tables import StagedTable, Tables
@@ -31,23 +32,25 @@ class Lake(Tables, Pointers):
 
     @contextmanager
     def run_of(self, key: PartitionKey | None, waiting: Callable[[], None] | None = None) -> Iterator[None]:
-        """Hold a partition for one run: no other run, of this machine or (in a shared folder) another, works on it meanwhile.
+        """Hold a partition for one run: no other run, of this machine or (in a shared folder, or `s3://`) another, works on it meanwhile.
 
         Where another run holds it, `waiting` is called once and the lock is waited for; without `waiting` that is an error.
 
         Raises:
             DataError: another run holds the partition.
         """
-        lock = self.fs.lock(self.root.joinpath(".locks", *(key or ("all",)), "run.lock"))
+        place, what = self.root.joinpath(".locks", *(key or ("all",)), "run.lock"), str(key or "what pools all agents")
+        lock = self.fs.lock(place)
         try:
             lock.acquire(timeout=0)
         except Timeout as error:
             if waiting is None:
-                raise DataError(f"A run is working on {key or 'what pools all agents'}: let it end or cancel it, and repeat.") from error
+                raise DataError(f"A run is working on {what}: let it end or cancel it, and repeat.") from error
             waiting()
             lock.acquire(poll_interval=0.5)
         try:
-            yield
+            with lease(self.fs, place, what, waiting) if self.fs.is_shared else nullcontext():
+                yield
         finally:
             lock.release()
 

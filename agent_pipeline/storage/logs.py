@@ -1,19 +1,18 @@
 """An append-only log: numbered files that are never changed or deleted, `00000007.json` in a folder of its own.
 
 A writer creates the file after the last one that it has read. A file can be created only once (in a folder by a lock, in a bucket by a
-conditional write), so of two writers one succeeds and the other reads again.
+conditional write), so of two writers one succeeds and the other reads again (`Filesystem.in_turn`).
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Generic, TypeVar
 
 import msgspec
 from upath import UPath
 
-from agent_pipeline.errors import DataError
 from agent_pipeline.storage.filesystem import Filesystem
 
-_ATTEMPTS = 20
 Record = TypeVar("Record")
 
 
@@ -25,11 +24,14 @@ class Log(Generic[Record]):
 
     def records(self) -> list[Record]:
         """Every record, oldest first; those that are damaged are left out."""
-        return [record for path in self._paths() if (record := self._read(path)) is not None]
+        if not (paths := [path.path for path in self._paths()]):
+            return []
+        contents = self._folder.fs.cat(paths, on_error="return")  # of a bucket all at once
+        return [record for path in paths if (record := self._decoded(contents[path])) is not None]
 
     def last(self) -> Record | None:
         """The last record that is not damaged."""
-        return next((record for path in reversed(self._paths()) if (record := self._read(path)) is not None), None)
+        return next((record for path in reversed(self._paths()) if (record := self._decoded(path.read_bytes())) is not None), None)
 
     def append(self, make: Callable[[int], Record | None]) -> Record | None:
         """Write the record that `make` gives for the next number; nothing where it gives `None`. `make` is called again where another
@@ -38,23 +40,20 @@ class Log(Generic[Record]):
         Raises:
             DataError: others were faster many times.
         """
-        for _ in range(_ATTEMPTS):
+
+        def written() -> Record | None:
             number = max((int(path.stem) for path in self._paths()), default=0) + 1
-            if (record := make(number)) is None:
-                return None
-            try:
-                self._fs.create(self._folder / f"{number:08}.json", msgspec.json.encode(record))
-            except FileExistsError:
-                continue
+            if (record := make(number)) is not None:
+                self._fs.write(self._folder / f"{number:08}.json", msgspec.json.encode(record), over="")
             return record
-        raise DataError(f"The records in {self._folder} are being written by others without end: repeat it later.")
+
+        return self._fs.in_turn(self._folder, written)
 
     def _paths(self) -> list[UPath]:
         paths = self._folder.glob("*.json")
         return sorted((path for path in paths if path.stem.isdigit()), key=lambda path: int(path.stem))
 
-    def _read(self, path: UPath) -> Record | None:
-        try:
-            return msgspec.json.decode(path.read_bytes(), type=self._kind)
-        except (FileNotFoundError, msgspec.DecodeError):
-            return None
+    def _decoded(self, content: bytes) -> Record | None:
+        with suppress(TypeError, msgspec.DecodeError):  # no bytes: what kept them from being read
+            return msgspec.json.decode(content, type=self._kind)
+        return None

@@ -55,7 +55,7 @@ class Paths:
 
     def files(self) -> Iterator[LakeFile]:
         """Every file under the root in the order of their paths, those that are being written included."""
-        for path in sorted((path for path in self.root.rglob("*") if path.is_file()), key=str):
+        for path in self.fs.files(self.root):
             parts = [*path.relative_to(self.root).parts, ""]
             kind, asset = parts.pop(0), parts.pop(0)
             named = [part.partition("=")[2] for part in parts[:2] if part.startswith(("project=", "agent="))]

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
@@ -52,10 +52,10 @@ class StagedTable:
     def bytes(self) -> int:
         return self.file.stat().st_size if self.file.exists() else self.target.stat().st_size
 
-    def commit(self) -> None:
-        """Put the file in its place, in one step; a table that is there already stays."""
+    def commit(self, over: str | None = None) -> None:
+        """Put the file in its place, in one step (`over` a version only, as `put_file`); a table that is there already stays."""
         if self.file.exists():
-            put_file(self.file, self.target)
+            put_file(self.file, self.target, over=over)
 
 
 class Tables(Paths):
@@ -73,6 +73,25 @@ class Tables(Paths):
             sync(file)
             return StagedTable(file, target, schema, rows, sha256_file(file))
 
+    def update(self, asset: str, key: PartitionKey | None, change: Callable[[], pa.Table | None]) -> None:
+        """Replace a small table by what `change` makes of the one that lies there (`None`: it stays); of several writers none is lost.
+
+        Raises:
+            DataError: others were faster many times.
+        """
+        target = self.table(asset, key)
+
+        def written() -> None:
+            version = self.fs.version(target)
+            if (table := change()) is not None:
+                staged = self.stage(asset, key, table.to_batches(), table.schema)
+                try:
+                    staged.commit(version)
+                finally:
+                    staged.file.unlink(missing_ok=True)
+
+        self.fs.in_turn(target.parent, written)
+
     def has(self, asset: str, key: PartitionKey | None) -> bool:
         """Whether a partition was ever materialized."""
         return self.table(asset, key).exists()
@@ -84,12 +103,12 @@ class Tables(Paths):
             DataError: it was never materialized, its file is damaged, or it lacks a column of `schema`, because an older version made it.
         """
         path = self.table(asset, key)
-        if not path.exists():
-            raise DataError(f"There is no {asset} of {key} at {path}: materialize {asset} first.")
         try:
             if self.fs.is_local and not _is_as_written(path.path, (stat := path.stat()).st_size, stat.st_mtime_ns):
                 raise OSError("its bytes are not those that were written")
             file = pq.ParquetFile(self.fs.source(path))
+        except FileNotFoundError as error:
+            raise DataError(f"There is no {asset} of {key} at {path}: materialize {asset} first.") from error
         except (pa.ArrowInvalid, OSError) as error:
             raise DataError(f"The {asset} of {key} at {path} is damaged ({error}): materialize {asset} again.") from error
         if schema is not None and (missing := sorted(set(schema.names) - set(file.schema_arrow.names))):

@@ -1,18 +1,30 @@
-"""A lake in a bucket with an endpoint and credentials of its own: settings, and nothing else."""
+"""A lake in a bucket: its endpoint and credentials are settings; machines that share it lose nothing of each other; few requests."""
 
+import json
+import signal
+import subprocess
+import sys
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from agent_pipeline.config.settings import load_settings
+from agent_pipeline.datasets.ledger import read_ledger, record_tasks
+from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.errors import DataError, SettingsError
+from agent_pipeline.ingestion.forgotten import BlockList
 from agent_pipeline.keys import PartitionKey
+from agent_pipeline.storage import leases
 from agent_pipeline.storage.lake import Lake
 from agent_pipeline_tests.lakes import artifact
 
 KEY = PartitionKey("tau", "airline")
+CREDENTIALS = {"key": "key", "secret": "secret"}
 
 
 def use(lake: Lake, cache: Path) -> None:
@@ -33,21 +45,26 @@ def use(lake: Lake, cache: Path) -> None:
     assert {file.kind for file in elsewhere.files()} == {"tables", "models", "jsonl"}
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def endpoint() -> Iterator[str]:
-    """A server that speaks S3 on this machine; it needs the packages s3fs and moto."""
-    pytest.importorskip("s3fs")
-    moto = pytest.importorskip("moto.server")
-    server = moto.ThreadedMotoServer(port=0)
+    """A server that speaks S3 on this machine, with the bucket `models`; it needs the packages s3fs and moto."""
+    s3fs = pytest.importorskip("s3fs")
+    server = pytest.importorskip("moto.server").ThreadedMotoServer(port=0)
     server.start()
     host, port = server.get_host_and_port()
+    s3fs.S3FileSystem(endpoint_url=f"http://{host}:{port}", **CREDENTIALS).mkdir("models")
     yield f"http://{host}:{port}"
     server.stop()
 
 
-def test_a_bucket_with_its_own_endpoint_and_credentials_is_a_matter_of_settings(endpoint, tmp_path, monkeypatch):
-    import s3fs
+@pytest.fixture
+def machines(endpoint: str, tmp_path: Path) -> list[Lake]:
+    """The same lake in a bucket, as four machines see it."""
+    options = CREDENTIALS | {"endpoint_url": endpoint}
+    return [Lake(f"s3://models/{tmp_path.name}", tmp_path / str(number), options) for number in range(4)]
 
+
+def test_a_bucket_with_its_own_endpoint_and_credentials_is_a_matter_of_settings(endpoint, tmp_path, monkeypatch):
     settings = f"""
 lake = "s3://models/lake"
 cache = "{tmp_path}/one"
@@ -61,7 +78,6 @@ secret = "$LAKE_SECRET"
     monkeypatch.setenv("AGENT_PIPELINE_CONFIG", str(tmp_path / "pipeline.toml"))
     monkeypatch.setenv("LAKE_KEY", "key")
     monkeypatch.setenv("LAKE_SECRET", "secret")
-    s3fs.S3FileSystem(endpoint_url=endpoint, key="key", secret="secret").mkdir("models")
     use(load_settings().open_lake(), tmp_path / "two")
 
 
@@ -91,3 +107,110 @@ def test_what_another_machine_made_anew_with_files_of_the_same_size_is_fetched_a
         (building / "weights").write_text(weights, encoding="utf-8")
         one.set_latest(one.finish("model", KEY, "a" * 64, building, {}, {}))
         assert (two.latest("model", KEY).path / "weights").read_text(encoding="utf-8") == weights
+
+
+def test_what_two_machines_made_at_once_is_never_read_as_one(tmp_path):
+    one, two = (Lake(f"memory://bucket-{tmp_path.name}", tmp_path / name) for name in ("one", "two"))
+    made = artifact(one, "model", KEY, {}, {"weights": "one", "config": "1"})
+    (one.artifact_folder("model", KEY, made.identity) / "weights").write_text("two", encoding="utf-8")
+    with pytest.raises(DataError, match="gone or incomplete"):
+        two.latest("model", KEY)
+
+
+WRITER = """
+import json, sys
+from agent_pipeline.datasets.ledger import record_tasks
+from agent_pipeline.datasets.splits import SplitSizes
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.storage.lake import Lake
+lake = Lake(sys.argv[1], sys.argv[2], json.loads(sys.argv[3]))
+for number in range(10):
+    record_tasks(lake, PartitionKey("tau", "airline"), [f"process-{number}"], SplitSizes())
+"""
+
+
+@pytest.mark.slow
+def test_writers_on_several_machines_lose_no_update_and_the_history_is_whole(machines, tmp_path):
+    artifacts = [artifact(machines[0], "model", KEY, {"number": number}, {}, latest=False) for number in range(24)]
+    asked = [str(machines[0].root), str(tmp_path / "process"), json.dumps(dict(machines[0].root.storage_options))]
+    process = subprocess.Popen([sys.executable, "-c", WRITER, *asked])
+
+    def write(number: int) -> None:
+        lake = machines[number % 4]
+        record_tasks(lake, KEY, [f"task-{number}"], SplitSizes())
+        lake.set_latest(artifacts[number])
+        BlockList.add(lake, f"session-{number}", KEY)
+
+    with ThreadPoolExecutor(24) as threads:
+        list(threads.map(write, range(24)))
+    assert process.wait(300) == 0
+    tasks = {f"task-{number}" for number in range(24)} | {f"process-{number}" for number in range(10)}
+    assert read_ledger(machines[3], KEY, SplitSizes()).known.keys() == tasks
+    entries = machines[1].history("model", KEY)
+    assert [entry.generation for entry in entries] == list(range(1, 25))
+    assert {entry.latest for entry in entries} == {each.identity for each in artifacts}
+    assert [entry.against for entry in entries] == [None, *(entry.latest for entry in entries[:-1])], "each saw the one before"
+    assert all(BlockList.read(machines[2]).has(f"session-{number}", KEY) for number in range(24))
+
+
+def test_a_partition_is_held_by_one_machine_until_its_run_ends_or_its_machine_dies(machines, monkeypatch):
+    monkeypatch.setattr(leases, "BEAT", 0.1)
+    monkeypatch.setattr(leases, "LOOK", 0.05)
+    monkeypatch.setattr(leases, "DEAD", 2.0)
+    one, two = machines[:2]
+    order: list[str] = []
+    with ThreadPoolExecutor(1) as other:
+        with one.run_of(KEY):
+            with pytest.raises(DataError, match="on another machine is working on tau/airline"), two.run_of(KEY):
+                pass
+
+            def second() -> None:
+                with two.run_of(KEY, lambda: order.append("waits")):
+                    order.append("second")
+
+            waiting = other.submit(second)
+            while not order:
+                threading.Event().wait(0.01)
+            order.append("first ends")
+        waiting.result()
+    assert order == ["waits", "first ends", "second"]
+    assert not [file for file in one.files() if file.kind == ".locks"]
+    (one.root / ".locks" / "tau" / "airline" / "run.lock").write_bytes(b"a machine that died")
+    with two.run_of(KEY):
+        pass
+
+
+def test_a_run_that_lost_its_partition_to_another_machine_is_interrupted(machines, monkeypatch):
+    monkeypatch.setattr(leases, "BEAT", 0.05)
+    interrupted = threading.Event()
+    monkeypatch.setattr(leases.os, "kill", lambda process, sent: sent == signal.SIGINT and interrupted.set())
+    place = machines[0].root / ".locks" / "tau" / "airline" / "run.lock"
+    with machines[0].run_of(KEY):
+        place.write_bytes(b"another machine's")
+        assert interrupted.wait(60)
+    assert place.read_bytes() == b"another machine's"
+
+
+def test_the_number_of_requests_does_not_follow_the_number_of_objects(machines, monkeypatch):
+    import s3fs
+
+    lake, asked, call = machines[0], list[str](), s3fs.S3FileSystem._call_s3
+
+    async def counting(fs: Any, method: str, *given: Any, **named: Any) -> Any:
+        asked.append(method)
+        return await call(fs, method, *given, **named)
+
+    table = pa.table({"session_id": ["a"] * 5000, "words": [f"{number}" * 20 for number in range(5000)]})
+    for number in range(4):
+        artifact(lake, "model", KEY, {"number": number}, {"weights": "w", "config": "c"})
+        lake.stage("rows", PartitionKey("tau", f"agent-{number}"), table.to_batches(), table.schema).commit()
+    monkeypatch.setattr(s3fs.S3FileSystem, "_call_s3", counting)
+    assert len(list(lake.files())) == 4 * 5 and len(asked) <= 2
+    asked.clear()
+    assert lake.with_prefix("model", KEY, "0000") == [] and len(asked) <= 2
+    asked.clear()
+    assert lake.open("rows", PartitionKey("tau", "agent-3")).read(["words"]).num_rows == 5000
+    assert asked.count("get_object") == 1 and len(asked) <= 2
+    asked.clear()
+    lake.write_jsonl("rows", KEY, "train", [{"a": 1}])
+    assert asked == ["put_object"]

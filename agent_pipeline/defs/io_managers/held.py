@@ -7,7 +7,7 @@ import dagster as dg
 
 from agent_pipeline.compute.launchers.runs import alive
 from agent_pipeline.config.settings import load_settings
-from agent_pipeline.errors import PipelineError
+from agent_pipeline.errors import PipelineError, disk_sentence, first_line
 from agent_pipeline.keys import parse_key
 
 _HELD: set[str] = set()
@@ -29,12 +29,17 @@ class HoldingIOManager(dg.ConfigurableIOManager):
                 with suppress(PipelineError):  # wrong settings or a wrong key: the first asset says so in its sentence
                     held.enter_context(alive(run.run_id))
                     key = parse_key(partition) if (partition := run.tags.get("dagster/partition")) else None
-                    held.enter_context(load_settings().open_lake().run_of(key, lambda: _log(context, str(key or "what pools all agents"))))
+                    waiting = f"waiting for another run of {key or 'what pools all agents'} to end"
+                    try:
+                        held.enter_context(load_settings().open_lake().run_of(key, lambda: _log(context, waiting)))
+                    except OSError as error:  # nothing else would say why the run failed
+                        _log(context, disk_sentence(error) or f"The lake cannot be locked ({first_line(error)}).")
+                        raise
                     _HELD.add(run.run_id)
                     held.callback(_HELD.discard, run.run_id)
             yield self
 
 
-def _log(context: dg.InitResourceContext, what: str) -> None:
+def _log(context: dg.InitResourceContext, text: str) -> None:
     if context.log is not None:
-        context.log.info(f"waiting for another run of {what} to end")
+        context.log.info(text)
