@@ -79,11 +79,16 @@ def first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200].rstrip(".")
 
 
-def disk_sentence(error: OSError) -> str | None:
+_FULL = ("No space left on device", "PytorchStreamWriter failed", "unexpected pos")
+"""How safetensors and torch say that the disk is full, whose errors have no number."""
+
+
+def disk_sentence(error: Exception) -> str | None:
     """What to say of a disk that is full or not ours to write; null for any other error."""
-    where = f" at {error.filename}" if error.filename else ""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    filename, number = getattr(error, "filename", None), getattr(error, "errno", None)
+    where = f" at {filename}" if filename else ""
+    if number in (errno.ENOSPC, errno.EDQUOT) or any(text in str(error) for text in _FULL):
         return f"The disk is full{where}: make room, or set AGENT_PIPELINE_LAKE to another disk; the last good version is untouched."
-    if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
+    if number in (errno.EACCES, errno.EROFS, errno.EPERM):
         return f"No permission to write{where}: set AGENT_PIPELINE_LAKE to a folder that this user may write."
     return None

@@ -3,7 +3,7 @@
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from tempfile import mkdtemp
@@ -73,6 +73,21 @@ def real_traces() -> Path:
     if not REAL_TRACES.is_dir():
         pytest.skip(f"no real traces at {REAL_TRACES}: set AGENT_PIPELINE_REAL_TRACES to their folder")
     return REAL_TRACES
+
+
+CREDENTIALS = {"key": "key", "secret": "secret"}
+
+
+@pytest.fixture(scope="session")
+def endpoint() -> Iterator[str]:
+    """A server that speaks S3 on this machine, with the bucket `models`; it needs the packages s3fs and moto."""
+    s3fs = pytest.importorskip("s3fs")
+    server = pytest.importorskip("moto.server").ThreadedMotoServer(port=0)
+    server.start()
+    host, port = server.get_host_and_port()
+    s3fs.S3FileSystem(endpoint_url=f"http://{host}:{port}", **CREDENTIALS).mkdir("models")
+    yield f"http://{host}:{port}"
+    server.stop()
 
 
 Once = Callable[[str, Callable[[Path], object]], Path]

@@ -43,12 +43,11 @@ def main() -> None:
                 result = TASKS[task].run(params, throttled(pipes.log.info))
         except PipelineError as error:
             result = {"error": str(error), "passing": is_passing(error)}
-        except (MemoryError, RuntimeError) as error:
-            if not (isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"):  # torch's, which is not imported here
-                raise
-            result = {"error": f"The {task} process ran out of memory: lower batch_size or max_length, or choose a smaller base model."}
-        except OSError as error:
-            if (sentence := disk_sentence(error)) is None:
+        except Exception as error:
+            sentence = disk_sentence(error)
+            if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # torch's, which is not imported here
+                sentence = f"The {task} process ran out of memory: lower batch_size or max_length, or choose a smaller base model."
+            if sentence is None:
                 raise
             result = {"error": sentence}
         pipes.report_custom_message(result)

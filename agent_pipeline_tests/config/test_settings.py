@@ -206,3 +206,9 @@ def test_a_full_disk_and_a_forbidden_one_have_their_sentence_and_other_errors_no
     assert "The disk is full at /x: make room" in str(disk_sentence(OSError(28, "no space", "/x")))
     assert "No permission to write at /x" in str(disk_sentence(PermissionError(13, "denied", "/x")))
     assert disk_sentence(FileNotFoundError(2, "gone", "/x")) is None
+    # As safetensors and torch say it of a checkpoint, in errors of their own without a number.
+    for text in (
+        "I/O error: No space left on device (os error 28)",
+        "[enforce fail at inline_container.cc:672] . unexpected pos 576 vs 534",
+    ):
+        assert "The disk is full: make room" in str(disk_sentence(RuntimeError(text)))

@@ -32,7 +32,7 @@ def asks(arguments: str, name: str = "f", ask: str = "x") -> list[dict[str, Any]
     return [user(ask), call(name, "1", arguments), result("y", "1"), {"role": "assistant", "content": "done"}]
 
 
-def made(home: Path, lake: Path, options: ReadingOptions = RAW) -> Ingested:
+def made(home: Path, lake: Path | str, options: ReadingOptions = RAW) -> Ingested:
     found = ingest(open_source(home), KEY, options, Lake(str(lake)))
     found.table.commit()
     return found
@@ -76,6 +76,16 @@ def test_a_second_run_copies_what_did_not_change(home, tmp_path, small_batches):
         first.redacted,
         first.first,
     )
+
+
+def test_in_a_bucket_the_table_has_the_same_bytes_and_what_did_not_change_is_copied_and_not_searched_again(home, tmp_path, small_batches):
+    on_disk, bucket = made(home, tmp_path / "lake"), f"memory://{tmp_path.name}"
+    found, scanned = [], []
+    for _ in range(2):
+        found.append(made(home, bucket))
+        scanned.append(scan_new_sessions(Lake(bucket), KEY, RedactionOptions()).searched)
+    assert [each.copied for each in found] == [0, 12] and scanned == [12, 0]
+    assert {each.table.sha256 for each in found} == {on_disk.table.sha256}
 
 
 def test_a_tool_that_only_the_last_session_calls_is_every_ones(home, tmp_path, small_batches):

@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -21,10 +20,10 @@ from agent_pipeline.ingestion.forgotten import BlockList
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.storage import leases
 from agent_pipeline.storage.lake import Lake
+from agent_pipeline_tests.conftest import CREDENTIALS
 from agent_pipeline_tests.lakes import artifact
 
 KEY = PartitionKey("tau", "airline")
-CREDENTIALS = {"key": "key", "secret": "secret"}
 
 
 def use(lake: Lake, cache: Path) -> None:
@@ -43,18 +42,6 @@ def use(lake: Lake, cache: Path) -> None:
     assert [entry.generation for entry in lake.history("model", KEY)] == [1, 2, 3]
     assert lake.write_jsonl("rows", KEY, "train", [{"a": 1}]) == 1
     assert {file.kind for file in elsewhere.files()} == {"tables", "models", "jsonl"}
-
-
-@pytest.fixture(scope="module")
-def endpoint() -> Iterator[str]:
-    """A server that speaks S3 on this machine, with the bucket `models`; it needs the packages s3fs and moto."""
-    s3fs = pytest.importorskip("s3fs")
-    server = pytest.importorskip("moto.server").ThreadedMotoServer(port=0)
-    server.start()
-    host, port = server.get_host_and_port()
-    s3fs.S3FileSystem(endpoint_url=f"http://{host}:{port}", **CREDENTIALS).mkdir("models")
-    yield f"http://{host}:{port}"
-    server.stop()
 
 
 @pytest.fixture
