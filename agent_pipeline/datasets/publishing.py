@@ -12,8 +12,6 @@ Everything is made from the table as it lies in the lake, so it can be made agai
 import hashlib
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
@@ -145,23 +143,22 @@ def _write_folder(lake: Lake, publication: Publication, counts: Counter[str]) ->
     schema = form(publication.format, table).schema if _has_forms(lake, publication) else table
     target = huggingface_folder(lake, publication.asset, publication.key)
     lines = []
-    with TemporaryDirectory(prefix=".building-", dir=lake.fs.scratch(target / "data")) as building:
-        for split in SPLITS:
-            tasks: set[str] = set()
-            rows = _noting_tasks(_rows(lake, publication, split, counts), tasks)
-            file = Path(building) / f"{split}-00000-of-00001.parquet"
+    for split in SPLITS:
+        tasks: set[str] = set()
+        rows, count = _noting_tasks(_rows(lake, publication, split, counts), tasks), 0
+        place = target / "data" / f"{split}-00000-of-00001.parquet"
+        with lake.fs.staging(place) as file:
             with pq.ParquetWriter(file, schema, compression="zstd", compression_level=3) as writer:
-                count = 0
                 for batch in to_batches(rows, schema):
                     count += batch.num_rows
                     writer.write_batch(batch)
-            lines.append((split, count, len(tasks) if "task_key" in schema.names else "–"))
-            place = target / "data" / file.name
-            if count:
-                sync(file)
-                put_file(file, place)
-            elif place.exists():
-                place.unlink()
+            sync(file)
+        lines.append((split, count, len(tasks) if "task_key" in schema.names else "–"))
+        if count:
+            put_file(file, place)
+        else:
+            file.unlink()
+            place.unlink(missing_ok=True)
     lake.replace(target / "README.md", [card(lake, publication, lines).encode("utf-8")])
 
 

@@ -120,7 +120,7 @@ for number in range(10):
 def test_writers_on_several_machines_lose_no_update_and_the_history_is_whole(machines, tmp_path):
     artifacts = [artifact(machines[0], "model", KEY, {"number": number}, {}, latest=False) for number in range(24)]
     asked = [str(machines[0].root), str(tmp_path / "process"), json.dumps(dict(machines[0].root.storage_options))]
-    process = subprocess.Popen([sys.executable, "-c", WRITER, *asked])
+    process = subprocess.Popen([sys.executable, "-c", WRITER, *asked], stderr=subprocess.PIPE, text=True)
 
     def write(number: int) -> None:
         lake = machines[number % 4]
@@ -130,7 +130,7 @@ def test_writers_on_several_machines_lose_no_update_and_the_history_is_whole(mac
 
     with ThreadPoolExecutor(24) as threads:
         list(threads.map(write, range(24)))
-    assert process.wait(300) == 0
+    assert process.communicate(timeout=300)[1] == "" and process.returncode == 0
     tasks = {f"task-{number}" for number in range(24)} | {f"process-{number}" for number in range(10)}
     assert read_ledger(machines[3], KEY, SplitSizes()).known.keys() == tasks
     entries = machines[1].history("model", KEY)
