@@ -105,12 +105,12 @@ def test_what_two_machines_made_at_once_is_never_read_as_one(tmp_path):
 
 
 WRITER = """
-import json, sys
+import json, pathlib, sys
 from agent_pipeline.datasets.ledger import record_tasks
 from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.storage.lake import Lake
-lake = Lake(sys.argv[1], sys.argv[2], json.loads(sys.argv[3]))
+lake = Lake(sys.argv[1], pathlib.Path(sys.argv[2]), json.loads(sys.argv[3]))
 for number in range(10):
     record_tasks(lake, PartitionKey("tau", "airline"), [f"process-{number}"], SplitSizes())
 """
