@@ -1,7 +1,7 @@
 """A lock among the machines that share a bucket: an object that its holder renews, and that is free once it no longer does.
 
 Who waits measures with a clock of its own how long the object stays as it is: no two clocks are compared, and a machine that died holds
-nothing for longer than `DEAD` seconds. A holder that was away for longer has lost it, and is interrupted before it writes beside another.
+nothing for longer than `DEAD` seconds. A holder that was away for longer has lost it, and is ended before it writes beside another.
 """
 
 import os
@@ -44,7 +44,7 @@ def lease(fs: Filesystem, path: UPath, what: str, waiting: Callable[[], None] | 
             except OSError:  # the bucket does not answer
                 pass
             if now - renewed > DEAD - BEAT:
-                os.kill(os.getpid(), signal.SIGINT)
+                os.kill(os.getpid(), signal.SIGTERM)
                 return
 
     thread = Thread(target=renew, name="lease", daemon=True)

@@ -170,7 +170,7 @@ def test_a_partition_is_held_by_one_machine_until_its_run_ends_or_its_machine_di
 def test_a_run_that_lost_its_partition_to_another_machine_is_interrupted(machines, monkeypatch):
     monkeypatch.setattr(leases, "BEAT", 0.05)
     interrupted = threading.Event()
-    monkeypatch.setattr(leases.os, "kill", lambda process, sent: sent == signal.SIGINT and interrupted.set())
+    monkeypatch.setattr(leases.os, "kill", lambda process, sent: sent == signal.SIGTERM and interrupted.set())
     place = machines[0].root / ".locks" / "tau" / "airline" / "run.lock"
     with machines[0].run_of(KEY):
         place.write_bytes(b"another machine's")
