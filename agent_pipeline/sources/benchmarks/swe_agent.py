@@ -52,8 +52,8 @@ class SWEAgentSource(FileSource):
         for number, agent in enumerate(agents or [None]):
             mine = [each for each in messages if (text(each.get("agent")) == agent if isinstance(each, dict) else number == 0)]
             shown = [each for each in mine if not (isinstance(each, dict) and each.get("is_demo"))]
-            messages = [each for each in shown if not (isinstance(each, dict) and each.get("role") == "exit")]  # says the status again
-            chat = to_messages(messages)
+            kept = [each for each in shown if not (isinstance(each, dict) and each.get("role") == "exit")]  # says the status again
+            chat = to_messages(kept)
             chat.skipped["demonstration"] += len(mine) - len(shown)
             main = number == 0
             yield new_session(
@@ -62,11 +62,11 @@ class SWEAgentSource(FileSource):
                 session_id if main else f"{session_id}:{agent}",
                 chat,
                 context={"exit_status": status, "submission": info.get("submission"), "environment": record.get("environment")},
-                usage=[{name: stats.get(name) for name in _STATS}, *_usages(messages)] if main else (),
+                usage=[{name: stats.get(name) for name in _STATS}, *_usages(kept)] if main else (),
                 cost_usd=stats.get("instance_cost") if main else None,
                 task_id=_instance(place),
-                created_at=next(iter(_times(messages)), None),
-                ended_at=next(iter(_times(messages[::-1])), None),
+                created_at=next(iter(_times(kept)), None),
+                ended_at=next(iter(_times(kept[::-1])), None),
                 model_id=section(decoded(record.get("replay_config")), "agent", "model").get("name")
                 or section(info, "config", "model").get("model_name"),
                 ends_on_tool=record.get("history") is None and status == "Submitted",
