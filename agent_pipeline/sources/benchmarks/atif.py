@@ -95,6 +95,6 @@ def _messages(step: Any) -> Iterator[Any]:
     untrained = step.get("is_copied_context") is True or step.get("llm_call_count") == 0
     yield message | {"reasoning": step.get("reasoning_content")} | ({"weight": 0} if untrained else {})
     for result in elements(section(step, "observation").get("results")):
-        told = section(result, "extra", "tool_result_metadata", "raw_tool_result")  # Claude Code's; Harbor adds to its words
-        content = told.get("content", result.get("content")) if isinstance(result, dict) else None
+        original = section(result, "extra", "tool_result_metadata", "raw_tool_result")  # Claude Code's; Harbor adds to its words
+        content = original.get("content", result.get("content")) if isinstance(result, dict) else None
         yield {"role": "tool", "tool_call_id": result.get("source_call_id"), "content": content} if isinstance(result, dict) else None

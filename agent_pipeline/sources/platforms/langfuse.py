@@ -109,8 +109,8 @@ class LangfuseSource(SpanSource):
     def metadata(self, record: Record) -> Record:
         if not (is_trace := _is_trace(record)) and record.get("isRootObservation") is not True:
             return {}
-        said = decoded_object(record.get("metadata"))
-        kept = {name: decoded_text(said[name]) for name in said if is_trace or name not in _OF_OPENTELEMETRY}
+        metadata = decoded_object(record.get("metadata"))
+        kept = {name: decoded_text(metadata[name]) for name in metadata if is_trace or name not in _OF_OPENTELEMETRY}
         return kept | {"tags": record.get("tags")}
 
 
