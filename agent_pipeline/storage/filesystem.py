@@ -188,8 +188,8 @@ def put_file(file: Path, target: UPath, move: bool = True, over: str | None = No
         try:
             answer = target.fs.pipe_file(target.path, file.read_bytes(), **only)
         except OSError as error:
-            said = getattr(error.__cause__, "response", {}).get("ResponseMetadata", {}).get("HTTPStatusCode")
-            if isinstance(error, FileExistsError) or said in _LOST or (over and said == 404):
+            status = getattr(error.__cause__, "response", {}).get("ResponseMetadata", {}).get("HTTPStatusCode")
+            if isinstance(error, FileExistsError) or status in _LOST or (over and status == 404):
                 raise FileExistsError(target.path) from error
             raise
     if move:
