@@ -21,7 +21,7 @@ from agent_pipeline.selection.buffer import checked_ratio, due
 from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.training import checkpoints
 from agent_pipeline.training.base_model import BaseModel
-from agent_pipeline.training.config import Device, Training, TrainingConfig, training_device
+from agent_pipeline.training.config import Device, Training, TrainingConfig
 from agent_pipeline.training.encoding import EncodedRow, encode_rows
 from agent_pipeline.training.identity import trained_from
 from agent_pipeline.training.loading import load_model
@@ -95,7 +95,8 @@ def train_adapter(
     checkpoint = checkpoints.prepare(work_dir, identity)
 
     # A small step would be lost in the rounding of a weight that is bfloat16 itself; an adapter's weights are float32 always.
-    device = training_device("float32" if config.precision == "auto" and not config.use_lora else config.precision)
+    precision = "float32" if config.precision == "auto" and not config.use_lora else config.precision
+    device = checkpoints.device(work_dir, precision)
     model = load_model(base, device)
     plain = rehearsed(model, tokenizer, rows, template_stops(tokenizer, template), len(encoded), rehearsal, config.max_length, progress)
     encoded += plain

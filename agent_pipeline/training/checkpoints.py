@@ -1,8 +1,10 @@
-"""Finding the checkpoint that a killed training can go on from."""
+"""The checkpoint that a killed training can go on from, and the precision that it began in."""
 
 import json
 import shutil
 from pathlib import Path
+
+from agent_pipeline.training.config import Device, Precision, training_device
 
 COMPLETE = ("optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json")
 
@@ -33,3 +35,14 @@ def prepare(work_dir: Path, identity: str) -> Path | None:
         else:
             shutil.rmtree(checkpoint)
     return max(usable, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
+
+
+def device(work_dir: Path, precision: Precision) -> Device:
+    """Where to train, in the precision that the run of `work_dir` began in: `auto` measures in every process, and a busy CPU may give
+    another answer, with which a training that was killed would end in other weights."""
+    mark = work_dir / "precision"
+    if mark.is_file():
+        precision = "bfloat16" if mark.read_text(encoding="utf-8") == "bfloat16" else "float32"
+    begun = training_device(precision)
+    mark.write_text("bfloat16" if begun.bf16 else "float32", encoding="utf-8")
+    return begun

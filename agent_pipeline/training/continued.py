@@ -15,7 +15,7 @@ from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.training import checkpoints
 from agent_pipeline.training.adapter import REPORT, finished, run_figures, save_trained, trained_report
 from agent_pipeline.training.base_model import BaseModel
-from agent_pipeline.training.config import Device, FurtherTraining, training_device
+from agent_pipeline.training.config import Device, FurtherTraining
 from agent_pipeline.training.decisions import probes
 from agent_pipeline.training.loading import load_model
 from agent_pipeline.training.templates import TrainingTemplate
@@ -96,7 +96,7 @@ def train_on(
     identity, method = sha256_of(start.origin), start.origin["method"]
     work_dir = out_dir / "checkpoints"
     checkpoint = checkpoints.prepare(work_dir, identity)
-    device = training_device(config.precision)
+    device = checkpoints.device(work_dir, config.precision)
     model = load_model(start.base, device, start.adapter_dir, trainable=True)
     watch = stop_on_fall(model, probes(start.tokenizer, select, config.max_length, config.stop_turns), config.stop_fall)
     trainer, figures = build(model, device, work_dir, watch)

@@ -3,8 +3,8 @@
 import pytest
 
 from agent_pipeline.errors import SettingsError
-from agent_pipeline.training import config
-from agent_pipeline.training.config import STORED_TOKENS, TrainingConfig, probe_device, training_device
+from agent_pipeline.training import checkpoints, config
+from agent_pipeline.training.config import BF16_SPEEDUP, STORED_TOKENS, TrainingConfig, probe_device, training_device
 
 
 @pytest.mark.parametrize(
@@ -51,3 +51,11 @@ def test_a_cpu_measures_in_float32_and_trains_in_the_type_that_it_multiplies_fas
 
 def test_the_speed_of_bfloat16_is_measured():
     assert 0 < config.bf16_speedup() < 100
+
+
+def test_a_training_goes_on_in_the_precision_that_it_began_in(tmp_path, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr(config, "bf16_speedup", lambda: 2 * BF16_SPEEDUP)
+    begun = checkpoints.device(tmp_path, "auto")
+    monkeypatch.setattr(config, "bf16_speedup", lambda: 0.1)  # as another process measures on a busy machine
+    assert str(training_device("auto")) != str(begun) == str(checkpoints.device(tmp_path, "auto"))
