@@ -19,10 +19,10 @@ demo: install
 dev: install
 	$(BIN)/agent-pipeline dev
 
-# Two workers of one thread each; a file's tests stay on one worker, so that they share what they trained. Modules are compiled once, also
+# Three workers of one thread each, since some tests wait for daemons; a file's tests stay on one worker, so that they share what they trained. Modules are compiled once, also
 # where the environment says otherwise: 0.4 s of each of the many processes that tests start.
 test: install
-	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(if $(ARGS),$(ARGS),$(COVERAGE))
+	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder $(if $(ARGS),$(ARGS),$(COVERAGE))
 
 lint: install
 	$(BIN)/ruff check .

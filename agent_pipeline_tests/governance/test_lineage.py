@@ -451,10 +451,10 @@ def test_killed_at_any_moment_it_completes_when_it_is_run_again(made: Path, tmp_
         lake = Lake(str(root / "lake"), root / "cache")
         steps = iter(range(1000))
 
-        def killed(*arguments: Any, steps: Iterator[int] = steps, at: int = kills) -> None:
+        def killed(*arguments: Any, steps: Iterator[int] = steps, at: int = kills, **options: Any) -> None:
             if next(steps) == at:
                 raise KeyboardInterrupt
-            put(*arguments)
+            put(*arguments, **options)
 
         monkeypatch.setattr(agent_pipeline.storage.tables, "put_file", killed)
         try:
