@@ -1,10 +1,5 @@
 """Training on what the adapter writes itself: GRPO in a world and beside logged turns, SDFT, distillation."""
 
-import os
-import pickle
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -23,7 +18,7 @@ from agent_pipeline.training.on_policy_adapter import texts, train_on_policy
 from agent_pipeline.training.rendering import render
 from agent_pipeline.training.templates import load_tokenizer
 from agent_pipeline.training.trainers import preferences as trainers
-from agent_pipeline_tests.conftest import REPOSITORY
+from agent_pipeline_tests.training.kills import killed
 from agent_pipeline_tests.training.test_adapter import files
 from agent_pipeline_tests.training.test_preferences import SELECT
 from agent_pipeline_tests.training.world import TRAINING, row
@@ -39,6 +34,7 @@ STEPS = {
     "max_new_tokens": 64,
     "min_rows": 4,
     "temperature": 0.7,
+    "precision": "float32",
 }
 WORLD = f"{__name__}:Weather"
 HEARD = "THE RESULT OF A TOOL"
@@ -118,27 +114,11 @@ def test_real_steps_change_the_adapter_and_the_report_says_how_it_went(made, ada
         assert any(entry["reward_std"] > 0 for entry in report["log_history"])
 
 
-KILLED = """
-import os, pickle, signal, sys
-from pathlib import Path
-from agent_pipeline_tests.training.test_on_policy import trained
-def progress(done, total, text):
-    if "training, loss" in text and done == 3:
-        os.kill(os.getpid(), signal.SIGKILL)
-trained(sys.argv[1], pickle.loads(Path(sys.argv[2]).read_bytes()), Path(sys.argv[3]), Path(sys.argv[4]), progress)
-"""
-
-
 def test_a_killed_training_goes_on_and_ends_with_the_same_bytes(made, base, adapter, tmp_path):
     of, out, _ = made
-    (tmp_path / "base.pickle").write_bytes(pickle.dumps(base))
-    broken = tmp_path / "broken"
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(REPOSITORY), *sys.path])}
-    arguments = [sys.executable, "-c", KILLED, of, str(tmp_path / "base.pickle"), str(adapter), str(broken)]
-    ended = subprocess.run(arguments, env=environment, capture_output=True)
-    assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()[-2000:]
-    assert trained(of, base, adapter, broken)["resumed_from"] == 2
-    assert files(broken) == files(out)
+    killed(trained, of, base, adapter, tmp_path, step=3)
+    assert trained(of, base, adapter, tmp_path)["resumed_from"] == 2
+    assert files(tmp_path) == files(out)
 
 
 def test_the_loss_of_grpo_counts_no_token_that_a_tool_returned(base, adapter, tmp_path, monkeypatch):
