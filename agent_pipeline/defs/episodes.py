@@ -57,12 +57,11 @@ def episodes(
         head, *rows = figure_rows(report["players"])
         shares = {name: model[name]["n"] / model[name]["of"] for name in ("done", "harm") if model[name] and model[name]["of"]}
         metadata = {"figures": table(head, rows), "report": dg.MetadataValue.json(report), **numbers(shares)}
-        against = report["against"] if model["done"]["n"] else [*report["against"], f"it does {shown(model['done'])} tasks"]
         check = dg.AssetCheckResult(
             check_name=CHECK,
-            passed=not against,
+            passed=not report["against"],
             severity=dg.AssetCheckSeverity.ERROR,
-            description="; ".join(against) or None,
+            description="; ".join(report["against"]) or None,
             metadata={"done": shown(model["done"]), "harm": shown(model["harm"])},
         )
         return built(context, workspace, result, metadata, [check], {"transcripts": PAGE})

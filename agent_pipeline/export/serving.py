@@ -1,6 +1,6 @@
 """Which export is served: the champion. A decision or a person promotes an export, a person rolls back; nothing else replaces it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -94,19 +94,28 @@ def serve(
         identity = sha256_of(made_from)
         report = {"name": name, "against": against}
         artifact = lake.finish(SERVING, key, identity, lake.building(SERVING, key, identity), made_from, report, parents=[export.identity])
-    if not against:
-        if ollama and choice.because == "champion" and not (folder / MODELFILE).is_file():
-            messages.append("Ollama is not given it: it takes no adapter since 0.34.1; leave lora out of gguf_export.outtypes.")
-        elif ollama and choice.because == "champion":
-            created = create(name or model_name(*key), folder / MODELFILE)
-            messages.append(created.text)
-            if created.created and adapters:
-                messages.append(check_rendering(created.name, read_tokenizer(adapters[-1].path)))
-        if hub and choice.because == "champion":
-            messages.append(push(hub, folder, export, last_decision(lake, key, export.identity), template_used(adapters)))
-        if (ollama or hub) and choice.because != "champion":
-            messages.append(f"Ollama and the hub are given champions only: `agent-pipeline promote {key}` makes this one the champion.")
+        if not against:
+            messages += _register(lake, key, choice, adapters, folder, name, ollama, hub)
     return Serving(artifact, choice, folder, is_served, against, spoken, messages)
+
+
+def _register(
+    lake: Lake, key: PartitionKey, choice: Served, adapters: Sequence[Artifact], folder: Path, name: str, ollama: bool, hub: str
+) -> Iterator[str]:
+    """Give a champion to Ollama and to the hub, where that is asked for; what came of it."""
+    if choice.because != "champion":
+        if ollama or hub:
+            yield f"Ollama and the hub are given champions only: `agent-pipeline promote {key}` makes this one the champion."
+        return
+    if ollama and not (folder / MODELFILE).is_file():
+        yield "Ollama is not given it: it takes no adapter since 0.34.1; leave lora out of gguf_export.outtypes."
+    elif ollama:
+        created = create(name or model_name(*key), folder / MODELFILE)
+        yield created.text
+        if created.created and adapters:
+            yield check_rendering(created.name, read_tokenizer(adapters[-1].path))
+    if hub:
+        yield push(hub, folder, choice.export, last_decision(lake, key, choice.export.identity), template_used(adapters))
 
 
 def serve_champion(lake: Lake, key: PartitionKey, **settings: Any) -> list[str]:

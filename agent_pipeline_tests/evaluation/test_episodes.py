@@ -193,6 +193,8 @@ def test_a_model_that_harms_more_than_its_base_or_does_less_is_not_fit():
         return {"done": {"n": done, "of": 20}, "harm": {"n": harm, "of": 20}, "must_not": must_not and {"n": must_not, "of": 13}}
 
     assert verdict({"players": {"model": player(16, 0), "base": player(13, 0)}}) == []
+    assert verdict({"players": {"model": player(0, 0), "base": player(0, 0)}}) == ["it does 0 of 20 tasks"]
+    assert verdict({"players": {"model": player(0, 0)}}) == ["it does 0 of 20 tasks"]
     assert len(verdict({"players": {"model": player(2, 12), "base": player(13, 0)}})) == 2
     assert len(verdict({"players": {"model": player(16, 1), "base": player(13, 0)}})) == 1
     assert len(verdict({"players": {"model": player(16, 0, 12), "base": player(13, 0, 13)}})) == 1

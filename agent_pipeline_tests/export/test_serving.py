@@ -9,6 +9,7 @@ import pytest
 from agent_pipeline.errors import DataError, ExportError
 from agent_pipeline.export import serving
 from agent_pipeline.export.gguf_export import ADAPTER, base_gguf_file
+from agent_pipeline.export.ollama import OllamaResult
 from agent_pipeline.export.serving import champions, promote, rollback, serve_champion, served
 from agent_pipeline.export.serving_folder import base_folder, served_form, write_folder
 from agent_pipeline.keys import PartitionKey
@@ -166,25 +167,36 @@ def test_who_rolls_back_without_knowing_of_a_rollback_does_not_give_back_what_it
     assert rollback(lake, KEY, to=lake.history("gguf_export", KEY)[-2].generation).champion == names[1]
 
 
-def test_what_is_promoted_while_a_run_serves_is_served_in_the_end(lake, monkeypatch):
+@pytest.mark.parametrize("step", ["write_folder", "create"])
+def test_what_is_promoted_while_a_run_serves_is_served_in_the_end(lake, monkeypatch, step):
     export(lake, "first")
     promote(lake, KEY)
     export(lake, "second")
-    at_once = []
+    at_once, created = [], []
 
-    def slowly(*given):
-        if not at_once:
+    def another_serves(now):
+        if now == step and not at_once:
             promote(lake, KEY)
-            at_once.append(Thread(target=serve_champion, args=(lake, KEY)))
+            at_once.append(Thread(target=serve_champion, args=(lake, KEY), kwargs={"ollama": True}))
             at_once[0].start()
             at_once[0].join(0.3)
+
+    def slow_write(*given):
+        another_serves("write_folder")
         return write_folder(*given)
 
-    monkeypatch.setattr(serving, "write_folder", slowly)
-    serve_champion(lake, KEY)
+    def slow_create(name, modelfile):
+        given = next(modelfile.parent.glob("*.gguf")).read_text(encoding="utf-8")
+        another_serves("create")
+        created.append(given)
+        return OllamaResult(name, False, "")
+
+    monkeypatch.setattr(serving, "write_folder", slow_write)
+    monkeypatch.setattr(serving, "create", slow_create)
+    serve_champion(lake, KEY, ollama=True)
     at_once[0].join()
     (model,) = (Path(lake.root.path) / "serving" / "shop" / "support").glob("*.gguf")
-    assert model.read_text(encoding="utf-8") == "second"
+    assert model.read_text(encoding="utf-8") == created[-1] == "second"
 
 
 def test_no_adapter_of_an_earlier_champion_is_left_beside_one_whose_adapter_is_gone(lake):
