@@ -19,7 +19,29 @@ ANSWERS = {
 }
 
 
-class Model(BaseHTTPRequestHandler):
+class Answering(BaseHTTPRequestHandler):
+    """Answers in JSON."""
+
+    def reply(self, value):
+        raw = json.dumps(value).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(raw)))
+        self.send_header("Content-Type", "application/json")
+        self.end_headers()
+        self.wfile.write(raw)
+
+    def log_message(self, *_):
+        pass
+
+
+def served(handler):
+    """The address of a server of this machine."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return f"http://127.0.0.1:{server.server_port}"
+
+
+class Model(Answering):
     """OpenAI's chat completions, Anthropic's messages, Bedrock's `converse` and Gemini's `generateContent`; the answer is that to the last
     message."""
 
@@ -51,20 +73,10 @@ class Model(BaseHTTPRequestHandler):
             content = [call if "tool_calls" in answer else {"text": answer["content"]}]
             body = {"output": {"message": {"role": "assistant", "content": content}}, "metrics": {"latencyMs": 1}}
             body |= {"stopReason": "end_turn", "usage": {"inputTokens": 10, "outputTokens": 2, "totalTokens": 12}}
-        raw = json.dumps(body).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(raw)))
-        self.send_header("Content-Type", "application/json")
-        self.end_headers()
-        self.wfile.write(raw)
-
-    def log_message(self, *_):
-        pass
+        self.reply(body)
 
 
-server = ThreadingHTTPServer(("127.0.0.1", 0), Model)
-threading.Thread(target=server.serve_forever, daemon=True).start()
-URL = f"http://127.0.0.1:{server.server_port}/v1"
+URL = f"{served(Model)}/v1"
 ASKED = ("Where is order 7?", "Thanks")
 GENAI = {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": "support", "gen_ai.conversation.id": "s1"}
 OPENINFERENCE = {"openinference.span.kind": "AGENT", "agent.name": "support", "session.id": "s1"}
@@ -457,7 +469,7 @@ def collector(answers):
 
     posted = []
 
-    class Collector(BaseHTTPRequestHandler):
+    class Collector(Answering):
         def do_POST(self):
             raw = self.rfile.read(int(self.headers["Content-Length"]))
             posted.append((self.path, gzip.decompress(raw) if self.headers["Content-Encoding"] == "gzip" else raw))
@@ -468,20 +480,7 @@ def collector(answers):
         def do_GET(self):
             self.reply(answers.get(self.path.partition("?")[0], {}))
 
-        def reply(self, value):
-            raw = json.dumps(value).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(raw)))
-            self.send_header("Content-Type", "application/json")
-            self.end_headers()
-            self.wfile.write(raw)
-
-        def log_message(self, *_):
-            pass
-
-    kept = ThreadingHTTPServer(("127.0.0.1", 0), Collector)
-    threading.Thread(target=kept.serve_forever, daemon=True).start()
-    return posted, f"http://127.0.0.1:{kept.server_port}"
+    return posted, served(Collector)
 
 
 def langfuse_api(has_traces=False):
