@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import dagster as dg
-from dagster._core.pipes.client import PipesClientCompletedInvocation
 
 from agent_pipeline.compute.launchers.launcher import WORKER, LakeMessages, Launcher
 from agent_pipeline.config.compute import KubernetesSettings
@@ -22,7 +21,7 @@ class Kubernetes(Launcher):
         "complete is not made twice."
     )
 
-    def start(self, context: dg.AssetExecutionContext, extras: dict[str, Any]) -> PipesClientCompletedInvocation:
+    def start(self, context: dg.AssetExecutionContext, extras: dict[str, Any]) -> dg.PipesClientCompletedInvocation:
         """Run the worker to its end."""
         from dagster_k8s import PipesK8sClient
 

@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 from uuid import uuid4
 
 import dagster as dg
-from dagster._core.pipes.client import PipesClientCompletedInvocation
 from dagster_pipes import PipesParams
 
 from agent_pipeline.compute.messages import ALIVE, BEAT, Letterbox
@@ -35,7 +34,7 @@ class Launcher(ABC):
     """What to do when it died."""
 
     @abstractmethod
-    def start(self, context: dg.AssetExecutionContext, extras: dict[str, Any]) -> PipesClientCompletedInvocation:
+    def start(self, context: dg.AssetExecutionContext, extras: dict[str, Any]) -> dg.PipesClientCompletedInvocation:
         """Run the worker to its end; a run that is cancelled ends it."""
 
 

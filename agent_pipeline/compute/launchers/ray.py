@@ -7,7 +7,6 @@ from typing import Any
 from uuid import uuid4
 
 import dagster as dg
-from dagster._core.pipes.client import PipesClientCompletedInvocation
 
 from agent_pipeline.compute.launchers.launcher import WORKER, LakeMessages, Launcher
 from agent_pipeline.config.compute import RaySettings
@@ -25,7 +24,7 @@ class Ray(Launcher):
         "(ray.arguments.entrypoint_memory)."
     )
 
-    def start(self, context: dg.AssetExecutionContext, extras: dict[str, Any]) -> PipesClientCompletedInvocation:
+    def start(self, context: dg.AssetExecutionContext, extras: dict[str, Any]) -> dg.PipesClientCompletedInvocation:
         """Run the worker to its end."""
         from dagster_ray.core.pipes import PipesRayJobClient
 

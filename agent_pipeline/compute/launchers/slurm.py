@@ -8,7 +8,6 @@ from typing import Any
 from uuid import uuid4
 
 import dagster as dg
-from dagster._core.pipes.client import PipesClientCompletedInvocation
 
 from agent_pipeline.compute.launchers.launcher import WORKER, LakeMessages, Launcher
 from agent_pipeline.config.compute import SlurmSettings
@@ -26,7 +25,7 @@ class Slurm(Launcher):
         "batch_size or max_length."
     )
 
-    def start(self, context: dg.AssetExecutionContext, extras: dict[str, Any]) -> PipesClientCompletedInvocation:
+    def start(self, context: dg.AssetExecutionContext, extras: dict[str, Any]) -> dg.PipesClientCompletedInvocation:
         """Run the worker to its end."""
         client = dg.PipesSubprocessClient(message_reader=self.messages, context_injector=dg.PipesEnvContextInjector())
         job = f"agent-pipeline-{uuid4().hex[:12]}"

@@ -12,8 +12,6 @@ from typing import Any
 
 import dagster as dg
 from dagster._core.errors import DagsterPipesExecutionError
-from dagster._core.pipes.client import PipesClientCompletedInvocation
-from dagster._core.pipes.context import PipesMessageHandler
 from dagster._utils import tail_file
 
 from agent_pipeline.compute.launchers.launcher import WORKER, Launcher
@@ -33,7 +31,7 @@ class Subprocess(Launcher):
         "when it is materialized again."
     )
 
-    def start(self, context: dg.AssetExecutionContext, extras: dict[str, Any]) -> PipesClientCompletedInvocation:
+    def start(self, context: dg.AssetExecutionContext, extras: dict[str, Any]) -> dg.PipesClientCompletedInvocation:
         """Run the worker to its end."""
         return self.pipes.run(context=context, command=COMMAND, extras=extras)
 
@@ -42,7 +40,7 @@ class WholeLines(dg.PipesFileMessageReader):
     """Dagster's reader (1.13) parses a line that is half written, as it was seen on a busy machine: its thread ends there, and with it the
     progress and the result of a run."""
 
-    def _reader_thread(self, handler: PipesMessageHandler, is_resource_complete: Event) -> None:
+    def _reader_thread(self, handler: dg.PipesMessageHandler, is_resource_complete: Event) -> None:
         begun = ""
         for part in tail_file(self._path, is_resource_complete.is_set):
             begun += part
@@ -55,7 +53,7 @@ class WholeMessages(dg.PipesTempFileMessageReader):
     """Reads a worker's messages from a temporary file, each once it is whole."""
 
     @contextmanager
-    def read_messages(self, handler: PipesMessageHandler) -> Iterator[Mapping[str, Any]]:
+    def read_messages(self, handler: dg.PipesMessageHandler) -> Iterator[Mapping[str, Any]]:
         """Have the messages read while the worker runs; what is yielded names the file."""
         with TemporaryDirectory() as folder, WholeLines(str(Path(folder) / "messages")).read_messages(handler) as params:
             yield params
