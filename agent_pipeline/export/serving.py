@@ -183,7 +183,7 @@ def champions(lake: Lake) -> Iterator[tuple[PartitionKey, Entry]]:
 
 def export_named(lake: Lake, key: PartitionKey, identity: str) -> Artifact:
     """The export whose identity, or whose adapter's, begins with `identity`. Raises DataError where there is none, or more than one."""
-    every = lake.with_prefix(EXPORT, key, "")
+    every = lake.finished(EXPORT, key)
     matching = [
         export for export in every if export.identity.startswith(identity) or export.manifest["made_from"]["adapter"].startswith(identity)
     ]

@@ -134,11 +134,10 @@ class Artifacts(Paths):
             copy.mkdir(parents=True, exist_ok=True)
             (copy / MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
 
-    def with_prefix(self, asset: str, key: PartitionKey, prefix: str) -> list[Artifact]:
-        """The complete artifacts of a partition whose identity begins with `prefix`."""
-        files = [path for path in self.fs.files(self.folder("models", asset, key)) if path.name == MANIFEST]
-        paths = [path for path in files if path.parent.name.startswith(prefix[:16])]
-        manifests = [manifest for path in paths if (manifest := read_manifest(path)) and manifest["identity"].startswith(prefix)]
+    def finished(self, asset: str, key: PartitionKey) -> list[Artifact]:
+        """The complete artifacts of a partition, in the order of their identities."""
+        folders = sorted(self.folder("models", asset, key).glob("?" * 16), key=str)  # named by the first digits of their identities
+        manifests = filter(None, (read_manifest(folder / MANIFEST) for folder in folders))
         return [artifact for manifest in manifests if (artifact := self.find(asset, key, manifest["identity"]))]
 
     def drop_copy(self, file: LakeFile, identity: str) -> None:

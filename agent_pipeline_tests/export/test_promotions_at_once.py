@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from agent_pipeline.errors import DataError
-from agent_pipeline.export.serving import EXPORT, promote, rollback
+from agent_pipeline.export.serving import EXPORT, export_named, promote, rollback
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.storage.lake import Lake
@@ -69,7 +69,7 @@ def test_of_two_promotions_at_once_each_sees_the_other_or_is_refused(lake: Lake)
 
     def decide(identity: str, generation: int) -> bool:
         try:
-            lake.set_champion(lake.with_prefix(EXPORT, KEY, identity)[0], expected=generation)
+            lake.set_champion(export_named(lake, KEY, identity), expected=generation)
         except DataError:
             return False
         return True

@@ -41,7 +41,7 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
 
 
 def there(lake: Lake, asset: str, key: PartitionKey = KEY) -> list[str]:
-    return sorted((each.path / "weights").read_text(encoding="utf-8").rpartition(" ")[2] for each in lake.with_prefix(asset, key, ""))
+    return sorted((each.path / "weights").read_text(encoding="utf-8").rpartition(" ")[2] for each in lake.finished(asset, key))
 
 
 def test_champion_latest_and_the_last_of_the_history_stay_with_what_they_were_made_from(lake: Lake) -> None:
