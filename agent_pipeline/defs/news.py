@@ -1,10 +1,11 @@
 """The asset `trained_sessions`, which lets a night train or wait."""
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import datetime
 
 import dagster as dg
 
+from agent_pipeline.config.settings import Settings
 from agent_pipeline.defs.failures import user_errors
 from agent_pipeline.defs.partitions import agent_key
 from agent_pipeline.defs.resources import Workspace
@@ -18,7 +19,7 @@ from agent_pipeline.defs.runs import (
     WAITING_TAG,
 )
 from agent_pipeline.defs.specs import asset_options, version
-from agent_pipeline.selection.news import TRAINED, TRAINED_TABLE, judged_sessions, last_trained, news, table_of
+from agent_pipeline.selection.news import Night, Waiting, stage_trained
 
 
 @dg.asset(**asset_options("coresets", {"parquet"}), deps=["curated_sessions"], output_required=False, dagster_type=dg.Any)
@@ -30,25 +31,24 @@ def trained_sessions(context: dg.AssetExecutionContext, workspace: dg.ResourcePa
     a person starts always goes on.
     """
     with user_errors():
-        settings, lake, key = workspace.settings(), workspace.open_lake(), agent_key(context)
-        now = judged_sessions(lake, key)
-        waiting, tags = "", {}
-        if NIGHT_TAG in context.run.tags:
-            ends = context.run.tags.get(NIGHT_ENDS_TAG)
-            if ends and datetime.now(UTC) >= datetime.fromisoformat(ends):
-                waiting, tags = "The night's minutes (night.minutes) are over", {WAITING_TAG: LATE}
-            elif last := _last_training(context):
-                uses = {"positive", "negative"} if {"dpo", "kto"} & set(settings.chain(key)) else {"positive"}
-                found, needed = news(last_trained(lake, key), now, uses), settings.new_sessions(key)
-                if found.waits_for(needed):
-                    waiting = f"{found.sessions} of the {needed} sessions (new_sessions) came, changed or went since the last training"
-                    tags = {WAITING_TAG: str(found.sessions), TRAINED_AT_TAG: str(last.timestamp)}
-        if waiting:
-            context.instance.add_run_tags(context.run.run_id, tags)
-            context.log.warning(f"{waiting}: {key} is not trained tonight.")
+        key, last = agent_key(context), _last_training(context)
+        staged = stage_trained(workspace.open_lake(), key, _night(context, workspace.settings(), last is not None))
+        if isinstance(staged, Waiting):
+            tags = {WAITING_TAG: LATE if staged.sessions is None else str(staged.sessions)}
+            trained = {TRAINED_AT_TAG: str(last.timestamp)} if last else {}
+            context.instance.add_run_tags(context.run.run_id, tags | trained)
+            context.log.warning(f"{staged.why}: {key} is not trained tonight.")
             return
-        staged = lake.stage(TRAINED_TABLE, key, table_of(now).to_batches(), TRAINED)
     yield dg.MaterializeResult(value=staged, data_version=version(staged.sha256), metadata={"sessions": staged.rows})
+
+
+def _night(context: dg.AssetExecutionContext, settings: Settings, trained: bool) -> Night | None:
+    """The night that this run belongs to; `None` for a run that a person started."""
+    if NIGHT_TAG not in context.run.tags:
+        return None
+    key, ends = agent_key(context), context.run.tags.get(NIGHT_ENDS_TAG)
+    needed = settings.new_sessions(key) if trained else 0
+    return Night(settings.chain(key), needed, datetime.fromisoformat(ends) if ends else None)
 
 
 def _last_training(context: dg.AssetExecutionContext) -> dg.EventLogRecord | None:

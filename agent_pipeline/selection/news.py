@@ -1,6 +1,7 @@
 """What is new to train on since the last training: the table `trained_sessions` beside `curated_sessions`."""
 
 from collections.abc import Collection
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -9,7 +10,7 @@ from agent_pipeline.datasets.splits import required
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.sessions.tables import stored_batches, to_rows
-from agent_pipeline.storage.lake import Lake
+from agent_pipeline.storage.lake import Lake, StagedTable
 
 TRAINED_TABLE = "trained_sessions"
 TRAINED = pa.schema(required(pa.string(), "session_id", "content_sha256", "use", "verdict_sha256"))
@@ -33,6 +34,40 @@ class News(NamedTuple):
     def waits_for(self, needed: int) -> bool:
         """Whether a training waits for more: a changed verdict never waits."""
         return not self.verdicts and self.sessions < needed
+
+
+class Night(NamedTuple):
+    """What decides whether a night trains an agent: the steps of its training, how many new sessions they wait for (0: none), and when the
+    night ends."""
+
+    chain: Collection[str]
+    needed: int
+    ends: datetime | None = None
+
+
+class Waiting(NamedTuple):
+    """Why a night does not train an agent, and how many of the sessions that it waits for came; `None`: the night is over."""
+
+    why: str
+    sessions: int | None = None
+
+
+def stage_trained(lake: Lake, key: PartitionKey, night: Night | None) -> StagedTable | Waiting:
+    """Stage the sessions that a training can use, each with its verdict; in a `night`, only if it need not wait.
+
+    Raises:
+        DataError: a table was never made, or is damaged.
+    """
+    if night and night.ends and datetime.now(UTC) >= night.ends:
+        return Waiting("The night's minutes (night.minutes) are over")
+    now = judged_sessions(lake, key)
+    if night:
+        uses = {"positive", "negative"} if {"dpo", "kto"} & set(night.chain) else {"positive"}
+        found = news(last_trained(lake, key), now, uses)
+        if found.waits_for(night.needed):
+            why = f"{found.sessions} of the {night.needed} sessions (new_sessions) came, changed or went since the last training"
+            return Waiting(why, found.sessions)
+    return lake.stage(TRAINED_TABLE, key, table_of(now).to_batches(), TRAINED)
 
 
 def judged_sessions(lake: Lake, key: PartitionKey) -> dict[str, Trained]:
