@@ -14,7 +14,6 @@ from agent_pipeline.compute.building import MODELS, build, find_artifact
 from agent_pipeline.compute.coresets import method_coreset
 from agent_pipeline.compute.registry import TASKS, Params, Result, task
 from agent_pipeline.compute.tasks import episodes, evaluate, prefer, train
-from agent_pipeline.config.methods import PREFERENCES
 from agent_pipeline.evaluation.evaluate import BasePasses
 from agent_pipeline.evaluation.methods import Cost, Method, Run, compared
 from agent_pipeline.evaluation.methods_report import CHART, PAGE, chart, page
@@ -22,6 +21,7 @@ from agent_pipeline.export.deciding import scores
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.storage.artifacts import Artifact
 from agent_pipeline.training.chain import SKIPPED
+from agent_pipeline.training.config import PREFERENCES
 
 __all__ = ["TASKS", "compare_methods"]
 

@@ -6,16 +6,7 @@ from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
-from agent_pipeline.config.assets import (
-    CoresetConfig,
-    CurationConfig,
-    GgufConfig,
-    KtoConfig,
-    PreferenceConfig,
-    SessionsConfig,
-    SftConfig,
-    ThoughtOptions,
-)
+from agent_pipeline.config.assets import ASSETS, CoresetConfig, CurationConfig, GgufConfig, SessionsConfig, SftConfig
 from agent_pipeline.config.compute import HEAVY, Place
 from agent_pipeline.config.notices import addresses
 from agent_pipeline.config.resolution import resolve
@@ -33,7 +24,7 @@ from agent_pipeline.options import Options, did_you_mean
 from agent_pipeline.redaction import Redactor
 from agent_pipeline.selection.embeddings import check_embeddings
 from agent_pipeline.sessions.damage import repair_policy
-from agent_pipeline.training.config import NO_TEACHER, DistillTraining
+from agent_pipeline.training.config import NO_TEACHER, PREFERENCES, DistillTraining
 
 
 def problems(settings: Settings) -> list[str]:
@@ -90,12 +81,8 @@ def _teacher(settings: Settings, key: PartitionKey | None) -> None:
 def _reasoning(settings: Settings, key: PartitionKey | None) -> None:
     """All that a chain trains on has the recorded thoughts, or nothing of it."""
     chain, trained = settings.chain(key) if key else settings.train, resolve(settings, SftConfig, key).options.reasoning
-    others: dict[str, tuple[str, type[ThoughtOptions]]] = {
-        "dpo": ("preference_dataset", PreferenceConfig),
-        "kto": ("kto_dataset", KtoConfig),
-    }
-    for step, (asset, options) in others.items():
-        if step in chain and resolve(settings, options, key).options.reasoning != trained:
+    for step, asset in PREFERENCES.items():
+        if step in chain and resolve(settings, ASSETS[asset], key).options.model_dump()["reasoning"] != trained:
             raise SettingsError(f"sft_dataset.reasoning and {asset}.reasoning differ, and {step} would unlearn the other: set both alike.")
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from agent_pipeline.config.assets import ASSETS, ComparisonConfig
-from agent_pipeline.config.methods import METHODS, PREFERENCES, TRAINING
+from agent_pipeline.config.methods import METHODS, TRAINING
 from agent_pipeline.config.overrides import overrides
 from agent_pipeline.config.resolution import resolve
 from agent_pipeline.config.settings import Settings
@@ -16,6 +16,7 @@ from agent_pipeline.evaluation.methods import Method
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.options import did_you_mean
 from agent_pipeline.selection.tables import DATASET
+from agent_pipeline.training.config import PREFERENCES
 
 MOST = 1000
 

@@ -13,8 +13,6 @@ Chain = Annotated[list[Step], AfterValidator(checked_chain)]
 
 TRAINING = ("sft_coreset", *map(adapter_of, STEPS))
 """The assets whose settings make a method."""
-PREFERENCES = {"dpo": "preference_dataset", "kto": "kto_dataset"}
-"""What the steps after imitation read that can be compared."""
 ALL_ROWS = 10**9
 QUICK = ("A_baseline", "B3_coreset_hybrid", "D_combined")
 

@@ -43,7 +43,7 @@ from agent_pipeline.redaction import RedactionOptions
 from agent_pipeline.sources import Location, parse_location
 from agent_pipeline.sources.agents.omniagents import own_store
 from agent_pipeline.storage.lake import Artifact, Lake
-from agent_pipeline.training.chain import candidate
+from agent_pipeline.training.chain import STEPS, candidate
 from agent_pipeline.training.config import Step
 
 PREFIX = "AGENT_PIPELINE_"
@@ -84,7 +84,7 @@ class Settings(BaseSettings):
     split: SplitSettings = SplitSettings()
     mixing: MixingSettings = MixingSettings()
     train: Chain = Field(
-        default=["sft"], description="The trainings of a night, of sft, dpo and kto, in this order; the last adapter is the candidate."
+        default=["sft"], description=f"The trainings of a night, of {', '.join(STEPS)}, in this order; the last adapter is the candidate."
     )
     compute: Compute = Field(default={}, description="Where heavy tasks run: local, ray, kubernetes or slurm; or a table of them by asset.")
     shared: str = Field(default="", description="A folder that all machines mount at one path; a lake inside it may be a folder.")

@@ -15,7 +15,7 @@ from agent_pipeline.defs.worker_client import built, run_worker
 from agent_pipeline.evaluation.comparison import METRICS
 from agent_pipeline.evaluation.page import PAGE, Split, figure_rows
 from agent_pipeline.training.chain import SKIPPED, STEPS, adapter_of, candidate
-from agent_pipeline.training.config import FURTHER, Step
+from agent_pipeline.training.config import FURTHER, PREFERENCES, Step
 
 MOST_DROPPED = 0.1
 """Share of the rows that may fall out of training (too long, not rendered by the template) without a warning."""
@@ -58,9 +58,9 @@ def sft_adapter(
         return built(context, workspace, result, metadata, [trained_check(report)])
 
 
-def further_asset(step: Step, dataset: str, how: str, task: str) -> dg.AssetsDefinition:
-    """The asset of a step after imitation, which the worker's `task` trains from `dataset`."""
-    name, options = adapter_of(step), FURTHER[step]
+def further_asset(step: Step, how: str) -> dg.AssetsDefinition:
+    """The asset of a step after imitation."""
+    name, options, dataset = adapter_of(step), FURTHER[step], PREFERENCES.get(step, "sft_dataset")
     before = STEPS[: STEPS.index(step)]
 
     @dg.asset(
@@ -95,7 +95,7 @@ def further_asset(step: Step, dataset: str, how: str, task: str) -> dg.AssetsDef
                 "reference": reference.reference,
                 "config": config.model_dump(),
             }
-            result = run_worker(context, pipes, workspace, task, params)
+            result = run_worker(context, pipes, workspace, "prefer" if step in PREFERENCES else "on_policy", params)
             report = result["report"]
             skipped = report.get(SKIPPED, "")
             if skipped:
@@ -108,11 +108,11 @@ def further_asset(step: Step, dataset: str, how: str, task: str) -> dg.AssetsDef
     return adapter
 
 
-sdft_adapter = further_asset("sdft", "sft_dataset", "it writes, and, shown the logged turn, says how", "on_policy")
-distill_adapter = further_asset("distill", "sft_dataset", "it writes, and a larger model says how", "on_policy")
-dpo_adapter = further_asset("dpo", "preference_dataset", "pairs, with that adapter as the reference", "prefer")
-kto_adapter = further_asset("kto", "kto_dataset", "judged sessions, with that adapter as the reference", "prefer")
-grpo_adapter = further_asset("grpo", "sft_dataset", "rewards of the agent's world, or of the logged turns", "on_policy")
+sdft_adapter = further_asset("sdft", "it writes, and, shown the logged turn, says how")
+distill_adapter = further_asset("distill", "it writes, and a larger model says how")
+dpo_adapter = further_asset("dpo", "pairs, with that adapter as the reference")
+kto_adapter = further_asset("kto", "judged sessions, with that adapter as the reference")
+grpo_adapter = further_asset("grpo", "rewards of the agent's world, or of the logged turns")
 
 
 def report_metadata(report: dict[str, Any]) -> dg.MetadataValue:

@@ -20,6 +20,7 @@ from agent_pipeline.defs.runs import (
 )
 from agent_pipeline.defs.specs import asset_options, version
 from agent_pipeline.selection.news import Night, Waiting, stage_trained
+from agent_pipeline.training.chain import uses_of
 
 
 @dg.asset(**asset_options("coresets", {"parquet"}), deps=["curated_sessions"], output_required=False, dagster_type=dg.Any)
@@ -48,7 +49,7 @@ def _night(context: dg.AssetExecutionContext, settings: Settings, trained: bool)
         return None
     key, ends = agent_key(context), context.run.tags.get(NIGHT_ENDS_TAG)
     needed = settings.new_sessions(key) if trained else 0
-    return Night(settings.chain(key), needed, datetime.fromisoformat(ends) if ends else None)
+    return Night(uses_of(settings.chain(key)), needed, datetime.fromisoformat(ends) if ends else None)
 
 
 def _last_training(context: dg.AssetExecutionContext) -> dg.EventLogRecord | None:

@@ -37,10 +37,10 @@ class News(NamedTuple):
 
 
 class Night(NamedTuple):
-    """What decides whether a night trains an agent: the steps of its training, how many new sessions they wait for (0: none), and when the
-    night ends."""
+    """What decides whether a night trains an agent: the `use` of the sessions that it trains on, how many new ones it waits for (0: for
+    none), and when it ends."""
 
-    chain: Collection[str]
+    uses: Collection[str]
     needed: int
     ends: datetime | None = None
 
@@ -62,8 +62,7 @@ def stage_trained(lake: Lake, key: PartitionKey, night: Night | None) -> StagedT
         return Waiting("The night's minutes (night.minutes) are over")
     now = judged_sessions(lake, key)
     if night:
-        uses = {"positive", "negative"} if {"dpo", "kto"} & set(night.chain) else {"positive"}
-        found = news(last_trained(lake, key), now, uses)
+        found = news(last_trained(lake, key), now, night.uses)
         if found.waits_for(night.needed):
             why = f"{found.sessions} of the {night.needed} sessions (new_sessions) came, changed or went since the last training"
             return Waiting(why, found.sessions)

@@ -1,12 +1,12 @@
 """The chain of an agent's trainings: imitation, a teacher, preferences, rewards. Its last adapter is the candidate, which is exported."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import get_args
 
 from agent_pipeline.errors import DataError
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.storage.lake import Artifact, Lake
-from agent_pipeline.training.config import Step
+from agent_pipeline.training.config import PREFERENCES, Step
 
 STEPS: tuple[Step, ...] = get_args(Step)
 SKIPPED = "skipped"
@@ -16,6 +16,11 @@ SKIPPED = "skipped"
 def adapter_of(step: Step) -> str:
     """The asset of a step of the chain."""
     return f"{step}_adapter"
+
+
+def uses_of(chain: Collection[Step]) -> set[str]:
+    """The `use` of the sessions that a chain trains on."""
+    return {"positive", "negative"} if PREFERENCES.keys() & set(chain) else {"positive"}
 
 
 def checked_chain(steps: list[Step]) -> list[Step]:

@@ -249,6 +249,9 @@ FURTHER: dict[Step, type[Any]] = {
 }
 """The options of each step after imitation, a `FurtherTraining`."""
 
+PREFERENCES = {"dpo": "preference_dataset", "kto": "kto_dataset"}
+"""The steps that train from preferences, with their data sets; the others train from `sft_dataset`."""
+
 NO_TEACHER = "distill has no teacher: set distill_adapter.teacher_model to a larger model with the same vocabulary."
 
 
