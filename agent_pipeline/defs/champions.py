@@ -18,10 +18,9 @@ from agent_pipeline.evaluation.page import PAGE
 from agent_pipeline.evaluation.promotion_report import figure_rows, headline, sentences, summary
 from agent_pipeline.export import serving
 from agent_pipeline.export.deciding import hold as hold_back
-from agent_pipeline.export.evidence import decide_candidate
+from agent_pipeline.export.evidence import decide_night
 from agent_pipeline.export.ledger import EXPORT
 from agent_pipeline.export.mlflow_runs import write_run
-from agent_pipeline.export.probation import look
 from agent_pipeline.keys import PartitionKey, parse_key
 from agent_pipeline.storage.lake import Artifact, Lake
 from agent_pipeline.storage.pointers import Entry
@@ -57,12 +56,9 @@ def champion(
         def compare(asked: dict[str, Any]) -> dict[str, Any]:
             return run_worker(context, pipes, workspace, "compare", asked | config.compared())
 
-        who = f"run {context.run_id}"
-        policy = config.policy()
-        seen = look(lake, key, evaluation, compare, policy, config.probation_nights, who) if config.approve == "auto" else None
+        approve, nights, who = config.approve, config.probation_nights, f"run {context.run_id}"
+        seen, decided, failed = decide_night(lake, key, evaluation, gguf_export, world, compare, config.policy(), approve, nights, who)
         probation = {"probation": f"{seen.candidate[:16]}: {summary(seen.decision)}"} if seen else {}
-        failed = seen is not None and seen.decision.outcome == "roll back" and seen.candidate == gguf_export.identity
-        decided = None if failed else decide_candidate(lake, key, evaluation, gguf_export, world, compare, policy, config.approve, who)
         in_mlflow = _write_to_mlflow(context, lake, key, gguf_export)
         if decided is None:
             metadata = probation if failed else {"decision": "it is the champion already"}

@@ -25,6 +25,7 @@ from agent_pipeline.evaluation.promotion_report import figure_rows, headline, se
 from agent_pipeline.evaluation.scores import Policy
 from agent_pipeline.export.deciding import Approve, Comparison, comparison, decide_on, read_entries, read_transcripts, to_compare
 from agent_pipeline.export.ledger import EXPORT, Record
+from agent_pipeline.export.probation import look
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.selection.tables import DATASET, dataset_rows
 from agent_pipeline.sessions.session import sha256_of
@@ -48,7 +49,15 @@ class Decided(NamedTuple):
         return self.record.decision.outcome == "promote" and self.champion != self.record.candidate
 
 
-def decide_candidate(
+class Night(NamedTuple):
+    """What a night says of a champion on probation, and of the candidate; `failed`: the candidate was that champion and is rolled back."""
+
+    probation: Record | None
+    decided: Decided | None
+    failed: bool = False
+
+
+def decide_night(
     lake: Lake,
     key: PartitionKey,
     evaluation: Artifact,
@@ -57,20 +66,25 @@ def decide_candidate(
     compare: Callable[[dict[str, Any]], dict[str, Any]],
     policy: Policy,
     approve: Approve,
+    nights: int,
     who: str,
-) -> Decided | None:
-    """Compare a candidate with the champion by the task `compare`, decide, and write the page; `None` where it is the champion already.
+) -> Night:
+    """Look at a champion that is on probation for so many `nights`; then compare the candidate with the champion by the task `compare`,
+    decide, and write the page. Nothing is decided where the candidate is the champion, or failed its probation now.
 
     Raises:
-        DataError: as `to_compare` and `decide_on`.
+        DataError: as `look`, `to_compare` and `decide_on`.
     """
+    seen = look(lake, key, evaluation, compare, policy, nights, who) if approve == "auto" else None
+    if seen and seen.decision.outcome == "roll back" and seen.candidate == candidate.identity:
+        return Night(seen, None, failed=True)
     champion = lake.champion(EXPORT, key)
     if champion and champion.identity == candidate.identity:
-        return None
+        return Night(seen, None)
     compared = comparison(lake, key, evaluation, candidate, compare(to_compare(lake, key, evaluation, candidate, champion, world)))
     record = decide_on(lake, key, candidate, champion, compared, policy, approve, who)
     page = write_decision(lake, key, candidate, champion, compared, record)
-    return Decided(record, page, lake.pointers(EXPORT, key).champion)
+    return Night(seen, Decided(record, page, lake.pointers(EXPORT, key).champion))
 
 
 def write_decision(
