@@ -53,6 +53,8 @@ def materialize(
         path = write(values, key)
         named = ", ".join(f"{asset}.{name} = {value}" for asset, group in values.items() for name, value in group.items())
         console.print(f"{path}: {named} for {key or 'all agents'}.", highlight=False, markup=False, soft_wrap=True)
+    elif settings:
+        console.print("Nights do not have these settings: --save writes them into pipeline.toml.", highlight=False, soft_wrap=True)
 
 
 def demo(

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from agent_pipeline.cli import running
 from agent_pipeline.cli.app import app
 from agent_pipeline.config.settings import load_settings
 from agent_pipeline_tests.conftest import SAMPLE
@@ -48,6 +49,12 @@ def test_a_run_that_succeeded_saves_what_it_set_for_its_agent_and_one_that_did_n
     assert CliRunner().invoke(app, right, catch_exceptions=False).exit_code == 0
     assert load_settings().agents["shop/intern"].assets == {"sessions": {"repair": {"orphan_output": "repair"}}}
     assert "# mine" in (project / "pipeline.toml").read_text(encoding="utf-8")
+
+
+def test_a_run_whose_settings_are_not_saved_says_that_nights_do_not_have_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "run", lambda *given, **options: {"sft_adapter": {"lora_r": 8}})
+    for given, told in ([], False), (["--set", "lora_r=8"], True):
+        assert ("--save" in CliRunner().invoke(app, ["materialize", "shop/intern", *given], catch_exceptions=False).output) == told
 
 
 def test_one_mistake_is_one_line(project: Path) -> None:
