@@ -9,7 +9,6 @@ Everything is made from the table as it lies in the lake, so it can be made agai
 `datasets.load_dataset(folder)` reads the splits.
 """
 
-import hashlib
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -28,7 +27,7 @@ from agent_pipeline.datasets.splits import SPLITS
 from agent_pipeline.keys import PartitionKey, parse_key
 from agent_pipeline.options import Options
 from agent_pipeline.sessions.tables import stored_batches, to_batches, to_rows
-from agent_pipeline.storage.lake import Lake, put_file, sync
+from agent_pipeline.storage.lake import Lake, put_file, sha256_file, sync
 
 RECORDS = "published"
 """The kind of lake file that holds the records of publications."""
@@ -88,8 +87,7 @@ def publish_again(lake: Lake, asset: str, key: PartitionKey | None) -> list[UPat
     publication = _record(lake, asset, key)
     if publication is None or not all(lake.has(name, each) for name, each in _made_from(publication)):
         return unpublish(lake, asset, key)
-    with lake.table(asset, key).open("rb") as table:
-        sha256 = hashlib.file_digest(table, "sha256").hexdigest()
+    sha256 = sha256_file(lake.table(asset, key))
     if sha256 == publication.table_sha256:
         return []
     publish(lake, msgspec.structs.replace(publication, table_sha256=sha256))

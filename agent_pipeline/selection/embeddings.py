@@ -7,7 +7,6 @@ By setting, a model places the texts instead (`Encoder`): one of model2vec, one 
 (`training.hidden_states`). No text is cut to a model's length: a long one is the mean of its parts.
 """
 
-import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import util
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from agent_pipeline.errors import ModelError, SettingsError, first_line
 from agent_pipeline.sessions.session import Message
 from agent_pipeline.sessions.text import message_texts
+from agent_pipeline.storage.filesystem import sha256_files
 
 if TYPE_CHECKING:
     import numpy as np
@@ -149,11 +149,7 @@ def _model_folder(name: str) -> tuple[Path, str]:
     """Where a model is, and which it is: the hash of its folder's files, or the hub's commit; from the hub's cache, where it is there."""
     folder = Path(name).expanduser()
     if folder.is_dir():
-        total = hashlib.sha256()
-        for file in sorted(path for path in folder.rglob("*") if path.is_file()):
-            with file.open("rb") as stream:
-                total.update(f"{file.relative_to(folder).as_posix()} {hashlib.file_digest(stream, 'sha256').hexdigest()}\n".encode())
-        return folder.resolve(), f"sha256:{total.hexdigest()}"
+        return folder.resolve(), f"sha256:{sha256_files(folder, (path for path in folder.rglob('*') if path.is_file()))}"
     if name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise ModelError(f"The embedding model {name} is not there: give an existing folder or the id of a Hugging Face model.")
     from huggingface_hub import snapshot_download

@@ -1,6 +1,5 @@
 """Model directories: built beside their place, renamed when they are complete, and known by the identity in their manifest."""
 
-import hashlib
 import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +13,7 @@ from typing import Any
 from upath import UPath
 
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.storage.filesystem import put_file, sha256_file
+from agent_pipeline.storage.filesystem import put_file, sha256_file, sha256_files
 from agent_pipeline.storage.paths import LakeFile, Paths
 
 MANIFEST = "manifest.json"
@@ -171,13 +170,11 @@ def read_manifest(path: UPath) -> dict[str, Any] | None:
 def code_version() -> dict[str, str]:
     """The package's version, and the sha256 of its Python files: an edited checkout still has its version's name."""
     package = Path(__file__).parents[1]
-    digest = hashlib.sha256()
-    for path in sorted(package.rglob("*.py")):
-        digest.update(f"{path.relative_to(package).as_posix()}\0{sha256_file(path)}\n".encode())
+    code = {"code_sha256": sha256_files(package, package.rglob("*.py"))}
     try:
-        return {"version": version("agent-pipeline"), "code_sha256": digest.hexdigest()}
+        return {"version": version("agent-pipeline")} | code
     except PackageNotFoundError:  # on the path, not installed
-        return {"code_sha256": digest.hexdigest()}
+        return code
 
 
 def _is_whole(path: Path, file: Mapping[str, Any]) -> bool:

