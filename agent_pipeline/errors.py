@@ -84,7 +84,7 @@ _FULL = ("No space left on device", "PytorchStreamWriter failed", "unexpected po
 
 
 def disk_sentence(error: Exception) -> str | None:
-    """What to say of a disk that is full or not ours to write; null for any other error."""
+    """What to say of a disk that is full or not ours to write; `None` for any other error."""
     filename, number = getattr(error, "filename", None), getattr(error, "errno", None)
     where = f" at {filename}" if filename else ""
     if number in (errno.ENOSPC, errno.EDQUOT) or any(text in str(error) for text in _FULL):

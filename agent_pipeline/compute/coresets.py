@@ -19,7 +19,7 @@ from agent_pipeline.training.identity import rows_made_from
 
 @task(version=1, libraries=MODELS)
 def losses(params: Params, progress: Progress = silent) -> Result:
-    """The base model's mean loss on each training row's assistant tokens (null: no such token), how many `tokens` those are, and the
+    """The base model's mean loss on each training row's assistant tokens (`None`: no such token), how many `tokens` those are, and the
     `seconds` that it took when it was made: the artifact `row_losses`."""
     from agent_pipeline.training.losses import row_losses
 

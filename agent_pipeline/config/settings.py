@@ -189,7 +189,7 @@ class Settings(BaseSettings):
         return candidate(self.open_lake(), key, self.chain(key))
 
     def labels_path(self, key: PartitionKey) -> Path | None:
-        """Where people's judgments of an agent's sessions are; null where the settings name no place."""
+        """Where people's judgments of an agent's sessions are; `None` where the settings name no place."""
         labels = self.agents.get(str(key), AgentSettings()).labels or self.labels
         return self._absolute(labels) if labels else None
 
@@ -201,7 +201,7 @@ class Settings(BaseSettings):
 
     @property
     def rubric_path(self) -> Path | None:
-        """The user's rubric; null for the one that comes with the pipeline."""
+        """The user's rubric; `None` for the one that comes with the pipeline."""
         return self._absolute(self.judge.rubric) if self.judge.rubric else None
 
     @property

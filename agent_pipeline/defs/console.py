@@ -10,7 +10,7 @@ import dagster as dg
 
 
 def said_of(event: dg.DagsterEvent) -> str | None:
-    """A few words for an event that matters to a person; null for the others."""
+    """A few words for an event that matters to a person; `None` for the others."""
     if event.is_step_failure:
         data = event.step_failure_data
         if data.user_failure_data and data.user_failure_data.description:

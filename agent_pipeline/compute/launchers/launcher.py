@@ -83,7 +83,7 @@ class LakeMessages(dg.PipesBlobStoreMessageReader):
         return True
 
     def download_messages_chunk(self, index: int, params: PipesParams) -> str | None:
-        """A file of messages; null where there is none yet."""
+        """A file of messages; `None` where there is none yet."""
         if monotonic() - self._beat >= BEAT:
             self._beat = monotonic()
             with suppress(Exception):  # a lake that cannot be reached now
