@@ -61,7 +61,7 @@ def stage_trained(lake: Lake, key: PartitionKey, night: Night | None) -> StagedT
     if night and night.ends and datetime.now(UTC) >= night.ends:
         return Waiting("The night's minutes (night.minutes) are over")
     now = judged_sessions(lake, key)
-    if night:
+    if night and night.needed:
         found = news(last_trained(lake, key), now, night.uses)
         if found.waits_for(night.needed):
             why = f"{found.sessions} of the {night.needed} sessions (new_sessions) came, changed or went since the last training"
