@@ -1,4 +1,4 @@
-"""What a user can mend, said in one sentence.
+"""What a user can fix, said in one sentence.
 
 Every error that a user can cause or cure is a `PipelineError`: its text is one sentence that says what is wrong, where, and
 what to do. The Dagster layer turns it into one `dg.Failure`, the shell command into one line and exit code 1; a bare stack
@@ -25,7 +25,7 @@ class StoreError(PipelineError):
 
 
 class DataError(PipelineError):
-    """The data at hand cannot give what was asked (no rows, no tasks, no held-out turns)."""
+    """The data cannot give what was asked (no rows, no tasks, no held-out turns)."""
 
 
 class NoSessionsError(DataError, ValueError):

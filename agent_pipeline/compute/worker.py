@@ -29,7 +29,7 @@ def main() -> None:
     _end_with_parent()
     # Idle threads that spin take the cores from others: with a second torch process beside it, training was ten times slower.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    # TRL still uses names that transformers renames: nothing that a user could mend, and on his screen with every training.
+    # TRL still uses names that transformers renames: nothing that a user could fix, and it would be on the screen with every training.
     warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
     for variable in ("HF_HUB_DISABLE_PROGRESS_BARS", "HF_DATASETS_DISABLE_PROGRESS_BARS", "TOKENIZERS_PARALLELISM"):
         os.environ.setdefault(variable, "false" if variable.startswith("TOK") else "1")

@@ -252,7 +252,7 @@ def load_settings(**overrides: Any) -> Settings:
     except ValidationError as error:
         raise SettingsError(problem(error, Settings, where=_where(file))) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{file} is not a TOML file ({error}): mend it.") from error
+        raise SettingsError(f"{file} is not a TOML file ({error}): correct it.") from error
     except OSError as error:
         raise SettingsError(f"{file} cannot be read ({error}): check its permissions.") from error
     except ValueError as error:  # JSON in a variable that is none

@@ -12,7 +12,7 @@ RETRIES, RETRY_SECONDS = 2, 60.0
 
 @contextmanager
 def user_errors() -> Iterator[None]:
-    """Let what the user can mend end the run with its sentence; let our own bugs end it with their stack trace.
+    """Let what the user can fix end the run with its sentence; let our own bugs end it with their stack trace.
 
     A step whose error may pass is tried again, and its last try ends with the sentence.
     """

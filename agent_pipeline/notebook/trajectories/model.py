@@ -215,7 +215,7 @@ def _called(name: str, raw: str) -> TrajectoryStep:
 
 
 def decoded_input(raw: str) -> dict[str, Any]:
-    """`action_input` of a call's arguments; `invalid_input` where they are no JSON object, in any of the forms that repair can mend."""
+    """`action_input` of a call's arguments; `invalid_input` where they are no JSON object, in any of the forms that repair can fix."""
     damage: Counter[str] = Counter()
     text = arguments_json(raw, damage)
     return {"invalid_input": raw} if damage["invalid_arguments"] else {"action_input": json.loads(text)}
