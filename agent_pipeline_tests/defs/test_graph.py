@@ -77,23 +77,3 @@ def test_an_asset_that_dg_scaffolds_is_in_the_graph(tmp_path: Path, monkeypatch:
     graph = build_defs().resolve_asset_graph()
     del sys.modules["agent_pipeline.defs.scaffolded"]
     assert graph.get_all_asset_keys() == GRAPH.get_all_asset_keys() | {dg.AssetKey("scaffolded")}
-
-
-DOMAIN = (
-    "config", "datasets", "evaluation", "export", "governance", "ingestion", "judging", "notebook", "redaction", "sample", "selection",
-    "sessions", "sources", "storage", "training",
-)  # fmt: skip
-
-
-def test_the_domain_imports_no_dagster() -> None:
-    program = (
-        "import sys, pkgutil, importlib\n"
-        f"for room in {DOMAIN!r}:\n"
-        "    package = importlib.import_module('agent_pipeline.' + room)\n"
-        "    for module in pkgutil.walk_packages(package.__path__, package.__name__ + '.'):\n"
-        "        if not module.name.endswith('__main__'): importlib.import_module(module.name)\n"
-        "import agent_pipeline.compute.tasks\n"
-        "print([name for name in sys.modules if name.split('.')[0] == 'dagster'])"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
