@@ -108,10 +108,11 @@ def explain(
     partition: Annotated[str, typer.Option(help="project/agent; without it, every partition of the lake is looked at.")] = "",
 ) -> None:
     """What became of a session in ten lines: source, damage, task, verdict and by whom, measures, use, rows."""
+    from agent_pipeline.cli.report import printable
     from agent_pipeline.governance.explain import explain as lines_about
 
     for line in lines_about(load_settings().open_lake(), session_id, parse_key(partition) if partition else None):
-        typer.echo("".join(character if character.isprintable() else "\ufffd" for character in line))
+        typer.echo(printable(line))
 
 
 def status() -> None:

@@ -36,12 +36,12 @@ def numbers(values: Mapping[str, Any]) -> dict[str, float]:
 
 
 def preview(rows: Iterable[Mapping[str, Any]], field: str = "messages") -> dg.MetadataValue:
-    """The shape of the first conversations: roles, tool names and argument names, and the lengths of texts; never the texts themselves."""
+    """The shape of the first conversations: roles, tool names, and the lengths of texts; never the texts themselves."""
     return table(["session", "shape"], ([row["session_id"], shape(row[field])] for row in islice(rows, PREVIEW_ROWS)))
 
 
 def shape(messages: Sequence[Message]) -> str:
-    """`user 84 → find_order(order_id) → tool 120 → assistant 60`: a conversation without its words."""
+    """`user 84 → find_order() → tool 120 → assistant 60`: a conversation without its words."""
     parts = []
     for message in messages[:16]:
         text = len(message.get("content") or message.get("value") or "")
