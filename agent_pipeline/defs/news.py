@@ -19,7 +19,7 @@ from agent_pipeline.defs.runs import (
     WAITING_TAG,
 )
 from agent_pipeline.defs.specs import asset_options, version
-from agent_pipeline.selection.news import Night, Waiting, stage_trained
+from agent_pipeline.selection.news import TrainingRule, Waiting, stage_trained
 from agent_pipeline.training.chain import uses_of
 
 
@@ -33,7 +33,7 @@ def trained_sessions(context: dg.AssetExecutionContext, workspace: dg.ResourcePa
     """
     with user_errors():
         key, last = agent_key(context), _last_training(context)
-        staged = stage_trained(workspace.open_lake(), key, _night(context, workspace.settings(), last is not None))
+        staged = stage_trained(workspace.open_lake(), key, _rule(context, workspace.settings(), last is not None))
         if isinstance(staged, Waiting):
             tags = {WAITING_TAG: LATE if staged.sessions is None else str(staged.sessions)}
             trained = {TRAINED_AT_TAG: str(last.timestamp)} if last else {}
@@ -43,13 +43,13 @@ def trained_sessions(context: dg.AssetExecutionContext, workspace: dg.ResourcePa
     yield dg.MaterializeResult(value=staged, data_version=version(staged.sha256), metadata={"sessions": staged.rows})
 
 
-def _night(context: dg.AssetExecutionContext, settings: Settings, trained: bool) -> Night | None:
-    """The night that this run belongs to; `None` for a run that a person started."""
+def _rule(context: dg.AssetExecutionContext, settings: Settings, trained: bool) -> TrainingRule | None:
+    """When the night that this run belongs to trains; `None` for a run that a person started."""
     if NIGHT_TAG not in context.run.tags:
         return None
     key, ends = agent_key(context), context.run.tags.get(NIGHT_ENDS_TAG)
     needed = settings.new_sessions(key) if trained else 0
-    return Night(uses_of(settings.chain(key)), needed, datetime.fromisoformat(ends) if ends else None)
+    return TrainingRule(uses_of(settings.chain(key)), needed, datetime.fromisoformat(ends) if ends else None)
 
 
 def _last_training(context: dg.AssetExecutionContext) -> dg.EventLogRecord | None:

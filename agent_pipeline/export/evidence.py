@@ -49,7 +49,7 @@ class Decided(NamedTuple):
         return self.record.decision.outcome == "promote" and self.champion != self.record.candidate
 
 
-class Night(NamedTuple):
+class NightDecision(NamedTuple):
     """What a night says of a champion on probation, and of the candidate; `failed`: the candidate was that champion and is rolled back."""
 
     probation: Record | None
@@ -68,7 +68,7 @@ def decide_night(
     approve: Approve,
     nights: int,
     who: str,
-) -> Night:
+) -> NightDecision:
     """Look at a champion that is on probation for so many `nights`; then compare the candidate with the champion by the task `compare`,
     decide, and write the page. Nothing is decided where the candidate is the champion, or failed its probation now.
 
@@ -77,14 +77,14 @@ def decide_night(
     """
     seen = look(lake, key, evaluation, compare, policy, nights, who) if approve == "auto" else None
     if seen and seen.decision.outcome == "roll back" and seen.candidate == candidate.identity:
-        return Night(seen, None, failed=True)
+        return NightDecision(seen, None, failed=True)
     champion = lake.champion(EXPORT, key)
     if champion and champion.identity == candidate.identity:
-        return Night(seen, None)
+        return NightDecision(seen, None)
     compared = comparison(lake, key, evaluation, candidate, compare(to_compare(lake, key, evaluation, candidate, champion, world)))
     record = decide_on(lake, key, candidate, champion, compared, policy, approve, who)
     page = write_decision(lake, key, candidate, champion, compared, record)
-    return Night(seen, Decided(record, page, lake.pointers(EXPORT, key).champion))
+    return NightDecision(seen, Decided(record, page, lake.pointers(EXPORT, key).champion))
 
 
 def write_decision(

@@ -36,7 +36,7 @@ class News(NamedTuple):
         return not self.verdicts and self.sessions < needed
 
 
-class Night(NamedTuple):
+class TrainingRule(NamedTuple):
     """What decides whether a night trains an agent: the `use` of the sessions that it trains on, how many new ones it waits for (0: for
     none), and when it ends."""
 
@@ -52,19 +52,19 @@ class Waiting(NamedTuple):
     sessions: int | None = None
 
 
-def stage_trained(lake: Lake, key: PartitionKey, night: Night | None) -> StagedTable | Waiting:
-    """Stage the sessions that a training can use, each with its verdict; in a `night`, only if it need not wait.
+def stage_trained(lake: Lake, key: PartitionKey, rule: TrainingRule | None) -> StagedTable | Waiting:
+    """Stage the sessions that a training can use, each with its verdict; by the `rule` of a night, only if it need not wait.
 
     Raises:
         DataError: a table was never made, or is damaged.
     """
-    if night and night.ends and datetime.now(UTC) >= night.ends:
+    if rule and rule.ends and datetime.now(UTC) >= rule.ends:
         return Waiting("The night's minutes (night.minutes) are over")
     now = judged_sessions(lake, key)
-    if night and night.needed:
-        found = news(last_trained(lake, key), now, night.uses)
-        if found.waits_for(night.needed):
-            why = f"{found.sessions} of the {night.needed} sessions (new_sessions) came, changed or went since the last training"
+    if rule and rule.needed:
+        found = news(last_trained(lake, key), now, rule.uses)
+        if found.waits_for(rule.needed):
+            why = f"{found.sessions} of the {rule.needed} sessions (new_sessions) came, changed or went since the last training"
             return Waiting(why, found.sessions)
     return lake.stage(TRAINED_TABLE, key, table_of(now).to_batches(), TRAINED)
 
