@@ -1,10 +1,8 @@
 """Episodes: worlds, players and figures, with the sample's own agents as the oracle."""
 
 import json
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from random import Random
-from threading import Thread
 
 import pytest
 
@@ -20,6 +18,7 @@ from agent_pipeline.sample.office import World as Office
 from agent_pipeline.sample.play import play as play_scripted
 from agent_pipeline.sample.shop import World as Shop
 from agent_pipeline.sample.world import Call, Say
+from agent_pipeline_tests.judging.endpoint import endpoint
 
 WORLDS = [(Shop, "support"), (Office, "rooms")]
 
@@ -243,19 +242,8 @@ def test_the_world_in_the_documentation_works(tmp_path, monkeypatch):
 
 
 def test_a_call_that_a_server_cannot_read_ends_its_episode_and_no_others():
-    class Unfinished(BaseHTTPRequestHandler):
-        def do_POST(self):
-            self.send_response(500)
-            self.send_header("content-type", "application/json")
-            self.end_headers()
-            self.wfile.write(b'{"error": {"code": 500, "message": "Failed to parse tool call arguments as JSON: parse error"}}')
-
-        def log_message(self, *args):
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Unfinished)
-    Thread(target=server.serve_forever, daemon=True).start()
-    endpoint = Endpoint(url=f"http://127.0.0.1:{server.server_port}/v1", model="m", retries=0)
-    episodes = play(Shop, Shop.fresh_tasks(2, 1001, "support-001"), endpoint_player(endpoint))
-    server.shutdown()
+    unread = '{"error": {"code": 500, "message": "Failed to parse tool call arguments as JSON: parse error"}}'
+    with endpoint(lambda request, number: (500, {}, unread)) as server:
+        player = endpoint_player(Endpoint(url=server.url, model="m", retries=0))
+        episodes = play(Shop, Shop.fresh_tasks(2, 1001, "support-001"), player)
     assert [(each.end, each.done) for each in episodes] == [("cut off", False)] * 2

@@ -22,9 +22,9 @@ from agent_pipeline.export.deciding import Comparison, comparison, decide_on, fa
 from agent_pipeline.export.ledger import EXPORT, ledger
 from agent_pipeline.export.serving import promote, rollback, serve
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.sessions.tables import to_table
 from agent_pipeline.storage.lake import Artifact, Lake
+from agent_pipeline_tests import lakes
 from agent_pipeline_tests.training.world import row
 
 KEY = PartitionKey("shop", "support")
@@ -37,16 +37,8 @@ def lake(tmp_path: Path) -> Lake:
     return Lake(str(tmp_path / "lake"))
 
 
-def artifact(
-    lake: Lake, asset: str, made_from: dict[str, Any], files: dict[str, str] | None = None, report: dict | None = None
-) -> Artifact:
-    identity = sha256_of([asset, made_from])
-    building = lake.building(asset, KEY, identity)
-    for name, text in (files or {}).items():
-        (building / name).write_text(text, encoding="utf-8")
-    made = lake.finish(asset, KEY, identity, building, made_from, report or {})
-    lake.set_latest(made)
-    return made
+def artifact(lake: Lake, asset: str, *made: Any, **more: Any) -> Artifact:
+    return lakes.artifact(lake, asset, KEY, *made, **more)
 
 
 EXPORTED = {"Modelfile": "FROM ./model.gguf\n", "model.gguf": "GGUF"}
