@@ -120,7 +120,7 @@ def test_pairs_need_one_task_one_start_and_the_same_tools():
 
 
 @given(st.lists(chats(), max_size=4), st.lists(chats(), max_size=4))
-@settings(max_examples=200)
+@settings(max_examples=100)
 def test_every_pair_is_two_real_sessions_that_part_at_what_the_agent_did(good, bad):
     good = [session(f"g{number}", messages) for number, messages in enumerate(good)]
     bad = [session(f"b{number}", messages) for number, messages in enumerate(bad)]

@@ -188,7 +188,7 @@ STORES = st.dictionaries(
 
 @pytest.mark.slow
 @given(STORES, STORES)
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_copying_gives_the_bytes_of_a_table_that_is_made_anew(tmp_path_factory, small_batches, before, after):
     folder = tmp_path_factory.mktemp("copying")
     made(omniagents_home(folder / "before", before), folder / "lake")
@@ -246,7 +246,7 @@ def trials(names: str) -> st.SearchStrategy[dict[str, list[str]]]:
 
 @pytest.mark.slow
 @given(nights=st.lists(trials("123"), min_size=1, max_size=3))
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_what_one_trial_calls_private_is_private_in_all_whichever_came_first(tmp_path_factory, small_batches, nights):
     folder = tmp_path_factory.mktemp("trials")
     for store in nights:

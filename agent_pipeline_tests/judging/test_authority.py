@@ -107,7 +107,7 @@ NUMBERS = count()
 
 
 @given(st.lists(said(), min_size=2, max_size=8), policies(), st.sampled_from([[], ["ended_with_answer"], MEASURES]))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40)
 def test_no_good_session_is_a_bad_answer_and_no_bad_one_an_example(tmp_path_factory, everyone, policy, required):
     lake = Lake(str(tmp_path_factory.getbasetemp() / f"authority{next(NUMBERS)}"))
     rows = [session_row(recorded(number, each)) for number, each in enumerate(everyone)]

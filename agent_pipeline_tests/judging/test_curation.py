@@ -209,7 +209,7 @@ CANDIDATES = st.lists(
 
 
 @given(CANDIDATES, st.randoms(use_true_random=False), st.integers(0, 4))
-@settings(max_examples=200)
+@settings(max_examples=100)
 def test_every_session_is_decided_the_same_whatever_the_order(candidates, random, limit):
     decisions = curate(candidates, limit)
     assert [decision.session_id for decision in decisions] == [each.session_id for each in candidates]

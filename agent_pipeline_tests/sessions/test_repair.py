@@ -146,7 +146,7 @@ def items_from(steps: list[tuple[str, Any]]) -> list[dict[str, Any]]:
 
 
 @given(STEPS)
-@settings(max_examples=400)
+@settings(max_examples=200)
 def test_whatever_the_ids_no_call_and_no_result_is_lost_uncounted(steps):
     items = items_from(steps)
     chat = fixed(items)
@@ -324,7 +324,7 @@ POLICIES = st.fixed_dictionaries({kind: st.sampled_from(each.allowed) for kind, 
 
 
 @given(HISTORIES, st.one_of(st.just(DEFAULT_POLICY), POLICIES))
-@settings(max_examples=1000)
+@settings(max_examples=400)
 def test_repairing_again_changes_nothing(items, policy):
     chat = to_messages(items)
     before = copy.deepcopy(chat)
@@ -338,7 +338,7 @@ def test_repairing_again_changes_nothing(items, policy):
 
 
 @given(STEPS)
-@settings(max_examples=300)
+@settings(max_examples=150)
 def test_a_sound_session_passes_unchanged_to_the_byte(steps):
     sound = fixed(items_from(steps), **dict.fromkeys(("unanswered_call", "trailing_user", "trailing_tool"), "repair"))
     before = canonical_json(sound.messages)
@@ -349,7 +349,7 @@ def test_a_sound_session_passes_unchanged_to_the_byte(steps):
 
 
 @given(HISTORIES, st.one_of(st.just(DEFAULT_POLICY), POLICIES))
-@settings(max_examples=300)
+@settings(max_examples=150)
 def test_a_pass_changes_nothing_of_what_is_sound(items, policy):
     chat = to_messages(items)
     result = repaired(chat.messages, [], policy)
