@@ -147,7 +147,7 @@ class StoreVersions:
 
     def _stored(self) -> _Memory:
         try:
-            return msgspec.json.decode(self._file.read_bytes(), type=_Memory)
+            return msgspec.json.decode(self._lake.fs.read(self._file), type=_Memory)
         except (OSError, msgspec.MsgspecError):
             return _Memory()
 

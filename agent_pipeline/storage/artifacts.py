@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from agent_pipeline.storage.filesystem import put_file, sha256_file, sha256_file
 from agent_pipeline.storage.paths import LakeFile, Paths
 
 MANIFEST = "manifest.json"
+_AT_ONCE = 100
 
 
 @dataclass(frozen=True)
@@ -69,11 +71,13 @@ class Artifacts(Paths):
         tables: Mapping[str, str] | None = None,
         parents: Sequence[str] = (),
         passed: bool = True,
+        fresh: str = "",
     ) -> Artifact:
         """Write the manifest and rename the directory into place.
 
         The manifest names each file's sha256 and size, what the artifact was made from, the versions of the tables, the identities of
-        the artifacts that it was made from (`parents`), the code, and whether it passed its own check.
+        the artifacts that it was made from (`parents`), the code, whether it passed its own check, and which run asked for it to be made
+        anew (`fresh`).
         """
         files = sorted(path for path in building.rglob("*") if path.is_file() and path.name != MANIFEST)
         manifest: dict[str, Any] = {
@@ -85,6 +89,7 @@ class Artifacts(Paths):
             "tables": dict(tables or {}),
             "made_by": code_version(),
             "passed": passed,
+            "fresh": fresh,
             "report": report,
             "files": {path.relative_to(building).as_posix(): {"sha256": sha256_file(path), "bytes": path.stat().st_size} for path in files},
         }
@@ -145,11 +150,12 @@ class Artifacts(Paths):
             shutil.rmtree(self.fs.local(self.artifact_folder(file.asset, file.key, identity)), ignore_errors=True)
 
     def manifests(self) -> Iterator[tuple[LakeFile, dict[str, Any]]]:
-        """The manifest of every finished artifact of every partition."""
-        for file in self.files():
-            finished = file.kind == "models" and file.path.name == MANIFEST and not file.name.startswith(".")
-            if finished and (manifest := read_manifest(file.path)) is not None:
-                yield file, manifest
+        """The manifest of every finished artifact of every partition; of a bucket many are fetched at once."""
+        names = (file for file in self.files() if file.kind == "models" and file.path.name == MANIFEST and not file.name.startswith("."))
+        while files := list(islice(names, _AT_ONCE)):
+            for file, content in zip(files, self.fs.read_all([file.path for file in files]), strict=True):
+                if (manifest := _parsed(content)) is not None:
+                    yield file, manifest
 
 
 def passed(manifest: Mapping[str, Any]) -> bool:
@@ -160,8 +166,15 @@ def passed(manifest: Mapping[str, Any]) -> bool:
 def read_manifest(path: UPath) -> dict[str, Any] | None:
     """The manifest in a file; `None` where there is none, or only a part of one."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
+        return _parsed(path.fs.cat_file(path.path))  # to open it fails in a bucket where another replaces it meanwhile
+    except FileNotFoundError:
+        return None
+
+
+def _parsed(content: bytes) -> dict[str, Any] | None:
+    try:
+        value = json.loads(content)
+    except ValueError:
         return None
     return value if isinstance(value, dict) and "identity" in value else None
 

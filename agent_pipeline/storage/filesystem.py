@@ -11,7 +11,7 @@ import random
 import re
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -129,12 +129,23 @@ class Filesystem:
         except FileNotFoundError:
             return ""
 
-    def write(self, path: UPath, content: bytes, over: str) -> str:
-        """Write a small file over a version, as `put_file`; the new version. Raises FileExistsError."""
+    def read(self, path: UPath) -> bytes:
+        """A small file's bytes, of one version: who opens a file in a bucket fails where another replaces it meanwhile."""
+        return path.fs.cat_file(path.path)
+
+    def read_all(self, paths: Sequence[UPath]) -> list[bytes]:
+        """The bytes of small files, of a bucket fetched at once; of one that is gone none."""
+        contents = self.root.fs.cat_ranges([path.path for path in paths], None, None, on_error="return") if paths else []
+        if failed := next((each for each in contents if isinstance(each, Exception) and not isinstance(each, FileNotFoundError)), None):
+            raise failed
+        return [b"" if isinstance(each, Exception) else each for each in contents]
+
+    def write(self, path: UPath, content: bytes, over: str) -> None:
+        """Write a small file over a version, as `put_file`. Raises FileExistsError."""
         with self.staging(path) as file:
             file.write_bytes(content)
             sync(file)
-            return put_file(file, path, over=over)
+            put_file(file, path, over=over)
 
     def in_turn(self, folder: UPath, write: Callable[[], Written]) -> Written:
         """What `write` gives, which reads and then writes a file of a folder over the version that it has read.
@@ -166,11 +177,11 @@ def is_staged(name: str) -> bool:
     return bool(_STAGED.fullmatch(name))
 
 
-def put_file(file: Path, target: UPath, move: bool = True, over: str | None = None) -> str:
-    """Put a finished local file in its place, a rename where the target is local, else an upload; the new version (`Filesystem.version`).
+def put_file(file: Path, target: UPath, move: bool = True, over: str | None = None) -> None:
+    """Put a finished local file in its place, a rename where the target is local, else an upload.
 
-    With `over`, only where the version is still that one (empty: where there is no file). In a folder, and in a bucket that is not
-    `s3://`, the caller must be alone (`Filesystem.in_turn`).
+    With `over`, only where the version (`Filesystem.version`) is still that one (empty: where there is no file). In a folder, and in a
+    bucket that is not `s3://`, the caller must be alone (`Filesystem.in_turn`).
 
     Raises:
         FileExistsError: the version is another.
@@ -179,22 +190,30 @@ def put_file(file: Path, target: UPath, move: bool = True, over: str | None = No
         if over == "" and target.exists():
             raise FileExistsError(target.path)
         file.replace(target.path)
-        return ""
-    answer: Any = None
+        return
     if over is None:
         target.fs.put_file(str(file), target.path)
     else:
-        only: dict[str, Any] = {"mode": "create"} if not over else {"IfMatch": over} if target.protocol in _S3 else {}
-        try:
-            answer = target.fs.pipe_file(target.path, file.read_bytes(), **only)
-        except OSError as error:
-            status = getattr(error.__cause__, "response", {}).get("ResponseMetadata", {}).get("HTTPStatusCode")
-            if isinstance(error, FileExistsError) or status in _LOST or (over and status == 404):
-                raise FileExistsError(target.path) from error
-            raise
+        _put_over(target, file.read_bytes(), over)
     if move:
         file.unlink()
-    return answer["ETag"] if isinstance(answer, dict) else ""
+
+
+def _put_over(target: UPath, content: bytes, over: str) -> None:
+    """Write an object over a version of it. Who succeeded, got no answer and asked once more is refused, and has succeeded."""
+    only: dict[str, Any] = {} if over else {"mode": "create"}
+    if target.protocol in _S3:
+        only |= {"chunksize": 5 << 30, **({"IfMatch": over} if over else {})}  # in one request: an upload in parts takes no condition
+    try:
+        target.fs.pipe_file(target.path, content, **only)
+    except OSError as error:
+        status = getattr(error.__cause__, "response", {}).get("ResponseMetadata", {}).get("HTTPStatusCode")
+        if not (isinstance(error, FileExistsError) or status in _LOST or (over and status == 404)):
+            raise
+        with suppress(FileNotFoundError):
+            if target.fs.cat_file(target.path) == content:
+                return
+        raise FileExistsError(target.path) from error
 
 
 def sync(file: Path) -> None:

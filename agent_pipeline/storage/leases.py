@@ -7,6 +7,7 @@ nothing for longer than `DEAD` seconds. A holder that was away for longer has lo
 import os
 import platform
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -30,42 +31,53 @@ def lease(fs: Filesystem, path: UPath, what: str, waiting: Callable[[], None] | 
     Raises:
         DataError: another machine has renewed it.
     """
-    ended, version, renewed = Event(), _taken(fs, path, what, waiting), time.monotonic()
+    sign = f"process {os.getpid()} on {platform.node()}, {uuid4().hex}, ".encode()
+    ended, renewed = Event(), _taken(fs, path, sign, what, waiting)
 
     def renew() -> None:
-        nonlocal version, renewed
+        nonlocal renewed
         while not ended.wait(BEAT):
-            content, now = _sign(), time.monotonic()
+            now = time.monotonic()
             try:
-                version, renewed = fs.write(path, content, over=version), now
-            except FileExistsError:  # another has it, or the answer to our own write was lost
-                ours = path.exists() and path.read_bytes() == content
-                version, renewed = (fs.version(path), now) if ours else ("", now - DEAD)
-            except OSError:  # the bucket does not answer
+                version = fs.version(path)
+                if not fs.read(path).startswith(sign):
+                    raise FileExistsError(path.path)
+                _renewal(fs, path, sign, version)
+                renewed = now
+            except (FileExistsError, FileNotFoundError):  # another has it
+                renewed = now - DEAD
+                return
+            except Exception:  # the bucket does not answer: what clients raise then is of no family
                 pass
-            if now - renewed > DEAD - BEAT:
+
+    def watch() -> None:
+        """Beside the renewing, which may hang for minutes."""
+        while not ended.wait(LOOK):
+            if time.monotonic() - renewed > DEAD - BEAT:
+                print(f"Another machine may work on {what} from now on: its lock could not be renewed. This run ends.", file=sys.stderr)
                 os.kill(os.getpid(), signal.SIGTERM)
                 return
 
-    thread = Thread(target=renew, name="lease", daemon=True)
-    thread.start()
+    for task in (renew, watch):
+        Thread(target=task, name="lease", daemon=True).start()
     try:
         yield
     finally:
         ended.set()
-        thread.join()
         if time.monotonic() - renewed < DEAD - BEAT:
-            with suppress(OSError):
+            with suppress(Exception):  # it is free without it, later
                 path.fs.rm_file(path.path)
 
 
-def _taken(fs: Filesystem, path: UPath, what: str, waiting: Callable[[], None] | None) -> str:
-    """The version of the object when it is ours."""
+def _taken(fs: Filesystem, path: UPath, sign: bytes, what: str, waiting: Callable[[], None] | None) -> float:
+    """When the object was written where it was free, at the earliest."""
     there, since, told = fs.version(path), time.monotonic(), waiting is None
     while True:
         if not there or time.monotonic() - since > DEAD:
+            began = time.monotonic()
             with suppress(FileExistsError):
-                return fs.write(path, _sign(), over=there)
+                _renewal(fs, path, sign, there)
+                return began
         elif waiting and not told:
             told = True
             waiting()
@@ -76,5 +88,6 @@ def _taken(fs: Filesystem, path: UPath, what: str, waiting: Callable[[], None] |
             there, since = now, time.monotonic()
 
 
-def _sign() -> bytes:
-    return f"process {os.getpid()} on {platform.node()}, {uuid4().hex}".encode()
+def _renewal(fs: Filesystem, path: UPath, sign: bytes, over: str) -> None:
+    """No two have the same bytes, so each has a version of its own."""
+    fs.write(path, sign + uuid4().hex.encode(), over=over)

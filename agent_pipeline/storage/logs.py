@@ -24,10 +24,8 @@ class Log(Generic[Record]):
 
     def records(self) -> list[Record]:
         """Every record, oldest first; those that are damaged are left out."""
-        if not (paths := [path.path for path in self._paths()]):
-            return []
-        contents = self._folder.fs.cat(paths, on_error="return")  # of a bucket all at once
-        return [record for path in paths if (record := self._decoded(contents[path])) is not None]
+        contents = self._fs.read_all(self._paths())
+        return [record for content in contents if (record := self._decoded(content)) is not None]
 
     def last(self) -> Record | None:
         """The last record that is not damaged."""
@@ -50,10 +48,10 @@ class Log(Generic[Record]):
         return self._fs.in_turn(self._folder, written)
 
     def _paths(self) -> list[UPath]:
-        paths = self._folder.glob("*.json")
-        return sorted((path for path in paths if path.stem.isdigit()), key=lambda path: int(path.stem))
+        paths = (path for path in self._fs.files(self._folder) if path.suffix == ".json" and path.stem.isdigit())
+        return sorted(paths, key=lambda path: int(path.stem))
 
     def _decoded(self, content: bytes) -> Record | None:
-        with suppress(TypeError, msgspec.DecodeError):  # no bytes: what kept them from being read
+        with suppress(msgspec.DecodeError):
             return msgspec.json.decode(content, type=self._kind)
         return None

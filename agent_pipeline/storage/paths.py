@@ -1,6 +1,7 @@
 """Where each thing lies under the lake's root."""
 
 from collections.abc import Iterator, Mapping
+from glob import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
@@ -50,8 +51,9 @@ class Paths:
 
     def partitions(self, kind: str, asset: str) -> list[PartitionKey]:
         """The partitions that have a folder of an asset in one of the lake's kinds."""
-        folders = sorted(self.folder(kind, asset, None).glob("project=*/agent=*"), key=str)
-        return [parse_key("/".join(unquote(part.partition("=")[2]) for part in folder.parts[-2:])) for folder in folders]
+        folder = self.folder(kind, asset, None)
+        found = sorted(folder.fs.glob(f"{escape(folder.path)}/project=*/agent=*"))
+        return [parse_key("/".join(unquote(part.partition("=")[2]) for part in path.split("/")[-2:])) for path in found]
 
     def files(self) -> Iterator[LakeFile]:
         """Every file under the root in the order of their paths, those that are being written included."""

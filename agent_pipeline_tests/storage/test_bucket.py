@@ -178,14 +178,81 @@ def test_a_run_that_lost_its_partition_to_another_machine_is_interrupted(machine
     assert place.read_bytes() == b"another machine's"
 
 
+def test_a_run_whose_bucket_is_out_of_reach_is_ended_before_its_partition_is_free(machines, monkeypatch):
+    import s3fs
+    from botocore.exceptions import EndpointConnectionError
+
+    monkeypatch.setattr(leases, "BEAT", 0.05)
+    monkeypatch.setattr(leases, "LOOK", 0.05)
+    monkeypatch.setattr(leases, "DEAD", 1.0)
+    ended = threading.Event()
+    monkeypatch.setattr(leases.os, "kill", lambda process, sent: sent == signal.SIGTERM and ended.set())
+
+    async def refused(*_: Any, **__: Any) -> None:
+        raise EndpointConnectionError(endpoint_url="http://bucket")
+
+    with machines[0].run_of(KEY):
+        monkeypatch.setattr(s3fs.S3FileSystem, "_call_s3", refused)
+        assert ended.wait(60)
+
+
+def test_a_write_whose_answer_was_lost_is_neither_done_twice_nor_taken_for_anothers(machines, monkeypatch):
+    import s3fs
+
+    call, made = s3fs.S3FileSystem._call_s3, artifact(machines[0], "model", KEY, {}, {"weights": "w"})
+
+    async def twice(fs: Any, method: str, *given: Any, **named: Any) -> Any:
+        answer = await call(fs, method, *given, **named)
+        return await call(fs, method, *given, **named) if method == "put_object" else answer
+
+    monkeypatch.setattr(s3fs.S3FileSystem, "_call_s3", twice)
+    with machines[0].run_of(KEY):
+        machines[0].set_champion(made, expected=1)
+    assert [entry.champion for entry in machines[1].history("model", KEY)] == [None, made.identity]
+
+
+def test_a_run_goes_on_whose_bucket_reports_errors_for_renewals_that_it_has_done(machines, monkeypatch):
+    import s3fs
+
+    monkeypatch.setattr(leases, "BEAT", 0.01)
+    monkeypatch.setattr(leases, "LOOK", 0.01)
+    killed, done, call = threading.Event(), list[str](), s3fs.S3FileSystem._call_s3
+    monkeypatch.setattr(leases.os, "kill", lambda *_: killed.set())
+
+    async def failing(fs: Any, method: str, *given: Any, **named: Any) -> Any:
+        answer = await call(fs, method, *given, **named)
+        if method == "put_object":
+            done.append(named["Key"])
+            raise OSError("the gateway lost the answer")
+        return answer
+
+    with machines[0].run_of(KEY):
+        monkeypatch.setattr(s3fs.S3FileSystem, "_call_s3", failing)
+        while len(done) < 4 and not killed.wait(0.01):
+            pass
+    assert not killed.is_set()
+
+
+def test_listings_of_several_pages_are_whole(machines, monkeypatch):
+    monkeypatch.setenv("MOTO_S3_DEFAULT_MAX_KEYS", "3")
+    for number in range(4):
+        artifact(machines[0], "model", KEY, {"number": number}, {"weights": "w"})
+    assert [entry.generation for entry in machines[1].history("model", KEY)] == [1, 2, 3, 4]
+    assert len(list(machines[1].files())) == 12 and len(machines[1].with_prefix("model", KEY, "")) == 4
+
+
 def test_the_number_of_requests_does_not_follow_the_number_of_objects(machines, monkeypatch):
     import s3fs
 
-    lake, asked, call = machines[0], list[str](), s3fs.S3FileSystem._call_s3
+    lake, asked, going, call = machines[0], list[str](), list[int]([0]), s3fs.S3FileSystem._call_s3
 
     async def counting(fs: Any, method: str, *given: Any, **named: Any) -> Any:
         asked.append(method)
-        return await call(fs, method, *given, **named)
+        going.append(going[-1] + 1)
+        try:
+            return await call(fs, method, *given, **named)
+        finally:
+            going.append(going[-1] - 1)
 
     table = pa.table({"session_id": ["a"] * 5000, "words": [f"{number}" * 20 for number in range(5000)]})
     for number in range(4):
@@ -193,6 +260,7 @@ def test_the_number_of_requests_does_not_follow_the_number_of_objects(machines, 
         lake.stage("rows", PartitionKey("tau", f"agent-{number}"), table.to_batches(), table.schema).commit()
     monkeypatch.setattr(s3fs.S3FileSystem, "_call_s3", counting)
     assert len(list(lake.files())) == 4 * 5 and len(asked) <= 2
+    assert max(going) == 1 and len(list(lake.manifests())) == 4 and max(going) == 4
     asked.clear()
     assert len(lake.finished("model", KEY)) == 4 and asked.count("list_objects_v2") <= 4
     asked.clear()

@@ -86,6 +86,24 @@ def test_a_damaged_entry_counts_for_nothing_and_its_number_is_not_used_again(lak
     assert lake.set_latest(new).generation == 3
 
 
+def test_an_entry_that_cannot_be_read_now_is_not_taken_for_a_damaged_one(lake, monkeypatch):
+    lake.set_latest(build(lake, OLD))
+
+    def busy(*_, **__):
+        raise OSError("Please reduce your request rate")
+
+    monkeypatch.setattr(type(lake.root.fs), "cat_file", busy)
+    with pytest.raises(OSError, match="reduce"):
+        lake.history("model", KEY)
+
+
+@pytest.mark.parametrize("root", ["my [a] lake?", "memory://my [a] lake?"])
+def test_a_lake_may_lie_in_a_folder_whose_name_looks_like_a_pattern(root, tmp_path):
+    lake = Lake(root if "://" in root else tmp_path / root, tmp_path / "cache")
+    lake.set_latest(build(lake, OLD))
+    assert len(lake.history("model", KEY)) == len(list(lake.manifests())) == 1 and lake.partitions("models", "model") == [KEY]
+
+
 def test_an_export_of_an_older_lake_that_failed_its_parity_is_not_found(lake):
     building = lake.building("model", KEY, OLD)
     made = lake.finish("model", KEY, OLD, building, {}, {"ok": False})
