@@ -27,8 +27,8 @@ class Notice(NamedTuple):
 def tell(settings: Settings, notices: Iterable[Notice]) -> str:
     """Send a message for each cause, with a line for each notice; without an address nothing is sent.
 
-    Returns why a message reached nobody, or an empty text: that nobody can be told must not end what is told of. An address that cannot be
-    reached does not keep the others from being told.
+    Returns why nobody could be told, or an empty text: that nobody can be told must not end what is told of. An address that cannot be
+    reached does not keep the others from being told, nor a message that all refuse the other messages: it is told that there was one.
     """
     causes: defaultdict[str, list[str]] = defaultdict(list)
     for cause, partition, text in notices:
@@ -37,12 +37,21 @@ def tell(settings: Settings, notices: Iterable[Notice]) -> str:
         senders = addresses(settings) if causes else []
     except SettingsError as error:
         return str(error)
+    refused = []
     for cause, lines in causes.items():
         more = [f"and {len(lines) - LINES} more"] if len(lines) > LINES else []
-        delivered = [sender.notify(title=f"agent-pipeline: {cause}", body="\n".join(lines[:LINES] + more)) for sender in senders]
-        if senders and not any(delivered):
-            return f"Nobody could be told of: {cause}. None of the {len(senders)} addresses of notify.urls could be reached."
+        if senders and not _sent(senders, cause, "\n".join(lines[:LINES] + more)):
+            refused.append(f"{cause} ({len(lines)})")
+    if refused and len(refused) == len(causes):
+        return f"Nobody could be told of: {', '.join(refused)}. None of the {len(senders)} addresses of notify.urls could be reached."
+    if refused:
+        _sent(senders, "a message was refused", f"{', '.join(refused)}: see the runs in the UI.")
     return ""
+
+
+def _sent(senders: list[Any], cause: str, text: str) -> bool:
+    delivered = [sender.notify(title=f"agent-pipeline: {cause}", body=text) for sender in senders]
+    return any(delivered)
 
 
 def moved_by_hand(partition: str, entry: Entry) -> Notice:

@@ -11,7 +11,7 @@ from agent_pipeline.defs.metadata import table
 from agent_pipeline.defs.notices import of_run
 from agent_pipeline.defs.partitions import AGENTS
 from agent_pipeline.defs.resources import Workspace
-from agent_pipeline.defs.runs import LATE, NIGHT_TAG, PARTITION_TAG, WAITING_TAG
+from agent_pipeline.defs.runs import LATE, NIGHT_TAG, PARTITION_TAG, WAITING_TAG, goes_on
 from agent_pipeline.errors import PipelineError
 from agent_pipeline.evaluation.page import Page, render
 from agent_pipeline.storage.filesystem import put_file
@@ -37,7 +37,7 @@ def night_digest(context: dg.SensorEvaluationContext, workspace: dg.ResourcePara
     last: dict[str, dg.RunRecord] = {}  # of an agent whose run was started once more, the second one
     for record in context.instance.get_run_records(dg.RunsFilter(tags={NIGHT_TAG: night})):
         last.setdefault(record.dagster_run.tags.get(PARTITION_TAG, ""), record)
-    if going := sum(not each.dagster_run.is_finished for each in last.values()):
+    if going := sum(map(goes_on, last.values())):
         return dg.SkipReason(f"{going} of the {len(last)} runs of {night} have not ended.")
     rows = [_row(context.instance, name, record) for name, record in sorted(last.items())]
     counts = Counter(row[1].partition(":")[0] for row in rows)

@@ -37,14 +37,15 @@ def notices(context: dg.SensorEvaluationContext, workspace: dg.ResourceParam[Wor
         after, seen = json.loads(context.cursor)
         wanted = dg.RunsFilter(statuses=FINISHED, updated_after=datetime.fromtimestamp(after - 1, UTC))
         records = context.instance.get_run_records(wanted, limit=_RUNS + len(seen), order_by="update_timestamp", ascending=True)
-        new = [record for record in records if record.dagster_run.run_id not in seen]
-        if not new:
+        unseen = [record for record in records if record.dagster_run.run_id not in seen]
+        if not unseen:
             return dg.SkipReason("No run has finished.")
+        new = [record for record in unseen if (record.end_time or after) > after - 2]  # others got a tag since they were told of
     except PipelineError as error:
         return dg.SkipReason(str(error))
     if problem := tell(settings, [notice for record in new for notice in of_run(context.instance, record.dagster_run)]):
         return dg.SkipReason(problem)  # and the next tick tells of the same runs
-    until = max(record.update_timestamp.replace(tzinfo=UTC).timestamp() for record in new)
+    until = max(record.update_timestamp.replace(tzinfo=UTC).timestamp() for record in unseen)
     near = [record.dagster_run.run_id for record in records if record.update_timestamp.replace(tzinfo=UTC).timestamp() >= until - 2]
     return dg.SensorResult(skip_reason=f"{len(new)} runs were looked at", cursor=json.dumps([until, near]))
 

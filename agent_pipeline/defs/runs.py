@@ -48,6 +48,14 @@ def version_tags(store: str, settings: str, readers: Mapping[str, int]) -> dict[
     return {STORE_VERSION_TAG: store[:32], SETTINGS_VERSION_TAG: settings[:32], CODE_VERSION_TAG: code[:32]}
 
 
+def goes_on(record: dg.RunRecord) -> bool:
+    """Whether a run waits in Dagster's queue, or goes on, or will be started once more, since less than a day: an older one may be dead."""
+    run = record.dagster_run
+    ended = run.is_finished and not run.is_complete_and_waiting_to_retry
+    is_young = datetime.now(UTC) - record.create_timestamp.replace(tzinfo=UTC) < timedelta(days=1)
+    return run.status == dg.DagsterRunStatus.QUEUED or (is_young and not ended)
+
+
 class LastRuns:
     """The runs of the whole graph of each partition, asked of the instance a page at a time for all of them together."""
 
@@ -57,7 +65,7 @@ class LastRuns:
         self._finished: dict[str, float] = {}
         self._nights: dict[str, str] = {}
         self.unfinished: set[str] = set()
-        """Partitions with a run that waits in Dagster's queue, or goes on since less than a day: an older one may be dead."""
+        """Partitions with a run that goes on."""
         missing, cursor = set(partitions), None
         for _ in range(_PAGES):
             records = instance.get_run_records(dg.RunsFilter(job_name=RETRAIN), limit=_PAGE, cursor=cursor)
@@ -107,7 +115,7 @@ class LastRuns:
         partition = run.tags.get(PARTITION_TAG, "")
         created = record.create_timestamp.replace(tzinfo=UTC)
         self._nights.setdefault(partition, run.tags.get(NIGHT_TAG) or created.isoformat())
-        if run.status == dg.DagsterRunStatus.QUEUED or (not run.is_finished and datetime.now(UTC) - created < timedelta(days=1)):
+        if goes_on(record):
             self.unfinished.add(partition)
         if run.status == dg.DagsterRunStatus.SUCCESS:
             self._succeeded.setdefault(partition, record)

@@ -63,6 +63,18 @@ def test_a_night_gets_one_page_when_its_last_run_has_ended(instance: dg.DagsterI
     assert tick(instance, result.cursor).skip_message == "No night has begun since the last page."
 
 
+def test_a_night_waits_for_a_run_that_is_about_to_be_started_once_more_but_not_for_one_that_is_dead(
+    instance: dg.DagsterInstance, tmp_path: Path
+) -> None:
+    killed = ran(instance, "shop/support", "PIPELINE_FAILURE", **{"dagster/will_retry": "true"})
+    dead = dg.DagsterRun(job_name=RETRAIN, status=dg.DagsterRunStatus.STARTED, tags={"dagster/partition": "office/rooms", NIGHT_TAG: NIGHT})
+    instance.run_storage.add_historical_run(dead, datetime.now(UTC) - timedelta(days=2))
+    assert "1 of the 2 runs" in tick(instance, "2026-11-20").skip_message
+    again = ran(instance, "shop/support")
+    instance.add_run_tags(killed.run_id, {"dagster/auto_retry_run_id": again.run_id})
+    assert "1 started, 1 trained" in tick(instance, "2026-11-20").skip_reason.skip_message
+
+
 def test_one_message_tells_of_the_night_and_is_sent_again_until_it_arrives(
     instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:

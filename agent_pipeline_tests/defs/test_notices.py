@@ -126,6 +126,27 @@ def test_nothing_is_lost_while_nobody_can_be_reached(bench: Bench, server: Endpo
     assert [cause for cause, _ in messages(server)] == ["run failed"]
 
 
+def test_a_run_that_gets_a_tag_after_it_was_told_of_is_not_told_of_again(bench: Bench, server: Endpoint) -> None:
+    tick, now, run = Ticks(bench.instance), datetime.now(UTC), dg.DagsterRun(job_name=RETRAIN)
+    bench.instance.add_run(run)
+    bench.instance.run_storage.handle_run_event(run.run_id, dg.DagsterEvent("PIPELINE_FAILURE", RETRAIN), now - timedelta(seconds=60))
+    tick._cursor = json.dumps([now.timestamp() - 90, []])
+    tick()
+    assert [cause for cause, _ in messages(server)] == ["run failed"]
+    tick._cursor = json.dumps([now.timestamp() - 30, []])  # of a run that ended later
+    bench.instance.add_run_tags(run.run_id, {"dagster/auto_retry_run_id": "another"})  # as Dagster's daemon does
+    tick()
+    assert len(server.requests) == 1
+
+
+def test_a_message_that_is_always_refused_keeps_no_other_from_being_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    with endpoint(lambda request, number: (400 if "judge" in request["title"] else 200, {}, "{}")) as server:
+        monkeypatch.setenv("AGENT_PIPELINE_NOTIFY__URLS", json.dumps([server.url.replace("http://", "json://")]))
+        assert tell(load_settings(), [Notice("judge", AGENT, "odd"), Notice("run failed", AGENT, "why")]) == ""
+        assert messages(server)[1:] == [("run failed", f"{AGENT}: why"), ("a message was refused", "judge (1): see the runs in the UI.")]
+        assert "judge (1)" in tell(load_settings(), [Notice("judge", AGENT, "odd")])
+
+
 @pytest.fixture
 def stored(bench: Bench) -> Iterator[Bench]:
     """A schedule's tick wants an instance that lies on disk."""
