@@ -60,15 +60,15 @@ class InfrastructureError(PipelineError):
     """Something that an agent's run needs is not there (an endpoint, a database): what raises it ends the run without a verdict."""
 
 
-_PASSING = {"ConnectionError", "TimeoutError", "ConnectTimeout", "ReadTimeout", "TransportError", "EndpointConnectionError", "PassingError"}
+_PASSING = {"ConnectionError", "HTTPClientError", "TimeoutError", "ConnectTimeout", "ReadTimeout", "TransportError", "PassingError"}
 """Names of classes, of Python's and of the clients that we use: none of these is imported to be compared with."""
 
 
 def is_passing(error: BaseException) -> bool:
-    """Whether the same again may succeed: a connection was lost, or a process killed. A wrong setting stays wrong."""
+    """Whether the same again may succeed: a connection was lost, a bucket is busy, a process was killed. A wrong setting stays wrong."""
     cause: BaseException | None = None if isinstance(error, SettingsError) else error
     while cause:
-        if any(each.__name__ in _PASSING for each in type(cause).__mro__):
+        if any(each.__name__ in _PASSING for each in type(cause).__mro__) or getattr(cause, "errno", None) == errno.EBUSY:
             return True
         cause = cause.__cause__
     return False

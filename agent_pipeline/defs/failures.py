@@ -5,25 +5,26 @@ from contextlib import contextmanager
 
 import dagster as dg
 
-from agent_pipeline.errors import PipelineError, disk_sentence, is_passing
+from agent_pipeline.errors import PipelineError, disk_sentence, first_line, is_passing
 
 RETRIES, RETRY_SECONDS = 2, 60.0
 
 
 @contextmanager
 def user_errors() -> Iterator[None]:
-    """Let what the user can fix end the run with its sentence; let our own bugs end it with their stack trace.
+    """Let what the user can fix, and a lost connection, end the run with a sentence; let our own bugs end it with their stack trace.
 
     A step whose error may pass is tried again, and its last try ends with the sentence.
     """
     try:
         yield
-    except PipelineError as error:
-        if is_passing(error) and _tries() < RETRIES:
-            raise dg.RetryRequested(RETRIES, RETRY_SECONDS) from error
-        raise dg.Failure(str(error), allow_retries=False) from error
-    except OSError as error:
-        if (sentence := disk_sentence(error)) is None:
+    except Exception as error:
+        sentence = str(error) if isinstance(error, PipelineError) else disk_sentence(error)
+        if is_passing(error):
+            if _tries() < RETRIES:
+                raise dg.RetryRequested(RETRIES, RETRY_SECONDS) from error
+            sentence = sentence or f"A connection was lost ({first_line(error)}): repeat it once the store and the lake can be reached."
+        if sentence is None:
             raise
         raise dg.Failure(sentence, allow_retries=False) from error
 

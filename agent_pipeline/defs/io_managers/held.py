@@ -32,7 +32,7 @@ class HoldingIOManager(dg.ConfigurableIOManager):
                     waiting = f"waiting for another run of {key or 'what pools all agents'} to end"
                     try:
                         held.enter_context(load_settings().open_lake().run_of(key, lambda: _log(context, waiting)))
-                    except OSError as error:  # nothing else would say why the run failed
+                    except Exception as error:  # nothing else would say why the run failed
                         _log(context, disk_sentence(error) or f"The lake cannot be locked ({first_line(error)}).")
                         raise
                     _HELD.add(run.run_id)
