@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
+from upath import UPath
 
 from agent_pipeline.compute.registry import Params, Result, Task
 from agent_pipeline.config.settings import Settings, load_settings
@@ -15,7 +16,7 @@ from agent_pipeline.errors import DataError
 from agent_pipeline.keys import PartitionKey, parse_key
 from agent_pipeline.selection.tables import dataset_rows
 from agent_pipeline.sessions.session import sha256_of
-from agent_pipeline.storage.lake import MANIFEST, Artifact, Lake
+from agent_pipeline.storage.lake import MANIFEST, Artifact, Lake, read_manifest
 from agent_pipeline.training.base_model import BaseModel, resolve_base_model
 
 MODELS = ("torch", "transformers", "peft")
@@ -90,27 +91,33 @@ def build(
     """The artifact with this origin: found, or made by `make(folder)`, whose report joins the manifest.
 
     The identity is the hash of `made_from` and of the task's version and libraries. An artifact that is there already is reused, unless
-    the run asks for a fresh one. A report whose `ok` is false is of an artifact that failed its check: it is never reused.
+    the run asks for a fresh one (`fresh` is its name) and has not made it. A report whose `ok` is false is of an artifact that failed its
+    check: it is never reused.
 
     Raises:
         DataError: another process is building the same artifact now.
     """
     lake, key = asked_lake(params)
     made_from = made_from | {"by": task.origin()}
-    identity = sha256_of(made_from)
-    if not params.get("fresh") and (artifact := lake.find(asset, key, identity)):
+    identity, fresh = sha256_of(made_from), params.get("fresh")
+
+    def found() -> Artifact | None:
+        artifact = lake.find(asset, key, identity)
+        return artifact if artifact and (not fresh or artifact.manifest.get("fresh") == fresh) else None
+
+    if artifact := found():
         return _result(artifact, reused=True)
     building = lake.building(asset, key, identity)
     lock = FileLock(building.with_name(f"{building.name}.lock"), timeout=0)
     try:
         with lock:
-            if params.get("fresh"):
-                shutil.rmtree(building, ignore_errors=True)
-            elif artifact := lake.find(asset, key, identity):  # another process finished it meanwhile
+            if artifact := found():  # another process finished it meanwhile
                 return _result(artifact, reused=True)
+            if fresh and (read_manifest(UPath(building / MANIFEST)) or {}).get("fresh") != fresh:
+                shutil.rmtree(building, ignore_errors=True)
             building.mkdir(exist_ok=True)
             # Until the artifact is complete, `forget` must know which sessions the half-made one holds.
-            begun = {"identity": identity, "partition": params["partition"], "made_from": made_from}
+            begun = {"identity": identity, "partition": params["partition"], "made_from": made_from, "fresh": fresh}
             (building / MANIFEST).write_text(json.dumps(begun), encoding="utf-8")
             report = make(building)
             artifact = lake.finish(
@@ -123,6 +130,7 @@ def build(
                 params.get("tables"),
                 parents=[parent.identity for parent in parents],
                 passed=report.get("ok", True),
+                fresh=fresh or "",
             )
             Path(lock.lock_file).unlink(missing_ok=True)
             return _result(artifact, reused=False)

@@ -4,6 +4,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from io import StringIO
 from typing import Any
 
@@ -15,13 +16,15 @@ from agent_pipeline.storage.lake import Lake, put_file
 
 BEAT, PATIENCE = 60.0, 600.0
 """Seconds between two signs of a run's life, and without one until its worker ends."""
+AGAIN = 5.0
+"""Seconds between two tries to write a message; a worker that cannot reach the lake at all ends by the line above."""
 ALIVE = "alive"
 MESSAGES = "messages"
 """The kind of folder under the lake's root."""
 
 
 class Letterbox:
-    """The files of one launch. They are named like files that are being staged: what a killed run left is swept with those."""
+    """The files of one launch, named like files that are being staged."""
 
     def __init__(self, lake: Lake, asset: str, partition: str, launch: str) -> None:
         self.lake, self.launch = lake, launch
@@ -42,8 +45,8 @@ class Letterbox:
             return None
 
     def clear(self) -> None:
-        """Remove the files."""
-        for path in self.folder.glob(f".*-{self.launch}"):
+        """Remove the files, and those that killed runs left: a run holds its partition."""
+        for path in self.lake.fs.files(self.folder):
             path.unlink(missing_ok=True)
 
     def _path(self, name: str) -> UPath:
@@ -89,4 +92,9 @@ class _Channel(PipesBlobStoreMessageWriterChannel):
         self._box = box
 
     def upload_messages_chunk(self, payload: StringIO, index: int) -> None:
-        self._box.put(str(index), payload.read())
+        text = payload.read()
+        while True:  # an error would end the thread that calls this, and with it all messages to come
+            with suppress(Exception):  # each file system has its own family of errors
+                self._box.put(str(index), text)
+                return
+            time.sleep(AGAIN)

@@ -1,5 +1,6 @@
 """What is wrong with the settings, before any run: values that only a room can judge, files that are missing, agents that no store has."""
 
+import re
 import shutil
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -101,12 +102,20 @@ def check_place(settings: Settings, place: Place) -> None:
         raise SettingsError('compute = "slurm" needs the command sbatch, which is not on PATH: start Dagster on a login node.')
     if place == "kubernetes" and not settings.kubernetes.image:
         raise SettingsError('compute = "kubernetes" needs an image to run: set kubernetes.image.')
+    if plain := [name for name, value in settings.lake_options.items() if _SECRET.search(name) and not str(value).startswith("$")]:
+        raise SettingsError(
+            f'compute = "{place}" would show lake_options.{plain[0]} in the job\'s specification: write it as "$NAME", the name of a '
+            "variable that the worker's machine has."
+        )
     if not settings.shares_lake:
         raise SettingsError(
             f'compute = "{place}" runs tasks on machines that cannot open the folder {settings.lake_url}: set lake to a bucket, or, where '
             "they all mount a folder around it at the same path, set shared to that folder."
         )
 
+
+_SECRET = re.compile("secret|token|password|account_key|connection_string")
+"""Names of lake_options that s3fs, gcsfs and adlfs take for secrets."""
 
 PACKAGES = {"ray": ("dagster_ray", "ray"), "kubernetes": ("dagster_k8s",)}
 """What starting a worker in a place needs beyond the package itself, by the extra of the same name."""

@@ -31,7 +31,8 @@ def run_worker(
     chosen = launcher(settings, context.asset_key.path[-1], key, pipes)
     given = {
         **asked_of(settings, key),
-        "fresh": context.run.tags.get(FRESH_TAG) == "true",
+        # A step or a run that is tried again goes on with what its first try made.
+        "fresh": (context.run.root_run_id or context.run.run_id) if context.run.tags.get(FRESH_TAG) == "true" else "",
         "tables": _versions(context, workspace),
         "at_once": _at_once(context) if isinstance(chosen, Subprocess) else 0,  # clusters have queues of their own
     }

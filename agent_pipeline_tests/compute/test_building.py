@@ -42,7 +42,7 @@ def params(tmp_path: Path) -> dict[str, Any]:
 
 def test_the_same_is_reused_and_a_fresh_run_makes_it_anew(params):
     make = Maker()
-    results = [build(TASK, params | extra, "model", MADE_FROM, make) for extra in ({}, {}, {"fresh": True}, {})]
+    results = [build(TASK, params | extra, "model", MADE_FROM, make) for extra in ({}, {}, {"fresh": "a run"}, {})]
     assert [result["reused"] for result in results] == [False, True, False, True] and make.calls == 2
     artifact = Lake(params["lake"]).find("model", KEY, results[0]["identity"])
     assert artifact is not None and (artifact.path / "weights").read_text(encoding="utf-8") == "2"
@@ -54,8 +54,28 @@ def test_what_a_kill_left_of_a_replaced_artifact_is_in_nobodys_way(params):
     result = build(TASK, params, "model", MADE_FROM, make)
     artifact = Lake(params["lake"]).find("model", KEY, result["identity"])
     shutil.copytree(artifact.path, artifact.path.with_name(f".building-{artifact.path.name}-replaced"))
-    build(TASK, params | {"fresh": True}, "model", MADE_FROM, make)
+    build(TASK, params | {"fresh": "a run"}, "model", MADE_FROM, make)
     assert make.calls == 2
+
+
+def test_a_fresh_run_that_is_tried_again_makes_nothing_twice(params):
+    lake, make = Lake(params["lake"]), Maker()
+    identity = build(TASK, params, "model", MADE_FROM, make)["identity"]
+    (lake.building("model", KEY, identity) / "of an older run").touch()
+
+    def killed(folder: Path) -> dict[str, Any]:
+        assert not (folder / "of an older run").exists()
+        (folder / "checkpoint").touch()
+        raise KeyboardInterrupt
+
+    def goes_on(folder: Path) -> dict[str, Any]:
+        assert (folder / "checkpoint").exists()
+        return make(folder)
+
+    asked = params | {"fresh": "a run"}
+    with pytest.raises(KeyboardInterrupt):
+        build(TASK, asked, "model", MADE_FROM, killed)
+    assert [build(TASK, asked, "model", MADE_FROM, goes_on)["reused"] for _ in range(2)] == [False, True] and make.calls == 2
 
 
 def test_a_raised_version_makes_it_again_and_so_does_another_library(params, monkeypatch):

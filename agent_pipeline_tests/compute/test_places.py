@@ -15,6 +15,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
+from agent_pipeline.compute import messages as messages_module
 from agent_pipeline.compute.building import asked_of
 from agent_pipeline.compute.launchers import slurm
 from agent_pipeline.compute.launchers.kubernetes import Kubernetes, pod_spec
@@ -141,6 +142,17 @@ def test_what_a_place_needs_and_is_not_there_is_one_sentence(settings, monkeypat
     monkeypatch.setattr("agent_pipeline.config.checks.find_spec", lambda name: True)
     with pytest.raises(SettingsError, match=r"kubernetes\.image"):
         check_place(settings, "kubernetes")
+
+
+def test_a_secret_in_plain_text_is_refused_where_the_specification_of_a_job_would_show_it(settings, record, monkeypatch):
+    monkeypatch.setenv("AGENT_PIPELINE_LAKE_OPTIONS", '{"secret": "hidden"}')
+    with pytest.raises(SettingsError, match=r"lake_options\.secret") as error:
+        check_place(load_settings(), "slurm")
+    assert "hidden" not in str(error.value)
+    for name, value in {"AGENT_PIPELINE_LAKE": "memory://lake", "LAKE_SECRET": "hidden"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("AGENT_PIPELINE_LAKE_OPTIONS", '{"secret": "$LAKE_SECRET"}')
+    check_place(load_settings(), "slurm")
 
 
 def test_what_travels_to_a_worker_names_no_path_of_the_machine_that_asks(settings, tmp_path):
@@ -348,11 +360,31 @@ def test_a_worker_whose_run_gives_no_more_signs_of_life_ends(last):
     assert ended and PATIENCE <= sum(slept) < 2 * PATIENCE
 
 
-def test_what_a_killed_run_left_of_its_messages_is_swept_with_other_unfinished_files(tmp_path):
+def test_messages_of_a_worker_that_could_not_reach_the_lake_for_a_while_are_not_lost(tmp_path, monkeypatch):
+    box, put = Letterbox(Lake(str(tmp_path)), "sft_adapter", str(KEY), "0123abcd"), Letterbox.put
+    monkeypatch.setattr(messages_module, "AGAIN", 0.0)
+    refused = [OSError("away"), ValueError("away")]
+
+    def sometimes(self: Letterbox, name: str, text: str) -> None:
+        if refused:
+            raise refused.pop()
+        put(self, name, text)
+
+    monkeypatch.setattr(Letterbox, "put", sometimes)
+    channel = messages_module._Channel(box, interval=0)
+    with channel.buffered_upload_loop():
+        channel.write_message({"result": 1})  # type: ignore[typeddict-item, typeddict-unknown-key]
+    assert json.loads(box.read("1") or "") == {"result": 1}
+
+
+def test_what_a_killed_run_left_of_its_messages_goes_with_the_next_launchs_and_other_unfinished_files(settings, tmp_path):
     lake = Lake(str(tmp_path))
     box = Letterbox(lake, "sft_adapter", str(KEY), "0123abcd")
     box.put("1", "{}")
     assert box.read("1") == "{}" and box.read("2") is None
+    Letterbox(lake, "sft_adapter", str(KEY), "4567abcd").clear()
+    assert box.read("1") is None
+    box.put("1", "{}")
     with lake.run_of(KEY), pytest.raises(Exception, match="run is working"):
         lake.sweep()
     lake.sweep()

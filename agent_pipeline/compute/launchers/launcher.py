@@ -77,7 +77,8 @@ class LakeMessages(dg.PipesBlobStoreMessageReader):
         try:
             yield {**self._where, "launch": self._box.launch}
         finally:
-            self._box.clear()
+            with suppress(Exception):  # a lake that cannot be reached now: the result is here
+                self._box.clear()
 
     def messages_are_readable(self, params: PipesParams) -> bool:
         return True
