@@ -9,11 +9,14 @@ from agent_pipeline.keys import PartitionKey
 
 console = Console()
 
+UNSAFE = "The store of the lake {} takes writes whose condition does not hold: let one machine alone work on it (docs/storage.md)."
+
 
 def check() -> None:
     """Check every setting, and show those that are not left to their defaults, with the place where each is set.
 
-    Exit code 1 if a setting is wrong, a store cannot be opened, or settings name an agent that no store has.
+    Exit code 1 if a setting is wrong, a store cannot be opened, a lake in s3:// cannot be written to, or settings name an agent that no
+    store has.
     """
     from agent_pipeline.config.checks import problems, unknown_agents
     from agent_pipeline.sources import open_sources, readers
@@ -27,6 +30,12 @@ def check() -> None:
         found.append(str(error))
     else:
         found += unknown_agents(settings, keys)
+    try:
+        fs = settings.open_lake().fs
+        if fs.is_shared and not fs.keeps_conditions():
+            console.print(f"warning: {UNSAFE.format(fs.root)}", markup=False, highlight=False, soft_wrap=True)
+    except PipelineError as error:
+        found.append(str(error))
     for line in set_values(keys):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     for sentence in found:

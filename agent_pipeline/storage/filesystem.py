@@ -21,7 +21,7 @@ import pyarrow as pa
 from filelock import FileLock
 from upath import UPath
 
-from agent_pipeline.errors import DataError, SettingsError
+from agent_pipeline.errors import DataError, SettingsError, first_line
 
 Written = TypeVar("Written")
 _LOCAL = ("", "file", "local")
@@ -163,6 +163,26 @@ class Filesystem:
             time.sleep(random.uniform(0, pause))
             pause = min(2 * pause, 1.0)
         raise DataError(f"What lies in {folder} is being written by others without end: repeat it later.")
+
+    def keeps_conditions(self) -> bool:
+        """Whether the bucket refuses a write whose condition does not hold, tried with an object that is removed again.
+
+        Raises:
+            SettingsError: it cannot be written to.
+        """
+        path, refused = self.root / f".check-{uuid4().hex[:8]}", 0
+        try:
+            for content, over in ((b"first", ""), (b"second", ""), (b"third", '"another"')):
+                try:
+                    self.write(path, content, over)
+                except FileExistsError:
+                    refused += 1
+            path.fs.rm_file(path.path)
+        except Exception as error:  # what clients raise is of no family
+            raise SettingsError(
+                f"The lake {self.root} cannot be written to ({first_line(error)}): correct lake or lake_options."
+            ) from error
+        return refused == 2
 
     def lock(self, path: UPath) -> FileLock:
         """A lock named by a path: among all processes that see a folder, or among those of this machine for a bucket (there `in_turn` and

@@ -233,6 +233,22 @@ def test_a_run_goes_on_whose_bucket_reports_errors_for_renewals_that_it_has_done
     assert not killed.is_set()
 
 
+def test_the_check_of_the_settings_tells_a_store_that_ignores_conditions_and_a_bucket_that_is_not_there(machines, monkeypatch):
+    import s3fs
+
+    assert machines[0].fs.keeps_conditions() and not list(machines[0].files())
+    call = s3fs.S3FileSystem._call_s3
+
+    async def ignoring(fs: Any, method: str, *given: Any, IfMatch: str = "", IfNoneMatch: str = "", **named: Any) -> Any:  # noqa: N803
+        return await call(fs, method, *given, **named)
+
+    monkeypatch.setattr(s3fs.S3FileSystem, "_call_s3", ignoring)
+    assert not machines[0].fs.keeps_conditions()
+    monkeypatch.undo()
+    with pytest.raises(SettingsError, match="cannot be written to"):
+        Lake("s3://nowhere/lake", machines[0].fs.cache, dict(machines[0].root.storage_options)).fs.keeps_conditions()
+
+
 def test_listings_of_several_pages_are_whole(machines, monkeypatch):
     monkeypatch.setenv("MOTO_S3_DEFAULT_MAX_KEYS", "3")
     for number in range(4):
