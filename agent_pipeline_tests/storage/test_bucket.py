@@ -254,7 +254,7 @@ def test_listings_of_several_pages_are_whole(machines, monkeypatch):
     for number in range(4):
         artifact(machines[0], "model", KEY, {"number": number}, {"weights": "w"})
     assert [entry.generation for entry in machines[1].history("model", KEY)] == [1, 2, 3, 4]
-    assert len(list(machines[1].files())) == 12 and len(machines[1].with_prefix("model", KEY, "")) == 4
+    assert len(list(machines[1].files())) == 12 and len(machines[1].finished("model", KEY)) == 4
 
 
 def test_the_number_of_requests_does_not_follow_the_number_of_objects(machines, monkeypatch):
