@@ -48,6 +48,7 @@ class Reason(StrEnum):
     UNMEASURED = "unmeasured"
     DUPLICATE = "duplicate"
     CONTINUED = "continued"
+    BEGINS_BADLY = "begins_badly"
     MAX_SESSIONS = "max_sessions"
 
 
@@ -100,11 +101,13 @@ def curate(candidates: Iterable[Candidate], max_sessions: int = 0) -> list[Decis
     """Decide on every session; the result is in the order of the input and as long.
 
     Of several sessions with the same content the one that a person judged is kept, then the better judged, then the earlier. A session
-    that another one of the same use (or a positive one) begins with and goes on from is dropped: it would be trained on twice.
+    that another one of the same use (or a positive one) begins with and goes on from is dropped: it would be trained on twice. What begins
+    with all of a session that a person found bad is no example, unless a person found it good.
     """
     everyone = list(candidates)
     decisions = {each.session_id: each.decision for each in everyone}
     _drop_duplicates(everyone, decisions)
+    _drop_bad_beginnings(everyone, decisions)
     _drop_beginnings(everyone, decisions)
     if max_sessions:
         positive = [each for each in everyone if decisions[each.session_id].use is Use.POSITIVE]
@@ -221,6 +224,16 @@ def _drop_duplicates(everyone: list[Candidate], decisions: dict[str, Decision]) 
         first = original.setdefault(each.content_sha256, each.session_id)
         if first != each.session_id:
             decisions[each.session_id] = decisions[each.session_id]._replace(reason=Reason.DUPLICATE, detail=None, duplicate_of=first)
+
+
+def _drop_bad_beginnings(everyone: list[Candidate], decisions: dict[str, Decision]) -> None:
+    """Drop positives of which a person judged a beginning, the longest that one did, to be bad: what that says would be trained on."""
+    seen = [each for each in everyone if each.by_person and each.beginnings and decisions[each.session_id].use is not Use.NEITHER]
+    by_person = {each.beginnings[-1]: each.session_id for each in sorted(seen, key=lambda each: each.session_id)}
+    for each in everyone if by_person else ():
+        judged = next((by_person[beginning] for beginning in reversed(each.beginnings) if beginning in by_person), each.session_id)
+        if decisions[each.session_id].use is Use.POSITIVE and not each.by_person and decisions[judged].use is Use.NEGATIVE:
+            decisions[each.session_id] = decisions[each.session_id]._replace(reason=Reason.BEGINS_BADLY, detail=judged)
 
 
 def _drop_beginnings(everyone: list[Candidate], decisions: dict[str, Decision]) -> None:

@@ -31,8 +31,8 @@ def without_leaks(messages: list[Message], patterns: Sequence[re.Pattern[str]]) 
     """Take verdicts out of a conversation.
 
     A verdict is taken out where it is a whole last line of what the agent was shown. Returns the messages, how many lines were taken out,
-    and the first verdict that remains (`None`: none), because it is part of a sentence, a call, or the agent's own words. A last message,
-    or a system message, of which nothing is left is removed; a tool's result stays, empty, beside its call.
+    and the first verdict that remains (`None`: none), because it is part of a sentence, a call, or the agent's own words. A last message of
+    which nothing is left is removed; any other stays, empty: a tool's result beside its call, and thoughts at their places.
     """
     clean: list[Message] = []
     lines = 0
@@ -40,7 +40,7 @@ def without_leaks(messages: list[Message], patterns: Sequence[re.Pattern[str]]) 
         if message["role"] != "assistant" and (stripped := _without_last_lines(message["content"], patterns)):
             text, number = stripped
             lines += number
-            if not text.strip() and (message["role"] == "system" or (message["role"] == "user" and at == len(messages) - 1)):
+            if not text.strip() and message["role"] != "tool" and at == len(messages) - 1:
                 continue
             message = message | {"content": text}
         clean.append(message)

@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 
 from agent_pipeline.errors import DataError
 from agent_pipeline.judging.curation import Bounds, Candidate, Reason, Use, candidate_of, curate, curate_rows, stopped_calling
+from agent_pipeline.judging.labels import Label
 from agent_pipeline.judging.leaks import LEAKS
 from agent_pipeline.judging.tables import verdict_columns
 from agent_pipeline.sessions.damage import KINDS
-from agent_pipeline.sessions.session import Message, Session
+from agent_pipeline.sessions.session import THOUGHT, Message, Session, with_thoughts
 from agent_pipeline.sessions.tables import session_row
 from agent_pipeline.sessions.text import characters
 from agent_pipeline_tests.judging.sessions import judge
@@ -44,9 +45,10 @@ def reasons(candidates: list[Candidate], max_sessions: int = 0) -> dict[str, str
 def judged_row(
     session_id: str, messages: list[Message], measures: tuple[str, ...] = ("ended_with_answer",), **fields: Any
 ) -> dict[str, Any]:
-    """A row of `judged_sessions`."""
+    """A row of `judged_sessions`; `label` is a person's."""
+    label = fields.pop("label", None)
     session = Session(session_id=session_id, project="p", agent="a", source="t", messages=messages, **fields)
-    return session_row(session) | verdict_columns(judge(session, measures))
+    return session_row(session) | verdict_columns(judge(session, measures, label=label))
 
 
 CALL = {"type": "function", "function": {"name": "f", "arguments": "{}"}}
@@ -150,6 +152,21 @@ def test_of_equal_sessions_the_one_that_a_person_judged_stands_even_against_a_be
     assert reasons([good, bad._replace(by_person=False)]) == {"good": None, "bad": "duplicate"}
 
 
+@pytest.mark.parametrize("label", ["acceptable", None])
+def test_what_a_person_called_bad_is_not_learnt_as_the_beginning_of_what_another_judge_calls_good(label):
+    rows = [
+        judged_row("short", chat("Hi", "Go away!"), label=Label("unacceptable")),
+        judged_row("long", chat("Hi", "Go away!", "A bike?", "Here."), score=1.0, label=Label(label) if label else None),
+        judged_row("longer", chat("Hi", "Go away!", "A bike?", "Here.", "Thanks", "Bye"), score=1.0),
+    ]
+    short, long, longer = curate(map(candidate_of, rows))
+    if label:  # the person saw what it came to
+        assert [short.reason, long.reason, longer.use] == ["continued", "continued", "positive"]
+    else:
+        assert short.use == "negative"
+        assert [long[1:3], longer[1:3]] == [("begins_badly", "short")] * 2 and {long.use, longer.use} == {"neither"}
+
+
 def test_a_session_that_goes_on_without_training_what_came_before_leaves_that_to_the_shorter_one():
     answered: list[Message] = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello", "weight": 0}]
     rows = [
@@ -181,6 +198,14 @@ def test_rows_are_curated_in_two_readings_that_must_agree():
         list(curate_rows(lambda: next(readings), [], Bounds(), LEAKS)[1])
 
 
+def test_a_verdict_that_is_taken_out_moves_no_thought_to_another_message():
+    messages = [{"role": "system", "content": "reward = 1"}, *chat("Hi", "Yes."), {"role": "assistant", "content": "Or no."}]
+    row = judged_row("a", messages, judgment="acceptable", reasoning=[{"message": 2, "text": "about the yes"}])
+    [curated] = curate_rows(lambda: [row], [], Bounds(), LEAKS)[1]
+    thought = with_thoughts(curated["messages"], curated["reasoning"])
+    assert {each["content"]: each[THOUGHT] for each in thought if THOUGHT in each} == {"Yes.": "about the yes"}
+
+
 def test_the_length_of_a_conversation_is_what_is_said_called_and_answered():
     call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     assert characters([{"role": "user", "content": "abc"}, {"role": "assistant", "content": "", "tool_calls": [call]}]) == 5
@@ -201,6 +226,7 @@ CANDIDATES = st.lists(
         failed=st.sampled_from([[], ["m"]]),
         passed=st.sampled_from([[], ["m"]]),
         beginnings=st.sampled_from([[], [1], [1, 2], [1, 2, 3], [4]]),
+        by_person=st.booleans(),
         required=st.just(["m"]),
     ),
     unique_by=lambda each: each.session_id,
