@@ -36,7 +36,7 @@ class SessionsConfig(Options):
         default=0.5,
         ge=0,
         le=1,
-        description="Refuse a store that has a smaller share of the sessions, or of the sessions with a recorded verdict, of the last run: "
+        description="Refuse a store that has a smaller share of the last run's sessions, or of those with a recorded verdict or metric: "
         "most of it may be missing. 0 accepts any.",
     )
 

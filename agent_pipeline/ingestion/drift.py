@@ -89,11 +89,11 @@ def drift(lake: Lake, asset: str, key: PartitionKey, staged: StagedTable) -> Dri
 
 
 def compare(before: pq.ParquetFile, now: pq.ParquetFile) -> Drift:
-    """The drift of the sessions that `now` has and `before` had not, or had with another content; and where so many verdicts turned that it
-    is no correction of a few, of the sessions with the opposite verdict too."""
+    """The drift of the sessions that `now` has and `before` had not, or had with another content; and where so many verdicts turned or are
+    gone that it is no correction of a few, of those sessions too."""
     known = dict(_contents(before))
     found = list(_contents(now))
-    turned = [bool(verdict and known.get(content)) and verdict != known[content] for content, verdict in found]
+    turned = [bool(known.get(content)) and verdict != known[content] for content, verdict in found]
     many = sum(turned) > LEAST_DIFFERENCE * len(known)
     new = [content not in known or (many and moved) for (content, _), moved in zip(found, turned, strict=True)]
     if not known or not any(new):

@@ -4,6 +4,7 @@ Half a store and a verdict file that is gone look like a store that shrank. With
 replay buffer would let go what it remembers.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 
 import pyarrow as pa
@@ -20,14 +21,13 @@ FEW = 10
 
 
 class VolumeError(DataError):
-    """The store has too few of `what` (`sessions`, `verdicts`): `now`, where the last run had `before`."""
+    """There are too few of `what` (`sessions`, `verdicts`, `metrics`, `labels`): `now`, where the last run had `before`."""
 
-    def __init__(self, key: PartitionKey, what: str, before: int, now: int, notes: Sequence[str] = ()) -> None:
+    def __init__(self, asset: str, key: PartitionKey, what: str, before: int, now: int, notes: Sequence[str] = ()) -> None:
         self.what, self.before, self.now = what, before, now
         super().__init__(
-            f"The sessions of {key} were not replaced: the store has {now:,} {what}, and the last run read {before:,}. Look for what is "
-            "missing from the store; if so few are right, run once with --set sessions.smallest_share=0."
-            + "".join(f" {note}" for note in notes[:3])
+            f"{asset} of {key} was not replaced: there are {now:,} {what}, and the last run read {before:,}. Look for what is missing; "
+            f"if so few are right, run once with --set {asset}.smallest_share=0." + "".join(f" {note}" for note in notes[:3])
         )
 
 
@@ -35,7 +35,8 @@ def check_volume(lake: Lake, key: PartitionKey, staged: StagedTable, smallest_sh
     """Compare a staged table with the one that it would replace; `notes` are what the reader noted, shown with the error.
 
     Raises:
-        VolumeError: the share of sessions, or of sessions with a recorded verdict, that is left is smaller; the staged table is removed.
+        VolumeError: the share of sessions, of those with a recorded verdict, or of those with metrics that is left is smaller; the staged
+            table is removed.
     """
     if not (smallest_share and lake.has("sessions", key)):
         return
@@ -47,15 +48,16 @@ def check_volume(lake: Lake, key: PartitionKey, staged: StagedTable, smallest_sh
     for what, count in before.items():
         if count >= FEW and now[what] < smallest_share * count:
             staged.file.unlink()
-            raise VolumeError(key, what, count, now[what], notes)
+            raise VolumeError("sessions", key, what, count, now[what], notes)
 
 
-def _counts(file: pq.ParquetFile) -> dict[str, int]:
-    """How many sessions there are, and how many of them have what the source calls a judgment, a score or scores."""
-    counts = {"sessions": 0, "verdicts": 0}
+def _counts(file: pq.ParquetFile) -> Counter[str]:
+    """How many sessions there are, how many have a verdict (the source's judgment or score), and how many metrics: those of a platform are
+    on every session, and would hide that the verdicts are gone."""
+    counts: Counter[str] = Counter()
     for batch in stored_batches(file, ["judgment", "score", "scores"]):
+        judged = pc.or_(pc.is_valid(batch["judgment"]), pc.is_valid(batch["score"]))
         scored = pc.greater(pc.binary_length(batch["scores"].storage), len("{}"))
-        judged = pc.or_(pc.or_(pc.is_valid(batch["judgment"]), pc.is_valid(batch["score"])), scored)
         counts["sessions"] += batch.num_rows
-        counts["verdicts"] += pc.sum(judged, min_count=0).as_py()
+        counts.update({name: pc.sum(each, min_count=0).as_py() for name, each in (("verdicts", judged), ("metrics", scored))})
     return counts

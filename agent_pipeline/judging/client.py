@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _VERSION = 1
 _FORMATS = ("json_schema", "json_object", "text")
-_FAILURES_IN_A_ROW = 5
+FAILURES_IN_A_ROW = 5
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class Answer(NamedTuple):
     pending: bool = False
 
 
-UNPARSABLE = "the answer could not be parsed"
+UNPARSABLE, REFUSED = "the answer could not be parsed", "the endpoint refused the request"
 
 
 class Spend:
@@ -226,6 +226,7 @@ class LlmClient:
         self._lock = threading.Lock()
         self._format = self._failures = 0
         self._answered = False
+        self.refused: Exception | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -284,7 +285,7 @@ class LlmClient:
         # Four characters a token is usual, three is careful.
         estimate = (len(text) // 3 + 1, self.endpoint.longest_answer)
         for index in range(self._format, len(_FORMATS)):
-            if self._failures >= _FAILURES_IN_A_ROW:
+            if self._failures >= FAILURES_IN_A_ROW:
                 return Answer(None, "the endpoint stopped answering", pending=True)
             if not self.spend.reserve(*estimate):
                 return Answer(None, "the spend limit was reached", pending=True)
@@ -301,7 +302,8 @@ class LlmClient:
             except (openai.BadRequestError, openai.UnprocessableEntityError) as error:
                 if index + 1 == len(_FORMATS):
                     self._note(True)
-                    return Answer(None, f"the endpoint refused the request ({error.status_code})")
+                    self.refused = error
+                    return Answer(None, f"{REFUSED} ({error.status_code})")
                 continue  # it may not know this way of asking for JSON
             except (openai.AuthenticationError, openai.PermissionDeniedError, openai.NotFoundError) as error:
                 raise SettingsError(
@@ -323,7 +325,7 @@ class LlmClient:
         self._note(False)
         # One session may be too much for a server that is well otherwise; a server that nobody can reach is another matter.
         unreachable = isinstance(error, openai.APIConnectionError) and not isinstance(error, openai.APITimeoutError)
-        if not self._answered and (unreachable or self._failures >= _FAILURES_IN_A_ROW):
+        if not self._answered and (unreachable or self._failures >= FAILURES_IN_A_ROW):
             raise SettingsError(
                 f"The judge's endpoint {self.endpoint.url} answers nothing ({type(error).__name__}: {str(error)[:200]}): start it, correct "
                 "judge.endpoint, or take llm out of decided_by."

@@ -14,7 +14,7 @@ import msgspec
 
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.ingestion.forgotten import alias
-from agent_pipeline.judging.client import LlmClient
+from agent_pipeline.judging.client import FAILURES_IN_A_ROW, REFUSED, LlmClient
 from agent_pipeline.judging.context import EvaluationContext
 from agent_pipeline.judging.labels import VERDICTS
 from agent_pipeline.judging.policy import Opinion
@@ -69,6 +69,17 @@ class LlmJudge:
         """The model's opinion of a session. The future raises SettingsError where the rubric cannot be filled in, and what the client
         raises."""
         return self.client.pool.submit(self._opinion, context)
+
+    def check_refusals(self) -> None:
+        """Raise SettingsError where the endpoint refused all of five questions or more: then it is no session that is too long, and what it
+        did not read would pass for done."""
+        counts = self.client.counts
+        refused = sum(count for name, count in counts.items() if name.startswith(REFUSED))
+        if refused >= FAILURES_IN_A_ROW and not (counts["asked"] or counts["cached"]):
+            raise SettingsError(
+                f"The judge's endpoint {self.client.endpoint.url} refused all of {refused} questions ({str(self.client.refused)[:200]}): "
+                "correct judge.parameters, lower judge.max_characters, or take llm out of decided_by."
+            ) from self.client.refused
 
     def _opinion(self, context: EvaluationContext) -> Opinion:
         fields = _fields(context)

@@ -57,6 +57,13 @@ class JudgingOptions(Options):
         default="undecided",
         description="With llm in decided_by: ask it where its opinion can still change the verdict, or of all (to compare it with people).",
     )
+    smallest_share: float = Field(
+        default=0.5,
+        ge=0,
+        le=1,
+        description="Refuse labels that name a smaller share of the sessions that people had judged at the last run: a file of them may be "
+        "missing. 0 accepts any.",
+    )
     llm_max_requests: int = Field(default=1000, ge=0, description="Requests to the language model in one run; 0 is no limit.")
     llm_max_tokens: int = Field(default=5_000_000, ge=0, description="Tokens in one run, asked and answered; 0 is no limit.")
     llm_max_usd: float = Field(default=0.0, ge=0, description="US dollars in one run, by the prices of the settings; 0 is no limit.")
@@ -127,6 +134,8 @@ class Panel:
                 yield self._decided(waiting.popleft())
         while waiting:
             yield self._decided(waiting.popleft())
+        if self.llm:
+            self.llm.check_refusals()
         self.labels.notes.extend(filter(None, [self.labels.unknown(seen)]))
 
     def notes(self, key: PartitionKey) -> Iterator[str]:

@@ -4,7 +4,11 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
+import pyarrow as pa
+
+from agent_pipeline.errors import DataError
 from agent_pipeline.ingestion.drift import Drift, drift
+from agent_pipeline.ingestion.volume import FEW, VolumeError
 from agent_pipeline.judging.client import Limits
 from agent_pipeline.judging.curation import Bounds, Curation, curate_rows
 from agent_pipeline.judging.labels import Labels
@@ -32,12 +36,29 @@ def judge(
 
     Raises:
         DataError: there is no such table, or it is damaged.
+        VolumeError: most of what people said at the last run is gone.
         SettingsError: an option is wrong, or the language model's endpoint cannot be used at all.
     """
     panel = Panel.of(options, labels)
+    _check_labels(lake, key, labels, options.smallest_share)
     labels.redact(redactor)
     with open_judge(options.limits) if panel.policy.has("llm") else nullcontext() as panel.llm:
         return JudgedTable(judge_sessions(lake, key, panel), panel)
+
+
+def _check_labels(lake: Lake, key: PartitionKey, labels: Labels, smallest_share: float) -> None:
+    """Compare the labels with those of the last table, of the sessions that are still there; raises VolumeError."""
+    if not (smallest_share and lake.has("judged_sessions", key)):
+        return
+    try:
+        last = to_rows(stored_batches(lake.open("judged_sessions", key), ["session_id", "opinions"]))
+        labelled = {row["session_id"] for row in last if "label" in row["opinions"]}
+    except (DataError, pa.ArrowException, OSError):  # a damaged table is replaced, not compared
+        return
+    labelled &= set(lake.open("sessions", key).read(["session_id"])["session_id"].to_pylist())
+    left = len(labelled & labels.by_id.keys())
+    if len(labelled) >= FEW and left < smallest_share * len(labelled):
+        raise VolumeError("judged_sessions", key, "labels", len(labelled), left)
 
 
 def judge_sessions(lake: Lake, key: PartitionKey, panel: Panel) -> StagedTable:

@@ -86,9 +86,10 @@ def test_shares_of_verdicts_and_reasons_move_where_the_new_sessions_differ_beyon
 
 
 @pytest.mark.parametrize(("turned", "moved"), [(10, False), (30, True), (90, True)])
-def test_verdicts_of_old_sessions_that_turn_are_drift_unless_a_few_were_corrected(lake, turned, moved):
+@pytest.mark.parametrize("fate", [("unacceptable", "unacceptable"), (None, "unjudged")])
+def test_verdicts_of_old_sessions_that_turn_or_are_gone_are_drift_unless_a_few_were_corrected(lake, turned, moved, fate):
     staged(lake, [*decided(0, 90, "acceptable", None), *decided(90, 100, "unacceptable", "unacceptable")]).commit()
-    now = [*decided(0, turned, "unacceptable", "unacceptable"), *decided(turned, 90, "acceptable", None)]
+    now = [*decided(0, turned, *fate), *decided(turned, 90, "acceptable", None)]
     found = drift(lake, "curated_sessions", KEY, staged(lake, [*now, *decided(90, 100, "unacceptable", "unacceptable")]))
     assert (found.moved, found.new) == (moved, turned if moved else 0)
 

@@ -157,6 +157,21 @@ def test_a_store_that_lost_most_of_its_sessions_or_verdicts_replaces_nothing(tmp
     assert ingest(source, KEY, RAW, lake, 0).table.rows == sessions
 
 
+def test_verdicts_that_are_gone_are_missed_where_every_session_still_has_a_metric(tmp_path):
+    def store(name: str, **verdict: int) -> Path:
+        (tmp_path / name).mkdir()
+        path = tmp_path / name / "shop.jsonl"
+        lines = [{"id": f"s{at}", "messages": HELLO, "scores": {"latency": at}} | verdict for at in range(12)]
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        return path
+
+    lake, first, second = Lake(str(tmp_path / "lake")), open_source(store("before", reward=1)), open_source(store("after"))
+    key = first.partitions()[0]
+    ingest(first, key, RAW, lake).table.commit()
+    with pytest.raises(VolumeError, match="12"):
+        ingest(second, key, RAW, lake, 0.5)
+
+
 def test_what_was_redacted_is_counted_again_from_the_copies(tmp_path):
     home = omniagents_home(tmp_path / "home", {"a": asks('{"to": "ann@example.org"}'), "b": HELLO})
     first = made(home, tmp_path / "lake", ReadingOptions())

@@ -89,6 +89,9 @@ class Scripted:
     def __init__(self, opinions: list[str | None]) -> None:
         self.opinions = opinions
 
+    def check_refusals(self) -> None:
+        """It refuses nothing."""
+
     def opinion(self, context: Any) -> "Future[Opinion]":
         future: Future[Opinion] = Future()
         verdict: Any = self.opinions[int(context.metadata["session_id"])]

@@ -10,15 +10,24 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agent_pipeline.errors import SettingsError
-from agent_pipeline.judging import Label, read_labels
+from agent_pipeline.ingestion.volume import VolumeError
+from agent_pipeline.judging import Label, Labels, read_labels
+from agent_pipeline.judging.client import Limits
+from agent_pipeline.judging.llm import LlmJudge
+from agent_pipeline.judging.panel import JudgingOptions
+from agent_pipeline.judging.tables import judge
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.redaction import RedactionOptions, Redactor
+from agent_pipeline.sessions.tables import SESSIONS, session_row, to_batches
+from agent_pipeline.storage.lake import Lake
+from agent_pipeline_tests.judging.sessions import session
 
 KEY = PartitionKey("shop", "support")
 HEADER = "session_id,judgment,reason\n"
 
 
 def written(path: Path, text: str | bytes) -> Path:
+    path.parent.mkdir(exist_ok=True)
     path.write_bytes(text if isinstance(text, bytes) else text.encode("utf-8"))
     return path
 
@@ -159,3 +168,27 @@ def test_any_bytes_are_labels_or_one_sentence(tmp_path_factory, content):
             assert "\n" not in str(error)
         else:
             assert all(session_id.encode() and label.reason.encode() is not None for session_id, label in found.by_id.items())
+
+
+@pytest.mark.parametrize(("left", "of", "refused"), [(6, 12, False), (5, 12, True), (0, 12, True), (0, 9, False)])
+def test_a_folder_of_labels_that_lost_most_of_its_files_replaces_no_verdict(tmp_path, left, of, refused):
+    lake, raw, options = Lake(str(tmp_path / "lake")), Redactor(RedactionOptions(enabled=False)), JudgingOptions()
+    rows = [session_row(session(session_id=f"s{number}")) for number in range(20)]
+    lake.stage("sessions", KEY, to_batches(rows, SESSIONS), SESSIONS).commit()
+    said = written(tmp_path / "said" / "monday.csv", HEADER + "".join(f"s{at},acceptable,\n" for at in range(of)))
+    judge(lake, KEY, options, read_labels(said.parent, KEY), raw, no_model).table.commit()
+    written(said, HEADER + "".join(f"s{at},acceptable,\n" for at in range(left)))
+    if not refused:
+        judge(lake, KEY, options, read_labels(said.parent, KEY), raw, no_model)
+        return
+    with pytest.raises(VolumeError) as error:
+        judge(lake, KEY, options, read_labels(said.parent, KEY), raw, no_model)
+    assert (error.value.what, error.value.before, error.value.now) == ("labels", of, left)
+    options = JudgingOptions(smallest_share=0)
+    assert judge(lake, KEY, options, read_labels(said.parent, KEY), raw, no_model).panel.verdicts["acceptable by label"] == left
+    lake.stage("sessions", KEY, to_batches(rows[:3], SESSIONS), SESSIONS).commit()
+    assert judge(lake, KEY, JudgingOptions(), Labels(), raw, no_model).table.rows == 3, "a session that is gone needs no label"
+
+
+def no_model(limits: Limits) -> LlmJudge:
+    raise AssertionError(limits)

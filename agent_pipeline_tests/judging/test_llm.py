@@ -335,6 +335,18 @@ def test_only_what_can_be_judged_and_is_not_decided_yet_is_asked_about(judging, 
     assert found.verdicts == {"acceptable by llm": 2, "unacceptable by label": 1, "unacceptable by policy": 1, "none": 4}
 
 
+@pytest.mark.parametrize(("sessions", "answered"), [(4, 0), (6, 0), (6, 1)])
+def test_an_endpoint_that_refuses_every_question_fails_the_run_instead_of_passing_for_heard(judging, sessions, answered):
+    with endpoint(lambda request, number: verdict() if number < answered else refuses(400)) as server:
+        found = panel(judging(server.url, concurrency=1), ["llm"])
+        each = ((number, session([{"role": "user", "content": str(number)}], str(number))) for number in range(sessions))
+        if sessions == 6 and not answered:
+            with pytest.raises(SettingsError, match=r"refused all of 6 questions.*judge\.parameters"):
+                list(found.judge(each))
+        else:
+            assert len(list(found.judge(each))) == sessions
+
+
 # A real server
 
 
