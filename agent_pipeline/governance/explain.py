@@ -47,7 +47,8 @@ def _in_partition(lake: Lake, key: PartitionKey, session_id: str) -> Iterator[st
     yield f"task       {session['task_key']}"
     if judged := rows.get("judged_sessions"):
         by = judged["verdict_by"] and judged["verdict_by"] + (f" ({judged['verdict_name']})" if judged["verdict_name"] else "")
-        yield f"verdict    {judged['verdict'] or 'none'}" + (f" by {by}: {judged['verdict_reasons']}" if by else "")
+        why = judged["verdict_reasons"]
+        yield f"verdict    {judged['verdict'] or 'none'}" + (f" by {by}" if by else "") + (f": {why}" if why else "")
         opinions = {name: opinion["verdict"] or opinion["reason"] for name, opinion in judged["opinions"].items()}
         yield f"opinions   {', '.join(f'{name}: {opinion}' for name, opinion in opinions.items()) or 'none'}"
         facts = Counter(fact for turn in judged["turns"] for fact in true_facts(turn))

@@ -4,7 +4,6 @@ A turn is one message of the agent with its calls and their results. The facts a
 the agent's messages. Training takes its turn weights from them, and a review shows them.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -13,7 +12,7 @@ from agent_pipeline.judging.context import EvaluationContext, call_identity
 from agent_pipeline.judging.measures import ConfiguredMeasure
 from agent_pipeline.judging.schemas import call_fault
 from agent_pipeline.options import did_you_mean
-from agent_pipeline.sessions.text import Call, is_tool_error
+from agent_pipeline.sessions.text import Call, is_refusal, is_tool_error
 
 
 class TurnFacts(NamedTuple):
@@ -34,19 +33,6 @@ class TurnFacts(NamedTuple):
 
 
 FACTS = TurnFacts._fields
-
-# Read at the beginning of a result only: what a tool has found may say anything.
-_REFUSED = re.compile(
-    r"\W*(?:\w*(?:error|exception)\b\W*)*(?:the |your |this )?(?:"
-    r"(?:unknown|unrecognized|unsupported|invalid|no such) (?:tool|function|action)\b"
-    r"|(?:requested )?(?:tool|function|action)(?: use| call)?:? ?[\w.:/`'\"-]{0,80} ?(?:is |was )?not (?:available|found|allowed|permitted)"
-    r"|(?:tool|function|action) [\w.:/`'\"-]{1,80} does(?: not|n't) exist"
-    r"|(?:tool|function|action)(?: use| call)? (?:was |has been |is )?(?:rejected|denied|blocked|declined)"
-    r"|(?:permission|access) (?:was |is )?denied|permission to use"
-    r"|user (?:rejected|declined|denied|does(?: not|n't) want to proceed)"
-    r")",
-    re.IGNORECASE,
-)
 
 
 def check_facts(names: Sequence[str]) -> None:
@@ -70,7 +56,7 @@ def turn_facts(context: EvaluationContext, measures: Sequence[ConfiguredMeasure]
         repeated = any(each in seen for each in identities) or len(set(identities)) < len(identities)
         seen.update(identities)
         results = [call.result or "" for call in turn_calls]
-        errors, refusals = list(map(is_tool_error, results)), [bool(_REFUSED.match(result)) for result in results]
+        errors, refusals = list(map(is_tool_error, results)), list(map(is_refusal, results))
         faults = [_breaks_schema(call, context) if schemas_known else None for call in turn_calls]
         breaks_schema = any(faults) or (None if None in faults else False)
         failed = _failed_measures(context, at, measures)

@@ -88,19 +88,39 @@ def shortened(text: str, limit: int, where: str) -> str:
     return f"{text[:half]}\n\n[{len(text) - 2 * half:,} characters are left out here: {where} has them]\n\n{text[-half:]}"
 
 
+_ERRORS = ("error", "is_error", "isError")
 _EXCEPTION = re.compile(r"error|<tool_use_error>|[\w.]{1,80}(?:Error|Exception): |traceback \(most recent call last\)", re.IGNORECASE)
 
 
 def is_tool_error(text: str) -> bool:
-    """Whether a tool result reads as an error: a JSON object with a true `error` or `is_error`, or a text that begins with "Error", with an
-    exception's name (`ValueError: `), or with a traceback."""
+    """Whether a tool result reads as an error: a JSON object with a true `error`, `is_error` or `isError` (MCP), or a text that begins with
+    "Error", with an exception's name (`ValueError: `), or with a traceback."""
     text = text.strip()
     if _EXCEPTION.match(text):
         return True
-    if not text.startswith("{") or ('"error"' not in text and '"is_error"' not in text):  # most results need no decoding
+    if not text.startswith("{") or not any(f'"{name}"' in text for name in _ERRORS):  # most results need no decoding
         return False
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
         return False
-    return isinstance(value, dict) and bool(value.get("error") or value.get("is_error"))
+    return isinstance(value, dict) and any(value.get(name) for name in _ERRORS)
+
+
+# Read at the beginning of a result only: what a tool has found may say anything.
+_REFUSED = re.compile(
+    r"\W*(?:\w*(?:error|exception)\b\W*)*(?:the |your |this )?(?:"
+    r"(?:unknown|unrecognized|unsupported|invalid|no such) (?:tool|function|action)\b"
+    r"|(?:requested )?(?:tool|function|action)(?: use| call)?:? ?[\w.:/`'\"-]{0,80} ?(?:is |was )?not (?:available|found|allowed|permitted)"
+    r"|(?:tool|function|action) [\w.:/`'\"-]{1,80} does(?: not|n't) exist"
+    r"|(?:tool|function|action)(?: use| call)? (?:was |has been |is )?(?:rejected|denied|blocked|declined)"
+    r"|(?:permission|access) (?:was |is )?denied|permission to use"
+    r"|user (?:rejected|declined|denied|does(?: not|n't) want to proceed)"
+    r")",
+    re.IGNORECASE,
+)
+
+
+def is_refusal(text: str) -> bool:
+    """Whether a tool result says that the call was not carried out: there is no such tool, or it was not permitted."""
+    return bool(_REFUSED.match(text))

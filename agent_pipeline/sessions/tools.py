@@ -11,7 +11,7 @@ from typing import Any
 
 from agent_pipeline.sessions.json_text import decoded_arguments
 from agent_pipeline.sessions.session import Message, Tool
-from agent_pipeline.sessions.text import is_tool_error
+from agent_pipeline.sessions.text import is_refusal, is_tool_error
 
 CallShape = tuple[str, tuple[tuple[str, str], ...]]
 """A tool's name and, by argument name, the JSON types of one call."""
@@ -31,7 +31,7 @@ JSON_TYPES: dict[type, str] = {
 def call_shapes(messages: Iterable[Message]) -> frozenset[CallShape]:
     """The different calls of a session that teach what a tool takes.
 
-    Calls that nothing answered, that the environment refused with an error, whose arguments are no JSON object, or whose name no model
+    Calls that nothing answered, that failed or that the environment refused, whose arguments are no JSON object, or whose name no model
     could be given (`<empty-function-name>`) teach nothing.
     """
     shapes: set[CallShape] = set()
@@ -40,7 +40,7 @@ def call_shapes(messages: Iterable[Message]) -> frozenset[CallShape]:
         for call in message.get("tool_calls") or ():
             open_calls[call["id"]] = call["function"]
         called = open_calls.pop(message["tool_call_id"], None) if message["role"] == "tool" else None
-        if called and _NAME.fullmatch(called["name"]) and not is_tool_error(message["content"]):
+        if called and _NAME.fullmatch(called["name"]) and not (is_tool_error(message["content"]) or is_refusal(message["content"])):
             arguments = decoded_arguments(called["arguments"])
             if isinstance(arguments, dict):
                 shapes.add((called["name"], tuple(sorted((name, JSON_TYPES[type(value)]) for name, value in arguments.items()))))

@@ -102,8 +102,9 @@ def test_only_answered_calls_with_an_object_for_arguments_teach_a_schema(tmp_pat
         call("i", "4", '{"x":' + "[" * 5000 + "]" * 5000 + "}"),
         call("refused", "5"),
         call("<empty-function-name>", "6"),
-        call("unanswered", "7"),
-        *(result("Error: no such tool" if at == 5 else "y", str(at)) for at in range(1, 7)),
+        call("unknown", "7"),
+        call("unanswered", "8"),
+        *(result({5: "Error: no such tool", 7: "Unknown tool: unknown"}.get(at, "y"), str(at)) for at in range(1, 8)),
     ]
     (found,) = read_sessions(open_source(omniagents_home(tmp_path / "home", {"a": asks})), KEY, ReadingOptions())
     assert [tool["function"]["name"] for tool in found.tools] == ["h"]

@@ -252,6 +252,7 @@ def test_a_built_in_measure_passes_fails_or_does_not_apply(text, messages, expec
 @pytest.mark.parametrize(
     ("text", "error"),
     [("Error: no such order", True), ("error", True), ('{"error": "x"}', True), ('{"is_error": true}', True), ('{"error": null}', False),
+     ('{"isError": true, "content": []}', True),
      ("ValueError: File with ID '26' not found.", True), ("Traceback (most recent call last):", True), ("The ValueError: x", False),
      ('{"result": "Error"}', False), ("[" * 100_000, False), ('{"a":' * 100_000, False), ("fine", False), ("", False)],
 )  # fmt: skip
