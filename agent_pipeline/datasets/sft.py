@@ -103,12 +103,11 @@ def sft_rows(
 def known_score(session: Mapping[str, Any]) -> float | None:
     """How good a session is, 0 to 1; `None` where nobody judged it.
 
-    A judged session has its `verdict_score`, in which no score overrules a person. Otherwise the source's score counts, else its judgment.
+    A judged session has its `verdict_score`, in which no score overrules a person. Otherwise the source's judgment counts, else its score.
     """
     if "verdict_score" in session:
         return session["verdict_score"]
-    of_judgment = {"acceptable": 1.0, "unacceptable": 0.0}.get(session["judgment"] or "")
-    return of_judgment if session["score"] is None else session["score"]
+    return {"acceptable": 1.0, "unacceptable": 0.0}.get(session["judgment"] or "", session["score"])
 
 
 def to_last_assistant(messages: list[Message]) -> list[Message]:

@@ -28,6 +28,7 @@ from agent_pipeline.sessions.damage import repair_policy
 from agent_pipeline.sessions.session import RecordedItem, Session
 from agent_pipeline.sessions.tables import session_row, to_table
 from agent_pipeline.sources import Location, TraceSource, open_sources, parse_location, readers
+from agent_pipeline.sources.formats.fields import verdict as verdict_of
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -166,7 +167,8 @@ def _why_passed_over(
         return "archived"
     if not items or not session.messages:
         return "empty"
-    if judgment is not None and (verdict := VERDICTS.get(session.judgment)) != judgment:
+    verdict = VERDICTS.get(session.judgment) or verdict_of(session.score)[1]
+    if judgment is not None and verdict != judgment:
         return "unjudged" if verdict is None else f"not_{judgment}"
     return why_filtered(items, filter_fn)
 

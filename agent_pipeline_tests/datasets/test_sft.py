@@ -72,6 +72,11 @@ def test_of_rows_alike_the_better_judged_stands_and_then_the_earlier():
     assert {each.row_id: each.duplicate_of for each in duplicates(list(map(candidate, rows))).rows} == {"a": "c", "b": "c", "d": "c"}
 
 
+def test_of_a_session_that_no_judge_heard_the_sources_judgment_counts_before_its_score():
+    rows = rows_of(*(session(verdict or "none", [user("x"), says("y")], judgment=verdict, score=0.5) for verdict in (None, "acceptable")))
+    assert [row["score"] for row in sft_rows(rows, SplitSizes())] == [0.5, 1.0]
+
+
 @given(st.lists(chats(), max_size=4))
 def test_every_session_is_a_row_or_counted_and_rows_survive_the_lake(everyone):
     sessions = [session(str(number), messages, task_key=str(number)) for number, messages in enumerate(everyone)]

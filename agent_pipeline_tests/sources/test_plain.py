@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_pipeline.errors import StoreError
+from agent_pipeline.judging import Policy
 from agent_pipeline.keys import parse_key
 from agent_pipeline.sessions.session import Session
 from agent_pipeline.sessions.tables import SESSIONS, session_row, to_table
@@ -20,6 +21,7 @@ from agent_pipeline.sources import SOURCES, open_source
 from agent_pipeline.sources.formats.fields import counts, function_tools, scalar, verdict, when
 from agent_pipeline.sources.formats.file_source import FileSource, usable_key
 from agent_pipeline.sources.formats.plain import OpenAIChatSource, ResponsesSource, ShareGPTSource
+from agent_pipeline_tests.judging.sessions import judge
 from agent_pipeline_tests.sources.samples import (
     CHAT,
     SAMPLES,
@@ -116,6 +118,13 @@ def test_a_column_of_any_type_and_our_own_table_are_read(tmp_path: Path) -> None
     pq.write_table(to_table([session_row(session)], SESSIONS), tmp_path / "ours.parquet")
     (again,) = read(OpenAIChatSource(tmp_path / "ours.parquet"))
     assert again.content_sha256() == session.content_sha256() and again.context == session.context
+
+
+@pytest.mark.parametrize(("score", "verdict"), [(1, "unacceptable"), (3, None), (5, "acceptable")])
+def test_a_number_called_score_is_judged_on_the_scale_that_the_settings_say(tmp_path: Path, score: int, verdict: str | None) -> None:
+    (session,) = read(opened(OpenAIChatSource, tmp_path, chat__jsonl=lines(chat_row(judgment=None, score=score))))
+    assert (session.judgment, session.score) == (None, score)
+    assert judge(session, [], Policy(score_acceptable=4, score_unacceptable=2)).verdict == verdict
 
 
 def test_responses_items_keep_their_order_and_their_reasoning_apart(tmp_path: Path) -> None:

@@ -55,6 +55,7 @@ class OpenAIAgentsSource(ItemStore):
     """One SQLite file of the OpenAI Agents SDK."""
 
     name: ClassVar[str] = "openai_agents"
+    version: ClassVar[int] = 2
     looks_like: ClassVar[str] = "an SQLite file with the tables agent_sessions and agent_messages, or two with their columns"
 
     @classmethod

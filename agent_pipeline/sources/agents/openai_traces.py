@@ -21,6 +21,7 @@ class OpenAITracesSource(SpanSource):
     """Files of exported traces."""
 
     name: ClassVar[str] = "openai_agents_traces"
+    version: ClassVar[int] = 2
     looks_like: ClassVar[str] = "JSON lines with object trace and trace.span"
     kinds: ClassVar[tuple[Kind, ...]] = ("lines", "document")
 

@@ -98,10 +98,13 @@ def verdict_in(words: Iterable[Any]) -> str | None:
 
 
 def plain_verdict(record: Mapping[str, Any]) -> tuple[float | None, str | None]:
-    """Score and judgment of a plain record: of the usual names of verdicts, the first that is a number and the first that decides."""
-    values = [record[name] for name in _VERDICTS if record.get(name) is not None]
-    scores = (verdict(value)[0] for value in (record.get("score"), *values) if value is not None and not isinstance(value, str))
-    judgments = (verdict(value)[1] for value in values)
+    """Score and judgment of a plain record: of the usual names of verdicts, the first that is a number and the first that decides.
+
+    A number called `score` decides nothing here: 1 may be the worst of 5, and the settings know its scale.
+    """
+    values = {name: record[name] for name in _VERDICTS if record.get(name) is not None}
+    scores = (verdict(value)[0] for value in (record.get("score"), *values.values()) if value is not None and not isinstance(value, str))
+    judgments = (verdict(value)[1] for name, value in values.items() if name != "score" or isinstance(value, str | bool))
     return next((score for score in scores if score is not None), None), next((judgment for judgment in judgments if judgment), None)
 
 

@@ -24,6 +24,7 @@ _NOT_CONTEXT = {*_IDS, *_TIMES, *_FIELDS, *_MORE_FIELDS, *_OF_OUR_TABLES, "conte
 class PlainSource(RecordSource):
     """Base of the three readers: a record is a session."""
 
+    version: ClassVar[int] = 2
     content: ClassVar[tuple[str, ...]]
     """The fields that hold the conversation; the first that is there counts."""
 

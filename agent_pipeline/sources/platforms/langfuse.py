@@ -38,7 +38,7 @@ class LangfuseSource(SpanSource):
     """Files of observations, traces and scores, in one file or several."""
 
     name: ClassVar[str] = "langfuse"
-    version: ClassVar[int] = 4
+    version: ClassVar[int] = 5
     looks_like: ClassVar[str] = "observations with traceId and type, traces with observations, scores with traceId"
 
     @classmethod

@@ -31,7 +31,7 @@ class MLflowSource(SpanSource):
     """Files of traces, one a record."""
 
     name: ClassVar[str] = "mlflow"
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     looks_like: ClassVar[str] = "traces with info and data.spans, a table with trace_id, trace_metadata and spans, or mlflow.db"
     kinds: ClassVar[tuple[FileKind, ...]] = ("lines", "document", "table", "database")
 

@@ -61,7 +61,7 @@ class OpenTelemetrySource(SpanSource):
     """Files of spans by the GenAI conventions."""
 
     name: ClassVar[str] = "opentelemetry"
-    version: ClassVar[int] = 4
+    version: ClassVar[int] = 5
     looks_like: ClassVar[str] = "OTLP JSON (resourceSpans, resourceLogs), or spans with trace_id and gen_ai attributes"
     kinds: ClassVar[tuple[FileKind, ...]] = ("lines", "document", "table", "database")
     is_openinference: ClassVar[bool] = False

@@ -8,6 +8,7 @@ knows which way a metric points.
 """
 
 from collections.abc import Iterable, Iterator
+from statistics import fmean
 from typing import Any, ClassVar
 
 from agent_pipeline.keys import PartitionKey
@@ -136,17 +137,17 @@ class SpanSource(FileSource):
 
 
 def metrics(scores: Iterable[Score]) -> tuple[dict[str, float], dict[str, str]]:
-    """Values of metrics by name, and the words that are no value; the last of a name counts. Words such as `pass` and `incorrect` are 1
-    and 0, as a bool is."""
-    numbers: dict[str, float] = {}
+    """Values of metrics by name, and the words that are no value. Of several values of one name (of a session's runs, say) the mean counts,
+    so that no bad one hides behind a good one; of words the last. Words such as `pass` and `incorrect` are 1 and 0, as a bool is."""
+    values: dict[str, list[float]] = {}
     labels: dict[str, str] = {}
     for name, value in scores:
         score = verdict(value)[0] if isinstance(value, str) else number(value)
         if score is not None:
-            numbers[name] = score
+            values.setdefault(name, []).append(score)
         elif label := text(value):
             labels[name] = label
-    return numbers, labels
+    return {name: fmean(each) for name, each in values.items()}, labels
 
 
 def usual_names(usage: Record) -> Record:

@@ -13,8 +13,11 @@ import pytest
 
 from agent_pipeline.errors import StoreError
 from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
+from agent_pipeline.judging import Policy
 from agent_pipeline.sources import SOURCES, open_source, open_sources, parse_location
 from agent_pipeline.sources.platforms.span_source import metrics
+from agent_pipeline_tests.judging.sessions import judge
+from agent_pipeline_tests.judging.sessions import session as small_session
 from agent_pipeline_tests.sources import damage
 from agent_pipeline_tests.sources.platforms import exports
 from agent_pipeline_tests.sources.platforms.exports import TOOL, WHOLE, write
@@ -405,4 +408,10 @@ def test_a_metric_of_a_platform_is_recorded_and_judges_nothing(tmp_path, reader,
 
 def test_words_that_are_no_value_are_labels_and_the_last_value_of_a_name_counts():
     scores = [("a", 0.25), ("a", 0.5), ("b", True), ("c", "Hallucinated"), ("d", math.inf), ("e", "incorrect"), ("f", None), ("g", "")]
-    assert metrics(scores) == ({"a": 0.5, "b": 1.0, "e": 0.0}, {"c": "Hallucinated"})
+    assert metrics(scores) == ({"a": 0.375, "b": 1.0, "e": 0.0}, {"c": "Hallucinated"})
+
+
+@pytest.mark.parametrize("scores", [[0, 1], [1, 0], [1, 0, 1]])
+def test_a_session_of_which_one_run_was_bad_is_not_good_by_its_last_one(scores):
+    named = metrics(("correctness", each) for each in scores)[0]
+    assert judge(small_session(scores=named), [], Policy(metrics={"correctness": "higher"})).verdict is None
