@@ -127,7 +127,7 @@ def _build_further(
     return build(task, params, adapter_of(params["method"]), made_from, make_or_skip, [reference])
 
 
-@task(version=7, libraries=MODELS)
+@task(version=8, libraries=MODELS)
 def evaluate(params: Params, progress: Progress = silent, base_passes: "BasePasses | None" = None) -> Result:
     """Base against adapter on the held-out rows, those of the split `test` unless the configuration names another. Evaluations that are
     given one `base_passes` ask a base once for the same turns."""

@@ -26,7 +26,7 @@ from agent_pipeline.training.base_model import BaseModel
 from agent_pipeline.training.config import probe_device
 from agent_pipeline.training.encoding import as_trained, encode_row
 from agent_pipeline.training.loading import load_model
-from agent_pipeline.training.losses import mean_loss
+from agent_pipeline.training.losses import mean_loss, together
 from agent_pipeline.training.masks import Encoded
 from agent_pipeline.training.templates import load_tokenizer
 
@@ -143,16 +143,7 @@ def evaluate(
         ),
         "examples": _examples(entries),
         "samples": entries,
-        "row_losses": [
-            {
-                "row_id": row["row_id"],
-                "session_id": row["session_id"],  # what is forgotten is found by it
-                "task_key": row["task_key"],
-                "tokens": passes["base"].losses[index].trained_tokens,
-                **{name: read.losses[index].loss for name, read in passes.items()},
-            }
-            for index, (row, _) in enumerate(rows_that_fit)
-        ],
+        "row_losses": _row_losses([row for row, _ in rows_that_fit], passes),
     }
 
 
@@ -178,6 +169,24 @@ def _decisions(questions: list[Question], passes: dict[str, ForwardPass]) -> dic
         lambda left: auc(adapter[left], called[left]) - auc(base[left], called[left]),
     )
     return {"base": auc(base, called), "adapter": auc(adapter, called), "difference": reported(difference, of_shares=False)}
+
+
+def _row_losses(rows: Sequence[Mapping[str, Any]], passes: Mapping[str, ForwardPass]) -> list[dict[str, Any]]:
+    """The losses of each row: of all its turns, where each of them was a row of its own."""
+    parts: dict[str, list[int]] = {}
+    for index, row in enumerate(rows):
+        parts.setdefault(row["row_id"], []).append(index)
+    losses = {name: [together([read.losses[index] for index in of]) for of in parts.values()] for name, read in passes.items()}
+    return [
+        {
+            "row_id": row_id,
+            "session_id": rows[of[0]]["session_id"],  # what is forgotten is found by it
+            "task_key": rows[of[0]]["task_key"],
+            "tokens": losses["base"][number].trained_tokens,
+            **{name: each[number].loss for name, each in losses.items()},
+        }
+        for number, (row_id, of) in enumerate(parts.items())
+    ]
 
 
 def _loss_difference(tasks: list[str], passes: dict[str, ForwardPass]) -> dict[str, Any] | None:

@@ -4,8 +4,10 @@ import json
 import math
 import shutil
 from collections import Counter
+from pathlib import Path
 
 import pytest
+import trl
 
 from agent_pipeline.compute import tasks
 from agent_pipeline.datasets.sft import SFT
@@ -16,6 +18,8 @@ from agent_pipeline.evaluation.turns import Answering
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.tables import to_table
 from agent_pipeline.storage.lake import Lake
+from agent_pipeline.training.encoding import encode_rows
+from agent_pipeline.training.templates import load_tokenizer
 from agent_pipeline_tests.lakes import artifact
 from agent_pipeline_tests.training.world import row
 
@@ -63,6 +67,21 @@ def test_every_turn_is_listed_with_what_was_expected_and_said(report):
     assert first["prompt_tail"] == "user: How is Rome for 1 days?"
     assert first["base"].keys() == first["adapter"].keys() and report["examples"]
     json.dumps(report)
+
+
+def test_where_a_row_is_a_turn_the_loss_of_a_row_is_that_of_all_its_turns(tiny_base, adapter_dir, tmp_path):
+    """The decision's guard on the loss reads them by their rows: it saw the last turn alone."""
+    qwen3 = (Path(trl.__file__).parent / "chat_templates" / "qwen3.jinja").read_text(encoding="utf-8")
+    tokenizer = load_tokenizer(tiny_base.path)[0]
+    tokenizer.chat_template = qwen3
+    tokenizer.save_pretrained(shutil.copytree(adapter_dir, tmp_path / "turns"))
+    asked = evaluate(HELDOUT[:2], tiny_base, tmp_path / "turns", max_samples=0)
+    turns = load_tokenizer(tmp_path / "turns")[0]
+    tokens = [sum(sum(turn.encoded.trained) for turn in encode_rows(turns, [each], 2048).rows) for each in HELDOUT[:2]]
+    assert [(each["row_id"], each["tokens"]) for each in asked["row_losses"]] == [("row-25", tokens[0]), ("row-31", tokens[1])]
+    for name in ("base", "adapter"):
+        mean = sum(each[name] * each["tokens"] for each in asked["row_losses"]) / sum(tokens)
+        assert mean == pytest.approx(asked[name]["heldout_loss"])
 
 
 def test_every_row_of_an_evaluation_names_its_session_so_that_it_can_be_forgotten(report):
