@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -26,42 +27,74 @@ def play(
     seed: Annotated[int, typer.Option(help="Seed of fresh tasks, which are in no session; 0 plays the held-out tasks.")] = 0,
     trials: Annotated[int, typer.Option(min=1, help="Trials of each task; more than one needs a temperature.")] = 1,
     temperature: Annotated[float, typer.Option(min=0, help="Sampling temperature; 0 is greedy.")] = 0.0,
-    max_turns: Annotated[int, typer.Option(min=1, help="The assistant's messages after which an episode is given up.")] = 12,
-    max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest message, in tokens.")] = 96,
+    max_turns: Annotated[
+        int | None, typer.Option(min=1, help="The assistant's messages after which an episode is given up; by default as in episodes.")
+    ] = None,
+    max_new_tokens: Annotated[int | None, typer.Option(min=1, help="Longest message, in tokens; by default as in episodes.")] = None,
 ) -> None:
     """Let a model play an agent's tasks in its world, and write what it said as a store that the pipeline can read."""
     from agent_pipeline.compute.playing import play_all, tasks_to_play
+    from agent_pipeline.config.assets import EpisodesConfig
+    from agent_pipeline.config.resolution import resolve
     from agent_pipeline.config.settings import load_settings
     from agent_pipeline.evaluation.episode_report import table, write
     from agent_pipeline.evaluation.heldout import heldout_rows
+    from agent_pipeline.sessions.session import sha256_of
 
     key, settings = parse_key(partition), load_settings()
     if not (world := settings.world(key)):
         raise SettingsError(f'{key} has no world to play in: set world in [agents."{key}"] of pipeline.toml (docs/episodes.md).')
     if trials > 1 and not temperature:
         raise SettingsError(f"{trials} greedy trials of a task are the same trial: set --temperature, or one trial.")
+    usual = resolve(settings, EpisodesConfig, key).options
+    limits = (max_new_tokens or usual.max_new_tokens, usual.max_length)
     rows = [] if seed else heldout_rows(settings.open_lake(), key)
     chosen = tasks_to_play(world, rows, tasks, tasks if seed else 0, seed, like=f"{key.agent}-")
+    ids = _session_ids(settings.reading(key).task_pattern, chosen, trials, sha256_of([str(out.resolve()), model])[:8])
     in_turn = () if model in ("adapter", "base") or "://" in model else ("model",)
     with ExitStack() as stack:
-        player = _player(model, key, temperature, max_new_tokens, stack)
-        report, played = play_all(world, chosen, {"model": player}, {}, max_turns, trials, in_turn)
+        player = _player(model, key, temperature, limits, stack)
+        report, played = play_all(world, chosen, {"model": player}, {}, max_turns or usual.max_turns, trials, in_turn)
     out.mkdir(parents=True, exist_ok=True)
     write(out, report, played)
     with (out / f"{key.project}.jsonl").open("w", encoding="utf-8") as file:
-        for number, each in enumerate(played["model"]):
-            file.write(json.dumps(_session(key, model, number, each), ensure_ascii=False) + "\n")
+        for session_id, each in zip(ids, played["model"], strict=True):
+            file.write(json.dumps(_session(key, model, session_id, each), ensure_ascii=False) + "\n")
     (out / "episodes.jsonl").unlink()
     typer.echo(f"{table(report)}\n\nThe sessions are in {out / f'{key.project}.jsonl'}, and to read in {out / 'episodes.md'}.")
 
 
-def _session(key: PartitionKey, model: str, number: int, episode: "Episode") -> dict[str, Any]:
+def _session_ids(task_pattern: str, tasks: Sequence[Mapping[str, Any]], trials: int, store: str) -> list[str]:
+    """The ids of the sessions in which the tasks are played, in the order of the episodes; `store` tells those of two stores apart.
+
+    Raises:
+        SettingsError: the pattern would name another task than the one that is played, which would leave its split.
+    """
+    from agent_pipeline.evaluation.episodes import PLAYED, fresh_task_id
+    from agent_pipeline.ingestion.reading import task_expression, task_key
+    from agent_pipeline.sessions.session import Session
+
+    pattern, ids = task_expression(task_pattern), []
+    for task in tasks:
+        task_id = fresh_task_id(str(task["task_key"]), task.get("seed"))
+        for trial in range(trials):
+            ids.append(session_id := f"{PLAYED}{task_id}-{trial}-{store}")
+            session = Session(session_id=session_id, project="", agent="", source="", task_id=task_id)
+            if (named := task_key(session, pattern, "")) != task_id:
+                raise SettingsError(
+                    f"task_pattern {task_pattern!r} reads the task {named!r} from the id {session_id} of a session that would play "
+                    f"{task_id!r}: a held-out task could be trained on. Begin it with ^(?!played-), or name tasks by task_field."
+                )
+    return ids
+
+
+def _session(key: PartitionKey, model: str, session_id: str, episode: "Episode") -> dict[str, Any]:
     """An episode as the reader openai_chat knows sessions; the world gave the verdict."""
     from agent_pipeline.evaluation.episodes import fresh_task_id
 
     task_id = fresh_task_id(episode.task_key, episode.seed)
     return {
-        "session_id": f"played-{task_id}-{episode.trial}-{number}",
+        "session_id": session_id,
         "project": key.project,
         "agent": key.agent,
         "model": model,
@@ -73,7 +106,8 @@ def _session(key: PartitionKey, model: str, number: int, episode: "Episode") -> 
     }
 
 
-def _player(model: str, key: PartitionKey, temperature: float, max_new_tokens: int, stack: ExitStack) -> "Player":
+def _player(model: str, key: PartitionKey, temperature: float, limits: tuple[int, int], stack: ExitStack) -> "Player":
+    """The model; `limits` are the longest message and the longest conversation, in tokens."""
     from agent_pipeline.compute.playing import gguf_player, memory_player
     from agent_pipeline.config.settings import load_settings
     from agent_pipeline.evaluation.players import endpoint_player
@@ -86,7 +120,7 @@ def _player(model: str, key: PartitionKey, temperature: float, max_new_tokens: i
     lake = settings.open_lake()
     if model.startswith(("http://", "https://")):
         url, _, name = model.partition("#")
-        parameters = {"temperature": temperature, "max_tokens": max_new_tokens}
+        parameters = {"temperature": temperature, "max_tokens": limits[0]}
         return endpoint_player(Endpoint(url, name, os.environ.get(settings.judge.api_key_variable, ""), parameters))
     if model == "champion" and lake.champion(EXPORT, key) is None:
         raise SettingsError(f"{key} has no champion that could play: `agent-pipeline promote {key}` makes the latest export one.")
@@ -95,7 +129,7 @@ def _player(model: str, key: PartitionKey, temperature: float, max_new_tokens: i
         form = served_form(lake, export) if export else Form(Path(model))
         if not form.model.is_file():
             raise SettingsError(f"There is no GGUF file {form.model}: export one (gguf_export), or name another.")
-        return stack.enter_context(gguf_player(form, max_new_tokens, 2048, temperature))
+        return stack.enter_context(gguf_player(form, *limits, temperature))
     if model not in ("adapter", "base"):
         raise SettingsError(f"{model!r} is no model to play: give champion, gguf, adapter, base, a .gguf file or URL#name.")
     if temperature:
@@ -103,4 +137,4 @@ def _player(model: str, key: PartitionKey, temperature: float, max_new_tokens: i
     adapter = settings.candidate(key)
     made_from = adapter.manifest["made_from"]
     base = resolve_base_model(made_from["base_model"], settings.cache_path, settings.trust_remote_code, made_from["base_revision"])
-    return memory_player(base, adapter.path, adapter.path if model == "adapter" else None, max_new_tokens, 2048)
+    return memory_player(base, adapter.path, adapter.path if model == "adapter" else None, *limits)

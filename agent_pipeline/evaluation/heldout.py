@@ -8,6 +8,7 @@ import pyarrow.compute as pc
 
 from agent_pipeline.datasets.splits import Split
 from agent_pipeline.errors import DataError
+from agent_pipeline.evaluation.episodes import PLAYED
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.selection.tables import DATASET, dataset_rows
 from agent_pipeline.sessions.session import Message
@@ -32,9 +33,10 @@ def heldout_rows(lake: Lake, key: PartitionKey, split: Split = "test") -> list[d
 
 
 def recorded_sessions(lake: Lake, key: PartitionKey, tasks: Collection[str]) -> dict[str, tuple[str, list[Message]]]:
-    """The id and the messages of the first whole recorded session of each task, by the task's key."""
+    """The id and the messages of the first whole recorded session of each task, by the task's key; none that a model played."""
     wanted = pa.array(sorted(tasks), pa.string())
     batches = stored_batches(lake.open("judged_sessions", key), ["session_id", "task_key", "trial", "broken", "messages"])
     whole = (batch.filter(pc.and_(pc.is_in(batch["task_key"], wanted), pc.is_null(batch["broken"]))) for batch in batches)
-    rows = sorted(to_rows(whole), key=lambda row: (row["trial"] or "", row["session_id"]))
+    recorded = (row for row in to_rows(whole) if not row["session_id"].startswith(PLAYED))
+    rows = sorted(recorded, key=lambda row: (row["trial"] or "", row["session_id"]))
     return {row["task_key"]: (row["session_id"], row["messages"]) for row in reversed(rows)}

@@ -1,13 +1,25 @@
-"""`agent-pipeline play`: the model in memory is the one that was trained."""
+"""`agent-pipeline play`: which model plays, and the store that it leaves."""
 
+import json
+from collections.abc import Iterator
 from contextlib import ExitStack
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
-from agent_pipeline.cli.play import _player
+from agent_pipeline.cli.play import _player, _session_ids, play
 from agent_pipeline.config.settings import load_settings
+from agent_pipeline.errors import SettingsError
+from agent_pipeline.evaluation.heldout import recorded_sessions
+from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
 from agent_pipeline.keys import PartitionKey
+from agent_pipeline.sample.shop import World
+from agent_pipeline.sessions.session import Session
+from agent_pipeline.sessions.tables import SESSIONS, session_row, to_batches
+from agent_pipeline.sources.opening import open_sources, parse_location
+from agent_pipeline.storage.lake import Lake
 
 KEY = PartitionKey("shop", "support")
 
@@ -20,5 +32,71 @@ def test_an_adapter_plays_on_the_revision_of_its_base_that_it_was_trained_on(tmp
     monkeypatch.setattr("agent_pipeline.training.base_model.resolve_base_model", lambda *given: asked.append(given))
     monkeypatch.setattr("agent_pipeline.compute.playing.memory_player", lambda *given: None)
     for model in ("adapter", "base"):
-        _player(model, KEY, 0.0, 8, ExitStack())
+        _player(model, KEY, 0.0, (8, 512), ExitStack())
     assert [(given[0], given[-1]) for given in asked] == [("org/base", "1234abc")] * 2
+
+
+@pytest.fixture
+def endpoint() -> Iterator[str]:
+    """An OpenAI-compatible endpoint whose model refuses everything, and is asked for the agent's own longest message."""
+
+    class Refusing(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            request = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            assert request["max_tokens"] == 33
+            choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "Sorry, I cannot do that."}}
+            body = json.dumps({"id": "1", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice]}).encode()
+            self.send_response(200)
+            self.send_header("content-type", "application/json")
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Refusing)
+    Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/v1#m"
+    server.shutdown()
+
+
+def test_what_was_played_is_a_store_with_the_worlds_verdicts_whose_tasks_keep_their_splits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, endpoint: str
+) -> None:
+    toml = f'lake = "{tmp_path / "lake"}"\n[agents."shop/support"]\nworld = "agent_pipeline.sample.shop:World"\n'
+    toml += "assets.episodes = { max_new_tokens = 33 }\n"
+    (tmp_path / "pipeline.toml").write_text(toml, encoding="utf-8")
+    monkeypatch.setenv("AGENT_PIPELINE_CONFIG", str(tmp_path / "pipeline.toml"))
+    rows = [{"task_key": f"support-{number:03d}"} for number in range(1, 9)]
+    monkeypatch.setattr("agent_pipeline.evaluation.heldout.heldout_rows", lambda lake, key: rows)
+    for night in ("one", "two"):
+        play("shop/support", tmp_path / night, model=endpoint, tasks=6, seed=0, trials=1, temperature=0.0)
+    source = open_sources([parse_location(str(tmp_path / night)) for night in ("one", "two")])
+    sessions = list(read_sessions(source, KEY, ReadingOptions()))
+    assert len({each.session_id for each in sessions}) == len(sessions) == 12 and not any("~" in each.session_id for each in sessions)
+    assert {each.task_key for each in sessions} < {row["task_key"] for row in rows}
+    world = World()
+    for each in sessions:
+        world.reset(each.task_key)
+        assert each.judgment == ("unacceptable" if world.must_act else "acceptable")
+    assert {each.judgment for each in sessions} == {"acceptable", "unacceptable"}
+
+
+def test_a_pattern_that_would_move_a_played_task_into_another_split_is_refused_before_anything_is_played() -> None:
+    tasks = [{"task_key": "airline-12"}, {"task_key": "support-003", "seed": 2001}]
+    assert _session_ids("", tasks, 2, "0123abcd")[::2] == ["played-airline-12-0-0123abcd", "played-support-003-seed2001-0-0123abcd"]
+    assert len(_session_ids(r"airline-\d+", tasks[:1], 1, "0123abcd")) == 1
+    with pytest.raises(SettingsError, match="played-airline-12-0"):
+        _session_ids(r"^(.*)-\w+$", tasks, 1, "0123abcd")
+
+
+def test_what_a_model_played_is_not_taken_for_the_recorded_agent(tmp_path: Path) -> None:
+    lake, said = Lake(str(tmp_path)), [{"role": "user", "content": "Hello"}]
+    ids = {"tau-7": "1", "played-airline-12-0-0123abcd": "0"}
+    rows = [
+        session_row(Session(session_id=name, project="shop", agent="support", source="", messages=said, task_key="airline-12", trial=trial))
+        for name, trial in ids.items()
+    ]
+    lake.stage("judged_sessions", KEY, to_batches(rows, SESSIONS), SESSIONS).commit()
+    assert recorded_sessions(lake, KEY, ["airline-12"])["airline-12"][0] == "tau-7"
