@@ -3,6 +3,8 @@
 What the model wrote stays as it wrote it: what tools and users say is put after its tokens, and nothing is tokenised twice.
 """
 
+import json
+import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -11,6 +13,8 @@ from agent_pipeline.evaluation.players import message_of
 from agent_pipeline.evaluation.samples import TurnSample
 from agent_pipeline.evaluation.scoring import score
 from agent_pipeline.evaluation.worlds import World
+from agent_pipeline.sessions.session import Message
+from agent_pipeline.training.families import FAMILIES
 from agent_pipeline.training.literals import tokens
 from agent_pipeline.training.masks import prompt_ids
 from agent_pipeline.training.rendering import render
@@ -76,6 +80,9 @@ class _Writer:
 
     def __init__(self, tokenizer: "PreTrainedTokenizerBase", stops: set[int], sample: Sample, longest_prompt: int) -> None:
         self._tokenizer, self._stops, self._sample, self._longest = tokenizer, stops, sample, longest_prompt
+        # In some templates a turn of the past ends with another token than one that is written (gpt-oss).
+        ends = {*tokenizer.convert_ids_to_tokens(sorted(stops)), *(stop for family in FAMILIES for stop in family.stops)}
+        self._stop = re.compile("|".join(map(re.escape, sorted(ends))))
         self._prompts: dict[int, list[int]] = {}
         self._after: dict[int, list[tuple[int, bool]]] = {}
 
@@ -95,12 +102,22 @@ class _Writer:
         ]
 
     def _heard(self, conversation: Conversation) -> list[int]:
-        """The tokens after the model's last stop token: results, or the user's words, and the frame of its next turn."""
+        """The tokens after the model's last stop token: results, or the user's words, and the frame of its next turn.
+
+        A template may show a turn otherwise once others follow it (Qwen 3), so what follows is what two renderings end with that differ at
+        the turn's end alone.
+        """
         messages, tools = conversation.messages, conversation.tools
         last = max(index for index, message in enumerate(messages) if message["role"] == "assistant")
-        before = len(render(self._tokenizer, messages[: last + 1], tools).rstrip())
-        ids, offsets = tokens(self._tokenizer, render(self._tokenizer, messages, tools, add_generation_prompt=True))
-        return [token for token, (start, _) in zip(ids, offsets, strict=True) if start >= before]
+
+        def rendered(turn: Message) -> str:
+            return render(self._tokenizer, [*messages[:last], turn, *messages[last + 1 :]], tools, add_generation_prompt=True)
+
+        text, one, other = (rendered(turn) for turn in (messages[last], _ending(messages[last], "1"), _ending(messages[last], "2")))
+        same = next(at for at, (left, right) in enumerate(zip(reversed(one), reversed(other), strict=False)) if left != right)
+        heard = self._stop.split(one[len(one) - same :], maxsplit=1)[-1]
+        ids, offsets = tokens(self._tokenizer, text)
+        return [token for token, (start, _) in zip(ids, offsets, strict=True) if start >= len(text) - len(heard)]
 
     def _reply(self, conversation: Conversation, context: list[int], written: list[int]) -> Reply:
         self._after[conversation.number] += [(token, True) for token in written]
@@ -119,6 +136,14 @@ class _Writer:
         reward = (episode.reward if episode.end == "answered" else 0.0) - harm_penalty * harm
         written, own = map(list, zip(*after, strict=True))
         return Rollout(self._prompts[number], written, own, reward, {"done": float(episode.done), "harm": float(harm)})
+
+
+def _ending(turn: Message, end: str) -> Message:
+    """The assistant's turn with another end: of its last call where it calls, else of its words."""
+    if not (calls := turn.get("tool_calls")):
+        return {**turn, "content": end}
+    last = {**calls[-1], "function": {**calls[-1]["function"], "arguments": json.dumps({"end": end})}}
+    return {**turn, "tool_calls": [*calls[:-1], last]}
 
 
 def _text(tokenizer: "PreTrainedTokenizerBase", written: list[int], stops: set[int]) -> tuple[str, bool]:

@@ -9,6 +9,7 @@ import pytest
 import trl
 
 from agent_pipeline.evaluation.decision import call_branches
+from agent_pipeline.evaluation.rollouts import world_rollouts
 from agent_pipeline.evaluation.samples import turn_samples
 from agent_pipeline.evaluation.scoring import score
 from agent_pipeline.evaluation.turns import Answering
@@ -24,6 +25,7 @@ from agent_pipeline.training.rendering import render, with_plain_ids
 from agent_pipeline.training.templates import load_tokenizer, training_template
 from agent_pipeline.training.weights import weighed
 from agent_pipeline_tests.families.templates import mistral
+from agent_pipeline_tests.training.test_on_policy import HEARD, Asking
 from agent_pipeline_tests.training.world import TOOL, call, row
 
 TEMPLATES = Path(trl.__file__).parent / "chat_templates"
@@ -71,6 +73,20 @@ def test_judged_rows_train_turn_by_turn(qwen3):
     assert len(examples) == 2 and all(sum(example.rows[0].trained) for example in examples)
     pairs = encode_pairs(qwen3, [judged | {"chosen": messages[2:], "rejected": [{"role": "assistant", "content": "No."}]}], 2048)
     assert len(pairs.rows) == 1 and not pairs.first_dropped
+
+
+def test_an_episode_of_rewards_hears_all_that_tools_and_users_say(qwen3):
+    """Qwen 3 takes a turn's empty thought back once others follow: the first words after it were lost."""
+    written = iter(['<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_call>', "It is sunny.", "Take a hat."])
+
+    def sample(prompts):
+        return [qwen3(f"<think>\n\n</think>\n\n{next(written)}<|im_end|>").input_ids for _ in prompts]
+
+    stops = {qwen3.convert_tokens_to_ids("<|im_end|>")}
+    (rollout,) = world_rollouts(Asking, 5, 64, 1024, 1.0)(qwen3, stops, [row(0)], sample)
+    heard = [token for token, own in zip(rollout.completion, rollout.own, strict=True) if not own]
+    said = (f"<tool_response>\n{HEARD}\n</tool_response>", "A USER SAYS MORE")
+    assert qwen3.decode(heard) == "".join(f"\n<|im_start|>user\n{words}<|im_end|>\n<|im_start|>assistant\n" for words in said)
 
 
 def test_what_every_turn_begins_with_decides_nothing(qwen3):
