@@ -82,7 +82,7 @@ def prefer(params: Params, progress: Progress = silent) -> Result:
     return _build_further(prefer, params, reference, origin_of(method, rows, select, base, reference.identity, config), make)
 
 
-@task(version=1, libraries=(*MODELS, "trl"))
+@task(version=2, libraries=(*MODELS, "trl"))
 def on_policy(params: Params, progress: Progress = silent) -> Result:
     """An adapter trained on by `method` from what it writes itself about the rows of the `train` split of `sft_dataset`, watched on those
     of `select`; `skipped` as in `prefer`."""

@@ -13,8 +13,10 @@ from agent_pipeline.evaluation.worlds import World, run_tool, tool_schemas
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.sessions.json_text import decoded_arguments
 from agent_pipeline.sessions.session import Message, Tool
+from agent_pipeline.training.families import read_reply
 
-End = Literal["answered", "silent", "too many turns", "too long", "cut off"]
+End = Literal["answered", "silent", "unread call", "too many turns", "too long", "cut off"]
+"""`unread call`: what was meant as a call arrived as text that nobody can run, so it is neither a call nor an answer."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,10 @@ def play(
     return episodes
 
 
+PLAYED = "played-"
+"""How the ids of the sessions begin that `agent-pipeline play` wrote: what a model played is not what the agent recorded."""
+
+
 def fresh_task_id(task_key: str, seed: int | None) -> str:
     """What the task of a played session is called: tasks of two seeds are two tasks."""
     return task_key if seed is None else f"{task_key}-seed{seed}"
@@ -153,6 +159,9 @@ class _Running:
             self.end = "too many turns"
 
     def _answer(self, answer: str) -> None:
+        if read_reply(answer, self._tools).is_call:
+            self.end = "unread call"
+            return
         user = getattr(self._world, "user", None)
         words = user.reply(answer) if user is not None else None
         if words is not None:

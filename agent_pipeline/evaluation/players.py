@@ -51,7 +51,7 @@ def model_player(
 def message_of(text: str, tools: Sequence[Tool]) -> Message:
     """What a model wrote, as an assistant's message: its calls where it can be read as some, what it said before them as `content`.
 
-    A call that cannot be read is text: the world sees nothing of it.
+    A call that cannot be read is text, which ends an episode.
     """
     reply = read_reply(text, tools)
     if not reply.calls:

@@ -106,6 +106,14 @@ def test_an_episode_is_given_up_after_its_turns_or_where_it_no_longer_fits():
     assert {each.end for each in play(Shop, rows, lambda asked: [Reply(None) for _ in asked])} == {"too long"}
 
 
+@pytest.mark.parametrize("text", ['<tool_call>\n{"name":"cancel","arguments":{"order":"K100"}}\n</tool_call>', "<tool_call>\n{broken"])
+def test_a_call_that_arrives_as_text_is_no_answer(text):
+    """A server that does not read the model's notation, or a call that nobody can read: it passed for a task in which nothing was due."""
+    rows = Shop.fresh_tasks(20, 1001, "support-001")
+    report = figures(play(Shop, rows, always({"role": "assistant", "content": text})))
+    assert report["ends"] == {"unread call": 20} and report["done"]["n"] == 0 and report["harm"]["n"] == 0
+
+
 def always(message: dict) -> Player:
     return lambda conversations: [Reply(message) for _ in conversations]
 
