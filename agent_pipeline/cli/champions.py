@@ -67,12 +67,16 @@ def champions(
 ) -> None:
     """Show the champion, the latest export and its decision of every partition; or the history and all decisions of one."""
     lake = load_settings().open_lake()
+    exported = list(serving.champions(lake))
+    known = ", ".join(str(key) for key, _ in exported)
+    if not exported or (partition and parse_key(partition) not in dict(exported)):
+        raise DataError(f"There is no export of {partition or 'any agent'} in {lake.root}; there are exports of: {known or 'none'}.")
     if partition:
         _print_history(lake, parse_key(partition))
         return
     names = ("champion", "latest", "decision on the latest", "moved", "when", "who", "why")
     table = Table(Column("partition", no_wrap=True), *(Column(name, overflow="fold") for name in names))
-    for key, entry in serving.champions(lake):
+    for key, entry in exported:
         decided = last_decision(lake, key, entry.latest) if entry.latest else None
         outcome = headline(decided.decision) if decided else "none"
         if outcome == "promote" and entry.champion != entry.latest:

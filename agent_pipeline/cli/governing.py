@@ -62,11 +62,10 @@ def forget(
     if not yes:
         found = session_lineage(lake, session_id)
         has = sorted({row.partition or "all" for row in found.rows})
-        where = str(key) if key else f"every partition ({', '.join(has)})" if len(has) > 1 else ", ".join(has) or "no table"
-        console.print(
-            f"{printable(session_id)} is in {len(found.rows)} rows of {', '.join(has) or 'no table'}.", soft_wrap=True, highlight=False
-        )
-        typer.confirm(f"Remove it from {where} for good, and keep it out?", abort=True)
+        rows = f"in {len(found.rows)} rows of {', '.join(has)}" if has else "in no table of the lake"
+        console.print(f"{printable(session_id)} is {rows}.", soft_wrap=True, highlight=False)
+        where = str(key) if key else f"every partition ({', '.join(has)})" if len(has) > 1 else "".join(has)
+        typer.confirm(f"Remove it from {where} for good, and keep it out?" if where else "Keep it out of every later run?", abort=True)
     _show(take_out(lake, session_id, key, load_settings().cache_path / "judge.sqlite"), as_json, print_forgotten)
 
 

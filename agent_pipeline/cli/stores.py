@@ -50,8 +50,9 @@ def discover(
 
 def _show(found: "Discovery") -> None:
     for store in found.stores:
-        totals = f"{store.projects} projects, {store.agents} agents, {store.sessions} sessions"
-        table = Table(title=escape(f"{store.path}: {store.source or 'could not be read'}, {totals}"), title_justify="left")
+        totals = f"{store.source}, {store.projects} projects, {store.agents} agents, {store.sessions} sessions"
+        console.print(f"{store.path}: {totals if store.source else 'could not be read'}", markup=False, highlight=False, soft_wrap=True)
+        table = Table()
         rows = [(each.partition, _counted(each)) for each in store.partitions]
         shown = dict.fromkeys(name for _, counts in rows for name, count in counts.items() if count)
         table.add_column("partition", overflow="fold")
@@ -59,7 +60,8 @@ def _show(found: "Discovery") -> None:
             table.add_column(escape(name), justify="right")
         for partition, counts in rows:
             table.add_row(partition, *(str(counts.get(name, 0)) for name in shown))
-        console.print(table)
+        if rows:
+            console.print(table)
         for note in store.notes:
             console.print(f"note: {note}", markup=False, soft_wrap=True)
         for error in store.errors:

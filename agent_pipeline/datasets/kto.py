@@ -12,10 +12,18 @@ import pyarrow as pa
 
 from agent_pipeline.datasets.pair_messages import has_untrained_turn, to_last_answer
 from agent_pipeline.datasets.preferences import unfit_to_compare
-from agent_pipeline.datasets.splits import ROW, TaskSplit, required
+from agent_pipeline.datasets.splits import ROW, TaskSplit
 from agent_pipeline.sessions.session import Message, Session
+from agent_pipeline.sessions.tables import required
 
-KTO = pa.schema([*ROW, *required(pa.json_(), "prompt", "completion"), *required(pa.bool_(), "label"), *required(pa.json_(), "tools")])
+KTO = pa.schema(
+    [
+        *ROW,
+        *required(pa.json_(), prompt="chat messages before the agent's first answer", completion="from there to the agent's last"),
+        *required(pa.bool_(), label="true: the session is good; false: it is bad"),
+        *required(pa.json_(), tools="the tools that the agent had: OpenAI function schemas"),
+    ]
+)
 
 
 def labelled_rows(

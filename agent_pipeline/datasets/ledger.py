@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from agent_pipeline.datasets.splits import Split, SplitSizes, required
+from agent_pipeline.datasets.splits import ROW, Split, SplitSizes
 from agent_pipeline.errors import DataError
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.storage.lake import Lake
 
 LEDGER = "split_ledger"
-SCHEMA = pa.schema(required(pa.string(), "task_key", "split"))
+SCHEMA = pa.schema(ROW[-2:])
 
 
 @dataclass(frozen=True)

@@ -24,16 +24,16 @@ from agent_pipeline.datasets.curated import spilled
 from agent_pipeline.datasets.mixing import MixerConfig, MultiTaskMixer, Strategy, TaskSample, TaskShare
 from agent_pipeline.datasets.publishing import ConversationFileOptions
 from agent_pipeline.datasets.sft import SFT
-from agent_pipeline.datasets.splits import SPLITS, first_request, required
+from agent_pipeline.datasets.splits import SPLITS, first_request
 from agent_pipeline.errors import DataError, SettingsError
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.session import Message
-from agent_pipeline.sessions.tables import stored_batches, to_rows
+from agent_pipeline.sessions.tables import required, stored_batches, to_rows
 from agent_pipeline.storage.lake import Lake
 
 ASSET, SOURCE = "multi_task_dataset", "sft_dataset"
 
-MULTI_TASK = pa.schema([*SFT, *required(pa.string(), "project", "agent")])
+MULTI_TASK = pa.schema([*SFT, *required(pa.string(), project="the project of the row's agent", agent="the agent that the row is from")])
 """The columns of `SFT`, and the agent of the row. `row_id` is the agent's with `project/agent:` before it."""
 
 _KIND = Kind(ASSET, MULTI_TASK, "messages", "Conversations of several agents, to imitate.", "text-generation")

@@ -17,15 +17,31 @@ from typing import Any, Literal, NamedTuple
 import pyarrow as pa
 
 from agent_pipeline.datasets.pair_messages import Parts, answer_length, answers, comparable, no_difference, parted, to_last_answer
-from agent_pipeline.datasets.splits import TaskSplit, required
+from agent_pipeline.datasets.splits import TaskSplit
 from agent_pipeline.sessions.session import Message, Session, json_bytes, sha256_of
+from agent_pipeline.sessions.tables import optional, required
 
 PREFERENCES = pa.schema(
     [
-        *required(pa.string(), "row_id", "case_id", "session_id", "rejected_session_id", "content_sha256", "rejected_content_sha256"),
-        *required(pa.string(), "task_key", "split"),
-        pa.field("margin", pa.float64()),
-        *required(pa.json_(), "prompt", "chosen", "rejected", "tools"),
+        *required(
+            pa.string(),
+            row_id="the pair: both session ids",
+            case_id="the task that both sessions are trials of",
+            session_id="the good session",
+            rejected_session_id="the bad session",
+            content_sha256="sha256 (hex) of the good session's messages and tools",
+            rejected_content_sha256="sha256 (hex) of the bad session's messages and tools",
+            task_key="the sessions' task",
+            split="the task's permanent split: train, select or test",
+        ),
+        *optional(pa.float64(), margin="the good session's score less the bad one's (0 to 1); null: one has no score"),
+        *required(
+            pa.json_(),
+            prompt="the chat messages that both sessions begin with",
+            chosen="the good session's messages from the first that differs",
+            rejected="the bad session's messages from the first that differs",
+            tools="the tools that the agent had: OpenAI function schemas",
+        ),
     ]
 )
 

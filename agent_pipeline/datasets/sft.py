@@ -14,23 +14,21 @@ import pyarrow as pa
 from agent_pipeline.datasets.splits import ROW, TaskSplit
 from agent_pipeline.judging.turns import untrained_turns
 from agent_pipeline.sessions.session import Message, is_trained, sha256_of, with_thoughts
+from agent_pipeline.sessions.tables import optional, required
 from agent_pipeline.sessions.turn_class import text_class
 
 SFT = pa.schema(
     [
         *ROW,
-        pa.field("messages", pa.json_(), nullable=False),
-        pa.field("tools", pa.json_(), nullable=False),
-        pa.field("score", pa.float64()),
-        pa.field("created_at", pa.timestamp("us", tz="UTC")),
-        pa.field("turn_classes", pa.list_(pa.string())),
-        pa.field("twin_of", pa.string()),
+        *required(pa.json_(), messages="chat messages to the agent's last; weight 0: not trained on"),
+        *required(pa.json_(), tools="the tools that the agent had: OpenAI function schemas"),
+        *optional(pa.float64(), score="how good the session is, 0 to 1; of equal rows the better one is kept"),
+        *optional(pa.timestamp("us", tz="UTC"), created_at="when the session began (UTC)"),
+        *optional(pa.list_(pa.string()), turn_classes="what each assistant message is: call, ask, cannot or answer"),
+        *optional(pa.string(), twin_of="the row that this irrelevance twin was made from; null: it is a session's own"),
     ]
 )
-"""`score` (see `known_score`) and `created_at` are the session's, null where unknown: of equal rows the better judged is kept, then the
-earlier. `turn_classes`: the class of each assistant's message (`sessions.turn_class`), in order; null where it says nothing. `twin_of`: the
-row that an irrelevance twin (`twins`) differs from; null of a session's own row. A new column needs a line here, a value in `sft_rows`,
-and its origin in `defs.columns`."""
+"""A new column needs a line here, a value in `sft_rows`, and its origin in `defs.columns`. `score`: see `known_score`."""
 
 
 class _Head(msgspec.Struct, gc=False):

@@ -21,10 +21,17 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from agent_pipeline.datasets.splits import ROW, required
+from agent_pipeline.datasets.splits import ROW
 from agent_pipeline.sessions.session import THOUGHT, Message, Tool, is_trained
+from agent_pipeline.sessions.tables import optional, required
 
-SHAREGPT = pa.schema([*ROW, *required(pa.json_(), "conversations"), pa.field("tools", pa.string())])
+SHAREGPT = pa.schema(
+    [
+        *ROW,
+        *required(pa.json_(), conversations="turns of from (system, human, gpt, function_call, observation) and value"),
+        *optional(pa.string(), tools="JSON text of the OpenAI function schemas"),
+    ]
+)
 
 Turn = dict[str, Any]
 

@@ -15,18 +15,21 @@ import pyarrow as pa
 
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.sessions.session import Message
+from agent_pipeline.sessions.tables import required
 
 Split = Literal["train", "select", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 
 
-def required(kind: pa.DataType, *names: str) -> list[pa.Field]:
-    """Columns of a type that are never null."""
-    return [pa.field(name, kind, nullable=False) for name in names]
-
-
-ROW = required(pa.string(), "row_id", "session_id", "content_sha256", "task_key", "split")
-"""The columns of every data set's rows: which row it is, the session and content that it is from, its task and the task's split."""
+ROW = required(
+    pa.string(),
+    row_id="the row; unique in the table",
+    session_id="the session that it is from",
+    content_sha256="sha256 (hex) of the content that it is from",
+    task_key="the session's task",
+    split="the task's permanent split: train, select or test",
+)
+"""The columns of every data set's rows."""
 
 
 class TaskSplit(Protocol):

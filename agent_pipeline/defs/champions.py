@@ -71,7 +71,6 @@ def champion(
         record, decision = decided.record, decided.record.decision
         if decided.waits:
             context.log.info(f"{gguf_export.identity[:16]} wins and waits for a person: `agent-pipeline promote {key}`")
-        why = "; ".join(sentences(decision))
         parts = {"figures": decision.figures, "figures_on_test": record.test}
         figures = {name: figure_rows(part, "champion" if record.champion else "base") for name, part in parts.items()}
         return dg.MaterializeResult(
@@ -79,19 +78,19 @@ def champion(
             data_version=version(decided.page.identity),
             metadata={
                 "decision": headline(decision),
-                "why": why,
-                "waits_for_a_person": decided.waits,
+                "why": "\n".join(sentences(decision)),
+                "wins_and_waits_for_a_person": decided.waits,
                 "champion": decided.champion or "none",
                 "page": dg.MetadataValue.path(str(decided.page.path / PAGE)),
                 **{name: table(head, rows) for name, (head, *rows) in figures.items()},
-                "number": record.number,
+                "decision_number": record.number,
                 **in_mlflow,
                 **probation,
                 **numbers(
-                    {"gain": next((each.difference for each in decision.figures if each.name == "gain"), None), "chance": decision.p}
+                    {"gain": next((each.difference for each in decision.figures if each.name == "gain"), None), "p_value": decision.p}
                 ),
             },
-            check_results=[warning(CHECK, decision.outcome != "reject", why)],
+            check_results=[warning(CHECK, decision.outcome != "reject", "; ".join(sentences(decision)))],
         )
 
 
@@ -154,16 +153,16 @@ def _write_to_mlflow(
     return {"mlflow": written.text}
 
 
-@dg.job(partitions_def=AGENTS, description="A person makes an export of one agent its champion.")
+@dg.job(partitions_def=AGENTS, description="Make an export of one agent its champion: the model that is served.")
 def promote() -> None:
     promote_export()
 
 
-@dg.job(partitions_def=AGENTS, description="A person holds an export of one agent back: it is not promoted by itself.")
+@dg.job(partitions_def=AGENTS, description="Hold an export of one agent back: it is not promoted by itself.")
 def hold() -> None:
     hold_export()
 
 
-@dg.job(partitions_def=AGENTS, description="A person makes an earlier champion of one agent the champion again.")
+@dg.job(partitions_def=AGENTS, description="Make an earlier champion of one agent the champion again.")
 def rollback() -> None:
     roll_back()

@@ -117,8 +117,8 @@ def _lengths(ratios: Sequence[float]) -> dict[str, Any]:
     if not ratios:
         return {}
     return {
-        "chosen_length_by_rejected_length_median": round(median(ratios), 3),
-        "chosen_is_longer_in": round(sum(ratio > 1 for ratio in ratios) / len(ratios), 3),
+        "median_length_of_chosen_by_rejected": round(median(ratios), 3),
+        "share_of_pairs_whose_chosen_is_longer": round(sum(ratio > 1 for ratio in ratios) / len(ratios), 3),
         "length_ratio": histogram(ratios, "length of chosen / length of rejected", "ratio of the agent's characters"),
     }
 

@@ -22,7 +22,12 @@ _RUNS = 500
 """The newest runs, among which nights are looked for."""
 
 
-@dg.sensor(name=DIGEST, default_status=dg.DefaultSensorStatus.RUNNING, minimum_interval_seconds=60)
+@dg.sensor(
+    name=DIGEST,
+    default_status=dg.DefaultSensorStatus.RUNNING,
+    minimum_interval_seconds=60,
+    description="Writes one page, and sends one message, about each night whose runs have all ended.",
+)
 def night_digest(context: dg.SensorEvaluationContext, workspace: dg.ResourceParam[Workspace]) -> dg.SensorResult | dg.SkipReason:
     """Write a page about a night when its last run has ended (`nights/` in the lake), and tell of it once.
 

@@ -105,9 +105,7 @@ def serving(context: dg.AssetExecutionContext, gguf_export: Artifact, workspace:
             value=serves.artifact,
             data_version=version(serves.artifact.identity),
             metadata={
-                "serves": export.identity,
-                "because": serves.served.because,
-                "served": serves.is_served,
+                "serves": f"{export.identity} ({serves.served.because})" if serves.is_served else "nothing",
                 "folder": dg.MetadataValue.path(str(serves.folder)),
                 "messages": "\n".join(serves.messages),
             },

@@ -12,10 +12,10 @@ retrain = dg.define_asset_job(
     selection=dg.AssetSelection.all() - _OF_ALL_AGENTS - _COMPARISON,
     # A run whose process was killed makes its tables again, in seconds; models that are there are reused.
     tags={"dagster/retry_strategy": "ALL_STEPS"},
-    description="Everything of one agent: read, judge, curate, build datasets, select, train, evaluate, export.",
+    description="One agent, from its sessions to the model that is served. The schedule nightly runs it.",
 )
 
-mix = dg.define_asset_job(MIX, selection=_OF_ALL_AGENTS, description="One data set of several agents, by the weights of the settings.")
+mix = dg.define_asset_job(MIX, selection=_OF_ALL_AGENTS, description="One data set of several agents, by the setting [mixing].")
 
 compare_methods = dg.define_asset_job(
     COMPARE, selection=_COMPARISON, description="Train one agent's model by several methods, and report which is better, and at what cost."

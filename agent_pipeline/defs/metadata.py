@@ -2,7 +2,7 @@
 
 import base64
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -20,7 +20,9 @@ _COLOUR, _PALE = "#4f43dd", "#b8b8c4"
 
 
 def counts_table(counts: Mapping[str, int], label: str = "reason") -> dg.MetadataValue:
-    """Counts by name, the largest first."""
+    """Counts by name, the largest first; `none` where there are none."""
+    if not counts:
+        return dg.MetadataValue.text("none")
     return table([label, "count"], ([name, f"{count:,}"] for name, count in sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))))
 
 
@@ -30,25 +32,36 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> dg.MetadataV
     return dg.MetadataValue.table(records, dg.TableSchema([dg.TableColumn(name) for name in head]))
 
 
+def tree(values: Mapping[str, Any], head: Sequence[str]) -> dg.MetadataValue:
+    """Nested values as a table of two columns, a line a leaf: `settings.lora_r`, 16."""
+    return table(head, _leaves(values))
+
+
+def _leaves(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        yield from _leaves(value, f"{above}{name}.") if isinstance(value, dict) else [(above + name, value)]
+
+
 def numbers(values: Mapping[str, Any]) -> dict[str, float]:
-    """The values that are numbers, as Dagster plots them over time; those that are not known are left out."""
-    return {name: float(value) for name, value in values.items() if value is not None}
+    """The values that are numbers, to four digits, as Dagster plots them over time; those that are not known are left out."""
+    return {name: float(f"{value:.4g}") for name, value in values.items() if value is not None}
 
 
 def preview(rows: Iterable[Mapping[str, Any]], field: str = "messages") -> dg.MetadataValue:
-    """The shape of the first conversations: roles, tool names, and the lengths of texts; never the texts themselves."""
-    return table(["session", "shape"], ([row["session_id"], shape(row[field])] for row in islice(rows, PREVIEW_ROWS)))
+    """The shape of the first conversations: roles, tool names and the lengths of texts; never the texts themselves."""
+    return table(
+        ["session", "roles with characters, and calls"], ([row["session_id"], shape(row[field])] for row in islice(rows, PREVIEW_ROWS))
+    )
 
 
 def shape(messages: Sequence[Message]) -> str:
-    """`user 84 → find_order() → tool 120 → assistant 60`: a conversation without its words."""
+    """`user 84 → assistant 60 → find_order() → tool 120`: a conversation without its words."""
     parts = []
     for message in messages[:16]:
         text = len(message.get("content") or message.get("value") or "")
-        for call in message.get("tool_calls", ()):
-            parts.append(f"{call['function']['name']}()")
         if text:
             parts.append(f"{message.get('role') or message.get('from')} {text}")
+        parts += [f"{call['function']['name']}()" for call in message.get("tool_calls", ())]
     return " → ".join(parts) + (" → …" if len(messages) > 16 else "")
 
 

@@ -48,7 +48,6 @@ def sft_adapter(
         context.log.info(result["replayed"])
         metadata = {
             "rows": result["rows"],
-            "replay": dg.MetadataValue.json(result["replay"]),
             "replayed": result["replayed"],
             "template": report["template"]["why"],
             "report": report_metadata(report),

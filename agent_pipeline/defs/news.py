@@ -25,11 +25,10 @@ from agent_pipeline.training.chain import uses_of
 
 @dg.asset(**asset_options("coresets", {"parquet"}), deps=["curated_sessions"], output_required=False, dagster_type=dg.Any)
 def trained_sessions(context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace]) -> Iterator[dg.MaterializeResult]:
-    """The sessions that this training can use, each with its verdict; the next night compares with them.
+    """The judged sessions of this training. The next night compares its own with them, and ends here where it has no need to train.
 
-    In a run of the night it is not materialized, and nothing after it is, where fewer sessions than `night.new_sessions` came, changed or
-    went since the last training that ended well and no verdict, setting or code changed, or where the night's minutes are over. A run that
-    a person starts always goes on.
+    It has none where fewer than `night.new_sessions` sessions came, changed or went, and no verdict, setting or code changed. It also ends
+    here when the night's minutes are over. A run that a person starts always goes on.
     """
     with user_errors():
         key, last = agent_key(context), _last_training(context)

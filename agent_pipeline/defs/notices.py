@@ -22,7 +22,11 @@ _RUNS = 100
 """Finished runs that a tick reads at most; the next tick goes on with the rest."""
 
 
-@dg.sensor(default_status=dg.DefaultSensorStatus.RUNNING, minimum_interval_seconds=60)
+@dg.sensor(
+    default_status=dg.DefaultSensorStatus.RUNNING,
+    minimum_interval_seconds=60,
+    description="Tells the addresses of notify.urls of failed runs and checks, of decisions, and of sessions that wait for a judge.",
+)
 def notices(context: dg.SensorEvaluationContext, workspace: dg.ResourceParam[Workspace]) -> dg.SensorResult | dg.SkipReason:
     """Tell people of failed runs, failed checks, sessions that no judge saw, and decisions that promote or cannot be taken.
 
@@ -78,9 +82,9 @@ def _of_materialization(materialization: dg.AssetMaterialization, partition: str
     if asset == "champion" and "probation" in metadata and "roll back" in (sentence := str(metadata["probation"].value)):
         yield Notice("champion rolled back", partition, sentence)
     if asset == "champion" and "decision" in metadata:
-        decision, why = (str(metadata[name].value) for name in ("decision", "why"))
+        decision, why = (str(metadata[name].value).replace("\n", "; ") for name in ("decision", "why"))
         if decision == "promote":
-            waits = metadata["waits_for_a_person"].value
+            waits = metadata["wins_and_waits_for_a_person"].value
             yield Notice("a candidate waits for a person" if waits else "promoted", partition, why)
         elif decision.startswith("cannot decide"):
             yield Notice("cannot decide", partition, f"{decision}; {why}")

@@ -15,17 +15,13 @@ from agent_pipeline.selection.replay import build_buffer, held_out_sessions
 
 @dg.asset(**asset_options("coresets", {"parquet"}, options=ReplayConfig), deps=["curated_sessions", "sft_dataset", "sft_coreset"])
 def replay_buffer(context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace]) -> dg.MaterializeResult:
-    """A uniform choice of all rows that were ever trained on, this run's included: those whose sessions have the lowest hashes.
+    """A uniform sample of all rows that were ever trained on, this run's included, for later nights to replay.
 
-    It is updated before the training that reads it: training leaves out what is among its own rows, so that what it replays is of earlier
-    nights. Made again from the same tables it has the same bytes, and the adapter the same identity; a training that read the buffer of the
-    night before, and left its own behind, would be another one each time.
-
-    It holds rows, not row ids as a coreset does, because it must give back sessions that the store no longer has: their text is nowhere
-    else. They stay in the lake until a later row has a lower hash, they are forgotten, or `buffer_size` says so, and they are redacted anew
-    by this run's settings. A session that the store still has is remembered as it is now, and let go where it is no training row
-    any more. No row of a task that is held out stays, by the split's ledger.
+    It keeps the text of sessions that the store has lost, redacted by this run's settings, until they are forgotten or a new row takes
+    their place. A session that the store still has is kept as it is now. No row of a held-out task stays.
     """
+    # The rows with the lowest hashes of their sessions. It is updated before the training that reads it, which leaves out its own rows:
+    # made again from the same tables it has the same bytes, and the adapter the same identity.
     with user_errors():
         size = in_force(context, workspace, ReplayConfig).buffer_size
         settings, redactor = workspace.settings(), Redactor(workspace.settings().redaction_options)

@@ -32,7 +32,11 @@ def _clock() -> dict[str, Any]:
     return {"cron_schedule": night.cron, "execution_timezone": night.timezone}
 
 
-@dg.schedule(job=retrain, **_clock())
+@dg.schedule(
+    job=retrain,
+    **_clock(),
+    description="Retrains each agent whose sessions, verdicts, settings or code changed. A tick names the agents that it skips, and why.",
+)
 def nightly(context: dg.ScheduleEvaluationContext, workspace: dg.ResourceParam[Workspace]) -> Iterator[dg.RunRequest | dg.SkipReason]:
     """A run for each agent with something new, with that agent's settings, and a reason for each agent without a run.
 

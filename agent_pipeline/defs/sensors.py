@@ -16,7 +16,11 @@ TICK_SECONDS = 40.0
 """How long a tick may read the store: Dagster ends a tick after 60 seconds. What is left over is read by the next tick."""
 
 
-@dg.sensor(default_status=dg.DefaultSensorStatus.RUNNING, minimum_interval_seconds=30)
+@dg.sensor(
+    default_status=dg.DefaultSensorStatus.RUNNING,
+    minimum_interval_seconds=30,
+    description="Adds the store's new agents as partitions, and records whose sessions or labels changed. It starts no run.",
+)
 def discover_agents(context: dg.SensorEvaluationContext, workspace: dg.ResourceParam[Workspace]) -> dg.SensorResult | dg.SkipReason:
     """Add the store's new agents as partitions, and report the data version of each agent whose sessions or labels changed.
 

@@ -157,7 +157,7 @@ def judged_sessions(context: dg.AssetExecutionContext, workspace: dg.ResourcePar
                 "measures_not_taken": counts_table(panel.not_taken, "measure and why"),
                 "turns": counts_table(panel.turns, "fact about a turn"),
                 "metrics_without_a_direction": counts_table(panel.undeclared, "metric"),
-                "agreement_with_people": _agreement_table(panel.agreement),
+                "agreement": _agreement_table(panel.agreement),
                 "labels": "\n".join(panel.labels.notes) or f"{len(panel.labels.by_id)} read",
                 **(_llm_spend(panel.llm.client) if panel.llm else {}),
             },
@@ -165,8 +165,8 @@ def judged_sessions(context: dg.AssetExecutionContext, workspace: dg.ResourcePar
 
 
 def _agreement_table(agreement: Agreement) -> dg.MetadataValue:
-    """A line a judge: the sessions that people judged too, the confusion of the two, and Cohen's kappa."""
-    head = ["beside people", "sessions", "agree", "both good", "both bad", "too kind", "too strict", "kappa"]
+    """A line a judge: the sessions that a label, or else the store, judges too, the confusion of the two, and Cohen's kappa."""
+    head = ["beside labels, else the store", "sessions", "agree", "both good", "both bad", "too kind", "too strict", "kappa"]
     return table(head, (_confusion(row) for row in agreement.rows()))
 
 
@@ -214,7 +214,7 @@ def curated_sessions(context: dg.AssetExecutionContext, workspace: dg.ResourcePa
                 "dropped": counts.total() - counts["kept"],
                 "uses": counts_table(Counter(each.use.value for each in curation.decisions), "use"),
                 "reasons": counts_table(curation.counts_with_detail),
-                "verdicts_taken_out_of_the_text": len(curation.stripped),
+                "sessions_with_a_verdict_cut_from_their_text": len(curation.stripped),
             },
             check_results=[drift_result(FATES_CHECK, drift)],
         )

@@ -29,7 +29,7 @@ class Served(msgspec.Struct, frozen=True):
     """The export to serve, and why it is this one: it is the champion, or (no champion was ever set) it is served already, or the first."""
 
     export: Artifact
-    because: Literal["champion", "served already", "first"]
+    because: Literal["champion", "served already", "first export"]
 
 
 def served(lake: Lake, key: PartitionKey, latest: Artifact) -> Served:
@@ -42,7 +42,7 @@ def served(lake: Lake, key: PartitionKey, latest: Artifact) -> Served:
         fit = before and not before.manifest["report"].get("against")  # one that episodes speak against was never served
         if before and fit and (export := lake.find(EXPORT, key, before.manifest["made_from"][EXPORT])):
             return Served(export, "served already")
-    return Served(latest, "first")
+    return Served(latest, "first export")
 
 
 class Serving(msgspec.Struct, frozen=True):
@@ -79,7 +79,7 @@ def serve(
         choice = served(lake, key, latest or lake.latest(EXPORT, key))
         export, short, spoken = choice.export, choice.export.identity[:16], unfit(lake, key, choice.export)
         against = [] if choice.because == "champion" else list(spoken)
-        if choice.because == "first" and is_held(lake, key, export.identity):
+        if choice.because == "first export" and is_held(lake, key, export.identity):
             against.append("a person holds it back")
         adapters = trained_adapters(lake, key, export.manifest["made_from"]["adapter"])
         if not against:

@@ -6,15 +6,18 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from agent_pipeline.datasets.splits import required
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.session import sha256_of
-from agent_pipeline.sessions.tables import stored_batches, to_rows
+from agent_pipeline.sessions.tables import CURATED, required, stored_batches, to_rows
 from agent_pipeline.storage.lake import Lake, StagedTable
 
 TRAINED_TABLE = "trained_sessions"
-TRAINED = pa.schema(required(pa.string(), "session_id", "content_sha256", "use", "verdict_sha256"))
-"""`verdict_sha256` is of all that judges say of a session that training heeds: its verdict, its use, the facts about its turns."""
+TRAINED = pa.schema(
+    [
+        *map(CURATED.field, ("session_id", "content_sha256", "use")),
+        *required(pa.string(), verdict_sha256="sha256 (hex) of verdict, use and turns: what training heeds of the judges"),
+    ]
+)
 
 
 class Trained(NamedTuple):

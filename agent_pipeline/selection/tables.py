@@ -9,10 +9,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from agent_pipeline.datasets.sft import SFT
-from agent_pipeline.datasets.splits import required
+from agent_pipeline.datasets.splits import ROW
 from agent_pipeline.errors import DataError
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.sessions.tables import stored_batches, to_rows
+from agent_pipeline.sessions.tables import optional, required, stored_batches, to_rows
 from agent_pipeline.storage.lake import Lake
 
 Row = dict[str, Any]
@@ -22,16 +22,15 @@ PICKS = "coreset.json"
 
 CORESET = pa.schema(
     [
-        *required(pa.string(), "row_id", "session_id", "content_sha256", "task_key"),
-        *required(pa.bool_(), "chosen"),
-        pa.field("rank", pa.int64()),
-        pa.field("score", pa.float64()),
-        *required(pa.string(), "reason"),
-        pa.field("duplicate_of", pa.string()),
-        pa.field("similarity", pa.float64()),
+        *ROW[:-1],
+        *required(pa.bool_(), chosen="whether the row is trained on"),
+        *optional(pa.int64(), rank="its place among the chosen rows, from 1"),
+        *optional(pa.float64(), score="what the strategy ranked it by"),
+        *required(pa.string(), reason="why it was chosen, or was not: a word of the strategy"),
+        *optional(pa.string(), duplicate_of="the session whose row stands for this one"),
+        *optional(pa.float64(), similarity="Jaccard similarity to that row, 0 to 1"),
     ]
 )
-"""`reason` is a `pool.Reason` or a word of the user's strategy; `duplicate_of` is the session whose row stands for this one."""
 
 
 def dataset_rows(

@@ -28,37 +28,53 @@ CHARACTERS_PER_BATCH = 64 << 20
 _UTC = pa.timestamp("us", tz="UTC")
 _EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
 
+DESCRIPTION = b"description"
+"""The key of a column's metadata that says what it holds. Dagster's UI shows it; no file has it (`storage.tables`)."""
+
+
+def required(kind: pa.DataType, **columns: str) -> list[pa.Field]:
+    """Columns of a type that are never null, each with its description."""
+    return [pa.field(name, kind, nullable=False, metadata={DESCRIPTION: text}) for name, text in columns.items()]
+
+
+def optional(kind: pa.DataType, **columns: str) -> list[pa.Field]:
+    """Columns of a type that are null where nothing is known, each with its description."""
+    return [pa.field(name, kind, metadata={DESCRIPTION: text}) for name, text in columns.items()]
+
+
+_TEXT, _NUMBER, _FLAG, _JSON = pa.string(), pa.float64(), pa.bool_(), pa.json_()
+
 SESSIONS = pa.schema(
     [
-        pa.field("session_id", pa.string(), nullable=False),
-        pa.field("project", pa.string(), nullable=False),
-        pa.field("agent", pa.string(), nullable=False),
-        pa.field("source", pa.string(), nullable=False),
-        pa.field("content_sha256", pa.string(), nullable=False),
-        pa.field("task_key", pa.string(), nullable=False),
-        pa.field("task_id", pa.string()),
-        pa.field("trial", pa.string()),
-        pa.field("created_at", _UTC),
-        pa.field("archived", pa.bool_(), nullable=False),
-        pa.field("messages", pa.json_(), nullable=False),
-        pa.field("tools", pa.json_(), nullable=False),
-        pa.field("tools_origin", pa.string(), nullable=False),
-        pa.field("model_id", pa.string()),
-        pa.field("judgment", pa.string()),
-        pa.field("score", pa.float64()),
-        pa.field("scores", pa.json_(), nullable=False),
-        pa.field("attack_succeeded", pa.bool_()),
-        pa.field("ends_on_tool", pa.bool_()),
-        pa.field("error", pa.string()),
-        pa.field("ended_at", _UTC),
-        pa.field("usage", pa.json_(), nullable=False),
-        pa.field("cost_usd", pa.float64()),
-        pa.field("parent_session_id", pa.string()),
-        pa.field("reasoning", pa.json_(), nullable=False),
-        pa.field("damage", pa.json_(), nullable=False),
-        pa.field("broken", pa.string()),
-        pa.field("skipped", pa.json_(), nullable=False),
-        pa.field("context", pa.json_(), nullable=False),
+        *required(_TEXT, session_id="the session, by its id in the store"),
+        *required(_TEXT, project="the project: the first part of the partition"),
+        *required(_TEXT, agent="the agent: the second part of the partition"),
+        *required(_TEXT, source="the reader that read it"),
+        *required(_TEXT, content_sha256="sha256 (hex) of messages and tools"),
+        *required(_TEXT, task_key="the task; its trials share it, and a split holds whole tasks"),
+        *optional(_TEXT, task_id="the task, as the store names it"),
+        *optional(_TEXT, trial="which trial of its task it is"),
+        *optional(_UTC, created_at="when it began (UTC)"),
+        *required(_FLAG, archived="the store says that it is archived"),
+        *required(_JSON, messages="the conversation: OpenAI chat messages; a call's arguments are a JSON text"),
+        *required(_JSON, tools="the tools that the agent had: OpenAI function schemas"),
+        *required(_TEXT, tools_origin="where tools is from: source, settings, inferred (from the calls), none"),
+        *optional(_TEXT, model_id="the model that the agent used"),
+        *optional(_TEXT, judgment="the store's verdict: acceptable or unacceptable"),
+        *optional(_NUMBER, score="the store's score or reward"),
+        *required(_JSON, scores="the store's other metrics, by name; whether more is better is a setting"),
+        *optional(_FLAG, attack_succeeded="it obeyed an injected instruction"),
+        *optional(_FLAG, ends_on_tool="by the store's rules its last call ended it, so no answer is missing"),
+        *optional(_TEXT, error="a failure of the infrastructure, not of the agent"),
+        *optional(_UTC, ended_at="when it ended (UTC)"),
+        *required(_JSON, usage="counts of tokens, by name"),
+        *optional(_NUMBER, cost_usd="what it cost, in US dollars"),
+        *optional(_TEXT, parent_session_id="the session that started this one as a sub-agent"),
+        *required(_JSON, reasoning="recorded thoughts: the index of the message that each precedes, and the text"),
+        *required(_JSON, damage="what was wrong with the record: counts by kind"),
+        *optional(_TEXT, broken="the kind of damage for which it is dropped"),
+        *required(_JSON, skipped="counts of what a chat has no place for (images, files), by type"),
+        *required(_JSON, context="other fields that the store has of it"),
     ]
 )
 
@@ -77,27 +93,27 @@ TURN = pa.struct(
 JUDGED = pa.schema(
     [
         *SESSIONS,
-        pa.field("verdict", pa.string()),  # acceptable, unacceptable; null: nobody decided
-        pa.field("verdict_by", pa.string()),  # label, judgment, score, metrics, measures, llm, policy
-        pa.field("verdict_name", pa.string()),  # the deciding judge's own name: of a metric, of measures, of the model
-        pa.field("verdict_reasons", pa.string()),
-        pa.field("verdict_score", pa.float64()),  # how good the session is, 0 to 1, by whoever decided
-        pa.field("measures", pa.json_()),
-        pa.field("opinions", pa.json_()),
-        pa.field("turns", pa.list_(TURN)),  # one for each of the agent's messages, in their order
+        *optional(_TEXT, verdict="acceptable or unacceptable; null: nobody decided"),
+        *optional(_TEXT, verdict_by="the judge that decided: label, judgment, score, metrics, measures, llm, policy"),
+        *optional(_TEXT, verdict_name="that judge's own name: metrics, measures, or the model"),
+        *optional(_TEXT, verdict_reasons="why it decided so"),
+        *optional(_NUMBER, verdict_score="how good the session is, 0 to 1, by who decided"),
+        *optional(_JSON, measures="every measure's result, by name: passed, score (0 to 1), reason"),
+        *optional(_JSON, opinions="every judge's opinion, by judge: verdict, reason, name"),
+        *optional(pa.list_(TURN), turns="facts about each of the agent's messages, in their order"),
     ]
 )
 
 CURATED = pa.schema(
     [
         *JUDGED,
-        pa.field("kept", pa.bool_(), nullable=False),  # use == "positive"
-        pa.field("use", pa.string(), nullable=False),  # positive, negative, neither
-        pa.field("drop_reason", pa.string()),  # a value of judging.curation.Reason
-        pa.field("drop_detail", pa.string()),  # the kind of damage, the measure, the limit, the error
-        pa.field("missed_measures", pa.json_(), nullable=False),  # required measures that failed or could not be taken
-        pa.field("duplicate_of", pa.string()),
-        pa.field("continued_by", pa.string()),
+        *required(_FLAG, kept="use is positive"),
+        *required(_TEXT, use="positive: an example; negative: a bad answer; neither"),
+        *optional(_TEXT, drop_reason="the first reason why it is not positive"),
+        *optional(_TEXT, drop_detail="the kind of damage, the measure, the limit or the error"),
+        *required(_JSON, missed_measures="required measures that failed or could not be taken"),
+        *optional(_TEXT, duplicate_of="the session with the same content that is kept in its place"),
+        *optional(_TEXT, continued_by="the session that goes on where this one ends"),
     ]
 )
 

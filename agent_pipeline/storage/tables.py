@@ -16,6 +16,7 @@ from upath import UPath
 
 from agent_pipeline.errors import DataError
 from agent_pipeline.keys import PartitionKey
+from agent_pipeline.sessions.tables import DESCRIPTION
 from agent_pipeline.storage.filesystem import put_file, sha256_file, sync
 from agent_pipeline.storage.paths import Paths
 
@@ -149,7 +150,7 @@ def _write(file: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> 
     """Write batches; returns the number of rows. Compressing needs no interpreter lock, so it runs beside what makes the batches."""
     rows = 0
     with (
-        pq.ParquetWriter(file, schema, **_PARQUET, use_dictionary=_dictionary_columns(schema)) as writer,
+        pq.ParquetWriter(file, _undescribed(schema), **_PARQUET, use_dictionary=_dictionary_columns(schema)) as writer,
         ThreadPoolExecutor(1, thread_name_prefix="parquet") as thread,
     ):
         writing: Future[None] | None = None
@@ -161,6 +162,13 @@ def _write(file: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> 
         if writing is not None:
             writing.result()
     return rows
+
+
+def _undescribed(schema: pa.Schema) -> pa.Schema:
+    """The schema as a file has it: a better word for a column makes no other table."""
+    known = ({key: value for key, value in (field.metadata or {}).items() if key != DESCRIPTION} for field in schema)
+    fields = [field.with_metadata(left) if left else field.remove_metadata() for field, left in zip(schema, known, strict=True)]
+    return pa.schema(fields, schema.metadata)
 
 
 def _seal(file: Path) -> None:

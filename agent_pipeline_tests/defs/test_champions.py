@@ -45,7 +45,7 @@ def test_a_person_promotes_what_the_night_decided_and_rolls_it_back_in_the_ui(be
     assert is_held(bench.lake, KEY, first.export.identity)
     night = Night(bench.lake, GOOD, first.export)
     metadata = decide(bench, monkeypatch, night)
-    assert (metadata["decision"], metadata["waits_for_a_person"], metadata["champion"]) == ("promote", True, first.export.identity)
+    assert (metadata["decision"], metadata["wins_and_waits_for_a_person"], metadata["champion"]) == ("promote", True, first.export.identity)
     assert [metadata[name].records[0].data["champion"] for name in ("figures", "figures_on_test")] == ["0.750"] * 2
     assert round(metadata["gain"], 6) == 0.25
     assert "it is better" in metadata["why"] and f"champion {first.export.identity}" in Path(metadata["page"]).read_text(encoding="utf-8")
@@ -95,6 +95,8 @@ def test_the_commands_show_decisions_and_hold_a_candidate_back(bench: Any, monke
     assert shown.invoke(app, ["hold", str(KEY), "--why", "[a] bad feeling"]).exit_code == 0
     record = last_decision(bench.lake, KEY, night.export.identity)
     assert record is not None and record.decision.outcome == "hold"
+    refused = shown.invoke(app, ["champions", "shop/typo"])
+    assert refused.exit_code == 1 and "no export of shop/typo" in str(refused.exception) and str(KEY) in str(refused.exception)
     history = shown.invoke(app, ["champions", str(KEY)])
     assert history.exit_code == 0 and "[a] bad feeling" in history.output and "promote" in history.output
 

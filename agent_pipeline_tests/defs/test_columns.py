@@ -6,7 +6,7 @@ import pytest
 from agent_pipeline.definitions import defs
 from agent_pipeline.defs.columns import TABLES
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.sessions.tables import to_rows
+from agent_pipeline.sessions.tables import DESCRIPTION, to_rows
 from agent_pipeline_tests.defs.conftest import Bench
 
 GRAPH = defs.resolve_asset_graph()
@@ -29,6 +29,11 @@ def test_every_column_has_a_stated_origin_and_every_origin_is_a_column_upstream(
             table, _, name = dep.partition(".")
             assert name in TABLES[table].schema.names, f"{asset}.{column} is made of {dep}, which there is not"
             assert dg.AssetKey(table) in upstream, f"{asset}.{column} is made of {dep}, which is not upstream"
+
+
+def test_every_column_says_what_it_holds_in_a_short_phrase() -> None:
+    said = {f"{asset}.{field.name}": field.metadata[DESCRIPTION].decode() for asset, each in TABLES.items() for field in each.schema}
+    assert {name: text for name, text in said.items() if not 5 < len(text) <= 80 or text[-1] in " ."} == {}
 
 
 def test_a_column_that_is_said_to_be_the_same_is_the_same(bench: Bench) -> None:

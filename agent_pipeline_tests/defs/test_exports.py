@@ -98,7 +98,7 @@ def test_what_is_served_stays_until_another_export_is_promoted(made: Exports) ->
     made.lake.set_champion(second)
     result = made.run("serving")
     assert made.served() == second.identity
-    assert result.asset_materializations_for_node("serving")[0].metadata["because"].value == "champion"
+    assert result.asset_materializations_for_node("serving")[0].metadata["serves"].value.endswith(" (champion)")
 
 
 def export_by_task(made: Exports, adapter: Artifact) -> dict[str, Any]:

@@ -50,7 +50,7 @@ def test_labels_decide_join_the_next_run_and_make_the_agent_new(bench: Bench, tm
     assert found[said["session_id"]] == ("unacceptable", "label", "label: it lied")
     assert "1 labels name no session of this agent ('nobody')" in metadata["labels"]
     assert "acceptable by label" in dict(cells(metadata["verdicts"]))
-    assert "ended_with_answer" in [row[0] for row in cells(metadata["agreement_with_people"])]
+    assert "ended_with_answer" in [row[0] for row in cells(metadata["agreement"])]
     labels.write_text("session_id,judgment\nnobody,acceptable\n")
     assert workspace.versions(source).of(KEY).version == before.version  # a label of no session of this agent's is nothing new to it
 

@@ -88,7 +88,7 @@ def test_failed_checks_decisions_and_an_outage_of_the_judge_are_told_of(bench: B
     @dg.asset(config_schema={"decision": str, "waits": bool})
     def champion(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
         given = context.op_execution_context.op_config
-        return dg.MaterializeResult(metadata={"decision": given["decision"], "why": "so", "waits_for_a_person": given["waits"]})
+        return dg.MaterializeResult(metadata={"decision": given["decision"], "why": "so", "wins_and_waits_for_a_person": given["waits"]})
 
     tick = Ticks(bench.instance)
     tick()

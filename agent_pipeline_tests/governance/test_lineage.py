@@ -48,7 +48,7 @@ from agent_pipeline.sources.base import TraceSource
 from agent_pipeline.storage.lake import MANIFEST, Artifact, Lake
 from agent_pipeline.training.identity import rows_made_from
 from agent_pipeline_tests.conftest import SAMPLE
-from agent_pipeline_tests.defs.conftest import DATA_ASSETS, Bench, metadata
+from agent_pipeline_tests.defs.conftest import DATA_ASSETS, Bench, cells, metadata
 from agent_pipeline_tests.judging.endpoint import endpoint, verdict
 from agent_pipeline_tests.lakes import artifact
 
@@ -669,10 +669,11 @@ def test_the_metadata_of_a_model_says_what_it_was_made_of_and_names_no_session(l
         return artifact
 
     done = dg.materialize([gguf_export], resources={"io_manager": ArtifactIOManager()}, partition_key=str(KEY))
-    told = done.asset_materializations_for_node("gguf_export")[0].metadata["made_of"].value
+    told = dict(cells(done.asset_materializations_for_node("gguf_export")[0].metadata["made_of"]))
     made_from = artifact.manifest["made_from"]["adapter_made_from"]
-    assert told["rows"] == told["sessions"] == len(made_from["sessions"]) and (told["base_model"], told["base_revision"]) == ("base", "r1")
-    assert told["tables"] == {"sft_dataset": "1" * 64} and told["code"] == artifact.manifest["made_by"]
+    assert told["rows"] == told["sessions"] == str(len(made_from["sessions"]))
+    assert (told["base_model"], told["base_revision"], told["tables.sft_dataset"]) == ("base", "r1", "1" * 64)
+    assert told["code.code_sha256"] == artifact.manifest["made_by"]["code_sha256"]
     assert not any(each in json.dumps(told) for each in made_from["sessions"])
 
 

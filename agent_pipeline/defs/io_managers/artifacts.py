@@ -5,6 +5,7 @@ import dagster as dg
 from agent_pipeline.config.settings import load_settings
 from agent_pipeline.defs.failures import user_errors
 from agent_pipeline.defs.io_managers.held import HoldingIOManager
+from agent_pipeline.defs.metadata import table, tree
 from agent_pipeline.governance.lineage import made_of
 from agent_pipeline.keys import parse_key
 from agent_pipeline.storage.lake import Artifact
@@ -23,8 +24,8 @@ class ArtifactIOManager(HoldingIOManager):
             {
                 "path": dg.MetadataValue.path(str(obj.path)),
                 "identity": obj.identity,
-                "made_of": dg.MetadataValue.json(made_of(obj.manifest)),
-                "files": dg.MetadataValue.json({name: file["bytes"] for name, file in files.items()}),
+                "made_of": tree(made_of(obj.manifest), ["made of", "value"]),
+                "files": table(["file", "bytes"], ([name, f"{file['bytes']:,}"] for name, file in files.items())),
                 "size_bytes": sum(file["bytes"] for file in files.values()),
             }
         )

@@ -16,7 +16,7 @@ from agent_pipeline.config.settings import load_settings
 from agent_pipeline.defs.failures import user_errors
 from agent_pipeline.defs.io_managers.held import HoldingIOManager
 from agent_pipeline.keys import PartitionKey, parse_key
-from agent_pipeline.sessions.tables import is_json, stored_batches
+from agent_pipeline.sessions.tables import DESCRIPTION, is_json, stored_batches
 from agent_pipeline.storage.lake import StagedTable
 
 
@@ -159,6 +159,7 @@ def column_schema(schema: pa.Schema) -> dg.TableSchema:
             dg.TableColumn(
                 field.name,
                 "json" if is_json(field.type) else str(field.type),
+                description=(field.metadata or {}).get(DESCRIPTION, b"").decode() or None,
                 constraints=dg.TableColumnConstraints(nullable=field.nullable),
             )
             for field in schema

@@ -137,6 +137,21 @@ def test_a_table_that_was_staged_is_put_in_its_place(resources):
     assert metadata["size_bytes"].value == Path(metadata["dagster/uri"].value).stat().st_size
 
 
+def test_what_a_column_holds_is_said_in_the_ui_and_not_in_the_file(resources):
+    lake = load_settings().open_lake()
+    described = pa.schema([field.with_metadata({"description": f"what {field.name} holds", "unit": "one"}) for field in SCHEMA])
+
+    @dg.asset(name="up")
+    def up() -> Any:
+        return lake.stage("up", None, to_batches([{"session_id": "a", "messages": CHAT}], described), described)
+
+    metadata = run(resources, up).asset_materializations_for_node("up")[0].metadata
+    columns = metadata["dagster/column_schema"].value.columns
+    assert [column.description for column in columns] == ["what session_id holds", "what messages holds"]
+    in_file = lake.open("up", None).schema_arrow
+    assert in_file.equals(SCHEMA) and [field.metadata for field in in_file] == [{b"unit": b"one"}] * 2
+
+
 def sentence(error: dg.DagsterError | dg.Failure) -> str:
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, dg.Failure):
