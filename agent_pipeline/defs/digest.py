@@ -78,4 +78,4 @@ def _row(instance: dg.DagsterInstance, name: str, record: dg.RunRecord) -> list[
     elif run.is_success:
         outcome = "trained"
     minutes = f"{(record.end_time - record.start_time) / 60:.0f}" if record.start_time and record.end_time else "–"
-    return [name, outcome, minutes, "; ".join(f"{each.cause}: {each.text}" for each in of_run(instance, run))]
+    return [name, outcome, minutes, "\n".join(f"{each.cause}: {each.text}" for each in of_run(instance, run))]
