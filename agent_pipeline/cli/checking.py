@@ -19,13 +19,12 @@ def check() -> None:
     store has.
     """
     from agent_pipeline.config.checks import problems, unknown_agents
-    from agent_pipeline.sources import open_sources, readers
 
     settings = load_settings()
     found = problems(settings)
     keys: list[PartitionKey] = []
     try:
-        keys = open_sources(settings.stores, readers(settings.sources)).partitions()
+        keys = settings.open_store().partitions()
     except PipelineError as error:
         found.append(str(error))
     else:

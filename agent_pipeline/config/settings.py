@@ -40,7 +40,7 @@ from agent_pipeline.ingestion.reading import ReadingOptions
 from agent_pipeline.keys import PartitionKey, parse_key
 from agent_pipeline.options import did_you_mean, problem
 from agent_pipeline.redaction import RedactionOptions
-from agent_pipeline.sources import Location, parse_location
+from agent_pipeline.sources import Location, TraceSource, open_sources, parse_location, readers
 from agent_pipeline.sources.agents.omniagents import own_store
 from agent_pipeline.storage.lake import Artifact, Lake
 from agent_pipeline.training.chain import STEPS, candidate
@@ -159,6 +159,10 @@ class Settings(BaseSettings):
     def open_lake(self) -> Lake:
         """The lake of these settings; raises SettingsError."""
         return Lake(self.lake_url, self.cache_path, self.lake_options)
+
+    def open_store(self) -> TraceSource:
+        """The reader of the session store, or of all of them as one; raises StoreError, SettingsError."""
+        return open_sources(self.stores, readers(self.sources), self.cache_path / "servers")
 
     def chain(self, key: PartitionKey) -> list[Step]:
         """The trainings of an agent's night, in order."""

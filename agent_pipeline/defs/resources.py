@@ -12,7 +12,7 @@ from agent_pipeline.judging.llm import LlmJudge, read_rubric
 from agent_pipeline.judging.versions import StoreVersions
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.session import sha256_of
-from agent_pipeline.sources import TraceSource, open_sources, readers
+from agent_pipeline.sources import TraceSource
 from agent_pipeline.storage.lake import Lake
 
 
@@ -25,8 +25,7 @@ class Workspace(dg.ConfigurableResource):
 
     def open_store(self) -> TraceSource:
         """The reader of the session store, or of all of them as one; raises StoreError, SettingsError."""
-        settings = self.settings()
-        return open_sources(settings.stores, readers(settings.sources))
+        return self.settings().open_store()
 
     def open_lake(self) -> Lake:
         """The lake of the settings; raises SettingsError."""

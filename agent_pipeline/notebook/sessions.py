@@ -195,7 +195,7 @@ def _open(store: Store | None) -> TraceSource:
     """A reader of the store, or of those that the settings name. Raises StoreError, SettingsError."""
     settings = load_settings()
     if store is None:
-        return open_sources(settings.stores, readers(settings.sources))
+        return settings.open_store()
     if isinstance(store, str | Path | Location):
         store = [store]
     if isinstance(store, Sequence):

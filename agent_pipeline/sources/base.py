@@ -94,6 +94,10 @@ class TraceSource(ABC):
         files of their own overrides this, so that one agent's new session does not cost a reading of all. Raises what `sessions` raises."""
         return self.signature()
 
+    def use_cache(self, folder: Path) -> None:
+        """Remember in a local folder what was read, so that the next source has less to read. A reader of files needs none."""
+        return
+
     def sidecars(self) -> list[Path]:
         """Files outside the store that belong to it (verdicts, say)."""
         return []

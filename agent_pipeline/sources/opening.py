@@ -64,24 +64,24 @@ def readers(dotted: Sequence[str] = ()) -> tuple[Reader, ...]:
     return (*plugin_readers(tuple(dotted)), *SOURCES)
 
 
-def open_sources(locations: Sequence[Location], known: Sequence[Reader] = SOURCES) -> TraceSource:
-    """One source for all stores.
+def open_sources(locations: Sequence[Location], known: Sequence[Reader] = SOURCES, cache: Path | None = None) -> TraceSource:
+    """One source for all stores; in the folder `cache` those of servers remember what they read.
 
     Raises:
         StoreError: not one of them can be opened.
     """
     if len(locations) == 1:
-        return open_source(locations[0], known)
+        return open_source(locations[0], known, cache)
     stores: dict[str, TraceSource | StoreError] = {}
     for location in locations:
         try:
-            stores[str(location)] = open_source(location, known)
+            stores[str(location)] = open_source(location, known, cache)
         except StoreError as error:
             stores[str(location)] = error
     return CombinedSource(stores)
 
 
-def open_source(location: Location | Path, known: Sequence[Reader] = SOURCES) -> TraceSource:
+def open_source(location: Location | Path, known: Sequence[Reader] = SOURCES, cache: Path | None = None) -> TraceSource:
     """The reader for what lies at a place.
 
     Raises:
@@ -91,7 +91,10 @@ def open_source(location: Location | Path, known: Sequence[Reader] = SOURCES) ->
     location = Location(str(location)) if isinstance(location, Path) else location
     named = _reader_for(location, known)
     if named and location.is_url:
-        return named(location.where)
+        source = named(location.where)
+        if cache is not None:
+            source.use_cache(cache)
+        return source
     path = Path(location.where)
     try:
         exists = path.exists()

@@ -19,6 +19,7 @@ from agent_pipeline.sessions.session import Session
 from agent_pipeline.sources.base import TraceSource, add_note, files_of, no_partition, unreadable
 from agent_pipeline.sources.formats.fields import Record, clean_text, parsed, section
 from agent_pipeline.sources.formats.record_files import Kind, Place, RecordReader, changed, kind_of, records
+from agent_pipeline.sources.formats.services import ServerError
 from agent_pipeline.sources.formats.session_fields import new_session
 
 DEFAULT_AGENT = "default"
@@ -107,12 +108,9 @@ class FileSource(TraceSource):
         return sorted(self._index())
 
     def sessions(self, key: PartitionKey) -> Iterator[Session]:
-        index = self._index()
-        if key not in index:
-            raise no_partition(self.path, key, index)
         try:
-            for session_id, places in sorted(index[key].items()):
-                yield from self.build(key, session_id, [(place, self._record(place)) for place in places])
+            for session_id, places in self._places(key):
+                yield from self._built(key, session_id, places)
         finally:
             self._reader.close()
 
@@ -140,12 +138,31 @@ class FileSource(TraceSource):
         kind, records = sampled(path)
         return kind in cls.kinds and any(isinstance(each, dict) and cls.accepts(each) for each in records)
 
+    def _places(self, key: PartitionKey) -> list[tuple[str, list[Place]]]:
+        """The sessions of a partition, each with the places of its records; raises PartitionError."""
+        index = self._index()
+        if key not in index:
+            raise no_partition(self.path, key, index)
+        return sorted(index[key].items())
+
+    def _built(self, key: PartitionKey, session_id: str, places: list[Place]) -> Iterable[Session]:
+        return self.build(key, session_id, [(place, self._record(place)) for place in places])
+
+    def _files(self) -> list[Path]:
+        return files_of(self.path)
+
+    def _records_in(self, path: Path) -> Iterable[tuple[Place, Any]]:
+        return records(path, self.notes) if kind_of(path) in self.kinds else ()
+
+    def _whole(self, place: Place) -> Any:
+        return self._reader.record(place)
+
     def _record(self, place: Place) -> Record:
         """The record at a place; what is in the last few records that hold several stays in memory."""
         whole = (place.path, place.at)
         inside = self._unpacked.get(whole)
         if inside is None:
-            record = self._reader.record(place)
+            record = self._whole(place)
             inside = self.unpack(record) if isinstance(record, dict) else []
             if len(inside) > 1:
                 while len(self._unpacked) >= _UNPACKED:
@@ -165,11 +182,11 @@ class FileSource(TraceSource):
 
     def _new_index(self) -> Index:
         groups: dict[str | Place, _Group] = {}
-        files, foreign, failures, homeless = files_of(self.path), [], [], 0
+        files, foreign, failures, homeless = self._files(), [], [], 0
         for path in files:
             others = accepted = 0
             try:
-                for place, record in records(path, self.notes) if kind_of(path) in self.kinds else ():
+                for place, record in self._records_in(path):
                     if not isinstance(record, dict) or not self.reads(record):
                         others += 1
                         continue
@@ -183,6 +200,8 @@ class FileSource(TraceSource):
                             homeless += 1
                     if not inside and (sentence := self.empty(record)):
                         add_note(self.notes, f"{path} {sentence}")
+            except ServerError:
+                raise
             except StoreError as error:  # one broken file must not keep a folder of good ones from being read
                 failures.append(error)
                 add_note(self.notes, str(error))

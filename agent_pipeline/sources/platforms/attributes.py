@@ -1,9 +1,23 @@
-"""Attributes of spans: OTLP's typed values as plain ones, dotted names as a tree and back. Deeper than 40 levels everything is cut off."""
+"""Attributes of spans: OTLP's typed values as plain ones, dotted names as a tree and back. Deeper than 40 levels everything is cut off.
+
+The names of OTLP's fields are read as JSON spells them, and as protobuf does (`string_value`).
+"""
 
 from typing import Any
 
 _DEPTH = 40
-_SCALARS = ("stringValue", "boolValue", "doubleValue", "bytesValue")
+_SCALARS = tuple(kind + end for kind in ("string", "bool", "double", "bytes") for end in ("Value", "_value"))
+
+SESSIONS = ("gen_ai.conversation.id", "session.id", "ai.telemetry.metadata.sessionId")
+AGENTS = ("gen_ai.agent.name", "agent.name", "ai.telemetry.functionId")
+OF_OPENINFERENCE = ("openinference.", "llm.input_messages", "llm.output_messages", "llm.model_name", "llm.token_count")
+OF_GENAI = ("gen_ai.",)
+OF_MODELS = (*OF_OPENINFERENCE, *OF_GENAI, "ai.", "llm.", "session.id", "input.value", "output.value", "tool.", "evaluation.")
+
+
+def has(attributes: dict[str, Any], prefixes: tuple[str, ...]) -> bool:
+    """Whether the name of an attribute begins so."""
+    return any(name.startswith(prefixes) for name in attributes)
 
 
 def plain_value(value: Any, depth: int = _DEPTH) -> Any:
@@ -15,12 +29,12 @@ def plain_value(value: Any, depth: int = _DEPTH) -> Any:
         return {each["key"]: plain_value(each.get("value"), depth - 1) for each in pairs}
     if not isinstance(value, dict):
         return value
-    if "intValue" in value:
-        return _whole(value["intValue"])
-    if isinstance(inner := value.get("arrayValue"), dict):
+    if (whole := value.get("intValue", value.get("int_value"))) is not None:
+        return _whole(whole)
+    if isinstance(inner := value.get("arrayValue", value.get("array_value")), dict):
         values = inner.get("values")
         return [plain_value(each, depth - 1) for each in values] if isinstance(values, list) else []
-    if isinstance(inner := value.get("kvlistValue"), dict):
+    if isinstance(inner := value.get("kvlistValue", value.get("kvlist_value")), dict):
         return plain_value(inner.get("values") or [], depth - 1)
     return next((value[name] for name in _SCALARS if name in value), None)
 

@@ -20,7 +20,9 @@ from agent_pipeline.sources.formats.fields import (
 from agent_pipeline.sources.formats.file_source import Ident
 from agent_pipeline.sources.formats.record_files import Kind as FileKind
 from agent_pipeline.sources.formats.record_files import Place
+from agent_pipeline.sources.formats.services import Service
 from agent_pipeline.sources.platforms.conversations import Kind, Span
+from agent_pipeline.sources.platforms.mlflow_server import MLflowServer
 from agent_pipeline.sources.platforms.model_calls import request_of, response_of
 from agent_pipeline.sources.platforms.span_source import Score, SpanSource
 
@@ -32,8 +34,12 @@ class MLflowSource(SpanSource):
 
     name: ClassVar[str] = "mlflow"
     version: ClassVar[int] = 3
-    looks_like: ClassVar[str] = "traces with info and data.spans, a table with trace_id, trace_metadata and spans, or mlflow.db"
+    looks_like: ClassVar[str] = (
+        "traces with info and data.spans, a table with trace_id, trace_metadata and spans, mlflow.db, or mlflow+http://host"
+    )
     kinds: ClassVar[tuple[FileKind, ...]] = ("lines", "document", "table", "database")
+    schemes: ClassVar[tuple[str, ...]] = ("mlflow+http", "mlflow+https")
+    service: ClassVar[type[Service] | None] = MLflowServer
 
     @classmethod
     def accepts(cls, record: Record) -> bool:

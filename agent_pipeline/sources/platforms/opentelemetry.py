@@ -32,15 +32,24 @@ from agent_pipeline.sources.formats.fields import (
 from agent_pipeline.sources.formats.file_source import Ident, sampled
 from agent_pipeline.sources.formats.record_files import Kind as FileKind
 from agent_pipeline.sources.formats.record_files import Place
-from agent_pipeline.sources.platforms.attributes import flat, plain_value, tree
+from agent_pipeline.sources.formats.services import Service
+from agent_pipeline.sources.platforms.attributes import (
+    AGENTS,
+    OF_GENAI,
+    OF_MODELS,
+    OF_OPENINFERENCE,
+    SESSIONS,
+    flat,
+    has,
+    plain_value,
+    tree,
+)
 from agent_pipeline.sources.platforms.conversations import Kind, Span
 from agent_pipeline.sources.platforms.model_calls import messages_of, request_of
 from agent_pipeline.sources.platforms.openinference import openinference_scores, openinference_span
+from agent_pipeline.sources.platforms.phoenix_server import PhoenixServer
 from agent_pipeline.sources.platforms.span_source import Score, SpanSource
 
-_OF_OPENINFERENCE = ("openinference.", "llm.input_messages", "llm.output_messages", "llm.model_name", "llm.token_count")
-_OF_GENAI = ("gen_ai.",)
-_OF_MODELS = (*_OF_OPENINFERENCE, *_OF_GENAI, "ai.", "llm.", "session.id", "input.value", "output.value", "tool.", "evaluation.")
 _KINDS: dict[str, Kind] = {
     "chat": "model",
     "text_completion": "model",
@@ -50,9 +59,7 @@ _KINDS: dict[str, Kind] = {
     "invoke_workflow": "agent",
     "create_agent": "agent",
 }
-_SESSIONS = ("gen_ai.conversation.id", "session.id", "ai.telemetry.metadata.sessionId")
 _PROJECTS = ("openinference.project.name", "service.name")
-_AGENTS = ("gen_ai.agent.name", "agent.name", "ai.telemetry.functionId")
 _USAGE = "gen_ai.usage."
 _MESSAGES = ("gen_ai.input.messages", "gen_ai.output.messages")
 
@@ -84,10 +91,10 @@ class OpenTelemetrySource(SpanSource):
 
     def identify(self, record: Record, place: Place) -> Ident | None:
         attributes, trace = record["attributes"], record["span"].trace
-        if not trace or not _has(attributes, _OF_MODELS):
+        if not trace or not has(attributes, OF_MODELS):
             return None
-        session, project = first_text(attributes, *_SESSIONS), first_text(record["resource"], *_PROJECTS)
-        return Ident(trace, session, project, first_text(attributes, *_AGENTS))
+        session, project = first_text(attributes, *SESSIONS), first_text(record["resource"], *_PROJECTS)
+        return Ident(trace, session, project, first_text(attributes, *AGENTS))
 
     def spans(self, record: Record) -> list[Span]:
         span = replace(record["span"])
@@ -117,23 +124,21 @@ class OpenInferenceSource(OpenTelemetrySource):
     """Files of spans by OpenInference's conventions, Phoenix's say."""
 
     name: ClassVar[str] = "openinference"
-    looks_like: ClassVar[str] = "OTLP JSON or spans with llm.input_messages and openinference.span.kind"
+    looks_like: ClassVar[str] = "OTLP JSON or spans with llm.input_messages and openinference.span.kind, or a Phoenix: phoenix+http://host"
     is_openinference: ClassVar[bool] = True
+    schemes: ClassVar[tuple[str, ...]] = ("phoenix+http", "phoenix+https")
+    service: ClassVar[type[Service] | None] = PhoenixServer
 
 
 def fill_in(span: Span, attributes: Record, kind: Any = None) -> bool:
     """Fill in what a span's attributes say in either dialect; whether they say anything. `kind` is as in `openinference_span`."""
-    if is_openinference := bool(kind) or _has(attributes, _OF_OPENINFERENCE):
+    if is_openinference := bool(kind) or has(attributes, OF_OPENINFERENCE):
         openinference_span(span, tree(attributes), kind)
-    if is_genai := _has(attributes, _OF_GENAI):
+    if is_genai := has(attributes, OF_GENAI):
         _genai_span(span, attributes)
     if is_ai_sdk := "ai.operationId" in attributes:
         _ai_sdk_span(span, attributes)
     return is_openinference or is_genai or is_ai_sdk
-
-
-def _has(attributes: Record, prefixes: tuple[str, ...]) -> bool:
-    return any(name.startswith(prefixes) for name in attributes)
 
 
 def _is_span(record: Record) -> bool:
@@ -170,7 +175,7 @@ def _steps_in(record: Record) -> Iterator[Record]:
 
 
 def _step(span: Span, attributes: Record, resource: Record, events: list[Record], kind: Any = None) -> Record:
-    is_openinference = bool(kind) or _has(attributes, _OF_OPENINFERENCE)
+    is_openinference = bool(kind) or has(attributes, OF_OPENINFERENCE)
     step = {"span": span, "attributes": attributes, "resource": resource, "events": events, "event": None}
     return step | {"kind": kind, "is_openinference": is_openinference}
 

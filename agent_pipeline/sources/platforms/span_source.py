@@ -8,6 +8,8 @@ knows which way a metric points.
 """
 
 from collections.abc import Iterable, Iterator
+from functools import partial
+from pathlib import Path
 from statistics import fmean
 from typing import Any, ClassVar
 
@@ -15,9 +17,11 @@ from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.chat import plain_items
 from agent_pipeline.sessions.items import assembled
 from agent_pipeline.sessions.session import Session
+from agent_pipeline.sources.base import Stored, digest
 from agent_pipeline.sources.formats.fields import Record, chosen, number, section, text, verdict, verdict_in
 from agent_pipeline.sources.formats.file_source import FileSource, Index
-from agent_pipeline.sources.formats.record_files import Place
+from agent_pipeline.sources.formats.record_files import Place, changed
+from agent_pipeline.sources.formats.services import Service
 from agent_pipeline.sources.formats.session_fields import new_session
 from agent_pipeline.sources.platforms.conversations import (
     Conversation,
@@ -53,6 +57,55 @@ class SpanSource(FileSource):
     """Base of the readers of tracing platforms."""
 
     merges: ClassVar[bool] = True
+    service: ClassVar[type[Service] | None] = None
+    """What reads such records from a running server, at a URL of `schemes`."""
+
+    def __init__(self, where: Path | str) -> None:
+        self._service = self.service(str(where)) if self.service and "://" in str(where) else None
+        super().__init__(self._service.host if self._service else where)
+
+    def stored(self, key: PartitionKey) -> Iterator[Stored]:
+        """Of files as of every source. What a server did not change since it was last read is fetched only where it is built."""
+        if (service := self._service) is None:
+            yield from super().stored(key)
+            return
+        for session_id, places in self._places(key):
+            name, now = digest(str(key).encode(), session_id.encode()).hex(), service.digest_of(places)
+            built: dict[str, Session] = {}
+            if (ends := service.memory.get(name, now)) is None:
+                built = {each.session_id: each for each in self._built(key, session_id, places)}
+                ends = [each.removeprefix(session_id) for each in built]
+                service.memory.put([(name, now, ends)])
+            for each in (session_id + end for end in ends):
+                yield Stored(each, now, partial(built.__getitem__ if built else partial(self._again, key, session_id, places), each))
+
+    def signature(self) -> str:
+        return self._service.signature() if self._service else super().signature()
+
+    def partition_signature(self, key: PartitionKey) -> str:
+        if self._service is None:
+            return super().partition_signature(key)
+        return self._service.digest_of(place for _, places in self._places(key) for place in places).hex()
+
+    def use_cache(self, folder: Path) -> None:
+        if self._service:
+            self._service.use_cache(folder, self.reader_versions())
+
+    def _files(self) -> list[Path]:
+        return list(self._service.heads) if self._service else super()._files()
+
+    def _records_in(self, path: Path) -> Iterable[tuple[Place, Any]]:
+        return self._service.records(path) if self._service else super()._records_in(path)
+
+    def _whole(self, place: Place) -> Any:
+        return self._service.record(place) if self._service else super()._whole(place)
+
+    def _again(self, key: PartitionKey, session_id: str, places: list[Place], wanted: str) -> Session:
+        """One of the sessions that records make."""
+        for session in self._built(key, session_id, places):
+            if session.session_id == wanted:
+                return session
+        raise changed(self.path)
 
     def spans(self, record: Record) -> list[Span]:
         """The spans in a record; none in one that only says something about others."""

@@ -695,21 +695,38 @@ def tau2():
     results.save(OUT / "tau2.json")
 
 
-def mlflow():
+def into_mlflow(address, session="s1", number=2):
     import mlflow
 
-    mlflow.set_tracking_uri(f"sqlite:///{OUT.resolve()}/mlflow.db")
+    mlflow.set_tracking_uri(address)
     mlflow.set_experiment("shop")
     mlflow.openai.autolog()
-    for run in runs(openai_answer):
+    for run in runs(openai_answer)[: int(number)]:
 
         @mlflow.trace(name="support")
         def support(run=run):
-            mlflow.update_current_trace(metadata={"mlflow.trace.session": "s1"})
+            mlflow.update_current_trace(metadata={"mlflow.trace.session": session})
             run()
 
         support()
     mlflow.flush_trace_async_logging()
+
+
+def mlflow_server():
+    """The third argument is a running server's address, the others the session's id and its number of runs; the last is assessed."""
+    import mlflow
+
+    into_mlflow(*sys.argv[3:])
+    last = mlflow.get_last_active_trace_id()
+    mlflow.log_feedback(trace_id=last, name="helpfulness", value=0.5)
+    mlflow.log_feedback(trace_id=last, name="correct", value=True)
+    mlflow.log_expectation(trace_id=last, name="answer", value="You are welcome.")
+
+
+def mlflow():
+    import mlflow
+
+    into_mlflow(f"sqlite:///{OUT.resolve()}/mlflow.db")
     ids = [trace.info.trace_id for trace in mlflow.search_traces(return_type="list")]
     mlflow.log_feedback(trace_id=ids[0], name="helpfulness", value=0.5)
     write("mlflow.jsonl", [mlflow.get_trace(each).to_dict() for each in ids])
@@ -733,8 +750,8 @@ def dump(name, database, tables):
     (OUT / f"{name}.sql").write_text(text.replace(str(OUT.resolve()), "/home/me"))
 
 
-def phoenix():
-    """The third argument is a running server's address, the fourth its database; people and code annotate the last run."""
+def into_phoenix(address, session="s1", number=2):
+    """Runs in a running server; people and code annotate the last run."""
     import time
 
     from openinference.instrumentation import using_session
@@ -746,21 +763,67 @@ def phoenix():
     from phoenix.client import Client
 
     provider = TracerProvider(resource=Resource({"openinference.project.name": "shop"}))
-    provider.add_span_processor(SimpleSpanProcessor(OTLPSpanExporter(f"{sys.argv[3]}/v1/traces")))
+    provider.add_span_processor(SimpleSpanProcessor(OTLPSpanExporter(f"{address}/v1/traces")))
     OpenAIInstrumentor().instrument(tracer_provider=provider)
-    roots = []
-    for run in runs(openai_answer):
-        with provider.get_tracer("shop").start_as_current_span("support", attributes=OPENINFERENCE) as span, using_session("s1"):
+    roots, about = [], OPENINFERENCE | {"session.id": session}
+    for run in runs(openai_answer)[: int(number)]:
+        with provider.get_tracer("shop").start_as_current_span("support", attributes=about) as span, using_session(session):
             run()
         roots.append(span.get_span_context())
     time.sleep(5)
-    client, trace, root = Client(base_url=sys.argv[3]), f"{roots[1].trace_id:032x}", f"{roots[1].span_id:016x}"
+    client, trace, root = Client(base_url=address), f"{roots[-1].trace_id:032x}", f"{roots[-1].span_id:016x}"
     client.spans.add_span_annotation(span_id=root, annotation_name="helpfulness", annotator_kind="CODE", score=0.5, sync=True)
     client.spans.add_span_annotation(span_id=root, annotation_name="quality", annotator_kind="HUMAN", label="good", sync=True)
     client.traces.add_trace_annotation(trace_id=trace, annotation_name="answer", annotator_kind="HUMAN", label="correct", sync=True)
-    client.sessions.add_session_annotation(session_id="s1", annotation_name="all", annotator_kind="HUMAN", label="acceptable", sync=True)
+    client.sessions.add_session_annotation(session_id=session, annotation_name="all", annotator_kind="HUMAN", label="acceptable", sync=True)
+
+
+def phoenix_server():
+    """The third argument is a running server's address, the others the session's id and its number of runs."""
+    into_phoenix(*sys.argv[3:])
+
+
+def phoenix():
+    """The third argument is a running server's address, the fourth its database."""
+    into_phoenix(sys.argv[3])
     annotations = ("span_annotations", "trace_annotations", "project_session_annotations")
     dump("phoenix.db", sys.argv[4], ("projects", "project_sessions", "traces", "spans", *annotations))
+
+
+def served():
+    """What a running server answers to a source that reads a session, and then another that came; the third argument is `phoenix` or
+    `mlflow`, the others the server's address and the Python of the environment that has its SDK. Our own Python runs this."""
+    import subprocess
+    import tempfile
+
+    from agent_pipeline.sources import open_source, parse_location
+    from agent_pipeline.sources.formats.services import Service
+
+    repeated = {"input.value", "output.value", "llm.invocation_parameters", "request_preview", "response_preview", "artifact_location"}
+    repeated |= {f"mlflow.{name}" for name in ("traceInputs", "traceOutputs", "artifactLocation", "source.name", "user")} | {"tools"}
+    platform, address, python = sys.argv[3:6]
+    looks, asked, cache = [], Service.asked, Path(tempfile.mkdtemp())
+
+    def short(value):
+        if isinstance(value, dict):
+            return {name: short(each) for name, each in value.items() if name not in repeated}
+        if isinstance(value, list):
+            return [short(each) for each in value if not (isinstance(each, dict) and each.get("key") in repeated)]
+        return value
+
+    def recorded(self, path, about, method="GET"):
+        value = asked(self, path, about, method)
+        looks[-1].append([method, path, about, short(value)])
+        return value
+
+    Service.asked = recorded
+    for session, number in (("s1", "2"), ("s2", "1")):
+        subprocess.run([python, __file__, f"{platform}_server", str(OUT), address, session, number], check=True)
+        looks.append([])
+        source = open_source(parse_location(f"{platform}+{address}"), cache=cache)
+        print([stored.session_id for key in source.partitions() for stored in source.stored(key)])
+    lines = (json.dumps(look, separators=(",", ":")) + "\n" for look in looks)
+    (OUT / f"{platform}_server.jsonl").write_text("".join(lines))
 
 
 def litellm():

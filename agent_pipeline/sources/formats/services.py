@@ -1,0 +1,195 @@
+"""Running servers of tracing platforms as containers of records: a look lists all traces, and one is fetched where it is read.
+
+A look pages through what a server says of its traces besides their words. It is taken once for each source that is opened. A request that
+fails ends the reading: half of a server is never taken for all of it. Nothing is written to a server.
+"""
+
+import sqlite3
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+from urllib.parse import parse_qs, urlsplit
+
+import msgspec
+
+from agent_pipeline.errors import StoreError, first_line
+from agent_pipeline.sources.base import digest
+from agent_pipeline.sources.formats.fields import Record, parsed
+from agent_pipeline.sources.formats.record_files import Place
+
+SECONDS = 60.0
+"""How long a server may be silent."""
+
+
+class ServerError(StoreError):
+    """A server cannot be reached, refuses, or answers what cannot be used."""
+
+
+class Head(NamedTuple):
+    """A trace as a look lists it. `digest` changes with all that the server says of it, `listed` is what of that is needed to fetch it."""
+
+    project: str
+    trace: str
+    digest: bytes
+    listed: Record
+
+
+class Service(ABC):
+    """A server at `platform+http://host:port`, with `?project=name` for each project to read where not all are meant.
+
+    Everything that asks the server raises ServerError.
+    """
+
+    project: ClassVar[str] = "project"
+    """What the platform calls one."""
+    variables: ClassVar[str]
+    """The environment variables, those of the platform's own client, that say who asks."""
+
+    def __init__(self, address: str) -> None:
+        url = urlsplit(address.partition("+")[2])
+        asked = parse_qs(url.query)
+        self.host = url.netloc.rpartition("@")[2]
+        self.memory = Memory()
+        self._wanted = set(asked.pop(self.project, ()))
+        self._url = url._replace(query="", fragment="").geturl().rstrip("/")
+        self._called = f"The server {url.scheme}://{self.host}"
+        if asked:
+            raise ServerError(f"{self._called} is asked for {', '.join(asked)}: an address in store may end in ?{self.project}=name only.")
+
+    @abstractmethod
+    def login(self) -> Record:
+        """What the environment says of who asks, as arguments of httpx's client."""
+
+    @abstractmethod
+    def projects(self) -> Iterator[tuple[str, str]]:
+        """The id and the name of every project."""
+
+    @abstractmethod
+    def look(self, project: str, name: str) -> Iterator[Head]:
+        """The traces of a project."""
+
+    @abstractmethod
+    def outlines(self, heads: list[Head]) -> Iterator[Record]:
+        """Of each trace a record that says which session it belongs to, and may lack everything else."""
+
+    @abstractmethod
+    def fetched(self, head: Head) -> Record:
+        """A trace as a record."""
+
+    @cached_property
+    def heads(self) -> dict[Path, list[Head]]:
+        """The traces by project; one that two pages list, because another came meanwhile, counts once."""
+        names = {name: project for project, name in self.projects()}
+        if unknown := self._wanted - names.keys():
+            known = ", ".join(sorted(names)) or "none"
+            raise ServerError(f"{self._called} has no {self.project} {', '.join(sorted(unknown))}: it has {known}.")
+        found = {names[name]: {each.trace: each for each in self.look(names[name], name)} for name in sorted(self._wanted or names)}
+        self.memory.keep({trace for traces in found.values() for trace in traces})
+        return {Path(project): list(traces.values()) for project, traces in found.items() if traces}
+
+    def signature(self) -> str:
+        """A text that changes with what a look finds."""
+        return digest(b"", *(each.digest for traces in self.heads.values() for each in traces)).hex()
+
+    def digest_of(self, places: Iterable[Place]) -> bytes:
+        """The digest of the traces at places."""
+        return digest(b"", *(self.heads[path][at].digest for path, at in dict.fromkeys(place[:2] for place in places)))
+
+    def records(self, path: Path) -> Iterator[tuple[Place, Record]]:
+        """The outlines of a project's traces."""
+        return ((Place(path, at), record) for at, record in enumerate(self.outlines(self.heads[path])))
+
+    def record(self, place: Place) -> Record:
+        """The trace at a place."""
+        return self.fetched(self.heads[place.path][place.at])
+
+    def use_cache(self, folder: Path, versions: dict[str, int]) -> None:
+        """Remember in a folder what is read; readers of other versions remember for themselves."""
+        what = repr([self._url, sorted(self._wanted), sorted(versions.items())])
+        file = folder / f"{digest(what.encode()).hex()}.sqlite"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self.memory = Memory(file)
+        except (OSError, sqlite3.Error):  # a damaged file is made anew by the next source
+            file.unlink(missing_ok=True)
+
+    def pages(self, path: str, items: str, about: Record, cursor: str = "cursor", method: str = "GET") -> Iterator[Record]:
+        """The items of all pages; `cursor` is the name of what leads to the next one, with `next_` before it in an answer."""
+        token: Any = None
+        while True:
+            page = self.asked(path, about | ({cursor: token} if token else {}), method)
+            found = page.get(items, [])
+            if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+                raise self._useless(path, f"{items} is no list of objects")
+            yield from found
+            before, token = token, page.get(f"next_{cursor}")
+            if not token:
+                return
+            if token == before:
+                raise self._useless(path, "the next page is the same page")
+
+    def asked(self, path: str, about: Record, method: str = "GET") -> Record:
+        """The object that the server answers."""
+        import httpx2
+
+        what = {"params": about} if method == "GET" else {"json": about}
+        try:
+            response = self._client.request(method, self._url + path, **what)
+            value = parsed(response.content) if response.is_success else None
+        except (httpx2.TransportError, httpx2.InvalidURL) as error:
+            why = first_line(error)
+            raise ServerError(f"{self._called} cannot be reached ({why}): start it, or correct its address in store.") from error
+        except (ValueError, httpx2.DecodingError) as error:
+            raise self._useless(path, "it is no JSON") from error
+        if response.status_code in (401, 403):
+            raise ServerError(f"{self._called} refuses to be read ({response.status_code}): set {self.variables}.")
+        if not isinstance(value, dict):
+            said = "it is no object" if response.is_success else f"{response.status_code} {first_line(Exception(response.text))}"
+            raise self._useless(path, said)
+        return value
+
+    def lost(self) -> ServerError:
+        """The error for a trace that lacks what the look listed."""
+        return ServerError(f"{self._called} lost spans while it was read: run again.")
+
+    def _useless(self, path: str, why: str) -> ServerError:
+        return ServerError(f"{self._called} gives an answer that cannot be used ({path}: {why}): mend it, or correct its address in store.")
+
+    @cached_property
+    def _client(self) -> Any:
+        import httpx2
+
+        return httpx2.Client(**self.login(), timeout=SECONDS, transport=httpx2.HTTPTransport(retries=2))
+
+
+class Memory:
+    """What was read of a server: ids under a name, with the digest of what they were read of. It holds nothing that anybody said.
+
+    A cache: what it cannot give is read from the server again.
+    """
+
+    def __init__(self, file: Path | None = None) -> None:
+        self._connection = sqlite3.connect(file or ":memory:")
+        self._connection.execute("CREATE TABLE IF NOT EXISTS known (name TEXT PRIMARY KEY, digest BLOB, ids TEXT) WITHOUT ROWID")
+
+    def get(self, name: str, digest: bytes) -> Any:
+        """What was put under a name and a digest; `None` where nothing was."""
+        with suppress(sqlite3.Error):
+            for (ids,) in self._connection.execute("SELECT ids FROM known WHERE name = ? AND digest = ?", (name, digest)):
+                return msgspec.json.decode(ids)
+        return None
+
+    def put(self, rows: Iterable[tuple[str, bytes, Any]]) -> None:
+        """Put ids under names, in place of what is there."""
+        texts = [(name, digest, msgspec.json.encode(ids).decode()) for name, digest, ids in rows]
+        with suppress(sqlite3.Error), self._connection:
+            self._connection.executemany("REPLACE INTO known VALUES (?, ?, ?)", texts)
+
+    def keep(self, traces: set[str]) -> None:
+        """Forget the traces that a server has no more."""
+        with suppress(sqlite3.Error), self._connection:
+            known = self._connection.execute("SELECT name FROM known WHERE name LIKE 'trace %'").fetchall()
+            self._connection.executemany("DELETE FROM known WHERE name = ?", [row for row in known if row[0][6:] not in traces])
