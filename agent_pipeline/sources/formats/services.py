@@ -4,6 +4,7 @@ A look pages through what a server says of its traces besides their words. It is
 fails ends the reading: half of a server is never taken for all of it. Nothing is written to a server.
 """
 
+import logging
 import sqlite3
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
@@ -114,14 +115,15 @@ class Service(ABC):
             folder.mkdir(parents=True, exist_ok=True)
             self.memory = Memory(file)
         except (OSError, sqlite3.Error):  # a damaged file is made anew by the next source
-            file.unlink(missing_ok=True)
+            with suppress(OSError):
+                file.unlink()
 
     def pages(self, path: str, items: str, about: Record, cursor: str = "cursor", method: str = "GET") -> Iterator[Record]:
         """The items of all pages; `cursor` is the name of what leads to the next one, with `next_` before it in an answer."""
         token: Any = None
         while True:
             page = self.asked(path, about | ({cursor: token} if token else {}), method)
-            found = page.get(items, [])
+            found = page.get(items, None if page else [])  # MLflow leaves out what is empty
             if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
                 raise self._useless(path, f"{items} is no list of objects")
             yield from found
@@ -162,6 +164,7 @@ class Service(ABC):
     def _client(self) -> Any:
         import httpx2
 
+        logging.getLogger("httpx2").setLevel(logging.WARNING)  # a line a request would bury the run's own
         return httpx2.Client(**self.login(), timeout=SECONDS, transport=httpx2.HTTPTransport(retries=2))
 
 

@@ -12,6 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from agent_pipeline.config.settings import load_settings
 from agent_pipeline.errors import StoreError
 from agent_pipeline.ingestion.ingestion import ingest
 from agent_pipeline.ingestion.reading import ReadingOptions
@@ -166,6 +167,14 @@ def test_what_was_remembered_is_of_no_effect_where_it_is_damaged_and_tells_nothi
         assert connection.execute("SELECT count(*) FROM known").fetchone()[0]
 
 
+def test_the_store_of_the_settings_remembers_in_their_cache(server, tmp_path, monkeypatch):
+    monkeypatch.setenv("AGENT_PIPELINE_STORE", f"{server.platform}+{server.url}")
+    monkeypatch.setenv("AGENT_PIPELINE_CACHE", str(tmp_path))
+    source = load_settings().open_store()
+    assert [each.session_id for key in source.partitions() for each in source.stored(key)] == ["s1"]
+    assert len(list((tmp_path / "servers").iterdir())) == 1
+
+
 FAILURES = {
     "refused": ("", lambda path, body: (401, b""), "refuses to be read .401.: set "),
     "out of order": ("", lambda path, body: (500, b"boom") if path.endswith(FETCHES) else (200, body), "cannot be used .*: 500 boom"),
@@ -173,6 +182,7 @@ FAILURES = {
     "no object": ("", lambda path, body: (200, b"[]"), "it is no object"),
     "elsewhere": ("", lambda path, body: (302, b""), "cannot be used .*: 302"),
     "cut off": ("", lambda path, body: (299, body), "cannot be reached"),
+    "another object": ("", lambda path, body: (200, b'{"detail": "log in"}'), "is no list of objects"),
     "an odd page": ("", lambda path, body: (200, b'{"data": {}, "experiments": [1]}'), "is no list of objects"),
     "a page again and again": (
         "",
@@ -224,7 +234,7 @@ def test_a_failure_between_two_pages_leaves_the_last_table_as_it_is(server, tmp_
     ingest(source, key, ReadingOptions(), lake).table.commit()
     before = lake.table("sessions", key).read_bytes()
     more = {"next_cursor": "x", "next_page_token": "x"}
-    server.change({"phoenix": "/traces", "mlflow": "/traces/search"}[server.platform], lambda value: value.update(more))
+    server.change({"phoenix": "/traces", "mlflow": "/traces/search"}[server.platform], lambda value: value.update(more if value else {}))
     with pytest.raises(StoreError, match="never recorded"):  # the second page
         ingest(server.source(), key, ReadingOptions(), lake)
     assert lake.table("sessions", key).read_bytes() == before
