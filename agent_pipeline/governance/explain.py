@@ -28,7 +28,7 @@ def explain(lake: Lake, session_id: str, key: PartitionKey | None = None) -> lis
     Raises:
         DataError: no partition has the session, or a table is damaged or an older version's.
     """
-    keys = [key] if key else sorted({file.key for file in lake.files() if file.asset == "sessions" and file.key})
+    keys = [key] if key else lake.partitions("tables", "sessions")
     lines = [line for each in keys for line in _in_partition(lake, each, session_id)]
     if not lines:
         raise DataError(f"No table of {lake.root} has the session {session_id!r}: materialize sessions, or check the id.")

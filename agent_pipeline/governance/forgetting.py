@@ -142,8 +142,8 @@ class _Removal:
 
     def is_known(self) -> bool:
         """Whether a table, or a model's manifest, names the session."""
-        manifests = (manifest for file, manifest in self.lake.manifests() if file in self._files)
-        return any(self.id in ids for manifest in manifests for ids in sessions_in(manifest).values()) or any(
+        manifests = self.lake.manifests(self._files)
+        return any(self.id in ids for _, manifest in manifests for ids in sessions_in(manifest).values()) or any(
             any(groups_naming(self._open(file), [self.id], self._key_within(file))) for file in self.tables()
         )
 
@@ -156,9 +156,8 @@ class _Removal:
         """Change every file, in an order in which a kill does no harm."""
         tasks, caches = self._survey()
         self._unfinished()
-        for file, manifest in self.lake.manifests():
-            if file in self._files:
-                self._model(file, manifest)
+        for file, manifest in self.lake.manifests(self._files):
+            self._model(file, manifest)
         self._unrecorded_copies()
         for file in self.tables():
             if file.asset in _CACHES:

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -149,11 +149,12 @@ class Artifacts(Paths):
         if not self.fs.is_local and file.key is not None:
             shutil.rmtree(self.fs.local(self.artifact_folder(file.asset, file.key, identity)), ignore_errors=True)
 
-    def manifests(self) -> Iterator[tuple[LakeFile, dict[str, Any]]]:
-        """The manifest of every finished artifact of every partition; of a bucket many are fetched at once."""
-        names = (file for file in self.files() if file.kind == "models" and file.path.name == MANIFEST and not file.name.startswith("."))
-        while files := list(islice(names, _AT_ONCE)):
-            for file, content in zip(files, self.fs.read_all([file.path for file in files]), strict=True):
+    def manifests(self, files: Iterable[LakeFile] | None = None) -> Iterator[tuple[LakeFile, dict[str, Any]]]:
+        """The manifest of every finished artifact of every partition, or of those among `files`; of a bucket many are fetched at once."""
+        every = self.files() if files is None else files
+        names = (file for file in every if file.kind == "models" and file.path.name == MANIFEST and not file.name.startswith("."))
+        while some := list(islice(names, _AT_ONCE)):
+            for file, content in zip(some, self.fs.read_all([file.path for file in some]), strict=True):
                 if (manifest := _parsed(content)) is not None:
                     yield file, manifest
 
