@@ -33,7 +33,7 @@ def count_values(lake: Lake, asset: str, column: str, key: PartitionKey) -> Coun
 
 
 def latest(lake: Lake, asset: str, key: PartitionKey) -> Artifact | None:
-    """The current artifact, if there is a whole one."""
+    """The latest artifact, if there is a whole one."""
     try:
         return lake.latest(asset, key)
     except DataError:
@@ -149,8 +149,8 @@ def print_session_lineage(console: Console, lineage: "SessionLineage") -> None:
 
 def print_model_lineage(console: Console, lineage: "ModelLineage", indent: str = "") -> None:
     """What a model was made of, and below it what that was made of."""
-    current = " (current)" if lineage.current else ""
-    _print(console, f"{indent}{lineage.asset} {lineage.identity[:16]} of {lineage.partition}{current}: {lineage.path}")
+    is_latest = " (latest)" if lineage.latest else ""
+    _print(console, f"{indent}{lineage.asset} {lineage.identity[:16]} of {lineage.partition}{is_latest}: {lineage.path}")
     indent += "  "
     if lineage.base_model:
         _print(console, f"{indent}base model  {lineage.base_model} at {lineage.base_revision}")
@@ -211,8 +211,8 @@ def print_pruned(console: Console, report: "Pruned") -> None:
 
 def _print_uses(console: Console, models: "list[ModelUse]") -> None:
     for each in models:
-        current = ", current" if each.current else ""
-        _print(console, f"{each.asset} {each.identity[:16]} of {each.partition} ({', '.join(each.roles)} it{current}): {each.path}")
+        is_latest = ", latest" if each.latest else ""
+        _print(console, f"{each.asset} {each.identity[:16]} of {each.partition} ({', '.join(each.roles)} it{is_latest}): {each.path}")
 
 
 def printable(text: str) -> str:

@@ -83,7 +83,7 @@ class ModelUse(msgspec.Struct, kw_only=True):
     identity: str
     path: str
     roles: list[str]
-    current: bool
+    latest: bool
 
 
 class SessionLineage(msgspec.Struct, kw_only=True):
@@ -108,7 +108,7 @@ class ModelLineage(msgspec.Struct, kw_only=True, omit_defaults=True):
     partition: str
     identity: str
     path: str
-    current: bool = False
+    latest: bool = False
     base_model: str | None = None
     base_revision: str | None = None
     code: dict[str, str] = {}
@@ -234,7 +234,7 @@ def models_of(lake: Lake, session_id: str) -> list[ModelUse]:
             identity=manifest["identity"],
             path=str(file.path.parent),
             roles=roles[manifest["identity"]],
-            current=_is_current(lake, manifest),
+            latest=_is_latest(lake, manifest),
         )
         for file, manifest in manifests
         if roles[manifest["identity"]]
@@ -316,7 +316,7 @@ def _model(lake: Lake, folder: UPath, manifest: Mapping[str, Any], known: Mappin
         partition=manifest["partition"],
         identity=manifest["identity"],
         path=str(folder),
-        current=_is_current(lake, manifest),
+        latest=_is_latest(lake, manifest),
         sessions=named,
         forgotten=len(trained.get("sessions", ())) - len(named),
         made_from=[_model(lake, *known[each], known) for each in parents(manifest) if each in known],
@@ -346,5 +346,5 @@ def _look_up_sessions(lake: Lake, lineage: ModelLineage, rows_sha256: str | None
             lineage.rows_unchanged = sha256_of(sorted(pairs)) == rows_sha256
 
 
-def _is_current(lake: Lake, manifest: Mapping[str, Any]) -> bool:
+def _is_latest(lake: Lake, manifest: Mapping[str, Any]) -> bool:
     return lake.pointers(manifest["asset"], parse_key(manifest["partition"])).latest == manifest["identity"]

@@ -221,7 +221,7 @@ def test_a_session_is_followed_through_every_table_to_the_model_that_ollama_serv
         "serving": ["made from"],
         "episodes": ["made from"],
     }
-    assert all(use.current for use in found.models)
+    assert all(use.latest for use in found.models)
     assert {use.asset: use.roles for use in models_of(lake, measured)} == {
         "evaluation": ["measured on"],
         "gguf_export": ["compared on"],
@@ -247,7 +247,7 @@ def test_an_export_leads_to_its_adapter_its_rows_and_their_sessions(lake: Lake) 
     export = lake.latest("gguf_export", KEY)
     for name in (str(export.path), str(export.path / "model-f16.gguf"), export.identity, export.identity[:12]):
         found = model_lineage(lake, name)
-        assert (found.asset, found.base_model, found.base_revision) == ("gguf_export", "base", "r1") and found.current
+        assert (found.asset, found.base_model, found.base_revision) == ("gguf_export", "base", "r1") and found.latest
     [adapter] = found.made_from
     assert adapter.settings == {"lora_r": 4} and adapter.tables == {"sft_dataset": "1" * 64} and adapter.code["code_sha256"]
     assert adapter.rows == len(adapter.sessions) == sum(adapter.sessions_by["source"].values()) and adapter.rows_unchanged is True
