@@ -1,11 +1,7 @@
 """`agent-pipeline play`: which model plays, and the store that it leaves."""
 
-import json
-from collections.abc import Iterator
 from contextlib import ExitStack
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 
 import pytest
 
@@ -20,6 +16,7 @@ from agent_pipeline.sessions.session import Session
 from agent_pipeline.sessions.tables import SESSIONS, session_row, to_batches
 from agent_pipeline.sources.opening import open_sources, parse_location
 from agent_pipeline.storage.lake import Lake
+from agent_pipeline_tests.judging.endpoint import endpoint, says
 
 KEY = PartitionKey("shop", "support")
 
@@ -36,33 +33,8 @@ def test_an_adapter_plays_on_the_revision_of_its_base_that_it_was_trained_on(tmp
     assert [(given[0], given[-1]) for given in asked] == [("org/base", "1234abc")] * 2
 
 
-@pytest.fixture
-def endpoint() -> Iterator[str]:
-    """An OpenAI-compatible endpoint whose model refuses everything, and is asked for the agent's own longest message."""
-
-    class Refusing(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            request = json.loads(self.rfile.read(int(self.headers["content-length"])))
-            assert request["max_tokens"] == 33
-            choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "Sorry, I cannot do that."}}
-            body = json.dumps({"id": "1", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice]}).encode()
-            self.send_response(200)
-            self.send_header("content-type", "application/json")
-            self.send_header("content-length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *args: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Refusing)
-    Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}/v1#m"
-    server.shutdown()
-
-
 def test_what_was_played_is_a_store_with_the_worlds_verdicts_whose_tasks_keep_their_splits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, endpoint: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     toml = f'lake = "{tmp_path / "lake"}"\n[agents."shop/support"]\nworld = "agent_pipeline.sample.shop:World"\n'
     toml += "assets.episodes = { max_new_tokens = 33 }\n"
@@ -70,8 +42,10 @@ def test_what_was_played_is_a_store_with_the_worlds_verdicts_whose_tasks_keep_th
     monkeypatch.setenv("AGENT_PIPELINE_CONFIG", str(tmp_path / "pipeline.toml"))
     rows = [{"task_key": f"support-{number:03d}"} for number in range(1, 9)]
     monkeypatch.setattr("agent_pipeline.evaluation.heldout.heldout_rows", lambda lake, key: rows)
-    for night in ("one", "two"):
-        play("shop/support", tmp_path / night, model=endpoint, tasks=6, seed=0, trials=1, temperature=0.0)
+    with endpoint(lambda request, number: says("Sorry, I cannot do that.")) as server:
+        for night in ("one", "two"):
+            play("shop/support", tmp_path / night, model=f"{server.url}#m", tasks=6, seed=0, trials=1, temperature=0.0)
+    assert {request["max_tokens"] for request in server.requests} == {33}
     source = open_sources([parse_location(str(tmp_path / night)) for night in ("one", "two")])
     sessions = list(read_sessions(source, KEY, ReadingOptions()))
     assert len({each.session_id for each in sessions}) == len(sessions) == 12 and not any("~" in each.session_id for each in sessions)
