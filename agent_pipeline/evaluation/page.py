@@ -110,7 +110,7 @@ def figure_rows(split: Split) -> list[Row]:
     if split.champion:
         both = list(_both(split))
         compared = differences([new["task_key"] for new, _ in both], *([_score(side) for side in sides] for sides in _sides(split, both)))
-    rows = [["figure", *_models(split), f"candidate − {split.rival} (95 %)", "could be seen from", "turns or rows", "tasks"]]
+    rows = [["figure", *_models(split), f"candidate − {split.rival} (95 %)", "least visible difference", "turns or rows", "tasks"]]
     for name in ("heldout_loss", "decision_auc", *METRICS):
         if any(report[name] is not None for report in reports):
             shown = ["–" if report[name] is None else f"{report[name]:.3f}" for report in reports]
@@ -130,7 +130,7 @@ def group_rows(split: Split) -> list[Row]:
         groups[new["expected_class"] or "nothing"].append((new, old))
         if new["expected_tool"]:
             groups[f"call: {new['expected_tool']}"].append((new, old))
-    rows = [["turns with", *_models(split), f"candidate − {split.rival} (95 %)", "could be seen from", "turns", "tasks"]]
+    rows = [["turns with", *_models(split), f"candidate − {split.rival} (95 %)", "least visible difference", "turns", "tasks"]]
     for name, both in sorted(groups.items()):
         rival, candidate = ([float(bool(side["right"])) for side in sides] for sides in _sides(split, both))
         sides = [[float(bool(new["base"]["right"])) for new, _ in both], *([rival] if split.champion else []), candidate]

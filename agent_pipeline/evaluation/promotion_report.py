@@ -59,7 +59,7 @@ def summary(decision: Decision) -> str:
 
 def figure_rows(figures: Sequence[Figure], rival: str) -> list[list[str]]:
     """Figures of both models, their difference with its interval over tasks, and the least gain that could be seen; the head first."""
-    rows = [["figure", rival, "candidate", f"candidate − {rival} (95 %)", "could be seen from", "turns or episodes", "tasks"]]
+    rows = [["figure", rival, "candidate", f"candidate − {rival} (95 %)", "least visible difference", "turns or episodes", "tasks"]]
     for figure in figures:
         interval = "" if figure.low is None or figure.high is None else f" [{figure.low:+.3f}, {figure.high:+.3f}]"
         visible = "–" if figure.visible is None else f"{figure.visible:.3f}"
