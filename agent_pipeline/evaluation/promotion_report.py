@@ -6,6 +6,7 @@ from agent_pipeline.evaluation.scores import Decision, Figure, Reason
 from agent_pipeline.sessions.text import markdown
 
 LESS_IS_BETTER = {"over-call", "loss", "harm"}
+_MEASURES = {"gain", "gain on newer tasks", "call recall", "tasks done", "done where it must not act", *LESS_IS_BETTER}
 
 
 def headline(decision: Decision) -> str:
@@ -20,7 +21,7 @@ def sentence(reason: Reason) -> str:
         now, before, limit = (f"{value or 0.0:.3f}" for value in (reason.candidate, reason.rival, reason.limit))
     count, most = (f"{value or 0:.0f}" for value in (reason.candidate, reason.limit))
     direction = "higher" if reason.name in LESS_IS_BETTER else "lower"
-    change = f"{reason.name} is {now}, and was {before}: {direction} by more than {limit}"
+    change = f"{_named(reason.name)} is {now}, and was {before}: {direction} by more than {limit}"
     return {
         "gain": f"it is better, and chance explains that with {_chance(reason.candidate)} (at most {_chance(reason.limit)} is allowed)",
         "no gain": f"no gain is shown: chance explains what was seen with {_chance(reason.candidate)} ({_chance(reason.limit)} is allowed)",
@@ -30,7 +31,7 @@ def sentence(reason: Reason) -> str:
         + (f": one of {now} could be seen, one of {limit} is sought" if reason.candidate is not None else ""),
         "separation": f"it hardly tells turns that need a call from others: {reason.name} is {now}, at least {limit} is required",
         "guard": change,
-        "not a number": f"{reason.name} is not a number for one of the two",
+        "not a number": f"{_named(reason.name)} is not a number for one of the two",
         "within chance": f"{change}, which may be chance",
         "harm": f"{now} of its episodes change the world wrongly, at most {limit} may",
         "harm beside the base": f"{now} of its episodes change the world wrongly, {before} of its base's: a person has to decide",
@@ -64,7 +65,7 @@ def figure_rows(figures: Sequence[Figure], rival: str) -> list[list[str]]:
         interval = "" if figure.low is None or figure.high is None else f" [{figure.low:+.3f}, {figure.high:+.3f}]"
         visible = "–" if figure.visible is None else f"{figure.visible:.3f}"
         values = (f"{figure.rival:.3f}", f"{figure.candidate:.3f}", f"{figure.difference:+.3f}{interval}", visible)
-        rows.append([figure.name, *values, str(figure.samples), str(figure.tasks)])
+        rows.append([_named(figure.name), *values, str(figure.samples), str(figure.tasks)])
     return rows
 
 
@@ -75,6 +76,11 @@ def page(decision: Decision, test: Iterable[Figure], rival: str) -> str:
     if test := list(test):
         parts += ["", "Split `test`, which is only reported:", "", markdown(figure_rows(test, rival))]
     return "\n".join(parts)
+
+
+def _named(name: str) -> str:
+    """A figure's name; of a class of turns, or of a tool, it says what is counted."""
+    return name if name in _MEASURES or name.startswith("canary: ") else f"right turns ({name})"
 
 
 def _share(value: float | None) -> str:
