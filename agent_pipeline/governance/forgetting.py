@@ -110,6 +110,7 @@ def forget(lake: Lake, session_id: str, key: PartitionKey | None = None, judge_c
     with ExitStack() as held:
         for each in removal.partitions():
             held.enter_context(lake.run_of(each))
+        removal.look()  # what runs wrote until their partition was held
         report = removal.report
         report.partitions = BlockList.add(lake, session_id, key).where(session_id)
         if judge_cache is not None and judge_cache.exists():
@@ -129,7 +130,11 @@ class _Removal:
     def __init__(self, lake: Lake, session_id: str, key: PartitionKey | None) -> None:
         self.lake, self.id, self.key, self.alias = lake, session_id, key, alias(session_id)
         self.report = Forgotten(session_id=session_id, alias=self.alias, partitions=[])
-        self._files = [file for file in lake.files() if key is None or file.key in (None, key)]
+        self.look()
+
+    def look(self) -> None:
+        """List the files."""
+        self._files = [file for file in self.lake.files() if self.key is None or file.key in (None, self.key)]
 
     def tables(self) -> list[LakeFile]:
         """The tables that are there, the one that the others are made from last."""

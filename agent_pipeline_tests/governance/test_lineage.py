@@ -489,6 +489,18 @@ def test_beside_a_process_that_writes_it_refuses_and_what_a_killed_one_left_goes
     assert not left.exists()
 
 
+def test_what_a_run_wrote_until_its_partition_was_held_is_forgotten_too(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_of = Lake.run_of
+
+    def ended(self: Lake, key: PartitionKey | None, *waiting: Any) -> Any:
+        build(self, KEY, "sft_adapter", {"sessions": ["gone"], "of": str(key)}, {"training.json": {"row_ids": ["gone"]}})
+        return run_of(self, key, *waiting)
+
+    monkeypatch.setattr(Lake, "run_of", ended)
+    forget(lake, "gone")
+    assert scan(lake, ['"gone"']) == {}
+
+
 def test_a_training_that_was_killed_cannot_go_on_with_it_and_others_can(lake: Lake) -> None:
     folders = {}
     for name, sessions in (("with", ["gone"]), ("without", ["plain"])):
