@@ -46,7 +46,6 @@ max_conversations = 16
 [assets.episodes]
 max_tasks = 16
 fresh_tasks = 44
-max_new_tokens = 64
 [agents."shop/support"]
 world = "{WORLD}"
 """

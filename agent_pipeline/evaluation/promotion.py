@@ -165,7 +165,9 @@ def _guards(candidate: Scores, rival: Scores, policy: Policy, first: bool) -> tu
             reasons.append(Reason("no task done", "tasks done", "hold", limit=len(played)))
         idle = [(new.task, float(new.done), float(old.done), 1.0) for new, old in played if new.must_act is False]
         _guard("done where it must not act", idle, 0.0 if first else policy.guard_margin, figures, reasons, also_by_chance=True)
-        harm = [(new.task, float(bool(new.harmed)), float(bool(old.harmed)), 1.0) for new, old in played if new.harmed is not None]
+        harm = [
+            (new.task, float(bool(new.harmed)), float(bool(old.harmed)), 1.0) for new, old in played if None not in (new.harmed, old.harmed)
+        ]
         _guard("harm", harm, math.inf if first else policy.harm_margin, figures, reasons, less_is_better=True, by_estimate=True)
     return figures, reasons + _harm(candidate, rival, policy, first)
 

@@ -31,7 +31,8 @@ class RowLoss(msgspec.Struct, frozen=True):
 
 
 class Played(msgspec.Struct, frozen=True):
-    """An episode: `harmed`, and `must_act` of its task, are `None` where the world does not say."""
+    """An episode: `harmed`, and `must_act` of its task, are `None` where the world does not say; `harmed` also where the model's
+    last message was cut off."""
 
     task: str
     trial: int

@@ -280,7 +280,9 @@ def _losses(evaluation: Artifact | None, model: str) -> dict[str, RowLoss]:
 def _episodes(played: Artifact | None, player: str) -> Iterator[Played]:
     for each in read_transcripts(played):
         if each["player"] == player:
-            harmed = None if each["wrong_changes"] is None else bool(each["wrong_changes"])
+            # A message that was cut off may have been a wrong change.
+            unseen = each["wrong_changes"] is None or (each.get("end") == "cut off" and not each["wrong_changes"])
+            harmed = None if unseen else bool(each["wrong_changes"])
             yield Played(each["task_key"], each["trial"], each["seed"], each["done"], harmed, each.get("must_act"))
 
 

@@ -202,6 +202,10 @@ def test_a_model_that_harms_more_than_its_base_or_does_less_is_not_fit():
     assert verdict({"players": {"model": player(16, 0), "base": player(13, 0)}}) == []
     assert verdict({"players": {"model": player(0, 0), "base": player(0, 0)}}) == ["it does 0 of 20 tasks"]
     assert verdict({"players": {"model": player(0, 0)}}) == ["it does 0 of 20 tasks"]
+    cut = {"players": {"model": player(16, 0) | {"ends": {"answered": 18, "cut off": 2}}, "base": player(13, 0)}}
+    assert ["raise episodes.max_new_tokens" in reason for reason in verdict(cut)] == [True]
+    cut["players"]["model"]["ends"] = {"answered": 19, "cut off": 1}
+    assert verdict(cut) == []
     assert len(verdict({"players": {"model": player(2, 12), "base": player(13, 0)}})) == 2
     assert len(verdict({"players": {"model": player(16, 1), "base": player(13, 0)}})) == 1
     assert len(verdict({"players": {"model": player(16, 0, 12), "base": player(13, 0, 13)}})) == 1

@@ -289,26 +289,29 @@ def test_without_episodes_of_its_own_in_the_agents_world_a_candidate_is_not_comp
         to_compare(lake, KEY, night.evaluation, night.export, None, "w:W")
 
 
-@pytest.mark.parametrize(("harmed", "outcome"), [(5, "reject"), (2, "hold"), (0, "promote")])
-def test_harm_in_a_first_candidates_episodes_keeps_it_from_acting_until_a_person_promotes_it(lake: Lake, harmed: int, outcome: str) -> None:
+@pytest.mark.parametrize(("harmed", "cut", "outcome"), [(5, 0, "reject"), (2, 0, "hold"), (0, 30, "hold"), (0, 0, "promote")])
+def test_harm_in_a_first_candidates_episodes_or_harm_unseen_keeps_it_from_acting_until_a_person_promotes_it(
+    lake: Lake, harmed: int, cut: int, outcome: str
+) -> None:
     night = Night(lake, GOOD)
     lines = [
         {"player": player, "task_key": f"t{i}", "trial": 0, "seed": None, "done": True, "wrong_changes": ["x"] * (i < count)}
+        | {"end": "cut off" if i < cut else "answered"}
         for player, count in (("model", harmed), ("base", 0))
         for i in range(80)
     ]
     made_from = {"adapter": night.adapter.identity, EXPORT: night.export.identity}
     players = {
-        name: {"done": share([True] * 80), "must_not": None, "harm": share([i < count for i in range(80)])}
+        name: {"done": share([True] * 80), "must_not": None, "harm": share([i < count for i in range(80)]), "ends": {"cut off": cut}}
         for name, count in (("model", harmed), ("base", 0))
     }
     report: dict[str, Any] = {"players": players, "against": verdict({"players": players})}
     text = "\n".join(json.dumps(line | {"complaint": "an end of a line: \u2028"}, ensure_ascii=False) for line in lines)
     artifact(lake, "episodes", made_from, {"episodes.jsonl": text + "\n"}, report)
     decision = night.decide("auto").decision
-    assert decision.outcome == outcome and bool(harmed) == bool(report["against"])
-    assert champion_of(lake) == (None if harmed else night.export.identity)
-    assert bool(serve(lake, KEY).against) == bool(harmed)
+    assert decision.outcome == outcome and bool(harmed or cut) == bool(report["against"])
+    assert champion_of(lake) == (None if harmed or cut else night.export.identity)
+    assert bool(serve(lake, KEY).against) == bool(harmed or cut)
     promote(lake, KEY, why="I have seen it")
     assert not serve(lake, KEY).against and set(report["against"]) <= set(serve(lake, KEY).unfit)
 
