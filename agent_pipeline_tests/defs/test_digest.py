@@ -50,7 +50,7 @@ def test_a_night_gets_one_page_when_its_last_run_has_ended(instance: dg.DagsterI
     result = tick(instance, "2026-11-20")
     (page,) = (tmp_path / "lake" / "nights").glob("*.html")
     text = page.read_text(encoding="utf-8")
-    cells = re.findall(r"<td[^>]*>(.*?)</td>", text)
+    cells = re.findall(r"<td[^>]*>(.*?)</td>", text, re.DOTALL)
     outcomes = dict(zip(cells[::4], cells[1::4], strict=True))
     assert outcomes == {
         "office/rooms": "trained",
