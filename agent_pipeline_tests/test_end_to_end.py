@@ -1,4 +1,7 @@
-"""The whole graph, from the shell, with a tiny base model: what the demo does, in a minute; and what a kill in the middle costs."""
+"""The whole graph, from the shell, with a tiny base model: what the demo does, in a minute; and what a kill in the middle costs.
+
+The first command and the one that is killed are processes of their own; the others run here, where all that they need is imported.
+"""
 
 import json
 import os
@@ -6,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +20,7 @@ from agent_pipeline.governance.scanning import scan
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.storage.lake import Lake, sha256_file
 from agent_pipeline_tests.conftest import SAMPLE
+from agent_pipeline_tests.defs.conftest import worker_here
 from agent_pipeline_tests.tiny import CACHE
 
 pytestmark = pytest.mark.slow
@@ -36,11 +40,6 @@ class Shell:
         command = [sys.executable, "-m", "agent_pipeline.cli.app", *arguments]
         return subprocess.Popen(command, env=self.environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
-    def run(self, *arguments: str) -> tuple[int, str]:
-        process = self.start(*arguments)
-        output, _ = process.communicate(timeout=1800)
-        return process.returncode, output
-
 
 @pytest.fixture(scope="module")
 def shell(tmp_path_factory: pytest.TempPathFactory, convertible_base: Path) -> Iterator[Shell]:
@@ -57,9 +56,27 @@ def shell(tmp_path_factory: pytest.TempPathFactory, convertible_base: Path) -> I
     yield Shell(os.environ | ours, Lake(str(folder / "lake")))
 
 
+@pytest.fixture
+def run(shell: Shell, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
+    """Run a command of that shell in this process: its exit code, and what it said."""
+    for name, value in shell.environment.items():
+        monkeypatch.setenv(name, value)
+
+    def ran(*arguments: str) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["agent-pipeline", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        code, output = ended.value.code, "".join(capfd.readouterr())
+        # Python writes a text on standard error, and its exit code is 1.
+        return (code, output) if isinstance(code, int) else (1, f"{output}{code}")
+
+    return ran
+
+
 def test_one_command_takes_an_agents_sessions_to_a_verified_gguf_model(shell: Shell) -> None:
-    code, output = shell.run("materialize", str(KEY), *QUICK)
-    assert code == 0, output
+    process = shell.start("materialize", str(KEY), *QUICK)
+    output, _ = process.communicate(timeout=1800)
+    assert process.returncode == 0, output
     exported = shell.lake.latest("gguf_export", KEY)
     assert {"model-f16.gguf", "model-q8_0.gguf", "Modelfile"} <= set(exported.manifest["files"])
     for name, file in exported.manifest["files"].items():
@@ -78,14 +95,17 @@ def test_one_command_takes_an_agents_sessions_to_a_verified_gguf_model(shell: Sh
     assert json.loads((shell.lake.latest("evaluation", KEY).path / "samples.json").read_text(encoding="utf-8"))
 
 
-def test_the_same_again_is_reused_and_not_trained_twice(shell: Shell) -> None:
+def test_the_same_again_is_reused_and_not_trained_twice(shell: Shell, run: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker_here(monkeypatch)
     before = {asset: shell.lake.latest(asset, KEY).identity for asset in ("sft_adapter", "evaluation", "gguf_export", "episodes")}
-    code, output = shell.run("materialize", str(KEY), *QUICK)
+    code, output = run("materialize", str(KEY), *QUICK)
     assert code == 0 and output.count("reused, nothing has changed") == 4, output
     assert before == {asset: shell.lake.latest(asset, KEY).identity for asset in before}
 
 
-def test_a_training_that_is_killed_leaves_the_last_good_adapter_and_goes_on_from_its_checkpoint(shell: Shell) -> None:
+def test_a_training_that_is_killed_leaves_the_last_good_adapter_and_goes_on_from_its_checkpoint(
+    shell: Shell, run: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = shell.lake.latest("sft_adapter", KEY)
     long = ("materialize", str(KEY), "--select", "sft_adapter", "--set", "epochs=60", "--set", "max_steps=24")
     process = shell.start(*long)
@@ -99,7 +119,8 @@ def test_a_training_that_is_killed_leaves_the_last_good_adapter_and_goes_on_from
     assert shell.lake.latest("sft_adapter", KEY).identity == before.identity
     # The trainer notices within a second that its parent is gone, and lets go of its lock.
     time.sleep(3)
-    code, output = shell.run(*long)
+    worker_here(monkeypatch)
+    code, output = run(*long)
     assert code == 0, output
     after = shell.lake.latest("sft_adapter", KEY)
     assert after.identity != before.identity
@@ -115,40 +136,30 @@ def test_a_training_that_is_killed_leaves_the_last_good_adapter_and_goes_on_from
         (["materialize", "shop/intern", "--set", "lora_rank=4"], "did you mean lora_r?"),
         (["materialize", "shop/intern", "--set", "lora_r=many"], "lora_r"),
         (["materialize", "shop/intern", "--select", "sft_adaptor"], "cannot be resolved"),
+        (["materialize", "shop/intern", "--select", "sft_adapter", "--set", "base_model=nobody/nothing"], "nobody/nothing"),
         (["discover", "/nowhere"], "does not exist"),
     ],
 )
-def test_a_users_mistake_is_one_sentence_and_a_failing_exit_code(
-    shell: Shell, arguments: list[str], says: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+def test_a_users_mistake_is_one_sentence_and_a_failing_exit_code(run: Callable, arguments: list[str], says: str) -> None:
+    code, output = run(*arguments)
+    assert code == 1 and says in output and "Traceback" not in output
+
+
+def test_a_session_is_followed_to_the_model_that_learnt_from_it_and_forgotten_everywhere_but_in_its_weights(
+    shell: Shell, run: Callable
 ) -> None:
-    for name, value in shell.environment.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(sys, "argv", ["agent-pipeline", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    code, output = ended.value.code, "".join(capfd.readouterr())
-    assert code == 1 or isinstance(code, str), "Python writes a text on standard error, and its exit code is 1"
-    assert says in f"{output}{code}" and "Traceback" not in output
-
-
-def test_a_step_that_fails_of_a_users_mistake_says_so_in_a_sentence_and_a_failing_exit_code(shell: Shell) -> None:
-    code, output = shell.run("materialize", str(KEY), "--select", "sft_adapter", "--set", "base_model=nobody/nothing")
-    assert code == 1 and "nobody/nothing" in output and "Traceback" not in output
-
-
-def test_a_session_is_followed_to_the_model_that_learnt_from_it_and_forgotten_everywhere_but_in_its_weights(shell: Shell) -> None:
     exported = shell.lake.latest("gguf_export", KEY)
     learnt = exported.manifest["made_from"]["adapter_made_from"]["sessions"][0]
     measured = shell.lake.latest("evaluation", KEY).manifest["made_from"]["sessions"][0]
-    code, output = shell.run("lineage", "session", learnt)
+    code, output = run("lineage", "session", learnt)
     assert code == 0 and all(f"{asset} " in output for asset in ("sft_adapter", "evaluation", "gguf_export", "serving")), output
-    code, output = shell.run("lineage", "model", str(exported.path / "model-q8_0.gguf"))
+    code, output = run("lineage", "model", str(exported.path / "model-q8_0.gguf"))
     assert code == 0 and "made from" in output and learnt in output and "the lake has the same rows" in output, output
     assert {"sft_dataset", "sft_coreset"} <= set(shell.lake.latest("sft_adapter", KEY).manifest["tables"])
     for gone in (learnt, measured):
-        code, output = shell.run("forget", gone, "--yes", "--force")  # the run that was killed above is in Dagster's record still
+        code, output = run("forget", gone, "--yes", "--force")  # the run that was killed above is in Dagster's record still
         assert code == 0 and "kept out of all partitions" in output, output
     assert scan(shell.lake, [learnt, measured]) == {}
     assert all(shell.lake.latest(asset, KEY) for asset in ("sft_adapter", "evaluation", "gguf_export", "serving"))
-    code, output = shell.run("lineage", "model", exported.identity)
+    code, output = run("lineage", "model", exported.identity)
     assert code == 0 and "1 forgotten since" in output, output
