@@ -1,13 +1,12 @@
 """Nights by a real daemon on a short clock: the schedule, the queue, the launcher and the monitoring of runs, each as a user has it."""
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
@@ -25,7 +24,7 @@ from agent_pipeline.defs.partitions import AGENTS
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.runs import NIGHT_TAG, WAITING_TAG, version_tags
 from agent_pipeline.keys import parse_key
-from agent_pipeline_tests.defs.conftest import SAMPLE
+from agent_pipeline_tests.stores import HELLO, add_sessions, omniagents_home, sessions_db
 
 pytestmark = pytest.mark.slow
 NAMES = ["office/rooms", "shop/intern", "shop/support"]
@@ -35,8 +34,9 @@ Found = TypeVar("Found")
 
 @pytest.fixture
 def instance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dg.DagsterInstance]:
-    """A home with our dagster.yaml, in which each agent was trained on what its store held before."""
-    shutil.copytree(SAMPLE, tmp_path / "store")
+    """A home with our dagster.yaml that looks for killed runs often, in which each agent was trained on what its store held before."""
+    for name in NAMES:
+        omniagents_home(tmp_path / "store", key=name, verdicts=[("s1", "acceptable")])
     for name, value in {
         "DAGSTER_HOME": tmp_path / "home",
         "AGENT_PIPELINE_STORE": tmp_path / "store",
@@ -55,6 +55,8 @@ def instance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dg.Dag
             tags = version_tags("what it held", fingerprint(settings, parse_key(name)), readers)
             assert job.execute_in_process(instance=instance, partition_key=name, asset_selection=assets, tags=tags).success
         instance.wipe_all_schedules()
+        yaml = tmp_path / "home" / "dagster.yaml"
+        yaml.write_text(yaml.read_text(encoding="utf-8").replace("poll_interval_seconds: 60", "poll_interval_seconds: 2"), encoding="utf-8")
         yield instance
 
 
@@ -88,32 +90,31 @@ def of_nights(instance: dg.DagsterInstance, status: dg.DagsterRunStatus) -> list
     return [record for record in records if NIGHT_TAG in record.dagster_run.tags]
 
 
-def test_nights_of_two_runs_take_all_agents_in_turn_one_run_at_a_time_and_then_say_what_they_wait_for(instance: dg.DagsterInstance) -> None:
+def test_nights_of_two_runs_take_all_agents_in_turn_and_a_run_that_was_killed_with_everything_around_it_starts_once_more(
+    instance: dg.DagsterInstance,
+) -> None:
     def message() -> str:
         ticks = [
             tick for state in instance.all_instigator_state() for tick in instance.get_ticks(state.instigator_origin_id, state.selector_id)
         ]
         return next((said for tick in ticks if (said := tick.skip_reason or "").count("nothing new") == len(NAMES)), "")
 
-    with daemon("nightly"):
-        said = until(message)
-    records = of_nights(instance, dg.DagsterRunStatus.SUCCESS)
-    tags = [record.dagster_run.tags for record in records]
-    assert [each["dagster/partition"] for each in tags] == NAMES, "one run each, and the third one in another night"
-    assert tags[0][NIGHT_TAG] == tags[1][NIGHT_TAG] < tags[2][NIGHT_TAG]
-    assert all(before.end_time <= after.start_time for before, after in pairwise(records))
-    assert {each[WAITING_TAG] for each in tags} == {"0"} and "waits for 1 new sessions and has 0" in said
-    assert not Workspace().open_lake().has("sft_coreset", parse_key(NAMES[0]))
-
-
-def test_a_run_that_was_killed_with_everything_around_it_is_ended_and_started_once_more(instance: dg.DagsterInstance) -> None:
-    yaml = Path(os.environ["DAGSTER_HOME"]) / "dagster.yaml"
-    yaml.write_text(yaml.read_text(encoding="utf-8").replace("poll_interval_seconds: 60", "poll_interval_seconds: 2"), encoding="utf-8")
-    with Workspace().open_lake().run_of(parse_key(NAMES[0])):  # so that the run waits, and can be killed
+    lake, first = Workspace().open_lake(), parse_key(NAMES[0])
+    with ExitStack() as until_the_end:
         with daemon("nightly"):
+            said = until(message)
+            records = of_nights(instance, dg.DagsterRunStatus.SUCCESS)
+            tags = [record.dagster_run.tags for record in records]
+            assert [each["dagster/partition"] for each in tags] == NAMES, "one run each, and the third one in another night"
+            assert tags[0][NIGHT_TAG] == tags[1][NIGHT_TAG] < tags[2][NIGHT_TAG]
+            assert all(before.end_time <= after.start_time for before, after in pairwise(records)), "one run at a time"
+            assert {each[WAITING_TAG] for each in tags} == {"0"} and "waits for 1 new sessions and has 0" in said
+            assert not lake.has("sft_coreset", first)
+
+            until_the_end.enter_context(lake.run_of(first))  # so that its next run waits, and can be killed
+            add_sessions(sessions_db(Path(os.environ["AGENT_PIPELINE_STORE"]), NAMES[0]), {"new": HELLO})
             (killed,) = until(lambda: of_nights(instance, dg.DagsterRunStatus.STARTED))
             until(lambda: list(Path(os.environ["AGENT_PIPELINE_CACHE"]).glob(f"runs/{killed.dagster_run.run_id}.lock")))
-            subprocess.run([sys.executable, "-m", "dagster", "schedule", "stop", "nightly", *WORKSPACE], check=True, capture_output=True)
         with daemon():
             failed = until(lambda: of_nights(instance, dg.DagsterRunStatus.FAILURE))
             assert [each.dagster_run.run_id for each in failed] == [killed.dagster_run.run_id]

@@ -21,14 +21,11 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """`agent-pipeline discover`, the data assets of one agent, then a web server on the same instance."""
+    """`agent-pipeline discover`, an asset of one agent, then a web server on the same instance."""
     folder = tmp_path_factory.mktemp("webserver")
-    environment = os.environ | {
-        "DAGSTER_HOME": str(folder / "dagster"),
-        "AGENT_PIPELINE_STORE": str(SAMPLE),
-        "AGENT_PIPELINE_LAKE": str(folder / "lake"),
-    }
-    for command in (["discover"], ["materialize", "shop/intern", "--select", "group:traces,group:datasets"]):
+    ours = {"DAGSTER_HOME": folder / "dagster", "AGENT_PIPELINE_STORE": SAMPLE, "AGENT_PIPELINE_LAKE": folder / "lake"}
+    environment = os.environ | {name: str(path) for name, path in ours.items()}
+    for command in (["discover"], ["materialize", "shop/intern", "--select", "sessions"]):
         subprocess.run([sys.executable, "-m", "agent_pipeline.cli.app", *command], env=environment, check=True, capture_output=True)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
