@@ -11,8 +11,7 @@ import pytest
 from agent_pipeline.errors import DataError, ExportError, ModelError
 from agent_pipeline.evaluation.generate import generate
 from agent_pipeline.export import parity
-from agent_pipeline.export.converter import convert
-from agent_pipeline.export.gguf_export import export, export_whole
+from agent_pipeline.export.gguf_export import base_gguf, export, export_whole
 from agent_pipeline.export.llama import LlamaCpp
 from agent_pipeline.export.merge import merge_adapter
 from agent_pipeline.export.quantizer import find_quantizer
@@ -108,7 +107,7 @@ def test_an_adapter_that_is_more_than_a_lora_is_served_merged(tiny, tmp_path):
 
 def test_a_changed_model_is_found_out_and_explained(exported, tiny, tmp_path, tokenizer):
     """The base's GGUF checked against the merged model: the check must be able to fail."""
-    gguf = convert(tiny["base"], tmp_path / "base.gguf", "f16")
+    gguf = base_gguf(model_at(tiny["base"]), exported[0].parent)  # the one that the adapter was served over
     merge_adapter(model_at(tiny["base"]), tiny["adapter"], tmp_path / "merged", [[1, 2, 3]])
     model = load_model(model_at(tmp_path / "merged"), EXACT)
     asked = parity.prompts(tokenizer, CONVERSATIONS)
@@ -161,21 +160,11 @@ def test_a_tokenizer_that_differs_is_an_error(exported, tokenizer):
         parity.check_template(llama, lost, CONVERSATIONS)
 
 
-@pytest.fixture(scope="module")
-def bare(tiny, tmp_path_factory):
-    """A model without a chat template."""
-    folder = tmp_path_factory.mktemp("bare") / "bare"
-    shutil.copytree(tiny["base"], folder)
-    (folder / "chat_template.jinja").unlink()
-    return folder
-
-
-def test_a_gguf_that_lost_its_template_is_an_error(bare, tmp_path, tokenizer):
-    with LlamaCpp(convert(bare, tmp_path / "bare.gguf")) as llama, pytest.raises(ExportError, match="holds no chat template"):
-        parity.check_template(llama, tokenizer, CONVERSATIONS)
-
-
-def test_a_model_that_never_had_a_template_is_served_with_that_of_its_family_in_ollama(bare, tmp_path, monkeypatch):
+def test_a_model_that_never_had_a_template_is_served_with_that_of_its_family_in_ollama_and_one_whose_gguf_lost_it_is_an_error(
+    tiny, tokenizer, tmp_path, monkeypatch
+):
+    bare = shutil.copytree(tiny["base"], tmp_path / "bare")
+    (bare / "chat_template.jinja").unlink()
     (tmp_path / "ollama").write_text('#!/bin/sh\n[ "$*" = "show --template llama3.1" ] && echo "{{ .Prompt }}"\n')
     (tmp_path / "ollama").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
@@ -183,6 +172,8 @@ def test_a_model_that_never_had_a_template_is_served_with_that_of_its_family_in_
     assert report["ok"] and report["template"]["f32"] is None and report["ollama"]["template"] == "ollama"
     lines = (tmp_path / "out" / "Modelfile").read_text(encoding="utf-8").splitlines()
     assert lines[2:4] == ['TEMPLATE """{{ .Prompt }}"""', 'PARAMETER stop """<|eot_id|>"""']
+    with LlamaCpp(tmp_path / "out" / "model-f32.gguf") as llama, pytest.raises(ExportError, match="holds no chat template"):
+        parity.check_template(llama, tokenizer, CONVERSATIONS)
 
 
 def test_an_adapter_that_changes_nothing_is_not_exported(tiny, tmp_path):
