@@ -1,10 +1,14 @@
 """What a test puts into a lake."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+import pyarrow as pa
+
+from agent_pipeline.datasets.sft import SFT
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.session import sha256_of
+from agent_pipeline.sessions.tables import JUDGED, to_table
 from agent_pipeline.storage.lake import Artifact, Lake
 
 
@@ -29,3 +33,11 @@ def artifact(
     if latest and made.passed:
         lake.set_latest(made)
     return made
+
+
+def put_rows(lake: Lake, key: PartitionKey, rows: Iterable[dict[str, Any]]) -> None:
+    """Rows of the tiny world as `sft_dataset`, and their sessions as `judged_sessions`."""
+    rows = [each | {"content_sha256": sha256_of(each["messages"]), "trial": "0", "broken": None} for each in rows]
+    judged = pa.schema([JUDGED.field(name) for name in ("session_id", "task_key", "trial", "broken", "messages")])
+    for asset, schema in (("sft_dataset", SFT), ("judged_sessions", judged)):
+        lake.stage(asset, key, to_table(rows, schema).to_batches(), schema).commit()

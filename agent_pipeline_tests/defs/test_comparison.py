@@ -5,21 +5,18 @@ from pathlib import Path
 from typing import Any
 
 import dagster as dg
-import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
 from agent_pipeline import MethodRegistry
 from agent_pipeline.cli.app import app
 from agent_pipeline.config.settings import load_settings
-from agent_pipeline.datasets.sft import SFT
 from agent_pipeline.errors import PipelineError, SettingsError
 from agent_pipeline.governance.forgetting import forget
 from agent_pipeline.keys import parse_key
-from agent_pipeline.sessions.session import sha256_of
-from agent_pipeline.sessions.tables import JUDGED, to_table
 from agent_pipeline.storage.paths import LakeFile
 from agent_pipeline_tests.defs.conftest import Bench, worker_here
+from agent_pipeline_tests.lakes import put_rows
 from agent_pipeline_tests.training.world import row
 
 KEY = parse_key("shop/support")
@@ -31,6 +28,7 @@ max_steps = 12
 learning_rate = 4e-3
 max_length = 512
 replay_ratio = 0.0
+rehearsal = 0.0
 gradient_accumulation = 1
 [assets.evaluation]
 max_samples = 6
@@ -72,12 +70,7 @@ def lake(bench: Bench, tiny_base: Any, tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / "dagster"))
     (tmp_path / "pipeline.toml").write_text(f'base_model = "{tiny_base.path}"\n{SETTINGS}', encoding="utf-8")
     worker_here(monkeypatch)
-    rows = [row(number, "select" if number > 15 else "train") for number in range(20)]
-    rows = [each | {"content_sha256": sha256_of(each["messages"])} for each in rows]
-    bench.lake.stage("sft_dataset", KEY, to_table(rows, SFT).to_batches(), SFT).commit()
-    names = ["session_id", "task_key", "trial", "broken", "messages"]
-    judged = to_table([each | {"trial": "0", "broken": None} for each in rows], pa.schema([JUDGED.field(name) for name in names]))
-    bench.lake.stage("judged_sessions", KEY, judged.to_batches(), judged.schema).commit()
+    put_rows(bench.lake, KEY, (row(number, "select" if number > 15 else "train") for number in range(20)))
     return bench.lake
 
 

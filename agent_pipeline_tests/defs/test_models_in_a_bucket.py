@@ -4,18 +4,15 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from agent_pipeline.config.settings import load_settings
-from agent_pipeline.datasets.sft import SFT
 from agent_pipeline.keys import parse_key
-from agent_pipeline.sessions.session import sha256_of
-from agent_pipeline.sessions.tables import JUDGED, to_table
 from agent_pipeline.storage.lake import Lake, sha256_file
 from agent_pipeline.training.base_model import BaseModel
 from agent_pipeline_tests.conftest import CREDENTIALS
 from agent_pipeline_tests.defs.conftest import Bench, worker_here
+from agent_pipeline_tests.lakes import put_rows
 from agent_pipeline_tests.training.world import row
 
 KEY = parse_key("shop/support")
@@ -36,12 +33,7 @@ def test_what_one_machine_trains_into_a_bucket_another_evaluates_from_there(
         return load_settings().open_lake()
 
     lake = on_machine("one")
-    rows = [row(number, "test" if number > 5 else "train") for number in range(8)]
-    rows = [each | {"content_sha256": sha256_of(each["messages"])} for each in rows]
-    lake.stage("sft_dataset", KEY, to_table(rows, SFT).to_batches(), SFT).commit()
-    names = ["session_id", "task_key", "trial", "broken", "messages"]
-    judged = to_table([each | {"trial": "0", "broken": None} for each in rows], pa.schema([JUDGED.field(name) for name in names]))
-    lake.stage("judged_sessions", KEY, judged.to_batches(), judged.schema).commit()
+    put_rows(lake, KEY, (row(number, "test" if number > 5 else "train") for number in range(8)))
     training: dict[str, Any] = {"max_steps": 2, "max_length": 512, "rehearsal": 0}
     assert bench.run(str(KEY), "sft_coreset", "sft_adapter", config={"sft_adapter": training}).success
     trained = lake.latest("sft_adapter", KEY)

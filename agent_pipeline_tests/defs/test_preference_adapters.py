@@ -1,5 +1,7 @@
 """The chain of trainings in the graph: which run, which adapter is the candidate, and what is said where nothing was trained."""
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +15,13 @@ from agent_pipeline.errors import DataError, SettingsError
 from agent_pipeline.keys import parse_key
 from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.sessions.tables import to_table
-from agent_pipeline.training.adapter import train_adapter
+from agent_pipeline.training.adapter import REPORT
 from agent_pipeline.training.chain import adapter_of
 from agent_pipeline.training.config import Step
 from agent_pipeline_tests.defs.conftest import Bench, worker_here
 from agent_pipeline_tests.training.test_on_policy import WORLD
 from agent_pipeline_tests.training.test_preferences import pair
-from agent_pipeline_tests.training.world import TRAINING, row
+from agent_pipeline_tests.training.world import row
 
 pytestmark = pytest.mark.slow
 KEY = parse_key("shop/support")
@@ -28,8 +30,8 @@ KEY = parse_key("shop/support")
 class Chain:
     """A lake with an imitating adapter, its rows and pairs; the tasks run in this process."""
 
-    def __init__(self, bench: Bench, base: Any, folder: Path) -> None:
-        self.bench, self.lake, self.base, self.file = bench, bench.lake, base, folder / "pipeline.toml"
+    def __init__(self, bench: Bench, base: Any, adapter: Path, folder: Path) -> None:
+        self.bench, self.lake, self.base, self.adapter, self.file = bench, bench.lake, base, adapter, folder / "pipeline.toml"
         rows = [row(number, "select" if number > 3 else "train") for number in range(6)]
         self.lake.stage("sft_dataset", KEY, to_table(rows, SFT).to_batches(), SFT).commit()
         self.pairs(4)
@@ -43,8 +45,8 @@ class Chain:
     def imitate(self, steps: int) -> str:
         made_from = {"base_model": str(self.base.path), "base_revision": self.base.revision, "steps": steps}
         identity = sha256_of(made_from)
-        folder = self.lake.building("sft_adapter", KEY, identity)
-        report = train_adapter([row(number) for number in range(4)], self.base, TRAINING.changed(max_steps=steps), folder)
+        folder = shutil.copytree(self.adapter, self.lake.building("sft_adapter", KEY, identity), dirs_exist_ok=True)
+        report = json.loads((folder / REPORT).read_text(encoding="utf-8"))
         self.lake.set_latest(self.lake.finish("sft_adapter", KEY, identity, folder, made_from, report))
         return identity
 
@@ -59,10 +61,10 @@ class Chain:
 
 
 @pytest.fixture
-def chain(bench: Bench, tiny_base: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Chain:
+def chain(bench: Bench, tiny_base: Any, adapter_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Chain:
     monkeypatch.chdir(tmp_path)
     worker_here(monkeypatch)
-    return Chain(bench, tiny_base, tmp_path)
+    return Chain(bench, tiny_base, adapter_dir, tmp_path)
 
 
 def check_of(result: dg.ExecuteInProcessResult) -> Any:
