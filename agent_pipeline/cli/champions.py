@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.markdown import Markdown
 from rich.markup import escape
+from rich.padding import Padding
 from rich.table import Column, Table
 
 from agent_pipeline.cli.report import latest
@@ -74,16 +75,14 @@ def champions(
     if partition:
         _print_history(lake, parse_key(partition))
         return
-    names = ("champion", "latest", "decision on the latest", "moved", "when", "who", "why")
+    names = ("champion", "latest", "decision on the latest", "moved", "when")
     table = Table(Column("partition", no_wrap=True), *(Column(name, overflow="fold") for name in names))
     for key, entry in exported:
         decided = last_decision(lake, key, entry.latest) if entry.latest else None
         outcome = headline(decided.decision) if decided else "none"
         if outcome == "promote" and entry.champion != entry.latest:
             outcome = "promote: it waits for you"
-        table.add_row(
-            str(key), _short(entry.champion), _short(entry.latest), outcome, entry.moved, entry.when, entry.who, escape(entry.why)
-        )
+        table.add_row(str(key), _short(entry.champion), _short(entry.latest), outcome, entry.moved, entry.when)
     console.print(table)
 
 
@@ -108,25 +107,27 @@ def report(
 
 
 def _print_history(lake: Lake, key: PartitionKey) -> None:
-    history = Table("no.", "champion", "latest", "moved", "when", "who", "why", title="history", title_justify="left")
+    console.print("[bold]history[/bold]")
     for entry in lake.history(EXPORT, key):
-        history.add_row(
-            str(entry.generation), _short(entry.champion), _short(entry.latest), entry.moved, entry.when, entry.who, escape(entry.why)
-        )
-    columns = ("no.", "when", "candidate", "against", "gain (95 %)", "p", "allowed", "decision")
-    decisions = Table(*columns, title="decisions", title_justify="left")
+        moved = _short(entry.champion if entry.moved == "champion" else entry.latest)
+        _print_entry(entry.generation, entry.when, f"{entry.moved} {moved}, by {entry.who}", entry.why)
+    console.print("[bold]decisions[/bold]")
     for record in (records := ledger(lake, key).records()):
         decision = record.decision
         gains = [each for each in decision.figures if each.name == "gain" and each.tasks > 1]
-        gain = "".join(f"{each.difference:+.3f} [{each.low:+.3f}, {each.high:+.3f}]" for each in gains)
-        chances = [f"{value:.2g}" if decision.p is not None and value is not None else "" for value in (decision.p, decision.error)]
-        rival = _short(record.champion) if record.champion else "base"
-        why = escape(record.why or summary(decision))
-        decisions.add_row(str(record.number), record.when, _short(record.candidate), rival, gain, *chances, why)
-    console.print(history, decisions)
+        gain = "".join(f"; gain {each.difference:+.3f} [{each.low:+.3f}, {each.high:+.3f}]" for each in gains)
+        chance = "" if decision.p is None else f", p = {decision.p:.2g} of {decision.error:.2g} allowed"
+        rival = _short(record.champion) if record.champion else "its base"
+        what = f"{_short(record.candidate)} against {rival}{gain}{chance}"
+        _print_entry(record.number, record.when, what, record.why or summary(decision))
     if records:
         last = records[-1]
         console.print(Markdown(page(last.decision, last.test, "champion" if last.champion else "base")))
+
+
+def _print_entry(number: int, when: str, what: str, why: str) -> None:
+    console.print(f"{number:>3}  {when}  {what}", markup=False, highlight=False, soft_wrap=True)
+    console.print(Padding(escape(why), (0, 0, 0, 5)), highlight=False)
 
 
 def _print_champion(partition: str, move: Callable[[Lake, PartitionKey], Entry]) -> None:
