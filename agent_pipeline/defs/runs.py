@@ -63,6 +63,7 @@ class LastRuns:
         self._instance = instance
         self._succeeded: dict[str, dg.RunRecord | None] = {}
         self._finished: dict[str, float] = {}
+        self._minutes: dict[str, float] = {}
         self._nights: dict[str, str] = {}
         self.unfinished: set[str] = set()
         """Partitions with a run that goes on."""
@@ -106,9 +107,8 @@ class LastRuns:
         return self._nights.get(partition, ""), self._finished.get(partition, 0.0), partition
 
     def minutes(self, partition: str) -> float | None:
-        """How long the last successful run took; none where that is not known."""
-        last = self._succeeded.get(partition)
-        return (last.end_time - last.start_time) / 60 if last and last.start_time and last.end_time else None
+        """How long the last successful run that trained took; none where that is not known."""
+        return self._minutes.get(partition)
 
     def _note(self, record: dg.RunRecord) -> None:
         run = record.dagster_run
@@ -119,5 +119,7 @@ class LastRuns:
             self.unfinished.add(partition)
         if run.status == dg.DagsterRunStatus.SUCCESS:
             self._succeeded.setdefault(partition, record)
+            if WAITING_TAG not in run.tags and record.start_time and record.end_time:
+                self._minutes.setdefault(partition, (record.end_time - record.start_time) / 60)
             if PENDING_TAG not in run.tags and run.tags.get(WAITING_TAG) != LATE:
                 self._finished.setdefault(partition, record.end_time or 0.0)

@@ -91,7 +91,7 @@ def test_the_commands_show_decisions_and_hold_a_candidate_back(bench: Any, monke
     monkeypatch.setattr("agent_pipeline.cli.champions.console", Console(width=240))
     assert "waits for you" in shown.invoke(app, ["champions"]).output
     assert shown.invoke(app, ["promote", str(KEY), "--why", "as in [/ticket] 7"]).exit_code == 0
-    assert "as in [/ticket] 7" in shown.invoke(app, ["champions"]).output
+    assert "as in [/ticket] 7" in shown.invoke(app, ["champions", str(KEY)]).output
     assert shown.invoke(app, ["hold", str(KEY), "--why", "[a] bad feeling"]).exit_code == 0
     record = last_decision(bench.lake, KEY, night.export.identity)
     assert record is not None and record.decision.outcome == "hold"

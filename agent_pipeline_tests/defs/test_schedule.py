@@ -167,6 +167,7 @@ def test_what_does_not_fit_into_the_minutes_waits_and_the_runs_know_when_the_nig
     assert len(first) == 3 and {each.tags["agent_pipeline/night_ends"] for each in first} == {"2026-11-21T03:30:00+00:00"}
     for each in first[:2]:
         _run(instance, each, dg.DagsterRunStatus.SUCCESS, minutes=40)
+        _run(instance, each, dg.DagsterRunStatus.SUCCESS, minutes=1, **{WAITING_TAG: "3"})  # it trained nothing: no measure of a training
     monkeypatch.setenv("AGENT_PIPELINE_SPLIT__TEST", "0.3")
     assert [each.partition_key for each in _tick(instance, NIGHT + timedelta(days=1)).run_requests] == ["shop/support", "office/rooms"]
 
