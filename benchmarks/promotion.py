@@ -2,8 +2,8 @@
 
 Models are simulated on turns like those of the sample's held-out tasks: `TURNS` a task, of which `CALLS` expect a call, `RIGHT` of them
 right. Two trainings of the same rows differ on `DIFFER` of the turns: each turn has a chance to be right of its own (a beta distribution
-with that mean and that spread), and half of the draw is shared by the turns of a task. `SEEDS` years of `NIGHTS` nights each. The variable `NOISE` sets the four:
-`NOISE="3 0.55 0.87 0.11"` is what the trainings of `benchmarks.week` show.
+with that mean and that spread), and half of the draw is shared by the turns of a task. `SEEDS` years of `NIGHTS` nights each. `NOISE` sets
+these four: `NOISE="3 0.55 0.87 0.11"` is what the trainings of `benchmarks.week` show.
 
 - *A/A*: every night's candidate is as good as the champion. Years with a promotion are false.
 - *A true gain*: candidates are 10 points better from the first night, or from day 180 on. Promoted within 14 nights?
