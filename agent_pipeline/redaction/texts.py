@@ -6,8 +6,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-import msgspec
-
+from agent_pipeline.sessions.json_text import loads
 from agent_pipeline.sessions.session import Message, Session
 
 TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|-?\d[\d.eE+-]*')
@@ -107,13 +106,11 @@ def is_json(text: str) -> bool:
     """Whether a text is a JSON object, list or string."""
     if not _begins_as_json(text):
         return False
-    for decode in (msgspec.json.decode, json.loads):  # the second takes what the first is too strict for: half an emoji
-        try:
-            decode(text)
-        except (ValueError, RecursionError):
-            continue
-        return True
-    return False
+    try:
+        loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def unescaped_text(text: str) -> str:

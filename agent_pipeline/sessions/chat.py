@@ -5,7 +5,7 @@ parts, LangChain's, llama-index's, pydantic-ai's and AutoGen's messages, the AI 
 AgentDojo and Inspect. What it does not know is counted. Order and ids stay as they are: pairing is done afterwards.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from agent_pipeline.sessions.items import INVALID, Chat, Item, assembled
@@ -41,10 +41,8 @@ _PARTS = {*_TEXT_PARTS, "refusal", "resource", "computer_screenshot"} | {
 }
 _CALL_IDS = ("call_id", "toolCallId", "tool_call_id", "toolUseId", "id")
 _RESULT_IDS = ("tool_use_id", "tool_call_id", "toolUseId", "toolCallId", "id")
-_NAMES = ("name", "toolName", "tool_name")
 _ARGUMENTS = ("arguments", "args", "input", "parameters", "tool_kwargs")
 _OUTPUT = ("content", "response", "result", "output")
-_THOUGHT = ("reasoning_content", "reasoning", "thinking")
 _OF_THOUGHTS = {"thought", "thought_signature", "thoughtSignature"}
 _CALLS_AS_WORDS = "Calling tools:\n[{'id': "
 """How smolagents tells a model its own calls: a model that is trained on that writes of calls and makes none."""
@@ -61,20 +59,20 @@ def is_message(record: Any) -> bool:
     return any(item.role or item.kind in ("function_call", "function_call_output") for item in plain_items([record]))
 
 
-def plain_items(history: Iterable[Any]) -> Iterator[Item]:
+def plain_items(history: Iterable[Any]) -> list[Item]:
     """The plain items of a history in order; an invalid one where a message, an item or a call is not what it should be."""
-    called: set[str] = set()
+    items: list[Item] = []
     for record in history:
-        for item in _items_of(_of_langchain(record), called):
-            if item.name:
-                called.add(item.name)
-            yield item
+        items += _items_of(record, items)
+    return items
 
 
-def _items_of(record: Any, called: set[str]) -> Iterable[Item]:
-    """The items in a record; `called` are the names of the tools that were called before it."""
+def _items_of(record: Any, before: list[Item]) -> Iterable[Item]:
+    """The items in a record that follows others."""
     if not isinstance(record, dict):
         return (INVALID,)
+    if "kwargs" in record or "data" in record:
+        record = _of_langchain(record)
     kind = record["type"] if isinstance(record.get("type"), str) else ""
     if kind in _ITEMS:
         return (_ITEMS[kind](record),)
@@ -84,7 +82,8 @@ def _items_of(record: Any, called: set[str]) -> Iterable[Item]:
         return plain_items(_of_autogen(record))
     role = record.get("role", kind if kind in ROLES else None)  # LangChain says a message's role by its type
     if isinstance(role, str):
-        is_tool = role not in ROLES and role in called  # Langfuse writes a LangChain tool's name for its role
+        # Langfuse writes a LangChain tool's name for its role.
+        is_tool = role not in ROLES and any(item.name == role for item in before if item.name)
         name = "tool" if is_tool else ROLES.get(role)
         return _results(record) if name == "tool" else _spoken(name, record)
     if kind == "reasoning":
@@ -98,9 +97,11 @@ def call_item(call: Any, trained: bool = True) -> Item:
         return INVALID
     function = call.get("function")
     inner = function if isinstance(function, dict) else call
-    name = function if isinstance(function, str) else next((inner[key] for key in _NAMES if inner.get(key)), None)
-    arguments = next((each[key] for each in (inner, call) for key in _ARGUMENTS if each.get(key) is not None), "")
-    text = arguments if isinstance(arguments, str) else json_text(arguments)
+    name = function if isinstance(function, str) else inner.get("name") or inner.get("toolName") or inner.get("tool_name")
+    arguments = _first(inner, _ARGUMENTS)
+    if arguments is None:
+        arguments = _first(call, _ARGUMENTS)
+    text = "" if arguments is None else arguments if isinstance(arguments, str) else json_text(arguments)
     if not isinstance(name, str) or not name.strip() or text is None:
         return INVALID
     return Item("function_call", text, name=name, call_id=_id(call, *_CALL_IDS), trained=trained)
@@ -135,64 +136,61 @@ def text_of(content: Any, seam: str = "\n") -> tuple[str, tuple[str, ...]]:
     return text, tuple(left_out)
 
 
-def _results(message: dict[str, Any]) -> Iterator[Item]:
+def _results(message: dict[str, Any]) -> list[Item]:
     """The results in a tool's message; where it has an error beside its content, the error is what the model was given."""
     content = _content(message)
-    blocks = [block for block in content if _kind(block) in _RESULTS] if isinstance(content, list) else []
-    for block in blocks:
-        yield _block_result(block)
-    if not blocks:
-        error, ids = message.get("error"), message.get("tool_call_ids")
-        reason = error.get("message") if isinstance(error, dict) else error
-        first_id = ids[0] if isinstance(ids, list) and ids else None  # SWE-agent
-        call_id = _id(message, "tool_call_id") or _id({"": first_id} | _additional(message) | message, "tool_call_id", "toolCallId", "")
-        yield result_item(call_id, reason if reason and isinstance(reason, str) else content)
+    if blocks := [block for block in content if _kind(block) in _RESULTS] if isinstance(content, list) else []:
+        return list(map(_block_result, blocks))
+    error, ids = message.get("error"), message.get("tool_call_ids")
+    reason = error.get("message") if isinstance(error, dict) else error
+    first_id = ids[0] if isinstance(ids, list) and ids else None  # SWE-agent
+    call_id = _id(message, "tool_call_id") or _id({"": first_id} | _additional(message) | message, "tool_call_id", "toolCallId", "")
+    return [result_item(call_id, reason if reason and isinstance(reason, str) else content)]
 
 
-def _spoken(role: str | None, message: dict[str, Any]) -> Iterator[Item]:
+def _spoken(role: str | None, message: dict[str, Any]) -> list[Item]:
     """Results (they answer what came before), reasoning, words, calls."""
     trained = message.get("weight") != 0
-    content = _content(message)
-    thoughts = [message[name] for name in _THOUGHT if message.get(name)][:1]
-    calls: list[Any] = []
-    parts: list[Any] = []
-    for block in content if isinstance(content, list) else []:
-        kind = _kind(block)
-        if kind in _RESULTS:
-            yield _block_result(block)
-        elif kind in _CALLS:
-            calls.append(block)
-        elif kind in _REASONING:
-            thoughts.append(block)
-        else:
-            parts.append(block)
+    words = content = _content(message)
+    thought = message.get("reasoning_content") or message.get("reasoning") or message.get("thinking")
+    thoughts = [thought] if thought else []
+    items: list[Item] = []
+    calls: list[Item] = []
+    if isinstance(content, list):
+        words = []
+        for block in content:
+            kind = _kind(block)
+            if kind in _RESULTS:
+                items.append(_block_result(block))
+            elif kind in _CALLS:
+                calls.append(call_item(block, trained))
+            elif kind in _REASONING:
+                thoughts.append(block)
+            else:
+                words.append(block)
     for thought in thoughts:
-        yield Item("reasoning", _thought_text(thought))
+        items.append(Item("reasoning", _thought_text(thought)))
     if message.get("refusal"):
-        yield Item("refusal")
-    is_all_calls = isinstance(content, list) and bool(content) and not parts
-    named = message.get("tool_calls") or _additional(message).get("tool_calls") or ()
-    made = [call_item(call, trained) for call in calls]
-    if named or message.get("function_call"):
-        known = {item.call_id or item for item in made if item.kind}
-        named = [*(named if isinstance(named, list | tuple) else [None]), *filter(None, [message.get("function_call")])]
-        made += [
-            item for item in (call_item(call, trained) for call in named) if (item.call_id or item) not in known
-        ]  # LangChain says both
-    words = parts if isinstance(content, list) else content
-    if words or not (made or is_all_calls):
+        items.append(Item("refusal"))
+    is_all_calls = isinstance(content, list) and bool(content) and not words
+    named, legacy = message.get("tool_calls") or _additional(message).get("tool_calls"), message.get("function_call")
+    if named or legacy:
+        known = {item.call_id or item for item in calls if item.kind}  # LangChain says both
+        named = [*(named if isinstance(named, list | tuple) else [None] if named else []), *([legacy] if legacy else [])]
+        calls += [item for call in named if ((item := call_item(call, trained)).call_id or item) not in known]
+    if words or not (calls or is_all_calls):
         # What a model says comes in parts that may end within a sentence (before a citation, say).
         text, left_out = text_of(words, "" if role == "assistant" else "\n")
         is_said = role and not (role == "assistant" and _CALLS_AS_WORDS in text)
-        yield Item("message", text, role=role or "", trained=trained, left_out=left_out) if is_said else INVALID
-    yield from made
+        items.append(Item("message", text, role=role or "", trained=trained, left_out=left_out) if is_said else INVALID)
+    return items + calls
 
 
 def _content(message: dict[str, Any]) -> Any:
     """A message's content by any of its names; what Gemini and Bedrock wrap is a part with a type."""
     content = message.get("content")
-    wrapped = next((message[name] for name in _CONTENTS if message.get(name) is not None), None) if content is None else content
-    return [_unwrapped(block) for block in wrapped] if isinstance(wrapped, list) else content
+    wrapped = _first(message, _CONTENTS) if content is None else content
+    return list(map(_unwrapped, wrapped)) if isinstance(wrapped, list) else content
 
 
 def _unwrapped(block: Any) -> Any:
@@ -203,16 +201,14 @@ def _unwrapped(block: Any) -> Any:
 
 
 def _block_result(block: dict[str, Any]) -> Item:
-    output = next((block[key] for key in _OUTPUT if block.get(key) is not None), None)
+    output = _first(block, _OUTPUT)
     if isinstance(output, dict) and output.keys() == {"type", "value"}:  # the AI SDK
         output = output["value"]
     return result_item(_id(block, *_RESULT_IDS), output)
 
 
-def _of_langchain(record: Any) -> Any:
+def _of_langchain(record: dict[str, Any]) -> dict[str, Any]:
     """A message out of LangChain's `{"lc", "id", "kwargs"}` or `{"type", "data"}`; anything else as it is."""
-    if not isinstance(record, dict) or not ("kwargs" in record or "data" in record):
-        return record
     if isinstance(record.get("kwargs"), dict) and isinstance(record.get("id"), list) and record["id"]:
         return {"type": str(record["id"][-1]).removesuffix("Chunk").removesuffix("Message").lower()} | record["kwargs"]
     return record["data"] | {"type": record.get("type")} if isinstance(record.get("data"), dict) and "role" not in record else record
@@ -253,7 +249,7 @@ def _kind(part: Any) -> str:
     """A part's type; Bedrock's and Gemini's texts have none, and Gemini marks a text that is a thought."""
     if not isinstance(part, dict):
         return ""
-    kind = part.get("type", part.get("part_kind", part.get("block_type")))
+    kind = part["type"] if "type" in part else part.get("part_kind", part.get("block_type"))
     if kind is None and {name for name, value in part.items() if value is not None} - _OF_THOUGHTS == {"text"}:
         kind = "thinking" if part.get("thought") is True else "text"
     return kind if isinstance(kind, str) else ""
@@ -261,8 +257,18 @@ def _kind(part: Any) -> str:
 
 def _id(record: dict[str, Any], *names: str) -> str:
     """A call's id as text; empty where there is none (some stores number their calls)."""
-    value = next((record[name] for name in names if record.get(name) not in (None, "")), "")
-    return str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
+    for name in names:
+        if (value := record.get(name)) not in (None, ""):
+            return value if isinstance(value, str) else str(value) if isinstance(value, int) and not isinstance(value, bool) else ""
+    return ""
+
+
+def _first(record: dict[str, Any], names: Iterable[str]) -> Any:
+    """The first of these fields that is neither absent nor `None`."""
+    for name in names:
+        if (value := record.get(name)) is not None:
+            return value
+    return None
 
 
 def _thought_text(thought: Any, depth: int = 4) -> str:

@@ -57,37 +57,39 @@ def assembled(items: Iterable[Item]) -> Chat:
     opened: Message | None = None  # the assistant message that the next call joins
     opened_at = -1
     for item in items:
+        kind, role = item.kind, item.role
         if item.left_out:
             chat.skipped.update(item.left_out)
-        if item.kind == "function_call":
+        if kind == "function_call":
             if opened is None or item.trained == ("weight" in opened):
                 opened, opened_at = _assistant("", item.trained), len(messages)
                 messages.append(opened)
             function = {"name": item.name, "arguments": item.text}
             opened.setdefault("tool_calls", []).append({"id": item.call_id, "type": "function", "function": function})
-        elif item.kind == "message" and item.role == "assistant":
+        elif role == "assistant":
             messages.append(_assistant(item.text, item.trained))
             if opened is not None and not item.text.strip():
                 continue
             opened, opened_at = messages[-1], len(messages) - 1
         else:
-            if item.kind == "message":
-                messages.append({"role": item.role, "content": item.text})
+            if kind == "message":
+                messages.append({"role": role, "content": item.text})
                 opened = None
-            elif item.kind == "function_call_output":
+            elif kind == "function_call_output":
                 messages.append({"role": "tool", "tool_call_id": item.call_id, "content": item.text})
                 opened = None
-            elif item.kind == "reasoning" and item.text:
+            elif kind == "reasoning" and item.text:
                 thoughts.append(item.text)
-            elif item.kind:
-                chat.skipped[item.kind] += 1
+            elif kind:
+                chat.skipped[kind] += 1
             else:
                 chat.damage["invalid_item"] += 1
             continue
-        chat.reasoning += [{"message": opened_at, "text": text} for text in thoughts]
-        thoughts = []
-    chat.skipped["reasoning"] += len(thoughts)  # nothing was said after it
-    chat.skipped = +chat.skipped
+        if thoughts:
+            chat.reasoning += [{"message": opened_at, "text": text} for text in thoughts]
+            thoughts = []
+    if thoughts:  # nothing was said after it
+        chat.skipped["reasoning"] += len(thoughts)
     return chat
 
 

@@ -16,12 +16,26 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 
 def is_storable(text: str) -> bool:
     """Whether a text can be written as UTF-8."""
-    return text.isascii() or not _SURROGATES.search(text)
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def without_surrogates(text: str) -> str:
     """A text with U+FFFD for each lone surrogate (half an emoji, cut off), which no UTF-8 can hold."""
     return text if text.isascii() else _SURROGATES.sub("\ufffd", text)
+
+
+def loads(text: str) -> Any:
+    """`json.loads`, which also takes what msgspec is too strict for (NaN, half an emoji), at msgspec's speed."""
+    try:
+        return msgspec.json.decode(text)
+    except (ValueError, RecursionError):
+        return json.loads(text)
 
 
 def storable(value: Any, damage: Counter[str], depth: int = MAX_DEPTH) -> Any:
@@ -54,7 +68,7 @@ def json_text(value: Any) -> str | None:
 def decoded_arguments(arguments: Any) -> Any:
     """A call's arguments as an object where they are the JSON text of one; anything else (invalid JSON, a bare list) stays as it is."""
     try:
-        value = json.loads(arguments) if isinstance(arguments, str) else arguments
+        value = loads(arguments) if isinstance(arguments, str) else arguments
     except (ValueError, RecursionError):
         return arguments
     return value if isinstance(value, dict) else arguments
@@ -71,7 +85,7 @@ def arguments_json(raw: str, damage: Counter[str]) -> str:
     decoded = 0
     try:
         while isinstance(value, str) and decoded < 3:
-            value, decoded = json.loads(value), decoded + 1
+            value, decoded = loads(value), decoded + 1
         if isinstance(value, dict):
             clean = storable(value, damage)
             text = json.dumps(clean, ensure_ascii=False, allow_nan=False)

@@ -1,12 +1,11 @@
 """What a conversation says: its calls paired with their results, its texts, and the whole of it as a person reads it."""
 
-import json
 import re
 from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from agent_pipeline.sessions.json_text import decoded_arguments
+from agent_pipeline.sessions.json_text import decoded_arguments, loads
 from agent_pipeline.sessions.session import Message, tool_calls
 
 
@@ -101,7 +100,7 @@ def is_tool_error(text: str) -> bool:
     if not text.startswith("{") or not any(f'"{name}"' in text for name in _ERRORS):  # most results need no decoding
         return False
     try:
-        value = json.loads(text)
+        value = loads(text)
     except (ValueError, RecursionError):
         return False
     return isinstance(value, dict) and any(value.get(name) for name in _ERRORS)

@@ -43,7 +43,8 @@ def call_shapes(messages: Iterable[Message]) -> frozenset[CallShape]:
         if called and _NAME.fullmatch(called["name"]) and not (is_tool_error(message["content"]) or is_refusal(message["content"])):
             arguments = decoded_arguments(called["arguments"])
             if isinstance(arguments, dict):
-                shapes.add((called["name"], tuple(sorted((name, JSON_TYPES[type(value)]) for name, value in arguments.items()))))
+                types = map(JSON_TYPES.__getitem__, map(type, arguments.values()))
+                shapes.add((called["name"], tuple(sorted(zip(arguments, types, strict=True)))))
     return frozenset(shapes)
 
 

@@ -23,6 +23,7 @@ _WORDS = {
 
 _JUDGING = _WORDS.keys() - {"c", "i", "n", "p", "true", "false", "yes", "no"}
 
+_JSON = (bytes, msgspec.Raw)
 _REFUSED = (msgspec.MsgspecError, UnicodeError, RecursionError, TypeError)
 _LARGEST_SECONDS = 1e11
 """A time above this (the year 5138 in seconds) is in milliseconds or finer."""
@@ -36,7 +37,7 @@ def parsed(raw: Any) -> Any:
     Raises:
         ValueError: the text is no JSON.
     """
-    if not isinstance(raw, bytes | msgspec.Raw):
+    if not isinstance(raw, _JSON):
         return raw
     try:
         return msgspec.json.decode(raw)
