@@ -44,6 +44,8 @@ def play(
     key, settings = parse_key(partition), load_settings()
     if not (world := settings.world(key)):
         raise SettingsError(f'{key} has no world to play in: set world in [agents."{key}"] of pipeline.toml (docs/episodes.md).')
+    if (store := out / f"{key.project}.jsonl").exists():
+        raise SettingsError(f"{store} is the store of an earlier play: name another folder for --out, or delete it.")
     if trials > 1 and not temperature:
         raise SettingsError(f"{trials} greedy trials of a task are the same trial: set --temperature, or one trial.")
     usual = resolve(settings, EpisodesConfig, key).options
@@ -57,11 +59,11 @@ def play(
         report, played = play_all(world, chosen, {"model": player}, {}, max_turns or usual.max_turns, trials, in_turn)
     out.mkdir(parents=True, exist_ok=True)
     write(out, report, played)
-    with (out / f"{key.project}.jsonl").open("w", encoding="utf-8") as file:
+    with store.open("w", encoding="utf-8") as file:
         for session_id, each in zip(ids, played["model"], strict=True):
             file.write(json.dumps(_session(key, model, session_id, each), ensure_ascii=False) + "\n")
     (out / "episodes.jsonl").unlink()
-    typer.echo(f"{table(report)}\n\nThe sessions are in {out / f'{key.project}.jsonl'}, and to read in {out / 'episodes.md'}.")
+    typer.echo(f"{table(report)}\n\nThe sessions are in {store}, and to read in {out / 'episodes.md'}.")
 
 
 def _session_ids(task_pattern: str, tasks: Sequence[Mapping[str, Any]], trials: int, store: str) -> list[str]:

@@ -45,6 +45,8 @@ def test_what_was_played_is_a_store_with_the_worlds_verdicts_whose_tasks_keep_th
     with endpoint(lambda request, number: says("Sorry, I cannot do that.")) as server:
         for night in ("one", "two"):
             play("shop/support", tmp_path / night, model=f"{server.url}#m", tasks=6, seed=0, trials=1, temperature=0.0)
+        with pytest.raises(SettingsError, match="earlier play"):
+            play("shop/support", tmp_path / "one", model=f"{server.url}#m", tasks=6, seed=0, trials=1, temperature=0.0)
     assert {request["max_tokens"] for request in server.requests} == {33}
     source = open_sources([parse_location(str(tmp_path / night)) for night in ("one", "two")])
     sessions = list(read_sessions(source, KEY, ReadingOptions()))
