@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -68,6 +69,19 @@ def independent_of_the_checkout(monkeypatch: pytest.MonkeyPatch, tmp_path_factor
     for name in [name for name in os.environ if name.upper().startswith(("AGENT_PIPELINE_", "OMNIAGENTS_"))]:
         monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path_factory.mktemp("empty"))
+
+
+@pytest.fixture(autouse=True)
+def independent_of_another_tests_instance() -> Iterator[None]:
+    """Dagster keeps the last instance's store of definitions in a context variable. Instances that end in another order than they began
+    leave one there that is gone, and the next test that resolves a job opens its database."""
+    if "dagster" not in sys.modules:
+        yield
+        return
+    from dagster._core.storage.defs_state.base import set_defs_state_storage
+
+    with set_defs_state_storage(None):
+        yield
 
 
 @pytest.fixture(scope="session")
