@@ -71,16 +71,15 @@ def independent_of_the_checkout(monkeypatch: pytest.MonkeyPatch, tmp_path_factor
     monkeypatch.chdir(tmp_path_factory.mktemp("empty"))
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(scope="session", autouse=True)
 def independent_of_another_tests_instance() -> Iterator[None]:
-    """Dagster keeps the last instance's store of definitions in a context variable. Instances that end in another order than they began
-    leave one there that is gone, and the next test that resolves a job opens its database."""
-    if "dagster" not in sys.modules:
-        yield
-        return
-    from dagster._core.storage.defs_state.base import set_defs_state_storage
+    """No test reads the store of definitions' state that Dagster keeps in a context variable: the garbage collector, at any moment,
+    restores there what an instance of an earlier test found when it was entered, and that may be gone. Nothing of ours keeps such state."""
+    with pytest.MonkeyPatch.context() as patch:
+        if "dagster" in sys.modules:
+            from dagster._core.storage.defs_state.base import DefsStateStorage
 
-    with set_defs_state_storage(None):
+            patch.setattr(DefsStateStorage, "get", lambda: None)
         yield
 
 
