@@ -5,7 +5,7 @@ says is compared with what the agent did. Scores are from 0 to 1.
 
 - `tool_use`: the share of the turns with calls whose calls are right, by name and arguments.
 - `planning`: the progress rate (AgentBoard, Ma et al. 2024) over conversations of several steps: how far along its steps the right
-  tools, or an answer, came next without a miss.
+  tools, or an answer, came next without a miss. With a `world`, the model plays the conversations' tasks in it instead: the share done.
 - `reasoning`: the coherence of a chain of steps. A call counts where one was due, its values stand before it (or in what the agent called),
   and it repeats no call. An answer counts by its words in common with the agent's (F1; Rajpurkar et al. 2016), and not at all where it
   states a number or an id that nothing before it gives.
@@ -21,10 +21,14 @@ from typing import Any
 
 from agent_pipeline.errors import ArgumentError, DataError
 from agent_pipeline.evaluation.calls import same_call
-from agent_pipeline.evaluation.players import message_of
+from agent_pipeline.evaluation.episode_report import figures
+from agent_pipeline.evaluation.episodes import Player, play
+from agent_pipeline.evaluation.episodes import Reply as Played
+from agent_pipeline.evaluation.players import message_of, model_player
 from agent_pipeline.evaluation.samples import TurnSample, expected_calls, turn_samples
 from agent_pipeline.evaluation.scoring import score, values
-from agent_pipeline.evaluation.turns import plain
+from agent_pipeline.evaluation.turns import plain, stop_ids
+from agent_pipeline.evaluation.worlds import load_world
 from agent_pipeline.judging import EvaluationContext
 from agent_pipeline.notebook.intake import measure_of
 from agent_pipeline.notebook.models import answering_of
@@ -82,12 +86,14 @@ class CapabilityReport:
 
 @dataclass
 class AgentCapabilityEvaluator:
-    """Asks a model what it can do. `max_samples`: turns a capability at most (0: all), spread over tasks; `max_new_tokens`: of a reply."""
+    """Asks a model what it can do. `max_samples`: turns a capability at most (0: all), spread over tasks; `max_new_tokens`: of a reply.
+    `world`, as `package.module:Class`: where `planning` is played."""
 
     max_samples: int = 0
     max_new_tokens: int = 96
     max_length: int = 2048
     progress: Progress = silent
+    world: str = ""
 
     def evaluate(self, model: Any, test_sets: Mapping[str, Sequence[Mapping[str, Any]]]) -> CapabilityReport:
         """The capabilities that `test_sets` names, each with its own samples: `{"messages", "tools", ["instructions"]}`.
@@ -95,17 +101,20 @@ class AgentCapabilityEvaluator:
         `model`: a function (`Model`), the name or directory of a model, one of transformers in memory, or an `AgentSFTTrainer`.
         Raises ArgumentError, DataError, ModelError.
         """
-        replies = self._replies(model)
-        return CapabilityReport({cap: self._score(replies, cap, data) for cap, data in test_sets.items()})
+        asked = self._asked(model)
+        return CapabilityReport({cap: self._score(asked, cap, data) for cap, data in test_sets.items()})
 
     def evaluate_capability(self, model: Any, cap: str, data: Sequence[Mapping[str, Any]]) -> CapabilityScore:
         """One capability. Raises as `evaluate`."""
-        return self._score(self._replies(model), cap, data)
+        return self._score(self._asked(model), cap, data)
 
-    def _score(self, replies: "_Replies", cap: str, data: Sequence[Mapping[str, Any]]) -> CapabilityScore:
+    def _score(self, asked: "tuple[_Replies, Player]", cap: str, data: Sequence[Mapping[str, Any]]) -> CapabilityScore:
         if cap not in CAPABILITIES:
             raise ArgumentError(f"There is no capability {cap!r}: choose one of {', '.join(CAPABILITIES)}.")
         rows = [_row(sample, cap, number) for number, sample in enumerate(data, 1)]
+        replies, player = asked
+        if cap == "planning" and self.world:
+            return _played(self.world, list({row["task_key"]: row for row in rows}.values()), player, self.progress)
         samples, counts = turn_samples(rows, 0 if cap == "planning" else self.max_samples)
         if cap == "tool_use":
             samples = [sample for sample in samples if sample.calls]
@@ -117,11 +126,17 @@ class AgentCapabilityEvaluator:
         details |= {"conversations": len(rows), **counts, "too_long": len(samples) - len(answers)}
         return CapabilityScore(cap, _mean(scores), len(scores), details)
 
-    def _replies(self, model: Any) -> "_Replies":
+    def _asked(self, model: Any) -> "tuple[_Replies, Player]":
+        """The model as one that is asked turns, and as one that plays."""
         if (answering := answering_of(model, self.max_length, self.progress)) is not None:
-            return lambda samples: answering.on(samples, self.max_new_tokens)
+            stops = stop_ids(answering.tokenizer, answering.template)
+            player = model_player(answering.model, answering.tokenizer, stops, self.max_new_tokens, self.max_length)
+            return (lambda samples: answering.on(samples, self.max_new_tokens)), player
         if callable(model):
-            return lambda samples: [_text(model(sample.prompt, sample.tools)) for sample in samples]
+            return (
+                lambda samples: [_text(model(sample.prompt, sample.tools)) for sample in samples],
+                lambda waiting: [Played(message_of(_text(model(each.messages, each.tools)), each.tools)) for each in waiting],
+            )
         raise ArgumentError(f"A {type(model).__name__} is no model: give a model of transformers, its name, a trainer, or a function.")
 
 
@@ -178,6 +193,12 @@ def _instruction_following(answers: _Answers, rows: _Rows) -> _Scored:
         missed.update(name for name, passed in taken.items() if not passed)
     parts = {"all_of_a_turn": _mean(whole_turns), "turns": len(whole_turns), "missed": dict(sorted(missed.items()))}
     return followed, {"of": "instructions", **parts}
+
+
+def _played(world: str, rows: Sequence[Mapping[str, Any]], player: Player, progress: Progress) -> CapabilityScore:
+    """Each task once, to its end; the details are those of `episodes`, done where the model must act and must not, and harm among them."""
+    episodes = play(load_world(world), rows, player, progress=progress)
+    return CapabilityScore("planning", _mean([each.done for each in episodes]), len(episodes), {"of": "tasks played", **figures(episodes)})
 
 
 _SCORED: dict[str, Callable[[_Answers, _Rows], _Scored]] = {

@@ -127,6 +127,40 @@ def test_what_cannot_be_asked_is_one_sentence(cap, data, what):
         scored("tool_use", 3)
 
 
+class Forecast:
+    """A world: the task is done when the weather was asked for, of the city of the first question; another city is a wrong change."""
+
+    must_act = True
+
+    def reset(self, messages: list[dict[str, Any]], **row: Any) -> None:
+        self._city, self._asked = messages[1]["content"].split()[2], []
+
+    def weather(self, city: str, days: int = 1) -> str:
+        """Weather in a city."""
+        self._asked.append(city)
+        return "sunny"
+
+    @property
+    def wrong_changes(self) -> list[str]:
+        return [city for city in self._asked if city != self._city]
+
+    def get_reward(self) -> float:
+        return float(set(self._asked) == {self._city})
+
+
+def test_with_a_world_planning_is_what_a_model_does_in_it():
+    """A model that calls at random, or only talks, scores what it does, whatever the recorded agent said."""
+    evaluator = AgentCapabilityEvaluator(world=f"{__name__}:Forecast")
+
+    def oslo(messages: list[dict[str, Any]], tools: list[Any]) -> Any:
+        return caller(city="Oslo")(messages, tools) if messages[-1]["role"] == "user" else "It is sunny."
+
+    found = {name: evaluator.evaluate_capability(model, "planning", [*ROWS, ROWS[0]]) for name, model in (("oslo", oslo), ("none", silent))}
+    assert (found["oslo"].score, found["oslo"].num_samples) == (0.25, 4), "one city of four; trials of a task are one task"
+    assert found["oslo"].details["harm"] == {"n": 3, "of": 4} and found["oslo"].details["of"] == "tasks played"
+    assert found["none"].score == 0 and found["none"].details["ends"] == {"answered": 4}
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(
