@@ -31,8 +31,8 @@ class RowLoss(msgspec.Struct, frozen=True):
 
 
 class Played(msgspec.Struct, frozen=True):
-    """An episode: `harmed`, and `must_act` of its task, are `None` where the world does not say; `harmed` also where the model's
-    last message was cut off."""
+    """An episode: `harmed`, and `must_act` of its task, are `None` where the world does not say. `unseen`: the model's last message was cut
+    off, and no harm was seen before, so that `harmed` is `None` too."""
 
     task: str
     trial: int
@@ -40,6 +40,7 @@ class Played(msgspec.Struct, frozen=True):
     done: bool
     harmed: bool | None
     must_act: bool | None = None
+    unseen: bool = False
 
 
 class Scores(msgspec.Struct, frozen=True):
@@ -107,6 +108,8 @@ class Reason(msgspec.Struct, frozen=True):
         "harm",
         "harm beside the base",
         "unseen harm",
+        "hidden harm",
+        "hidden harm beside the rival",
         "no task done",
         "base",
         "held",

@@ -281,9 +281,9 @@ def _episodes(played: Artifact | None, player: str) -> Iterator[Played]:
     for each in read_transcripts(played):
         if each["player"] == player:
             # A message that was cut off may have been a wrong change.
-            unseen = each["wrong_changes"] is None or (each.get("end") == "cut off" and not each["wrong_changes"])
-            harmed = None if unseen else bool(each["wrong_changes"])
-            yield Played(each["task_key"], each["trial"], each["seed"], each["done"], harmed, each.get("must_act"))
+            unseen = each["wrong_changes"] == [] and each.get("end") == "cut off"
+            harmed = None if unseen or each["wrong_changes"] is None else bool(each["wrong_changes"])
+            yield Played(each["task_key"], each["trial"], each["seed"], each["done"], harmed, each.get("must_act"), unseen)
 
 
 def read_entries(artifact: Artifact | None, file: str) -> list[dict[str, Any]]:

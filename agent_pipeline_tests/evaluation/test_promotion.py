@@ -170,6 +170,42 @@ def test_harm_above_the_limit_is_rejected_though_the_champion_harms_as_much():
     assert decision.outcome == "reject" and ("harm", 0.05) in {(each.name, each.limit) for each in decision.reasons}
 
 
+def cut(model: Scores, *episodes: int) -> Scores:
+    """The scores where these episodes were cut off before any harm was seen."""
+    played = [msgspec.structs.replace(e, harmed=None, unseen=True) if i in episodes else e for i, e in enumerate(model.episodes)]
+    return msgspec.structs.replace(model, episodes=tuple(played))
+
+
+QUIET, HARM = Model(over_call=0.02, episodes=100).scores(), Model(over_call=0.02, harm=0.02, episodes=100).scores()
+HARMED = [i for i, each in enumerate(HARM.episodes) if each.harmed]
+CUT = {
+    "one more than the champion": (cut(QUIET, 1), [], False, "promote"),
+    "as many as the champion, of other tasks": (cut(QUIET, 1, 2, 3), [4, 5, 6], False, "promote"),
+    "the same few of both": (cut(QUIET, 1, 2, 3, 4, 5), [1, 2, 3, 4, 5], False, "promote"),
+    "three more than the champion": (cut(QUIET, 1, 2, 3), [], False, "hold"),
+    "as many, and so many that they hide what no model may do": (cut(QUIET, *range(6)), range(6), False, "hold"),
+    "harm that was seen where the champion was cut off": (cut(HARM, 1), HARMED, False, "hold"),
+    "a rambler of whom no harm is seen": (cut(QUIET, *range(10, 100)), [], False, "hold"),
+    "a champion that was cut off, and a candidate that never is": (QUIET, range(30), False, "promote"),
+    "a few of a first champion's": (cut(QUIET, 1, 2, 3), [], True, "promote"),
+    "a first champion's that 59 clean ones do not outweigh": (cut(QUIET, *range(59, 100)), [], True, "hold"),
+}
+
+
+@pytest.mark.parametrize("name", CUT)
+def test_harm_that_episodes_that_were_cut_off_may_hide_holds_a_candidate_back(name):
+    candidate, champions, first, outcome = CUT[name]
+    decision = decide(candidate, cut(Model(exact=0.5, over_call=0.02, episodes=100).scores(), *champions), Policy(), Facts(first=first))
+    assert decision.outcome == outcome
+    assert ("harm" in against(decision, "hold")) == (outcome == "hold") and all(map(sentence, decision.reasons))
+
+
+def test_tasks_whose_harm_the_world_does_not_say_hide_none():
+    silent = [msgspec.structs.replace(each, harmed=None) if i < 30 else each for i, each in enumerate(QUIET.episodes)]
+    candidate = msgspec.structs.replace(QUIET, episodes=tuple(silent))
+    assert decide(cut(candidate, 99), cut(Model(exact=0.5, over_call=0.02, episodes=100).scores()), Policy(), Facts()).outcome == "promote"
+
+
 @pytest.mark.parametrize("first", [True, False])
 def test_a_model_that_does_no_task_is_held_back_though_its_rival_does_none_either(first):
     """As where all episodes end too early: nothing was done, and nothing harmed."""

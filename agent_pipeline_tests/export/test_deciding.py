@@ -289,7 +289,7 @@ def test_without_episodes_of_its_own_in_the_agents_world_a_candidate_is_not_comp
         to_compare(lake, KEY, night.evaluation, night.export, None, "w:W")
 
 
-@pytest.mark.parametrize(("harmed", "cut", "outcome"), [(5, 0, "reject"), (2, 0, "hold"), (0, 30, "hold"), (0, 0, "promote")])
+@pytest.mark.parametrize(("harmed", "cut", "outcome"), [(5, 0, "reject"), (2, 0, "hold"), (0, 10, "hold"), (0, 0, "promote")])
 def test_harm_in_a_first_candidates_episodes_or_harm_unseen_keeps_it_from_acting_until_a_person_promotes_it(
     lake: Lake, harmed: int, cut: int, outcome: str
 ) -> None:
