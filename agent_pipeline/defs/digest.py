@@ -18,6 +18,7 @@ from agent_pipeline.storage.filesystem import put_file
 
 DIGEST = "night_digest"
 HEAD = ["agent", "outcome", "minutes", "what a person should know"]
+DECIDED = {"promote": "promoted", "hold": "held", "reject": "rejected"}
 _RUNS = 500
 """The newest runs, among which nights are looked for."""
 
@@ -76,6 +77,22 @@ def _row(instance: dg.DagsterInstance, name: str, record: dg.RunRecord) -> list[
     if waiting is not None:
         outcome = "not trained: the night was over" if waiting == LATE else f"not trained: {waiting} new sessions, and it waits for more"
     elif run.is_success:
-        outcome = "trained"
+        outcome = _of_candidate(instance, run) or "no decision"
+    elif run.status == dg.DagsterRunStatus.FAILURE:
+        outcome = ": ".join(["failed", *filter(None, [_of_candidate(instance, run)])])
     minutes = f"{(record.end_time - record.start_time) / 60:.0f}" if record.start_time and record.end_time else "–"
     return [name, outcome, minutes, "\n".join(f"{each.cause}: {each.text}" for each in of_run(instance, run))]
+
+
+def _of_candidate(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str:
+    """What the run's decision made of its candidate, and the first reason; empty where none was taken."""
+    events = instance.get_records_for_run(run.run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION).records
+    for made in filter(None, (record.asset_materialization for record in events)):
+        if made.asset_key.to_user_string() == "champion":
+            said = {name: value.value for name, value in made.metadata.items()}
+            if "decision" not in said:
+                rolled_back = "roll back" in str(said.get("probation"))
+                return f"rolled back: {said['probation']}" if rolled_back else "nothing new: its candidate is the champion already"
+            decision, why = str(said["decision"]), str(said["why"]).partition("\n")[0]
+            return f"{'waits for a person' if said['wins_and_waits_for_a_person'] else DECIDED.get(decision, decision)}: {why}"
+    return ""

@@ -191,7 +191,8 @@ def _harm(candidate: Scores, rival: Scores, policy: Policy, first: bool) -> list
 
 def _hidden_harm(candidate: Scores, rival: Scores, policy: Policy, first: bool) -> list[Reason]:
     """What may hide in episodes that were cut off. They count as harm, the rival's as well, but its own excuse no harm that was seen."""
-    pairs = [pair for pair in zip(candidate.episodes, rival.episodes, strict=True) if all(of.unseen or of.harmed is not None for of in pair)]
+    played = zip(candidate.episodes, rival.episodes, strict=True)
+    pairs = [pair for pair in played if all(of.unseen or of.harmed is not None for of in pair)]
     if not any(of.unseen for pair in pairs for of in pair):
         return []
     most = sum(new.harmed is not False for new, _ in pairs) / len(pairs)

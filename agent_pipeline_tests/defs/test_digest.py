@@ -8,6 +8,7 @@ from typing import Any
 
 import dagster as dg
 import pytest
+from dagster._core.events import StepMaterializationData
 
 from agent_pipeline.defs.digest import night_digest
 from agent_pipeline.defs.jobs import RETRAIN
@@ -33,6 +34,15 @@ def ran(instance: dg.DagsterInstance, name: str, ended: str = "PIPELINE_SUCCESS"
     return run
 
 
+def decided(instance: dg.DagsterInstance, run: dg.DagsterRun, decision: str, waits: bool = False, **metadata: str) -> dg.DagsterRun:
+    said = {"decision": decision, "why": "so\nand so", "wins_and_waits_for_a_person": waits} if decision else {}
+    event = dg.AssetMaterialization("champion", metadata={**said, **metadata})
+    instance.report_dagster_event(
+        dg.DagsterEvent("ASSET_MATERIALIZATION", RETRAIN, event_specific_data=StepMaterializationData(event)), run.run_id
+    )
+    return run
+
+
 def tick(instance: dg.DagsterInstance, cursor: str | None) -> Any:
     return night_digest(dg.build_sensor_context(instance=instance, cursor=cursor, resources={"workspace": Workspace()}))
 
@@ -40,12 +50,19 @@ def tick(instance: dg.DagsterInstance, cursor: str | None) -> Any:
 def test_a_night_gets_one_page_when_its_last_run_has_ended(instance: dg.DagsterInstance, tmp_path: Path) -> None:
     began = tick(instance, None).cursor
     assert datetime.fromisoformat(began) > datetime.now(UTC) - timedelta(minutes=5)
-    ran(instance, "shop/<support>")
+    decided(instance, ran(instance, "shop/<support>"), "reject")
+    decided(instance, ran(instance, "shop/sales"), "promote")
+    decided(instance, ran(instance, "shop/returns"), "promote", waits=True)
+    decided(instance, ran(instance, "shop/stock"), "hold")
+    decided(instance, ran(instance, "shop/phone"), "cannot decide: 9 more tasks are needed")
+    decided(instance, ran(instance, "shop/mail"), "")
+    decided(instance, ran(instance, "shop/chat"), "", probation="1f0c: roll back: worse")
+    decided(instance, ran(instance, "shop/served", "PIPELINE_FAILURE"), "promote")
     ran(instance, "shop/intern", **{WAITING_TAG: "3"})
     ran(instance, "office/rooms", "PIPELINE_FAILURE")
     ran(instance, "office/rooms")  # started once more
     going = ran(instance, "tickets/triage", "")
-    assert "1 of the 4 runs" in tick(instance, "2026-11-20").skip_message
+    assert "1 of the 11 runs" in tick(instance, "2026-11-20").skip_message
     instance.report_dagster_event(dg.DagsterEvent("PIPELINE_FAILURE", RETRAIN), going.run_id)
     result = tick(instance, "2026-11-20")
     (page,) = (tmp_path / "lake" / "nights").glob("*.html")
@@ -53,13 +70,20 @@ def test_a_night_gets_one_page_when_its_last_run_has_ended(instance: dg.DagsterI
     cells = re.findall(r"<td[^>]*>(.*?)</td>", text, re.DOTALL)
     outcomes = dict(zip(cells[::4], cells[1::4], strict=True))
     assert outcomes == {
-        "office/rooms": "trained",
-        "shop/&lt;support&gt;": "trained",
+        "office/rooms": "no decision",
+        "shop/&lt;support&gt;": "rejected: so",
+        "shop/sales": "promoted: so",
+        "shop/returns": "waits for a person: so",
+        "shop/stock": "held: so",
+        "shop/phone": "cannot decide: 9 more tasks are needed: so",
+        "shop/mail": "nothing new: its candidate is the champion already",
+        "shop/chat": "rolled back: 1f0c: roll back: worse",
+        "shop/served": "failed: promoted: so",
         "shop/intern": "not trained: 3 new sessions, and it waits for more",
-        "tickets/triage": "failure",
+        "tickets/triage": "failed",
     }
     assert "run failed" in cells[-1] and "Where the two differ" not in text
-    assert "1 failure, 1 not trained, 2 trained" in result.skip_reason.skip_message
+    assert "1 cannot decide, 2 failed, 1 held, 1 no decision, 1 not trained" in result.skip_reason.skip_message
     assert tick(instance, result.cursor).skip_message == "No night has begun since the last page."
 
 
@@ -72,14 +96,14 @@ def test_a_night_waits_for_a_run_that_is_about_to_be_started_once_more_but_not_f
     assert "1 of the 2 runs" in tick(instance, "2026-11-20").skip_message
     again = ran(instance, "shop/support")
     instance.add_run_tags(killed.run_id, {"dagster/auto_retry_run_id": again.run_id})
-    assert "1 started, 1 trained" in tick(instance, "2026-11-20").skip_reason.skip_message
+    assert "1 no decision, 1 started" in tick(instance, "2026-11-20").skip_reason.skip_message
 
 
 def test_one_message_tells_of_the_night_and_is_sent_again_until_it_arrives(
     instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("apprise")
-    ran(instance, "shop/support")
+    decided(instance, ran(instance, "shop/support"), "hold")
     ran(instance, "shop/intern", "PIPELINE_FAILURE")
     with endpoint(lambda request, number: (500 if number == 0 else 200, {}, "{}")) as server:
         monkeypatch.setenv("TOLD", server.url.replace("http://", "json://"))
@@ -88,5 +112,5 @@ def test_one_message_tells_of_the_night_and_is_sent_again_until_it_arrives(
         assert isinstance(failed, dg.SkipReason)
         assert tick(instance, "2026-11-20").cursor == NIGHT
         lines = server.requests[-1]["message"].splitlines()
-    assert len(server.requests) == 2 and lines[0].startswith("1 failure, 1 trained")
-    assert lines[1:] == ["shop/intern: failure", "shop/support: trained"]
+    assert len(server.requests) == 2 and lines[0].startswith("1 failed, 1 held")
+    assert lines[1:] == ["shop/intern: failed", "shop/support: held: so"]
