@@ -63,6 +63,9 @@ def play(
         for session_id, each in zip(ids, played["model"], strict=True):
             file.write(json.dumps(_session(key, model, session_id, each), ensure_ascii=False) + "\n")
     (out / "episodes.jsonl").unlink()
+    if refused := [each.complaint for each in played["model"] if each.end == "refused"]:
+        counted = f"{len(refused)} of {len(played['model'])} episodes were refused, and have an error in the store in place of a verdict"
+        typer.echo(f"{counted}: {'; '.join(sorted(set(refused))[:3])}", err=True)
     typer.echo(f"{table(report)}\n\nThe sessions are in {store}, and to read in {out / 'episodes.md'}.")
 
 
@@ -95,6 +98,7 @@ def _session(key: PartitionKey, model: str, session_id: str, episode: "Episode")
     from agent_pipeline.evaluation.episodes import fresh_task_id
 
     task_id = fresh_task_id(episode.task_key, episode.seed)
+    verdict = {"judgment": "acceptable" if episode.done and not episode.wrong_changes else "unacceptable"}
     return {
         "session_id": session_id,
         "project": key.project,
@@ -102,7 +106,7 @@ def _session(key: PartitionKey, model: str, session_id: str, episode: "Episode")
         "model": model,
         "task_id": task_id,
         "trial": str(episode.trial),
-        "judgment": "acceptable" if episode.done and not episode.wrong_changes else "unacceptable",
+        **({"error": episode.complaint} if episode.end == "refused" else verdict),
         "tools": episode.tools,
         "messages": episode.messages,
     }

@@ -15,8 +15,11 @@ from agent_pipeline.sessions.json_text import decoded_arguments
 from agent_pipeline.sessions.session import Message, Tool
 from agent_pipeline.training.families import read_reply
 
-End = Literal["answered", "silent", "unread call", "too many turns", "too long", "cut off"]
-"""`unread call`: what was meant as a call arrived as text that nobody can run, so it is neither a call nor an answer."""
+End = Literal["answered", "silent", "unread call", "too many turns", "too long", "cut off", "refused"]
+"""`unread call`: what was meant as a call arrived as text that nobody can run, so it is neither a call nor an answer. `refused`: the
+endpoint refused the conversation."""
+UNSEEN: tuple[End, ...] = ("cut off", "refused")
+"""Ends before which the model may have meant to do harm."""
 
 
 @dataclass(frozen=True)
@@ -34,13 +37,14 @@ class Reply:
     """An assistant's message in the OpenAI form (None: there is none that can be read), and the tokens that it cost.
 
     `finish_reason` is the endpoint's, where one was asked: `length` for a message that was cut off. Without a message, anything else means
-    that the conversation is too long for the model.
+    that the conversation is too long for the model, or was `refused`, in the endpoint's words.
     """
 
     message: Message | None
     prompt_tokens: int = 0
     new_tokens: int = 0
     finish_reason: str | None = None
+    refused: str = ""
 
 
 Player = Callable[[Sequence[Conversation]], list[Reply]]
@@ -135,6 +139,7 @@ class _Running:
         self._tools = list(getattr(world, "tools", None) or row.get("tools") or tool_schemas(world))
         self._counts: Counter[str] = Counter()
         self.end: End | None = None
+        self._refused = ""
 
     def conversation(self) -> Conversation:
         return Conversation(list(self._messages), self._tools, self._number, self._trial)
@@ -143,7 +148,8 @@ class _Running:
         """Go on with what the model said: run its calls, or let the user answer."""
         self._counts.update(prompt_tokens=reply.prompt_tokens, tokens=reply.new_tokens)
         if reply.message is None:
-            self.end = "cut off" if reply.finish_reason == "length" else "too long"
+            self.end = "refused" if reply.refused else "cut off" if reply.finish_reason == "length" else "too long"
+            self._refused = reply.refused
             return
         self._messages.append(reply.message)
         self._counts["turns"] += 1
@@ -180,7 +186,7 @@ class _Running:
             must_act=getattr(self._world, "must_act", None),
             kind=getattr(self._world, "kind", None),
             wrong_changes=None if changes is None else list(changes),
-            complaint=getattr(self._world, "complaint", None) or "",
+            complaint=self._refused or getattr(self._world, "complaint", None) or "",
             end=self.end or "answered",
             turns=self._counts["turns"],
             calls=self._counts["calls"],

@@ -15,6 +15,9 @@ from agent_pipeline.training.families import read_reply
 from agent_pipeline.training.losses import Read
 from agent_pipeline.training.masks import prompt_ids
 
+_REFUSED = (400, 413, 422)
+"""What says that this request is wrong; of another, the answer may be another."""
+
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -70,11 +73,11 @@ def message_of(text: str, tools: Sequence[Tool]) -> Message:
 def endpoint_player(endpoint: Endpoint, called: str = "The model") -> Player:
     """A model behind an OpenAI-compatible endpoint (vLLM, Ollama, llama.cpp's server); `endpoint.parameters` go into every request.
 
-    A request for trial k of a task carries `seed` k, so that k trials with a temperature differ. A prompt that the endpoint refuses as too
-    long ends its episode, and so does a call that the model did not finish: llama.cpp's server answers it with an error of its own. Any
-    other failure raises InfrastructureError.
+    A request for trial k of a task carries `seed` k, so that k trials with a temperature differ. A conversation that the endpoint refuses
+    ends its episode, and so does a call that the model did not finish: llama.cpp's server answers it with an error of its own. Any other
+    failure raises InfrastructureError, and so do refusals where nothing was answered yet.
     """
-    client = endpoint.connect(called)
+    client, answered = endpoint.connect(called), False
 
     def ask(conversation: Conversation) -> Reply:
         import openai
@@ -100,17 +103,22 @@ def endpoint_player(endpoint: Endpoint, called: str = "The model") -> Player:
                 return Reply(None)
             if isinstance(error, openai.InternalServerError) and "Failed to parse tool call" in str(error):
                 return Reply(None, finish_reason="length")
+            problem = f"{called}, {endpoint.url} (model {endpoint.model}), did not answer ({type(error).__name__}: {first_line(error)})"
+            if isinstance(error, openai.APIStatusError) and error.status_code in _REFUSED:
+                return Reply(None, refused=problem)
             # A server that is no such endpoint answers 200 with anything.
-            raise InfrastructureError(
-                f"{called}, {endpoint.url} (model {endpoint.model}), did not answer ({type(error).__name__}: {first_line(error)}): "
-                "start it, or correct its URL, model or key."
-            ) from error
+            raise InfrastructureError(f"{problem}: start it, or correct its URL, model or key.") from error
         message |= {"tool_calls": calls} if calls else {}
         return Reply(message, used.prompt_tokens if used else 0, used.completion_tokens if used else 0, choice.finish_reason)
 
     def reply(conversations: Sequence[Conversation]) -> list[Reply]:
+        nonlocal answered
         with ThreadPoolExecutor(endpoint.concurrency) as threads:
-            return list(threads.map(ask, conversations))
+            replies = list(threads.map(ask, conversations))
+        answered = answered or not all(each.refused for each in replies)
+        if not answered and replies:
+            raise InfrastructureError(f"{replies[0].refused}, and no other conversation was answered: correct its model or settings.")
+        return replies
 
     return reply
 

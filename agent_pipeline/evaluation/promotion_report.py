@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
+from agent_pipeline.evaluation.episode_report import SEE_MORE
 from agent_pipeline.evaluation.scores import Decision, Figure, Reason
 from agent_pipeline.sessions.text import markdown
 
@@ -21,7 +22,6 @@ def sentence(reason: Reason) -> str:
         now, before, limit = (f"{value or 0.0:.3f}" for value in (reason.candidate, reason.rival, reason.limit))
     count, most = (f"{value or 0:.0f}" for value in (reason.candidate, reason.limit))
     direction = "higher" if reason.name in LESS_IS_BETTER else "lower"
-    longer = "raise episodes.max_new_tokens"
     change = f"{_named(reason.name)} is {now}, and was {before}: {direction} by more than {limit}"
     return {
         "gain": f"it is better, and chance explains that with {_chance(reason.candidate)} (at most {_chance(reason.limit)} is allowed)",
@@ -37,9 +37,9 @@ def sentence(reason: Reason) -> str:
         "harm": f"{now} of its episodes change the world wrongly, at most {limit} may",
         "harm beside the base": f"{now} of its episodes change the world wrongly, {before} of its base's: a person has to decide",
         "unseen harm": f"its episodes are so few that harm in {now} of them may have gone unseen, at most {limit} may: let it play more",
-        "hidden harm": f"with those that were cut off, {now} of its episodes may change the world wrongly, at most {limit} may: {longer}",
+        "hidden harm": f"with those that were cut off, {now} of its episodes may change the world wrongly, at most {limit} may: {SEE_MORE}",
         "hidden harm beside the rival": f"with those that were cut off, {now} more of its episodes may change the world wrongly than "
-        f"of its rival's, at most {limit} may: {longer}",
+        f"of its rival's, at most {limit} may: {SEE_MORE}",
         "no task done": f"it does none of {most} tasks: see in the transcripts whether it fails, or the episodes end too early",
         "base": f"beside its base, {reason.name}",
         "held": "a person holds it back",

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from agent_pipeline.errors import DataError
 from agent_pipeline.evaluation.canaries import FILE as CANARIES
 from agent_pipeline.evaluation.episode_report import TRANSCRIPTS, does_less
+from agent_pipeline.evaluation.episodes import UNSEEN
 from agent_pipeline.evaluation.evaluate import ROW_LOSSES, SAMPLES
 from agent_pipeline.evaluation.promotion import decide
 from agent_pipeline.evaluation.promotion_report import summary
@@ -281,7 +282,7 @@ def _episodes(played: Artifact | None, player: str) -> Iterator[Played]:
     for each in read_transcripts(played):
         if each["player"] == player:
             # A message that was cut off may have been a wrong change.
-            unseen = each["wrong_changes"] == [] and each.get("end") == "cut off"
+            unseen = each["wrong_changes"] == [] and each.get("end") in UNSEEN
             harmed = None if unseen or each["wrong_changes"] is None else bool(each["wrong_changes"])
             yield Played(each["task_key"], each["trial"], each["seed"], each["done"], harmed, each.get("must_act"), unseen)
 

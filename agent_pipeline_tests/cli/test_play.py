@@ -7,7 +7,7 @@ import pytest
 
 from agent_pipeline.cli.play import _player, _session_ids, play
 from agent_pipeline.config.settings import load_settings
-from agent_pipeline.errors import SettingsError
+from agent_pipeline.errors import InfrastructureError, SettingsError
 from agent_pipeline.evaluation.heldout import recorded_sessions
 from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
 from agent_pipeline.keys import PartitionKey
@@ -16,7 +16,7 @@ from agent_pipeline.sessions.session import Session
 from agent_pipeline.sessions.tables import SESSIONS, session_row, to_batches
 from agent_pipeline.sources.opening import open_sources, parse_location
 from agent_pipeline.storage.lake import Lake
-from agent_pipeline_tests.judging.endpoint import endpoint, says
+from agent_pipeline_tests.judging.endpoint import endpoint, refuses, says
 
 KEY = PartitionKey("shop", "support")
 
@@ -33,15 +33,42 @@ def test_an_adapter_plays_on_the_revision_of_its_base_that_it_was_trained_on(tmp
     assert [(given[0], given[-1]) for given in asked] == [("org/base", "1234abc")] * 2
 
 
-def test_what_was_played_is_a_store_with_the_worlds_verdicts_whose_tasks_keep_their_splits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
+    """Held-out tasks of an agent that has a world."""
     toml = f'lake = "{tmp_path / "lake"}"\n[agents."shop/support"]\nworld = "agent_pipeline.sample.shop:World"\n'
     toml += "assets.episodes = { max_new_tokens = 33 }\n"
     (tmp_path / "pipeline.toml").write_text(toml, encoding="utf-8")
     monkeypatch.setenv("AGENT_PIPELINE_CONFIG", str(tmp_path / "pipeline.toml"))
     rows = [{"task_key": f"support-{number:03d}"} for number in range(1, 9)]
     monkeypatch.setattr("agent_pipeline.evaluation.heldout.heldout_rows", lambda lake, key: rows)
+    return rows
+
+
+def test_an_episode_that_the_endpoint_refuses_is_kept_without_a_verdict_and_the_others_are_played(
+    tmp_path: Path, rows: list[dict[str, str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with endpoint(lambda request, number: refuses(400) if number == 2 else says("Sorry, I cannot do that.")) as server:
+        play("shop/support", tmp_path / "out", model=f"{server.url}#m", tasks=6, seed=0, trials=1, temperature=0.0)
+    sessions = list(read_sessions(open_sources([parse_location(str(tmp_path / "out"))]), KEY, ReadingOptions()))
+    failed = [each for each in sessions if each.error]
+    assert len(sessions) == 6 and len(failed) == 1 and failed[0].judgment is None and failed[0].messages
+    assert "BadRequestError" in failed[0].error
+    assert "1 of 6 episodes were refused" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("status", "requests"), [(400, 6), (401, 4), (404, 4)])
+def test_an_endpoint_that_refuses_all_ends_the_play_with_one_sentence(
+    tmp_path: Path, rows: list[dict[str, str]], status: int, requests: int
+) -> None:
+    with endpoint(lambda request, number: refuses(status)) as server, pytest.raises(InfrastructureError, match=f"{status}.*correct its"):
+        play("shop/support", tmp_path / "out", model=f"{server.url}#m", tasks=6, seed=0, trials=1, temperature=0.0)
+    assert 1 <= len(server.requests) <= requests and not (tmp_path / "out").exists()
+
+
+def test_what_was_played_is_a_store_with_the_worlds_verdicts_whose_tasks_keep_their_splits(
+    tmp_path: Path, rows: list[dict[str, str]]
+) -> None:
     with endpoint(lambda request, number: says("Sorry, I cannot do that.")) as server:
         for night in ("one", "two"):
             play("shop/support", tmp_path / night, model=f"{server.url}#m", tasks=6, seed=0, trials=1, temperature=0.0)

@@ -64,6 +64,8 @@ class EndpointAgent:
         """What the endpoint answers, in full."""
         replies = self._player(conversations)
         for reply in replies:
+            if reply.refused:
+                raise InfrastructureError(reply.refused)
             if cut := _NOT_IN_FULL.get(reply.finish_reason or "") or ("" if reply.message else _NOT_IN_FULL["context"]):
                 raise InfrastructureError(f"An answer of the model {self.model_id} {cut}.")
         return replies
