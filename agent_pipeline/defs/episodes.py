@@ -61,7 +61,7 @@ def episodes(
             check_name=CHECK,
             passed=not report["against"],
             severity=dg.AssetCheckSeverity.ERROR,
-            description="; ".join(report["against"]) or None,
-            metadata={"done": shown(model["done"]), "harm": shown(model["harm"])},
+            description="; ".join(report["against"]) or f"it does {shown(model['done'])} tasks, and harms in {shown(model['harm'])}",
+            metadata=numbers(shares),
         )
         return built(context, workspace, result, metadata, [check], {"transcripts": PAGE})
