@@ -10,6 +10,8 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
@@ -21,6 +23,7 @@ from agent_pipeline.keys import PartitionKey
 from agent_pipeline.storage.lake import Lake
 from agent_pipeline.storage.paths import LakeFile
 
+Found = dict[str, tuple[LakeFile, dict[str, Any]]]
 UNFINISHED_DAYS = 7
 """How long what a killed run left can still be gone on with."""
 
@@ -52,39 +55,66 @@ def prune(lake: Lake, keep: int, key: PartitionKey | None = None, delete: bool =
     Raises:
         DataError: a run is working on a partition from which something is to be deleted.
     """
-    artifacts: defaultdict[PartitionKey, dict[str, tuple[LakeFile, dict[str, Any]]]] = defaultdict(dict)
-    for file, manifest in lake.manifests():
-        if file.key is not None and key in (None, file.key):
-            artifacts[file.key][manifest["identity"]] = (file, manifest)
     unnamed, kept = [], 0
-    for partition, found in sorted(artifacts.items()):
-        stays = _named(lake, partition, found, keep)
-        kept += len(found.keys() & stays)
-        gone = [found[identity] for identity in found if identity not in stays]
+    for partition, found in sorted(_artifacts(lake, key).items()):
+        gone = _unnamed(lake, partition, found, keep)
         if delete and gone:
             with lake.run_of(partition):
-                # Under the lock, the pointers no longer move: what was named meanwhile stays.
-                stays = _named(lake, partition, found, keep)
-                gone = [each for each in gone if each[1]["identity"] not in stays]
+                # A run may have made, since it was listed, what names some of it; and people promote while no run goes on.
+                found = _artifacts(lake, partition)[partition]
+                gone = lake.fs.in_turn(lake.folder("models", EXPORT, partition) / "pointers", partial(_take, lake, partition, found, keep))
                 for file, manifest in gone:
                     _delete(lake, file, manifest)
+        kept += len(found) - len(gone)
         unnamed += [
             Unnamed(str(partition), file.asset, manifest["identity"], sum(each["bytes"] for each in manifest["files"].values()))
             for file, manifest in gone
         ]
     for folder in lake.unfinished():
         asset, *names = (unquote(part.partition("=")[2] or part) for part in folder.parts[-4:-1])
-        sizes = [path.stat() for path in (folder, *folder.rglob("*")) if path.exists()]
-        is_old = time.time() - max(each.st_mtime for each in sizes) > UNFINISHED_DAYS * 86_400
-        if is_old and key in (None, partition := PartitionKey(*names)):
+        size = _left(folder)
+        if size is not None and key in (None, partition := PartitionKey(*names)):
             if delete:
                 with lake.run_of(partition):
+                    if _left(folder) is None:  # a run went on from it meanwhile
+                        continue
                     shutil.rmtree(folder)
-            unnamed.append(Unnamed(str(partition), asset, folder.name, sum(each.st_size for each in sizes)))
+            unnamed.append(Unnamed(str(partition), asset, folder.name, size))
     return Pruned(sorted(unnamed, key=lambda each: (each.partition, each.asset, each.identity)), kept, delete)
 
 
-def _named(lake: Lake, key: PartitionKey, found: dict[str, tuple[LakeFile, dict[str, Any]]], keep: int) -> set[str]:
+def _artifacts(lake: Lake, key: PartitionKey | None) -> defaultdict[PartitionKey, Found]:
+    """Every finished artifact by its identity, of one partition or of all."""
+    models, artifacts = lake.root / "models", defaultdict[PartitionKey, Found](dict)
+    assets = [unquote(each.name) for each in models.iterdir()] if models.exists() else []
+    folders = [lake.folder("models", asset, key) for asset in assets]
+    for file, manifest in lake.manifests(file for folder in folders for file in lake.files(folder)):
+        if file.key is not None:
+            artifacts[file.key][manifest["identity"]] = (file, manifest)
+    return artifacts
+
+
+def _left(folder: Path) -> int | None:
+    """The bytes of what a killed run left, where no run will go on from it."""
+    stats = [path.stat() for path in (folder, *folder.rglob("*")) if path.exists()]
+    is_old = stats and time.time() - max(each.st_mtime for each in stats) > UNFINISHED_DAYS * 86_400
+    return sum(each.st_size for each in stats) if is_old else None
+
+
+def _unnamed(lake: Lake, key: PartitionKey, found: Found, keep: int) -> list[tuple[LakeFile, dict[str, Any]]]:
+    stays = _named(lake, key, found, keep)
+    return [found[identity] for identity in found if identity not in stays]
+
+
+def _take(lake: Lake, key: PartitionKey, found: Found, keep: int) -> list[tuple[LakeFile, dict[str, Any]]]:
+    """Make what nothing names no artifact any more: a directory without a manifest is none, and cannot be promoted."""
+    gone = _unnamed(lake, key, found, keep)
+    for file, _ in gone:
+        file.path.unlink(missing_ok=True)
+    return gone
+
+
+def _named(lake: Lake, key: PartitionKey, found: Found, keep: int) -> set[str]:
     """The identities that stay: what pointers and history name, and all that those were made from."""
     waiting = [identity for asset in {file.asset for file, _ in found.values()} for identity in _roots(lake, key, asset, keep)]
     stays: set[str] = set()
@@ -108,9 +138,7 @@ def _roots(lake: Lake, key: PartitionKey, asset: str, keep: int) -> Iterator[str
 
 
 def _delete(lake: Lake, file: LakeFile, manifest: dict[str, Any]) -> None:
-    """The manifest first: a directory without one is no artifact, also where the deletion was killed halfway."""
     folder = file.path.parent
-    file.path.unlink(missing_ok=True)
     for name in manifest["files"]:
         with suppress(FileNotFoundError):
             (folder / name).unlink()

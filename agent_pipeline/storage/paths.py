@@ -55,9 +55,9 @@ class Paths:
         found = sorted(folder.fs.glob(f"{escape(folder.path)}/project=*/agent=*"))
         return [parse_key("/".join(unquote(part.partition("=")[2]) for part in path.split("/")[-2:])) for path in found]
 
-    def files(self) -> Iterator[LakeFile]:
-        """Every file under the root in the order of their paths, those that are being written included."""
-        for path in self.fs.files(self.root):
+    def files(self, folder: UPath | None = None) -> Iterator[LakeFile]:
+        """Every file under a folder of the lake, or under its root, in the order of their paths, those that are being written included."""
+        for path in self.fs.files(folder or self.root):
             parts = [*path.relative_to(self.root).parts, ""]
             kind, asset = parts.pop(0), parts.pop(0)
             named = [part.partition("=")[2] for part in parts[:2] if part.startswith(("project=", "agent="))]

@@ -15,7 +15,7 @@ import msgspec
 
 from agent_pipeline.errors import DataError
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.storage.artifacts import Artifact, Artifacts, read_manifest
+from agent_pipeline.storage.artifacts import MANIFEST, Artifact, Artifacts, read_manifest
 from agent_pipeline.storage.logs import Log, Record
 
 _OLD = "current.json"
@@ -104,6 +104,8 @@ class Pointers(Artifacts):
                 raise DataError(f"The pointers of {asset} of {key} were moved by {before.who} at {before.when}: look again, and repeat.")
             if (against := getattr(before, moved)) == identity and before.generation:
                 return None
+            if read_manifest(self.artifact_folder(asset, key, identity) / MANIFEST) is None:
+                raise DataError(f"The {asset} {identity[:16]} of {key} was deleted meanwhile: materialize {asset} again.")
             change = {"generation": number, "moved": moved, moved: identity, "against": against}
             return msgspec.structs.replace(before, **change, who=who or user_name(), when=now(), why=why)
 

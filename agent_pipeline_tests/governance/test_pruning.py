@@ -2,7 +2,11 @@
 
 import os
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -11,6 +15,7 @@ from typer.testing import CliRunner
 from agent_pipeline.cli.app import app
 from agent_pipeline.errors import DataError
 from agent_pipeline.export.serving import promote, rollback
+from agent_pipeline.governance import pruning
 from agent_pipeline.governance.pruning import Pruned, prune
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.session import sha256_of
@@ -88,6 +93,42 @@ def test_another_partition_is_left_alone_and_so_is_one_that_a_run_works_on(lake:
     with lake.run_of(OTHER), pytest.raises(DataError, match="run is working"):
         prune(lake, keep=0, key=OTHER, delete=True)
     assert len(there(lake, "gguf_export", OTHER)) == 3
+
+
+def test_what_a_run_made_between_the_listing_and_the_lock_keeps_what_it_was_made_from(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    adapters = [made(lake, "sft_adapter", f"{KEY} {number}") for number in range(3)]
+    run_of = Lake.run_of
+
+    @contextmanager
+    def after_another_run(lake: Lake, key: PartitionKey) -> Iterator[None]:
+        made(lake, "gguf_export", "new", adapters[0])  # of an adapter that is there already, and that nothing named
+        with run_of(lake, key):
+            yield
+
+    monkeypatch.setattr(Lake, "run_of", after_another_run)
+    assert [each.identity for each in prune(lake, keep=0, delete=True).unnamed] == [adapters[1].identity]
+    assert there(lake, "sft_adapter") == ["0", "2"] and there(lake, "gguf_export") == ["new"]
+
+
+def test_a_promotion_amid_the_deletion_is_refused_or_keeps_the_export(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    exports, named, promoted = [night(lake, number) for number in range(3)], pruning._named, []
+
+    def then_somebody_promotes(*given: Any) -> set[str]:
+        stays = named(*given)
+        if not promoted:
+            promoted.append(pool.submit(promote, lake, KEY, exports[0].identity))
+            with suppress(TimeoutError):
+                promoted[0].result(timeout=0.5)
+        return stays
+
+    with ThreadPoolExecutor(1) as pool, monkeypatch.context() as patched:
+        # Only under the lock of the partition, when the names are read for the last time.
+        patched.setattr(Lake, "run_of", lambda *_: patched.setattr(pruning, "_named", then_somebody_promotes) or nullcontext())
+        prune(lake, keep=0, key=KEY, delete=True)
+        with pytest.raises(DataError, match="deleted meanwhile"):
+            promoted[0].result()
+    assert lake.champion("gguf_export", KEY) is None
+    promote(lake, KEY)
 
 
 def test_what_a_killed_run_left_half_made_goes_after_a_week(lake: Lake) -> None:
