@@ -12,7 +12,7 @@ from dagster_pipes import PipesBlobStoreMessageWriter, PipesBlobStoreMessageWrit
 from upath import UPath
 
 from agent_pipeline.keys import parse_key
-from agent_pipeline.storage.lake import Lake, put_file
+from agent_pipeline.storage.lake import Lake, put_file, remove
 
 BEAT, PATIENCE = 60.0, 600.0
 """Seconds between two signs of a run's life, and without one until its worker ends."""
@@ -47,7 +47,7 @@ class Letterbox:
     def clear(self) -> None:
         """Remove the files, and those that killed runs left: a run holds its partition."""
         for path in self.lake.fs.files(self.folder):
-            path.unlink(missing_ok=True)
+            remove(path)
 
     def _path(self, name: str) -> UPath:
         return self.folder / f".{name}-{self.launch}"

@@ -153,7 +153,8 @@ def push(folder: UPath, repository: str, private: bool = True) -> str:
     try:
         hub.create_repo(repository, repo_type="dataset", private=private, exist_ok=True)
         with TemporaryDirectory(prefix="agent-pipeline-") as here:
-            folder.fs.get(folder.path + "/", here, recursive=True)
+            files = folder.fs.find(folder.path)  # a path alone would be read as a pattern
+            folder.fs.get(files, [here + file[len(folder.path.rstrip("/")) :] for file in files])
             return str(hub.upload_folder(repo_id=repository, folder_path=here, repo_type="dataset", commit_message="Update the data set"))
     except (HTTPError, HFValidationError, LocalTokenNotFoundError, OSError) as error:
         raise ExportError(

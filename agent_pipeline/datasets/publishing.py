@@ -27,7 +27,7 @@ from agent_pipeline.datasets.splits import SPLITS
 from agent_pipeline.keys import PartitionKey, parse_key
 from agent_pipeline.options import Options
 from agent_pipeline.sessions.tables import stored_batches, to_batches, to_rows
-from agent_pipeline.storage.lake import Lake, put_file, sha256_file, sync
+from agent_pipeline.storage.lake import Lake, put_file, remove, sha256_file, sync
 
 RECORDS = "published"
 """The kind of lake file that holds the records of publications."""
@@ -119,7 +119,7 @@ def huggingface_folder(lake: Lake, asset: str, key: PartitionKey | None) -> UPat
 def _remove(lake: Lake, folder: UPath) -> list[UPath]:
     files = lake.fs.files(folder)
     for path in files:
-        path.unlink()
+        remove(path)
     return files
 
 
@@ -156,7 +156,7 @@ def _write_folder(lake: Lake, publication: Publication, counts: Counter[str]) ->
             put_file(file, place)
         else:
             file.unlink()
-            place.unlink(missing_ok=True)
+            remove(place)
     lake.replace(target / "README.md", [card(lake, publication, lines).encode("utf-8")])
 
 

@@ -52,7 +52,7 @@ from agent_pipeline.ingestion.ingestion import SEEN
 from agent_pipeline.judging.client import AnswerCache
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.selection.vectors import OLD_SPACE, VECTORS
-from agent_pipeline.storage.lake import MANIFEST, Lake, LakeFile, read_manifest
+from agent_pipeline.storage.lake import MANIFEST, Lake, LakeFile, read_manifest, remove
 
 _CACHES = (OLD_SPACE, VECTORS, SEEN)
 """Tables that the next run makes again."""
@@ -283,7 +283,7 @@ class _Removal:
                         self.report.changes.append(Change(path=str(path), deleted=True))
 
     def _delete(self, path: UPath) -> None:
-        path.unlink()
+        remove(path)
         self.report.changes.append(Change(path=str(path), deleted=True))
 
     # Models

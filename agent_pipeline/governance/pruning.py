@@ -9,7 +9,6 @@ import shutil
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ import msgspec
 from agent_pipeline.export.ledger import EXPORT
 from agent_pipeline.governance.lineage import parents
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.storage.lake import Lake
+from agent_pipeline.storage.lake import Lake, remove
 from agent_pipeline.storage.paths import LakeFile
 
 Found = dict[str, tuple[LakeFile, dict[str, Any]]]
@@ -110,7 +109,7 @@ def _take(lake: Lake, key: PartitionKey, found: Found, keep: int) -> list[tuple[
     """Make what nothing names no artifact any more: a directory without a manifest is none, and cannot be promoted."""
     gone = _unnamed(lake, key, found, keep)
     for file, _ in gone:
-        file.path.unlink(missing_ok=True)
+        remove(file.path)
     return gone
 
 
@@ -140,8 +139,7 @@ def _roots(lake: Lake, key: PartitionKey, asset: str, keep: int) -> Iterator[str
 def _delete(lake: Lake, file: LakeFile, manifest: dict[str, Any]) -> None:
     folder = file.path.parent
     for name in manifest["files"]:
-        with suppress(FileNotFoundError):
-            (folder / name).unlink()
+        remove(folder / name)
     lake.drop_copy(file, manifest["identity"])
     if lake.is_local:
         shutil.rmtree(lake.fs.local(folder), ignore_errors=True)

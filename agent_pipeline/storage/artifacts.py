@@ -140,9 +140,8 @@ class Artifacts(Paths):
 
     def finished(self, asset: str, key: PartitionKey) -> list[Artifact]:
         """The complete artifacts of a partition, in the order of their identities."""
-        folders = sorted(self.folder("models", asset, key).glob("?" * 16), key=str)  # named by the first digits of their identities
-        manifests = filter(None, map(_parsed, self.fs.read_all([folder / MANIFEST for folder in folders])))
-        return [artifact for manifest in manifests if (artifact := self.find(asset, key, manifest["identity"]))]
+        manifests = self.manifests(self.files(self.folder("models", asset, key)))
+        return [artifact for _, manifest in manifests if (artifact := self.find(asset, key, manifest["identity"]))]
 
     def drop_copy(self, file: LakeFile, identity: str) -> None:
         """Remove this machine's copy of a remote artifact, of which `file` is one: the next `find` fetches it again."""

@@ -236,6 +236,12 @@ def _put_over(target: UPath, content: bytes, over: str) -> None:
         raise FileExistsError(target.path) from error
 
 
+def remove(path: UPath) -> None:
+    """Delete a file, if it is there. `UPath.unlink` reads the name of one in a bucket as a pattern, and deletes what matches it."""
+    with suppress(FileNotFoundError):
+        path.unlink() if path.protocol in _LOCAL else path.fs.rm_file(path.path)
+
+
 def sync(file: Path) -> None:
     """Have the disk hold a file's content before its name says that it does."""
     with file.open("rb") as opened:

@@ -18,13 +18,13 @@ from filelock import Timeout
 from agent_pipeline.errors import DataError
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.storage.artifacts import MANIFEST, Artifact, read_manifest
-from agent_pipeline.storage.filesystem import is_staged, put_file, sha256_file, sync
+from agent_pipeline.storage.filesystem import is_staged, put_file, remove, sha256_file, sync
 from agent_pipeline.storage.leases import lease
 from agent_pipeline.storage.paths import LakeFile
 from agent_pipeline.storage.pointers import Pointers
 from agent_pipeline.storage.tables import StagedTable, Tables
 
-__all__ = ["MANIFEST", "Artifact", "Lake", "LakeFile", "StagedTable", "put_file", "read_manifest", "sha256_file", "sync"]
+__all__ = ["MANIFEST", "Artifact", "Lake", "LakeFile", "StagedTable", "put_file", "read_manifest", "remove", "sha256_file", "sync"]
 
 
 class Lake(Tables, Pointers):
@@ -63,4 +63,4 @@ class Lake(Tables, Pointers):
         for file in self.files():
             if is_staged(file.path.name):
                 with self.run_of(file.key):
-                    file.path.unlink(missing_ok=True)
+                    remove(file.path)

@@ -17,7 +17,7 @@ from upath import UPath
 from agent_pipeline.errors import DataError
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.tables import DESCRIPTION
-from agent_pipeline.storage.filesystem import put_file, sha256_file, sync
+from agent_pipeline.storage.filesystem import put_file, remove, sha256_file, sync
 from agent_pipeline.storage.paths import Paths
 
 MAX_ROW_GROUP = 2000
@@ -143,7 +143,7 @@ class Tables(Paths):
             put_file(file, path)
         else:
             file.unlink()
-            path.unlink(missing_ok=True)
+            remove(path)
 
 
 def _write(file: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> int:

@@ -45,6 +45,15 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
     return Lake(str(tmp_path / "lake"))
 
 
+def test_what_is_deleted_from_a_bucket_is_of_this_lake_whatever_its_name_matches(tmp_path: Path) -> None:
+    lakes = [Lake(f"memory://prune-{tmp_path.name}/{name}", tmp_path / name) for name in ("a[b]", "ab")]
+    for lake in lakes:
+        for number in range(3):
+            night(lake, number)
+    prune(lakes[0], keep=0, delete=True)
+    assert [there(lake, "gguf_export") for lake in lakes] == [["2"], ["0", "1", "2"]]
+
+
 def there(lake: Lake, asset: str, key: PartitionKey = KEY) -> list[str]:
     return sorted((each.path / "weights").read_text(encoding="utf-8").rpartition(" ")[2] for each in lake.finished(asset, key))
 

@@ -42,6 +42,8 @@ def use(lake: Lake, cache: Path) -> None:
     assert [entry.generation for entry in lake.history("model", KEY)] == [1, 2, 3]
     assert lake.write_jsonl("rows", KEY, "train", [{"a": 1}]) == 1
     assert {file.kind for file in elsewhere.files()} == {"tables", "models", "jsonl"}
+    assert elsewhere.finished("model", KEY) == [elsewhere.find("model", KEY, name * 64) for name in ("a", "b")]
+    assert lake.write_jsonl("rows", KEY, "train", []) == 0 and not (lake.jsonl("rows", KEY) / "train.jsonl").exists()
 
 
 @pytest.fixture
@@ -53,7 +55,7 @@ def machines(endpoint: str, tmp_path: Path) -> list[Lake]:
 
 def test_a_bucket_with_its_own_endpoint_and_credentials_is_a_matter_of_settings(endpoint, tmp_path, monkeypatch):
     settings = f"""
-lake = "s3://models/lake"
+lake = "s3://models/a[b]/lake"
 cache = "{tmp_path}/one"
 
 [lake_options]
@@ -69,7 +71,7 @@ secret = "$LAKE_SECRET"
 
 
 def test_a_lake_in_memory_does_the_same(tmp_path):
-    use(Lake(f"memory://bucket-{tmp_path.name}", tmp_path / "one"), tmp_path / "two")
+    use(Lake(f"memory://bucket-{tmp_path.name}/a[b]", tmp_path / "one"), tmp_path / "two")
 
 
 def test_a_lake_that_is_a_file_is_one_sentence(tmp_path, monkeypatch):

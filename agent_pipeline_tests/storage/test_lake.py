@@ -21,7 +21,7 @@ from agent_pipeline.errors import DataError
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.session import Session
 from agent_pipeline.sessions.tables import SESSIONS, session_row, to_batches
-from agent_pipeline.storage.lake import MANIFEST, Artifact, Lake
+from agent_pipeline.storage.lake import MANIFEST, Artifact, Lake, remove
 from agent_pipeline_tests.lakes import artifact
 
 KEY = PartitionKey("tau", "airline")
@@ -52,7 +52,8 @@ def files(folder: Path) -> list[str]:
 
 @pytest.fixture(params=["local", "memory"])
 def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
-    root = str(tmp_path / "lake") if request.param == "local" else f"memory://lake-{uuid4().hex}"
+    # "[b]" is a pattern, unless it is escaped.
+    root = str(tmp_path / "a[b]" / "lake") if request.param == "local" else f"memory://lake-{uuid4().hex}/a[b]"
     return Lake(root, tmp_path / "cache")
 
 
@@ -215,7 +216,7 @@ def test_an_artifact_with_a_missing_or_cut_file_is_not_found(lake, name, left, t
     lake.set_latest(made)
     stored = lake.root / "models" / "model" / "project=tau" / "agent=airline" / IDENTITY[:16] / name
     content = stored.read_bytes()
-    stored.unlink()
+    remove(stored)
     if left is not None:
         stored.write_bytes(content[:left])
     elsewhere = lake if lake.is_local else Lake(lake.root, tmp_path / "another machine")
