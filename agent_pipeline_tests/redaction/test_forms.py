@@ -7,6 +7,7 @@ from collections import Counter
 
 import pytest
 from kingfisher_sdk import Rules, Scanner
+from phonenumbers import COUNTRY_CODE_TO_REGION_CODE, Leniency, PhoneNumberMatcher
 
 from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
 from agent_pipeline.redaction import RedactionOptions, Redactor, numbers
@@ -16,6 +17,7 @@ from agent_pipeline.sessions.session import Session
 from agent_pipeline.sources import open_source
 from agent_pipeline_tests.redaction import forms
 from agent_pipeline_tests.redaction.planting import stored
+from agent_pipeline_tests.redaction.test_redaction import session
 
 
 @pytest.fixture(scope="module")
@@ -103,8 +105,8 @@ def test_of_the_values_redacted_in_real_traces_at_most_one_in_a_hundred_is_not_p
     for name in ("tau-bench", "agentdojo", "toolbench", "swe-agent", "inspect-logs"):
         source = open_source(real_traces / name)
         for key in source.partitions():
-            for session in list(read_sessions(source, key, raw))[:: 10 if name == "agentdojo" else 1]:
-                values |= set(redactor.finds(session).items())
+            for one in list(read_sessions(source, key, raw))[:: 10 if name == "agentdojo" else 1]:
+                values |= set(redactor.finds(one).items())
     addresses = " ".join(value for value, kind in values if kind == "EMAIL").lower()
     wrong = [
         value
@@ -137,6 +139,24 @@ def test_names_of_trials_models_scores_calls_and_unknown_items_are_looked_at(fie
     assert one.skipped == {"card of <EMAIL_1>": 1} and one.scores == {"<EMAIL_1>": 0.5}
 
 
+def test_of_numbers_grouped_as_in_north_america_those_are_found_that_libphonenumber_finds():
+    generator = random.Random(0)
+    countries = COUNTRY_CODE_TO_REGION_CODE[1]
+    for area in range(1000):
+        gap, country, more = generator.choice("-. "), generator.choice(countries), generator.randrange(10**7)
+        written = f"{area:03d}{gap}{more // 10**4:03d}{gap}{more % 10**4:04d}"
+        matches = PhoneNumberMatcher(written, country, leniency=Leniency.STRICT_GROUPING)
+        assert numbers._phones_in(written, (country,)) == tuple(match.raw_string for match in matches), (written, country)
+
+
+def test_a_number_grouped_as_in_north_america_costs_no_search_by_libphonenumber(redactor, monkeypatch):
+    monkeypatch.setattr("phonenumbers.PhoneNumberMatcher", lambda *_, **__: pytest.fail("libphonenumber searched"))
+    numbers._phones_in.cache_clear()
+    one = session("call 201-555-0123 or 123-456-7890")
+    redactor.redact(one)
+    assert one.messages[0]["content"] == "call <PHONE_1> or 123-456-7890"
+
+
 @pytest.mark.parametrize(
     "unit",
     [
@@ -156,7 +176,7 @@ def test_twice_the_text_takes_about_twice_the_time(unit, redactor):
     def seconds(size: int) -> float:
         text, best = "".join(map(unit, range(size // len(unit(1000))))), float("inf")
         for _ in range(2):
-            one = Session(session_id="s", project="p", agent="a", source="t", messages=[{"role": "user", "content": text}])
+            one = session(text)
             numbers._phones_in.cache_clear()
             began = time.process_time()
             redactor.redact(one)
