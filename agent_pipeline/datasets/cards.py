@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -153,8 +154,10 @@ def push(folder: UPath, repository: str, private: bool = True) -> str:
     try:
         hub.create_repo(repository, repo_type="dataset", private=private, exist_ok=True)
         with TemporaryDirectory(prefix="agent-pipeline-") as here:
-            files = folder.fs.find(folder.path)  # a path alone would be read as a pattern
-            folder.fs.get(files, [here + file[len(folder.path.rstrip("/")) :] for file in files])
+            for file in folder.fs.find(folder.path):  # `get` would read the folder's name as a pattern
+                copy = Path(here + file[len(folder.path.rstrip("/")) :])
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                folder.fs.get_file(file, str(copy))
             return str(hub.upload_folder(repo_id=repository, folder_path=here, repo_type="dataset", commit_message="Update the data set"))
     except (HTTPError, HFValidationError, LocalTokenNotFoundError, OSError) as error:
         raise ExportError(

@@ -2,10 +2,12 @@
 
 import json
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
 from agent_pipeline.datasets.build import Kind, SplitError, build, build_kto, build_preferences, build_sft
+from agent_pipeline.datasets.cards import push
 from agent_pipeline.datasets.curated import ASSET
 from agent_pipeline.datasets.preferences import preference_rows, why_no_pairs
 from agent_pipeline.datasets.publishing import ConversationFileOptions, FileOptions, publish_again
@@ -107,3 +109,20 @@ def test_a_session_that_is_neither_is_nobodys_negative(tmp_path):
     lake.stage(ASSET, KEY, to_batches(rows, CURATED), CURATED).commit()
     built = build_preferences(lake, KEY, ALL_TRAIN)
     assert built.table.rows == 0 and "1 sessions have no negative trial of their task" in why_no_pairs(built.counts)
+
+
+@pytest.mark.parametrize("root", ["a[b]", "memory://pushed/a[b]"])
+def test_a_folder_is_pushed_whole_wherever_it_lies(root, tmp_path, monkeypatch):
+    class Hub:
+        def create_repo(self, *_, **__):
+            pass
+
+        def upload_folder(self, folder_path, **_):
+            pushed = Path(folder_path)
+            return sorted(path.relative_to(pushed).as_posix() for path in pushed.rglob("*") if path.is_file())
+
+    monkeypatch.setattr("huggingface_hub.HfApi", Hub)
+    lake = Lake(root if "://" in root else str(tmp_path / root), tmp_path)
+    for name in ("README.md", "data/train.parquet"):
+        lake.replace(lake.root.joinpath("huggingface", "sft_dataset", *name.split("/")), [b"1"])
+    assert push(lake.root / "huggingface" / "sft_dataset", "me/mine") == "['README.md', 'data/train.parquet']"
