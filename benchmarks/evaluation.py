@@ -2,6 +2,8 @@
 
     python -m benchmarks.evaluation shop/support 6        # of the lake in the settings: the latest adapter, the first 6 held-out rows
 
+    python -m benchmarks.evaluation shop/support 24 ranks  # all adapters, and their base: do loss and AUC order them as exact calls do?
+
 Seconds of the process's cores, so that other load matters little; OMP_NUM_THREADS=1 leaves out what idle threads spend waiting.
 """
 
@@ -11,7 +13,9 @@ from contextlib import nullcontext
 from itertools import pairwise
 
 from agent_pipeline.config.settings import load_settings
+from agent_pipeline.evaluation.evaluate import evaluate
 from agent_pipeline.evaluation.heldout import heldout_rows
+from agent_pipeline.evaluation.methods import rank_correlation
 from agent_pipeline.evaluation.samples import turn_samples
 from agent_pipeline.evaluation.turns import Answering
 from agent_pipeline.keys import parse_key
@@ -43,5 +47,22 @@ def main(partition: str, count: int) -> None:
         )
 
 
+def ranks(partition: str, count: int) -> None:
+    """Print a line for each adapter and the base, and Spearman's rank correlations with exact calls."""
+    settings, key = load_settings(), parse_key(partition)
+    lake, passes = settings.open_lake(), {}
+    rows = heldout_rows(lake, key)[:count]
+    figures: dict[str, dict[str, dict[str, float]]] = {}
+    for adapter in lake.finished("sft_adapter", key):
+        base = resolve_base_model(adapter.manifest["made_from"]["base_model"], settings.cache_path)
+        report = evaluate(rows, base, adapter.path, max_samples=10**6, base_passes=passes)
+        for name, of in ((adapter.identity[:8], report["adapter"]), (base.name, report["base"])):
+            if name not in figures:
+                taken = {"exact_calls": of["exact_call_accuracy"], "decision_auc": of["decision_auc"], "heldout_loss": of["heldout_loss"]}
+                figures[name] = {figure: {"mean": value} for figure, value in taken.items()}
+                print(f"{name}, {report['n']} turns:", *(f"{figure} {value:.3f}" for figure, value in taken.items()), flush=True)
+    print(rank_correlation(figures))
+
+
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    (ranks if "ranks" in sys.argv[3:] else main)(sys.argv[1], int(sys.argv[2]))
