@@ -1,7 +1,7 @@
 """The sensor `night_digest`: one page and one message about each night whose runs have all ended."""
 
 from collections import Counter
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import dagster as dg
 
@@ -32,12 +32,14 @@ _RUNS = 500
 def night_digest(context: dg.SensorEvaluationContext, workspace: dg.ResourceParam[Workspace]) -> dg.SensorResult | dg.SkipReason:
     """Write a page about a night when its last run has ended (`nights/` in the lake), and tell of it once.
 
-    The cursor is the night of the last page; the first tick writes none.
+    The cursor is the night of the last page; the first tick writes none. A night of a clock that was far ahead is none.
     """
-    if not context.cursor:
-        return dg.SensorResult(skip_reason="From now on", cursor=datetime.now(UTC).isoformat())
+    now, latest = datetime.now(UTC).isoformat(), (datetime.now(UTC) + timedelta(days=1)).isoformat()
+    if not "" < (context.cursor or "") <= latest:
+        return dg.SensorResult(skip_reason="From now on", cursor=now)
     records = context.instance.get_run_records(dg.RunsFilter(job_name=RETRAIN), limit=_RUNS)
-    night = min((tag for each in records if (tag := each.dagster_run.tags.get(NIGHT_TAG, "")) > context.cursor), default="")
+    tags = (each.dagster_run.tags.get(NIGHT_TAG, "") for each in records)
+    night = min((tag for tag in tags if (context.cursor or "") < tag <= latest), default="")
     if not night:
         return dg.SkipReason("No night has begun since the last page.")
     last: dict[str, dg.RunRecord] = {}  # of an agent whose run was started once more, the second one

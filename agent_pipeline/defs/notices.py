@@ -2,24 +2,24 @@
 
 import json
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from typing import Any
 
 import dagster as dg
+from dagster._core.event_api import RunStatusChangeEventType
 
 from agent_pipeline.config.notices import Notice, tell
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.runs import PARTITION_TAG, PENDING
 from agent_pipeline.errors import PipelineError
 
-FINISHED = [dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE]
+FINISHED: tuple[RunStatusChangeEventType, ...] = (dg.DagsterEventType.RUN_SUCCESS, dg.DagsterEventType.RUN_FAILURE)
 _WORTH_READING = {
     dg.DagsterEventType.STEP_FAILURE,
     dg.DagsterEventType.ASSET_CHECK_EVALUATION,
     dg.DagsterEventType.ASSET_MATERIALIZATION,
 }
 _RUNS = 100
-"""Finished runs that a tick reads at most; the next tick goes on with the rest."""
+"""Runs of each of these that a tick reads at most; the next tick goes on with the rest."""
 
 
 @dg.sensor(
@@ -30,28 +30,26 @@ _RUNS = 100
 def notices(context: dg.SensorEvaluationContext, workspace: dg.ResourceParam[Workspace]) -> dg.SensorResult | dg.SkipReason:
     """Tell people of failed runs, failed checks, sessions that no judge saw, and decisions that promote or cannot be taken.
 
-    The cursor is the time of the last run that was told of, and the runs of that time. The first tick tells of nothing.
+    The cursor is the number of the last event of each kind that was told of: a time would lose what ends after a clock went back. The
+    first tick tells of nothing.
     """
     try:
         settings = workspace.settings()
         if not settings.notify.urls:
             return dg.SkipReason("The setting notify.urls has no address.")
-        if not context.cursor:
-            return dg.SensorResult(skip_reason="From now on", cursor=json.dumps([datetime.now(UTC).timestamp(), []]))
-        after, seen = json.loads(context.cursor)
-        wanted = dg.RunsFilter(statuses=FINISHED, updated_after=datetime.fromtimestamp(after - 1, UTC))
-        records = context.instance.get_run_records(wanted, limit=_RUNS + len(seen), order_by="update_timestamp", ascending=True)
-        unseen = [record for record in records if record.dagster_run.run_id not in seen]
-        if not unseen:
+        after = json.loads(context.cursor or "[]")
+        changes = context.instance.fetch_run_status_changes
+        if not after or not isinstance(after[0], str):  # older versions kept a time
+            return dg.SensorResult(skip_reason="From now on", cursor=json.dumps([changes(kind, limit=1).cursor for kind in FINISHED]))
+        ended = [changes(kind, limit=_RUNS, cursor=last, ascending=True) for kind, last in zip(FINISHED, after, strict=True)]
+        runs = [context.instance.get_run_by_id(record.run_id) for each in ended for record in each.records]
+        if not runs:
             return dg.SkipReason("No run has finished.")
-        new = [record for record in unseen if (record.end_time or after) > after - 2]  # others got a tag since they were told of
     except PipelineError as error:
         return dg.SkipReason(str(error))
-    if problem := tell(settings, [notice for record in new for notice in of_run(context.instance, record.dagster_run)]):
+    if problem := tell(settings, [notice for run in runs if run for notice in of_run(context.instance, run)]):
         return dg.SkipReason(problem)  # and the next tick tells of the same runs
-    until = max(record.update_timestamp.replace(tzinfo=UTC).timestamp() for record in unseen)
-    near = [record.dagster_run.run_id for record in records if record.update_timestamp.replace(tzinfo=UTC).timestamp() >= until - 2]
-    return dg.SensorResult(skip_reason=f"{len(new)} runs were looked at", cursor=json.dumps([until, near]))
+    return dg.SensorResult(skip_reason=f"{len(runs)} runs were looked at", cursor=json.dumps([each.cursor for each in ended]))
 
 
 def of_run(instance: dg.DagsterInstance, run: dg.DagsterRun) -> Iterator[Notice]:

@@ -49,18 +49,19 @@ def version_tags(store: str, settings: str, readers: Mapping[str, int]) -> dict[
 
 
 def goes_on(record: dg.RunRecord) -> bool:
-    """Whether a run waits in Dagster's queue, or goes on, or will be started once more, since less than a day: an older one may be dead."""
+    """Whether a run waits in Dagster's queue, or goes on, or will be started once more, since less than a day: an older one may be dead,
+    and so may one that began in another year, when the clock was wrong."""
     run = record.dagster_run
     ended = run.is_finished and not run.is_complete_and_waiting_to_retry
-    is_young = datetime.now(UTC) - record.create_timestamp.replace(tzinfo=UTC) < timedelta(days=1)
+    is_young = abs(datetime.now(UTC) - record.create_timestamp.replace(tzinfo=UTC)) < timedelta(days=1)
     return run.status == dg.DagsterRunStatus.QUEUED or (is_young and not ended)
 
 
 class LastRuns:
     """The runs of the whole graph of each partition, asked of the instance a page at a time for all of them together."""
 
-    def __init__(self, instance: dg.DagsterInstance, partitions: Sequence[str]) -> None:
-        self._instance = instance
+    def __init__(self, instance: dg.DagsterInstance, partitions: Sequence[str], now: datetime | None = None) -> None:
+        self._instance, self._latest = instance, ((now or datetime.now(UTC)) + timedelta(days=1)).isoformat()
         self._succeeded: dict[str, dg.RunRecord | None] = {}
         self._finished: dict[str, float] = {}
         self._minutes: dict[str, float] = {}
@@ -113,8 +114,8 @@ class LastRuns:
     def _note(self, record: dg.RunRecord) -> None:
         run = record.dagster_run
         partition = run.tags.get(PARTITION_TAG, "")
-        created = record.create_timestamp.replace(tzinfo=UTC)
-        self._nights.setdefault(partition, run.tags.get(NIGHT_TAG) or created.isoformat())
+        night = run.tags.get(NIGHT_TAG) or record.create_timestamp.replace(tzinfo=UTC).isoformat()
+        self._nights.setdefault(partition, night if night <= self._latest else "")  # a clock that was far ahead
         if goes_on(record):
             self.unfinished.add(partition)
         if run.status == dg.DagsterRunStatus.SUCCESS:

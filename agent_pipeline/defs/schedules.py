@@ -45,7 +45,8 @@ def nightly(context: dg.ScheduleEvaluationContext, workspace: dg.ResourceParam[W
     """
     names = sorted(context.instance.get_dynamic_partitions(AGENTS.name or ""))
     reasons = [] if names else ["no agent is known yet: open the store with the discover_agents sensor or the command discover"]
-    last = LastRuns(context.instance, names)
+    began = context.scheduled_execution_time.astimezone(UTC)
+    last = LastRuns(context.instance, names, began)
     settings = None
     try:
         settings = workspace.settings()
@@ -55,7 +56,6 @@ def nightly(context: dg.ScheduleEvaluationContext, workspace: dg.ResourceParam[W
         problem = tell(settings, [Notice("no run tonight", "", str(error))]) if settings else ""
         yield dg.SkipReason(f"{error} {problem}".rstrip())
         return
-    began = context.scheduled_execution_time.astimezone(UTC)
     night = {NIGHT_TAG: began.isoformat()}
     if settings.night.minutes:
         night[NIGHT_ENDS_TAG] = (began + timedelta(minutes=settings.night.minutes)).isoformat()

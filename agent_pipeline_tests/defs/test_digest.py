@@ -16,7 +16,8 @@ from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.runs import NIGHT_TAG, WAITING_TAG
 from agent_pipeline_tests.judging.endpoint import endpoint
 
-NIGHT = "2026-11-21T02:00:00+00:00"
+AT = datetime.now(UTC).replace(microsecond=0) - timedelta(hours=1)
+NIGHT, BEFORE = AT.isoformat(), (AT - timedelta(hours=20)).isoformat()
 
 
 @pytest.fixture
@@ -62,9 +63,9 @@ def test_a_night_gets_one_page_when_its_last_run_has_ended(instance: dg.DagsterI
     ran(instance, "office/rooms", "PIPELINE_FAILURE")
     ran(instance, "office/rooms")  # started once more
     going = ran(instance, "tickets/triage", "")
-    assert "1 of the 11 runs" in tick(instance, "2026-11-20").skip_message
+    assert "1 of the 11 runs" in tick(instance, BEFORE).skip_message
     instance.report_dagster_event(dg.DagsterEvent("PIPELINE_FAILURE", RETRAIN), going.run_id)
-    result = tick(instance, "2026-11-20")
+    result = tick(instance, BEFORE)
     (page,) = (tmp_path / "lake" / "nights").glob("*.html")
     text = page.read_text(encoding="utf-8")
     cells = re.findall(r"<td[^>]*>(.*?)</td>", text, re.DOTALL)
@@ -87,16 +88,25 @@ def test_a_night_gets_one_page_when_its_last_run_has_ended(instance: dg.DagsterI
     assert tick(instance, result.cursor).skip_message == "No night has begun since the last page."
 
 
+def test_after_a_clock_that_was_far_ahead_every_night_gets_its_page_again_and_none_two(instance: dg.DagsterInstance) -> None:
+    ran(instance, "shop/support", **{NIGHT_TAG: (AT + timedelta(days=400)).isoformat()})
+    cursor = tick(instance, (AT + timedelta(days=401)).isoformat()).cursor
+    assert datetime.fromisoformat(cursor) < AT + timedelta(hours=2), "not in a year only"
+    ran(instance, "shop/support", **{NIGHT_TAG: (AT + timedelta(hours=2)).isoformat()})
+    assert tick(instance, cursor).cursor == (AT + timedelta(hours=2)).isoformat()
+    assert tick(instance, (AT + timedelta(hours=2)).isoformat()).skip_message == "No night has begun since the last page.", "an hour back"
+
+
 def test_a_night_waits_for_a_run_that_is_about_to_be_started_once_more_but_not_for_one_that_is_dead(
     instance: dg.DagsterInstance, tmp_path: Path
 ) -> None:
     killed = ran(instance, "shop/support", "PIPELINE_FAILURE", **{"dagster/will_retry": "true"})
     dead = dg.DagsterRun(job_name=RETRAIN, status=dg.DagsterRunStatus.STARTED, tags={"dagster/partition": "office/rooms", NIGHT_TAG: NIGHT})
     instance.run_storage.add_historical_run(dead, datetime.now(UTC) - timedelta(days=2))
-    assert "1 of the 2 runs" in tick(instance, "2026-11-20").skip_message
+    assert "1 of the 2 runs" in tick(instance, BEFORE).skip_message
     again = ran(instance, "shop/support")
     instance.add_run_tags(killed.run_id, {"dagster/auto_retry_run_id": again.run_id})
-    assert "1 no decision, 1 started" in tick(instance, "2026-11-20").skip_reason.skip_message
+    assert "1 no decision, 1 started" in tick(instance, BEFORE).skip_reason.skip_message
 
 
 def test_one_message_tells_of_the_night_and_is_sent_again_until_it_arrives(
@@ -108,9 +118,9 @@ def test_one_message_tells_of_the_night_and_is_sent_again_until_it_arrives(
     with endpoint(lambda request, number: (500 if number == 0 else 200, {}, "{}")) as server:
         monkeypatch.setenv("TOLD", server.url.replace("http://", "json://"))
         monkeypatch.setenv("AGENT_PIPELINE_NOTIFY__URLS", '["$TOLD"]')
-        failed = tick(instance, "2026-11-20")
+        failed = tick(instance, BEFORE)
         assert isinstance(failed, dg.SkipReason)
-        assert tick(instance, "2026-11-20").cursor == NIGHT
+        assert tick(instance, BEFORE).cursor == NIGHT
         lines = server.requests[-1]["message"].splitlines()
     assert len(server.requests) == 2 and lines[0].startswith("1 failed, 1 held")
     assert lines[1:] == ["shop/intern: failed", "shop/support: held: so"]

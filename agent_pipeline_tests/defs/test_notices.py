@@ -126,17 +126,21 @@ def test_nothing_is_lost_while_nobody_can_be_reached(bench: Bench, server: Endpo
     assert [cause for cause, _ in messages(server)] == ["run failed"]
 
 
-def test_a_run_that_gets_a_tag_after_it_was_told_of_is_not_told_of_again(bench: Bench, server: Endpoint) -> None:
-    tick, now, run = Ticks(bench.instance), datetime.now(UTC), dg.DagsterRun(job_name=RETRAIN)
-    bench.instance.add_run(run)
-    bench.instance.run_storage.handle_run_event(run.run_id, dg.DagsterEvent("PIPELINE_FAILURE", RETRAIN), now - timedelta(seconds=60))
-    tick._cursor = json.dumps([now.timestamp() - 90, []])
+@pytest.mark.parametrize("hours", [[0, 0], [0, -1, -2], [24, 0, 1], [24 * 400, 0, 0]])
+def test_runs_are_told_of_once_whatever_the_clock_was_when_they_ended_and_whatever_tag_they_got_since(
+    bench: Bench, server: Endpoint, hours: list[int]
+) -> None:
+    tick = Ticks(bench.instance)
     tick()
-    assert [cause for cause, _ in messages(server)] == ["run failed"]
-    tick._cursor = json.dumps([now.timestamp() - 30, []])  # of a run that ended later
-    bench.instance.add_run_tags(run.run_id, {"dagster/auto_retry_run_id": "another"})  # as Dagster's daemon does
-    tick()
-    assert len(server.requests) == 1
+    for number, jump in enumerate(hours, 1):
+        run = dg.DagsterRun(job_name=RETRAIN)
+        bench.instance.add_run(run)
+        when = (datetime.now(UTC) + timedelta(hours=jump)).timestamp()
+        bench.instance.report_dagster_event(dg.DagsterEvent("PIPELINE_FAILURE", RETRAIN), run.run_id, timestamp=when)
+        tick()
+        bench.instance.add_run_tags(run.run_id, {"dagster/auto_retry_run_id": "another"})  # as Dagster's daemon does
+        tick()
+        assert [cause for cause, _ in messages(server)] == ["run failed"] * number
 
 
 def test_a_message_that_is_always_refused_keeps_no_other_from_being_told_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from agent_pipeline.config.settings import load_settings
 from agent_pipeline.definitions import defs
 from agent_pipeline.defs.jobs import RETRAIN
 from agent_pipeline.defs.resources import Workspace
-from agent_pipeline.defs.runs import LATE, PENDING_TAG, WAITING_TAG, LastRuns, version_tags
+from agent_pipeline.defs.runs import LATE, NIGHT_TAG, PENDING_TAG, WAITING_TAG, LastRuns, version_tags
 from agent_pipeline.ingestion.reading import fingerprint
 from agent_pipeline.keys import parse_key
 from agent_pipeline.sources import open_source
@@ -156,6 +156,30 @@ def test_an_agent_whose_run_is_still_queued_gets_no_second_one(instance: dg.Dags
     instance.add_run(dg.DagsterRun(job_name=RETRAIN, status=queued, tags=tags, remote_job_origin=origin))
     tick = _tick(instance)
     assert not tick.run_requests and "has not ended" in tick.skip_message
+
+
+@pytest.mark.parametrize(("hours", "goes_on"), [(1, True), (-1, True), (30, False), (-30, False), (-24 * 400, False)])
+def test_a_run_that_began_before_the_clock_jumped_is_waited_for_a_day_at_most(
+    instance: dg.DagsterInstance, hours: int, goes_on: bool
+) -> None:
+    instance.add_dynamic_partitions("agent_pipeline_project_agent", ["shop/intern"])
+    run = dg.DagsterRun(job_name=RETRAIN, status=dg.DagsterRunStatus.STARTED, tags={"dagster/partition": "shop/intern"})
+    instance.run_storage.add_historical_run(run, datetime.now(UTC) - timedelta(hours=hours))
+    assert [each.partition_key for each in _tick(instance).run_requests or ()] == ["shop/intern"] * (not goes_on)
+
+
+def test_an_agent_whose_last_night_was_that_of_a_clock_far_ahead_comes_first_and_a_night_twice_is_one(
+    instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AGENT_PIPELINE_NIGHT__RUNS", "1")
+    instance.add_dynamic_partitions("agent_pipeline_project_agent", ["office/rooms", "shop/intern"])
+    (first,) = _tick(instance).run_requests
+    (again,) = _tick(instance).run_requests  # the clock went back an hour; of one key Dagster starts one run
+    assert first.run_key == again.run_key and first.partition_key == "office/rooms"
+    _run(instance, first, dg.DagsterRunStatus.FAILURE)
+    ahead = dg.RunRequest(partition_key="shop/intern", tags={NIGHT_TAG: (NIGHT + timedelta(days=400)).isoformat()})
+    _run(instance, ahead, dg.DagsterRunStatus.FAILURE)
+    assert [each.partition_key for each in _tick(instance, NIGHT + timedelta(days=1)).run_requests] == ["shop/intern"]
 
 
 def test_what_does_not_fit_into_the_minutes_waits_and_the_runs_know_when_the_night_ends(
