@@ -24,12 +24,12 @@ from agent_pipeline.datasets.preferences import PREFERENCES, Pairing, length_rat
 from agent_pipeline.datasets.publishing import ConversationFileOptions, FileOptions, huggingface_folder, publish
 from agent_pipeline.datasets.sft import SFT, sft_rows
 from agent_pipeline.datasets.sharegpt import SHAREGPT, sharegpt_rows
-from agent_pipeline.datasets.splits import SplitSizes, overlaps
+from agent_pipeline.datasets.splits import ROW, SplitSizes, overlaps
 from agent_pipeline.datasets.twins import Twins, with_twins
 from agent_pipeline.errors import DataError
 from agent_pipeline.judging.turns import check_facts
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.sessions.tables import stored_batches, to_batches, to_rows
+from agent_pipeline.sessions.tables import required, stored_batches, to_batches, to_rows, to_table
 from agent_pipeline.storage.lake import Lake, StagedTable
 
 Row = dict[str, Any]
@@ -194,12 +194,11 @@ def build(
     Without a key the rows are of `agents`; `crossing` names what else of the staged table is in two splits. Raises as `build_sft`.
     """
     asset, schema, text, description, task = kind
-    splits, tasks, lengths, first = Counter[str](), set[str](), array("q"), list[Row]()
+    splits, lengths, first = Counter[str](), array("q"), list[Row]()
 
     def counted() -> Iterator[pa.RecordBatch]:
         for batch in to_batches(rows, schema):
             splits.update(batch["split"].to_pylist())
-            tasks.update(pc.unique(batch["task_key"]).to_pylist())
             lengths.extend(pc.binary_length(batch[text].storage).to_pylist())
             first.extend(to_rows([batch.slice(0, FIRST_ROWS - len(first))]))
             yield batch
@@ -207,6 +206,7 @@ def build(
     table = lake.stage(asset, key, counted(), schema)
     with pq.ParquetFile(table.file) as file:
         found = in_two_splits(file) | (crossing(file) if crossing else {})
+        tasks = pc.count_distinct(file.read(["task_key"])["task_key"]).as_py()
     if any(found.values()):
         table.file.unlink()
         raise SplitError(asset, found)
@@ -225,7 +225,7 @@ def build(
         filters=filters,
         table_sha256=table.sha256,
     )
-    built = Built(kind, table, counts, splits, len(tasks), lengths, first, found, publish(lake, publication))
+    built = Built(kind, table, counts, splits, tasks, lengths, first, found, publish(lake, publication))
     built.tasks_in_an_older_split = ledger.older_than_the_sizes if ledger else None
     built.jsonl = lake.jsonl(asset, key) if publication.jsonl else None
     built.huggingface = huggingface_folder(lake, asset, key) if publication.huggingface else None
@@ -235,16 +235,19 @@ def build(
 
 
 _SESSION_COLUMNS = ["session_id", "rejected_session_id"]
+_PLACES = pa.schema([*map(ROW.__getitem__, (1, 3, 4)), *required(pa.binary(), content_sha256="sha256 of the texts")])
 
 
 def in_two_splits(file: pq.ParquetFile) -> dict[str, list[str]]:
     """The sessions, tasks and exact texts of a data set that are in more than one split."""
-    return overlaps(
+    places = (
         {"session_id": _session_name(row, name), "task_key": row["task_key"], "content_sha256": _text_sha256(row), "split": row["split"]}
         for row in to_rows(stored_batches(file), raw=True)
         for name in _SESSION_COLUMNS
         if name in row
     )
+    found = overlaps(to_table(places, _PLACES))
+    return found | {"content_sha256": [each.hex() for each in found["content_sha256"]]}
 
 
 def _session_name(row: Row, column: str) -> str:
@@ -252,6 +255,6 @@ def _session_name(row: Row, column: str) -> str:
     return f"{row['project']}/{row['agent']}:{row[column]}" if "agent" in row else str(row[column])
 
 
-def _text_sha256(row: Row) -> str:
-    """sha256 (hex) of a row's JSON columns, not of its session: two sessions may differ only in what was cut off their end."""
-    return hashlib.sha256(b"\n".join(bytes(value) for value in row.values() if type(value) is msgspec.Raw)).hexdigest()
+def _text_sha256(row: Row) -> bytes:
+    """sha256 of a row's JSON columns, not of its session: two sessions may differ only in what was cut off their end."""
+    return hashlib.sha256(b"\n".join(bytes(value) for value in row.values() if type(value) is msgspec.Raw)).digest()

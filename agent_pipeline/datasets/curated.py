@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
+from operator import itemgetter
 from tempfile import TemporaryFile
 from typing import Any
 
@@ -25,7 +26,7 @@ from agent_pipeline.datasets.splits import SplitSizes, root_tasks
 from agent_pipeline.judging.curation import Use
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.session import Session, with_thoughts
-from agent_pipeline.sessions.tables import CURATED, column, row_session, stored_batches, to_rows
+from agent_pipeline.sessions.tables import CURATED, column, in_order, row_session, stored_batches, to_rows
 from agent_pipeline.storage.lake import Lake
 
 ASSET = "curated_sessions"
@@ -79,9 +80,8 @@ class Curated:
         ids, parents = table["session_id"], table["parent_session_id"]
         related = pc.or_(pc.is_valid(parents), pc.is_in(ids, parents))
         roots = root_tasks(table.filter(related).to_pylist())
-        tasks = pc.unique(_with_roots(table, roots)["task_key"]).to_pylist()
-        in_order = bool(pc.all(pc.less_equal(ids[:-1], ids[1:]), min_count=0).as_py())
-        return cls(lake, key, record_tasks(lake, key, sorted(tasks), sizes), roots, in_order, thoughts)
+        tasks = pc.unique(_with_roots(table, roots)["task_key"])
+        return cls(lake, key, record_tasks(lake, key, tasks, sizes), roots, in_order(ids), thoughts)
 
     def kept(self) -> Iterator[Row]:
         """The rows to imitate, by session id."""
@@ -106,13 +106,14 @@ class Curated:
             counts[f"no_{missing}_of_the_task"] += alone
             counts["sessions_without_a_partner"] += alone
         examples = examples.filter(pc.is_in(examples["task_key"], both))
-        members = zip(*(examples[name].to_pylist() for name in ("task_key", "session_id", "kept")), range(len(examples)), strict=True)
+        number = column(range(len(examples)), pa.field("number", pa.int64()))
+        examples = examples.append_column("number", number).sort_by([(name, "ascending") for name in ("task_key", "session_id", "kept")])
         wanted = self._batches(lambda batch: pc.and_(_is_example(batch), pc.is_in(batch["task_key"], both)))
         with spilled(self.lake, ASSET, self.key, wanted) as row:
-            for task, trials in groupby(sorted(members), key=lambda member: member[0]):
+            for task, trials in groupby(to_rows(examples), key=itemgetter("task_key")):
                 case = Case(task, [], [])
-                for _, _, kept, number in trials:
-                    (case.good if kept else case.bad).append(partial(self._read, row, number))
+                for trial in trials:
+                    (case.good if trial["kept"] else case.bad).append(partial(self._read, row, trial["number"]))
                 yield case
 
     def _read(self, row: Callable[[int], Row], number: int) -> Session:
@@ -123,15 +124,15 @@ class Curated:
         if self.in_order:
             yield from to_rows(self._batches(wanted), raw=True)
             return
-        ids: list[str] = []
+        ids: list[pa.Array] = []
 
         def noted() -> Iterator[pa.RecordBatch]:
             for batch in self._batches(wanted):
-                ids.extend(batch["session_id"].to_pylist())
+                ids.append(batch["session_id"])
                 yield batch
 
         with spilled(self.lake, ASSET, self.key, noted()) as row:
-            yield from map(row, sorted(range(len(ids)), key=ids.__getitem__))
+            yield from (row(number.as_py()) for number in pc.sort_indices(pa.chunked_array(ids, pa.string())))
 
     def _batches(self, wanted: Any) -> Iterator[pa.RecordBatch]:
         """The rows of the table that are wanted, a batch in memory at a time."""

@@ -1,17 +1,23 @@
 """The ledger of task → split: a task keeps the split that it was given first, whatever the settings or the store become later.
 
 It is a small table of the lake, one a partition. A task that it does not know gets its split by hash and is recorded. If the ledger is
-lost, the hash gives the same splits again, as long as the sizes of the split are the same.
+lost, the hash gives the same splits again, as long as the sizes of the split are the same. Memory holds it as Arrow does, the bytes of each
+key and some ten more: a partition may have as many tasks as sessions.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Set
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
+from functools import cached_property
+from typing import cast
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from agent_pipeline.datasets.splits import ROW, Split, SplitSizes
 from agent_pipeline.errors import DataError
 from agent_pipeline.keys import PartitionKey
+from agent_pipeline.sessions.tables import column
 from agent_pipeline.storage.lake import Lake
 
 LEDGER = "split_ledger"
@@ -20,19 +26,31 @@ SCHEMA = pa.schema(ROW[-2:])
 
 @dataclass(frozen=True)
 class Ledger:
-    """The splits of a partition's tasks; `sizes` decides for tasks that it does not know."""
+    """The splits of a partition's tasks: `known`, sorted by `task_key`; `sizes` decides for tasks that it does not know."""
 
     sizes: SplitSizes
-    known: dict[str, Split]
+    known: pa.Table
+
+    @classmethod
+    def with_tasks(cls, sizes: SplitSizes, known: Mapping[str, Split]) -> "Ledger":
+        """A ledger that knows these tasks."""
+        return cls(sizes, pa.Table.from_pylist([dict(zip(SCHEMA.names, each, strict=True)) for each in sorted(known.items())], SCHEMA))
 
     def of(self, task_key: str) -> Split:
         """The split of a task, as it was recorded first."""
-        return self.known.get(task_key) or self.sizes.of(task_key)
+        tasks, splits = self._columns
+        at = bisect_left(tasks, task_key, key=str)
+        found = at < len(tasks) and tasks[at].as_py() == task_key
+        return cast(Split, splits[at].as_py()) if found else self.sizes.of(task_key)
+
+    @cached_property
+    def _columns(self) -> list[pa.Array]:
+        return [each.combine_chunks() for each in self.known.columns]
 
     @property
     def older_than_the_sizes(self) -> int:
         """How many tasks are in another split than today's sizes would give them."""
-        return sum(split != self.sizes.of(task) for task, split in self.known.items())
+        return sum(split.as_py() != self.sizes.of(task.as_py()) for task, split in zip(*self.known.columns, strict=True))
 
 
 def read_ledger(lake: Lake, key: PartitionKey, sizes: SplitSizes) -> Ledger:
@@ -42,25 +60,30 @@ def read_ledger(lake: Lake, key: PartitionKey, sizes: SplitSizes) -> Ledger:
         DataError: the ledger is damaged.
     """
     if not lake.has(LEDGER, key):
-        return Ledger(sizes, {})
+        return Ledger(sizes, SCHEMA.empty_table())
     try:
-        tasks, splits = lake.open(LEDGER, key).read(SCHEMA.names).columns
+        known = lake.open(LEDGER, key).read(SCHEMA.names)
     except (DataError, pa.ArrowException, OSError) as error:
         raise DataError(
             f"The ledger of the split of {key} at {lake.table(LEDGER, key)} is damaged: put a copy of it back, or delete it, and every "
             "task gets the split of its hash again, which is the same as long as the sizes of the split are."
         ) from error
-    return Ledger(sizes, dict(zip(tasks.to_pylist(), splits.to_pylist(), strict=True)))
+    return Ledger(sizes, pa.Table.from_arrays(known.columns, schema=SCHEMA))
 
 
-def record_tasks(lake: Lake, key: PartitionKey, tasks: Iterable[str], sizes: SplitSizes) -> Ledger:
+def record_tasks(lake: Lake, key: PartitionKey, tasks: pa.Array, sizes: SplitSizes) -> Ledger:
     """The ledger with these tasks in it; it is written, in one step, if one of them is new.
 
     Raises:
         DataError: the ledger is damaged.
     """
-    named = list(tasks)
-    return _changed(lake, key, sizes, lambda known: {task: sizes.of(task) for task in named} | known)
+
+    def recorded(known: pa.Table) -> pa.Table:
+        new = pc.unique(tasks.filter(pc.invert(pc.is_in(tasks, known["task_key"]))))
+        splits = column([sizes.of(task.as_py()) for task in new], SCHEMA.field("split"))
+        return pa.concat_tables([known, pa.Table.from_arrays([new, splits], schema=SCHEMA)]).sort_by("task_key") if len(new) else known
+
+    return _changed(lake, key, sizes, recorded)
 
 
 def remove_tasks(lake: Lake, key: PartitionKey, gone: Set[str], renamed: Mapping[str, str]) -> int:
@@ -71,25 +94,24 @@ def remove_tasks(lake: Lake, key: PartitionKey, gone: Set[str], renamed: Mapping
     """
     taken: list[str] = []
 
-    def left(known: dict[str, Split]) -> dict[str, Split]:
+    def left(table: pa.Table) -> pa.Table:
+        known = dict(zip(*table.to_pydict().values(), strict=True))
         taken[:] = gone & known.keys()
-        return {renamed.get(task, task): split for task, split in known.items() if task not in gone}
+        return Ledger.with_tasks(SplitSizes(), {renamed.get(task, task): split for task, split in known.items() if task not in gone}).known
 
     _changed(lake, key, SplitSizes(), left)
     return len(taken)
 
 
-def _changed(lake: Lake, key: PartitionKey, sizes: SplitSizes, change: Callable[[dict[str, Split]], dict[str, Split]]) -> Ledger:
+def _changed(lake: Lake, key: PartitionKey, sizes: SplitSizes, change: Callable[[pa.Table], pa.Table]) -> Ledger:
     """The ledger after a change. Several assets of a partition, on several machines, may change it at once."""
-    ledger = Ledger(sizes, {})
+    ledger = Ledger(sizes, SCHEMA.empty_table())
 
     def changed() -> pa.Table | None:
         nonlocal ledger
-        before = read_ledger(lake, key, sizes)
-        ledger = Ledger(sizes, dict(sorted(change(before.known).items())))
-        if ledger.known == before.known:
-            return None
-        return pa.table({"task_key": list(ledger.known), "split": list(ledger.known.values())}, schema=SCHEMA)
+        before = read_ledger(lake, key, sizes).known
+        ledger = Ledger(sizes, change(before).combine_chunks())
+        return None if ledger.known.equals(before) else ledger.known
 
     lake.update(LEDGER, key, changed)
     return ledger

@@ -6,12 +6,11 @@ earlier training set. `ledger` keeps it so when the sizes change.
 
 import hashlib
 import math
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from sys import intern
 from typing import Any, Literal, NamedTuple, Protocol, get_args
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.sessions.session import Message
@@ -87,16 +86,14 @@ def tasks_needed(share: float, certainty: float = 0.95) -> int:
     return math.ceil(math.log(1 - certainty) / math.log(1 - share))
 
 
-def empty_splits(rows: Iterable[Mapping[str, Any]], sizes: SplitSizes) -> list[str]:
-    """A sentence for each split that should have rows and has none, with the number of tasks that would do."""
-    tasks: dict[str, set[str]] = defaultdict(set)
-    for row in rows:
-        tasks[row["split"]].add(row["task_key"])
-    number = sum(len(each) for each in tasks.values())
+def empty_splits(rows: pa.Table, sizes: SplitSizes) -> list[str]:
+    """A sentence for each split that should have rows (`split`, `task_key`) and has none, with the number of tasks that would do."""
+    tasks = dict(zip(*rows.group_by("split").aggregate([("task_key", "count_distinct")]).to_pydict().values(), strict=True))
+    number = sum(tasks.values())
     return [
         f"{split} has no rows: it got none of the {number} tasks; with {tasks_needed(sizes.share(split))} it gets one, 19 times of 20."
         for split in SPLITS
-        if sizes.share(split) > 0 and not tasks[split]
+        if sizes.share(split) > 0 and split not in tasks
     ]
 
 
@@ -118,15 +115,13 @@ def root_tasks(rows: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     return found
 
 
-def overlaps(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
+def overlaps(rows: pa.Table) -> dict[str, list[Any]]:
     """What is in more than one split, by kind: session ids, task keys, and contents (by hash). Empty lists are the proof of none."""
-    first: dict[str, dict[str, str]] = {kind: {} for kind in ("session_id", "task_key", "content_sha256")}
-    crossing: dict[str, set[str]] = {kind: set() for kind in first}
-    for row in rows:
-        for kind, splits in first.items():
-            if splits.setdefault(row[kind], intern(row["split"])) != row["split"]:
-                crossing[kind].add(row[kind])
-    return {kind: sorted(values) for kind, values in crossing.items()}
+    crossing = {}
+    for kind in ("session_id", "task_key", "content_sha256"):
+        places = pc.value_counts(rows.group_by([kind, "split"]).aggregate([])[kind])
+        crossing[kind] = sorted(places.filter(pc.greater(places.field("counts"), 1)).field("values").to_pylist())
+    return crossing
 
 
 def first_request(messages: Sequence[Message]) -> list[Message]:

@@ -1,6 +1,6 @@
 """Assets of the stage `datasets`: curated sessions in the forms that trainers read."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 from typing import Any
 
@@ -127,7 +127,7 @@ def _lengths(ratios: Sequence[float]) -> dict[str, Any]:
 def every_split_has_rows(context: dg.AssetCheckExecutionContext, workspace: dg.ResourceParam[Workspace]) -> dg.AssetCheckResult:
     """Each split that the settings want has rows; else how many tasks it takes. No other split's rows ever stand in."""
     with user_errors():
-        rows = workspace.open_lake().open("sft_dataset", agent_key(context)).read(["split", "task_key"]).to_pylist()
+        rows = workspace.open_lake().open("sft_dataset", agent_key(context)).read(["split", "task_key"])
         empty = empty_splits(rows, workspace.settings().split_sizes)
     return dg.AssetCheckResult(passed=not empty, severity=dg.AssetCheckSeverity.WARN, metadata={"empty_splits": "\n".join(empty) or "none"})
 
@@ -160,8 +160,12 @@ def near_check(
     """
     with user_errors():
         file = workspace.open_lake().open(asset, key)
-        rows = to_rows(stored_batches(file, ["session_id", "split", "messages"]))
-        near = near_across_splits((row | {"messages": part(row["messages"])} for row in rows), alike)
+
+        def rows() -> Iterator[dict[str, Any]]:
+            read = to_rows(stored_batches(file, ["session_id", "split", "messages"]))
+            return (row | {"messages": part(row["messages"])} for row in read)
+
+        near = near_across_splits(rows, alike)
     head = ["session", "its split", "is nearly", "of the split", "similarity"]
     examples = table(head, ([a, split, b, other, f"{alike:.2f}"] for a, split, b, other, alike in near[:20]))
     metadata = {"near_duplicates": len(near), "rows": file.metadata.num_rows, "examples": examples}

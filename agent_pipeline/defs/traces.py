@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import dagster as dg
+import pyarrow.compute as pc
 
 from agent_pipeline.config.assets import CurationConfig, SessionsConfig
 from agent_pipeline.defs.failures import user_errors
@@ -227,16 +228,19 @@ def every_session_is_kept_or_dropped_with_a_reason(
     """What was read is what was kept and dropped, session by session, and no dropped one lacks its reason."""
     with user_errors():
         lake, key = workspace.open_lake(), agent_key(context)
-        read = lake.open("sessions", key).read(["session_id"])["session_id"].to_pylist()
-        rows = lake.open("curated_sessions", key).read(["session_id", "kept", "drop_reason"]).to_pylist()
-    lost = sorted(set(read) ^ {row["session_id"] for row in rows})
-    unexplained = [row["session_id"] for row in rows if row["kept"] == (row["drop_reason"] is not None)]
+        read = lake.open("sessions", key).read(["session_id"])["session_id"]
+        rows = lake.open("curated_sessions", key).read(["session_id", "kept", "drop_reason"])
+    ids = rows["session_id"]
+    both = () if read.equals(ids) else ((read, ids), (ids, read))
+    lost = sorted({session_id for one, other in both for session_id in one.filter(pc.invert(pc.is_in(one, other))).to_pylist()})
+    unexplained = ids.filter(pc.equal(rows["kept"], pc.is_valid(rows["drop_reason"]))).to_pylist()
+    kept = pc.sum(rows["kept"], min_count=0).as_py()
     return dg.AssetCheckResult(
         passed=not lost and not unexplained and len(read) == len(rows),
         metadata={
             "read": len(read),
-            "kept": sum(row["kept"] for row in rows),
-            "dropped": sum(not row["kept"] for row in rows),
+            "kept": kept,
+            "dropped": len(rows) - kept,
             "lost": json.dumps(lost[:20]),
             "without_a_reason": json.dumps(unexplained[:20]),
         },

@@ -91,15 +91,24 @@ def drift(lake: Lake, asset: str, key: PartitionKey, staged: StagedTable) -> Dri
 def compare(before: pq.ParquetFile, now: pq.ParquetFile) -> Drift:
     """The drift of the sessions that `now` has and `before` had not, or had with another content; and where so many verdicts turned or are
     gone that it is no correction of a few, of those sessions too."""
-    known = dict(_contents(before))
-    found = list(_contents(now))
-    turned = [bool(known.get(content)) and verdict != known[content] for content, verdict in found]
-    many = sum(turned) > LEAST_DIFFERENCE * len(known)
-    new = [content not in known or (many and moved) for (content, _), moved in zip(found, turned, strict=True)]
-    if not known or not any(new):
+    known, found = (file.read(["session_id"])["session_id"] for file in (before, now))
+    at = pc.index_in(found, known)  # null: there was no such session
+    same = pc.fill_null(pc.equal(*_both(before, now, "content_sha256", at)), False)
+    if "verdict" in now.schema_arrow.names:
+        was, verdict = _both(before, now, "verdict", at)
+        turned = pc.and_(pc.and_(same, pc.is_valid(was)), pc.fill_null(pc.not_equal(was, verdict), True))
+        if (pc.sum(turned, min_count=0).as_py()) > LEAST_DIFFERENCE * len(known):
+            same = pc.and_not(same, turned)
+    new = pc.invert(same).combine_chunks()
+    if not len(known) or not new.true_count:
         return Drift(len(known), 0, [], [])
-    old, fresh = _profile(before, [True] * before.metadata.num_rows), _profile(now, new)
-    return Drift(len(known), sum(new), list(_tool_changes(old, fresh)), [*_fates(old, fresh), *_argument_shares(old, fresh)])
+    old, fresh = _profile(before), _profile(now, new)
+    return Drift(len(known), new.true_count, list(_tool_changes(old, fresh)), [*_fates(old, fresh), *_argument_shares(old, fresh)])
+
+
+def _both(before: pq.ParquetFile, now: pq.ParquetFile, name: str, at: pa.ChunkedArray) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
+    """A column of the sessions of `now`: as they were `before`, in the rows `at`, and as they are."""
+    return before.read([name])[name].take(at), now.read([name])[name]
 
 
 @dataclass
@@ -132,18 +141,12 @@ class _Message(msgspec.Struct):
 _MESSAGES = msgspec.json.Decoder(list[_Message])
 
 
-def _contents(file: pq.ParquetFile) -> Iterator[tuple[tuple[str, str], str | None]]:
-    """The id and the content of each session, and its verdict where the table has one."""
-    names = [name for name in ("session_id", "content_sha256", "verdict") if name in file.schema_arrow.names]
-    for session_id, content, *verdict in zip(*(each.to_pylist() for each in file.read(names).columns), strict=True):
-        yield (session_id, content), verdict[0] if verdict else None
-
-
-def _profile(file: pq.ParquetFile, wanted: list[bool]) -> _Profile:
+def _profile(file: pq.ParquetFile, wanted: pa.Array | None = None) -> _Profile:
+    """The counts of a table's sessions, or of those that are wanted."""
     fates = [name for name in ("verdict", "drop_reason") if name in file.schema_arrow.names]
     profile, start = _Profile(), 0
     for batch in stored_batches(file, fates or ["tools", "messages"]):
-        rows = batch.filter(pa.array(wanted[start : start + batch.num_rows]))
+        rows = batch if wanted is None else batch.filter(wanted.slice(start, batch.num_rows))
         start += batch.num_rows
         for name in fates:
             profile.fates[name].update(value or {"verdict": "none", "drop_reason": "kept"}[name] for value in rows[name].to_pylist())

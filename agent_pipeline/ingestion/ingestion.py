@@ -7,9 +7,10 @@ not read again. A table that is made by copying has the bytes of one that is mad
 """
 
 import hashlib
-import sys
+from array import array
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -38,8 +39,8 @@ from agent_pipeline.sessions.tables import (
     encoded_row,
     row_session,
     stored_batches,
-    to_batches,
     to_rows,
+    to_table,
 )
 from agent_pipeline.sessions.tools import CallShape, ToolSchemas
 from agent_pipeline.sources.base import Stored, TraceSource
@@ -64,7 +65,10 @@ _SHAPES = msgspec.json.Decoder(list[CallShape])
 
 
 class _Seen(NamedTuple):
-    """What the next run must know of a session: a row of `sessions_seen`. `clean`: a search of the written row found nothing private."""
+    """What the next run must know of a session: a row of `sessions_seen`. `clean`: a search of the written row found nothing private.
+
+    All of them are held as an Arrow table: the bytes of each id and some 60 more, and one text of all sessions that have the same.
+    """
 
     session_id: str
     digest: bytes
@@ -105,8 +109,8 @@ def ingest(source: TraceSource, key: PartitionKey, options: ReadingOptions, lake
             table = lake.stage("sessions", key, run.batches(source.stored(key)), SESSIONS)
             before.file.unlink()
             run.check_complete()
-    for each in run.seen:
-        run.preparation.note(each.session_id, _redacted(each.redacted), each.private_id)
+    for row in to_rows(run.seen.select(["session_id", "redacted", "private_id"])):
+        run.preparation.note(row["session_id"], _redacted(row["redacted"]), row["private_id"])
     tools = run.inferred()
     if run.tools is not None and tools != run.tools:  # the last sessions taught what the first ones did not know
         table = lake.stage("sessions", key, _with_tools(table, tools), SESSIONS)
@@ -115,21 +119,35 @@ def ingest(source: TraceSource, key: PartitionKey, options: ReadingOptions, lake
     source.notes.extend(run.preparation.notes(key))
     metadata = {_MADE_BY: maker.encode(), TABLE_SHA256: table.sha256.encode(), _TOOLS: json_bytes(tools)}
     schema = _SEEN_SCHEMA.with_metadata(metadata)
-    lake.stage(SEEN, key, to_batches((each._asdict() for each in run.seen), schema), schema).commit()
+    seen = run.seen.cast(schema).combine_chunks().to_batches(max_chunksize=ROWS_PER_BATCH)
+    lake.stage(SEEN, key, seen, schema).commit()
     return Ingested(table, _counts(table), run.preparation.redacted, _first(table), len(run.copies), run.forgotten, tool_drift)
 
 
 class _Last(NamedTuple):
-    """The last table, where it can be copied from: its file, what is known of each row, where each session's is, and the inferred tools."""
+    """The last table, where it can be copied from: its file, what is known of each row, their order by id, and the inferred tools."""
 
     file: pq.ParquetFile
-    seen: list[_Seen]
-    places: dict[str, int]
+    seen: pa.Table
+    order: pa.Array
     tools: list[Tool]
 
     @classmethod
-    def of(cls, file: pq.ParquetFile, seen: list[_Seen], tools: list[Tool]) -> "_Last":
-        return cls(file, seen, {each.session_id: at for at, each in enumerate(seen)}, tools)
+    def of(cls, file: pq.ParquetFile, seen: pa.Table, tools: list[Tool]) -> "_Last":
+        return cls(file, seen.combine_chunks(), pc.sort_indices(seen["session_id"]), tools)
+
+    def place(self, session_id: str, guess: int) -> int:
+        """The row of a session; -1 where there is none. It is mostly the guess, as both are in the order of ids."""
+        ids = self.seen["session_id"]
+        if guess < len(ids) and ids[guess].as_py() == session_id:
+            return guess
+        found = bisect_left(self.order, session_id, key=lambda at: ids[at.as_py()].as_py())
+        at = self.order[found].as_py() if found < len(ids) else -1
+        return at if at >= 0 and ids[at].as_py() == session_id else -1
+
+    def row(self, at: int) -> _Seen:
+        """What is known of a row."""
+        return _Seen(*(column[at].as_py() for column in self.seen.columns))
 
 
 def seen_sessions(lake: Lake, key: PartitionKey) -> tuple[pa.Table, pq.ParquetFile] | None:
@@ -148,10 +166,21 @@ def _last(lake: Lake, key: PartitionKey, maker: str) -> _Last | None:
     if table is None or table.schema.metadata.get(_MADE_BY) != maker.encode():
         return None
     try:
-        seen = [_Seen(*row) for row in zip(*(column.to_pylist() for column in table.columns), strict=True)]
-        return _Last.of(file, seen, msgspec.json.decode(table.schema.metadata[_TOOLS]))
+        return _Last.of(file, _sharing_calls(table), msgspec.json.decode(table.schema.metadata[_TOOLS]))
     except (DataError, KeyError, TypeError, ValueError):  # made anew, it is whole again
         return None
+
+
+def _sharing_calls(seen: pa.Table) -> pa.Table:
+    return seen.set_column(2, "calls", seen["calls"].dictionary_encode())
+
+
+def _noted(seen: list[_Seen]) -> pa.Table:
+    return _sharing_calls(to_table((each._asdict() for each in seen), _SEEN_SCHEMA))
+
+
+def _texts(texts: Iterable[str]) -> pa.Array:
+    return column(list(texts), _SEEN_SCHEMA.field("session_id"))
 
 
 class _Run:
@@ -166,8 +195,8 @@ class _Run:
     ) -> None:
         self.preparation = preparation
         self.tools: list[Tool] | None = last.tools if last else None
-        self.seen: list[_Seen] = []
-        self.copies: set[str] = set()
+        self.seen = _sharing_calls(_SEEN_SCHEMA.empty_table())
+        self.copies = _texts([])
         self.forgotten = 0
         self._key, self._blocked, self._last, self._also = key, blocked, last, also
         self._known: dict[str, Known] = {}
@@ -177,33 +206,36 @@ class _Run:
         """The next pass, over the same sessions."""
         last = _Last.of(pq.ParquetFile(table.file), self.seen, self.tools or [])
         run = _Run(self._key, self.preparation, self._blocked, last, also)
-        run._known, run.copies = self._known, self.copies - also.keys()
+        run._known, run.copies = self._known, self.copies.filter(pc.invert(pc.is_in(self.copies, _texts(also))))
         return run
 
     def check_complete(self) -> None:
         """Raise DataError where this pass did not meet the sessions of the one before in their order."""
-        if self._last and [each.session_id for each in self.seen] != [each.session_id for each in self._last.seen]:
+        if self._last and not self.seen["session_id"].equals(self._last.seen["session_id"]):
             raise DataError(f"The store of {self._key} lost sessions while it was read: run again; the last table stays.")
 
     def changed_tasks(self) -> set[str]:
         """The tasks that a session came to, changed in or left, and in which anything is private."""
-        before = self._last.seen if self._last else []
-        changed = {each.task for each in [*before, *self.seen] if each.session_id not in self.copies}
-        return changed & (self._known.keys() | {each.task for each in [*before, *self.seen] if each.redacted != "{}"})
+        both = pa.concat_tables([self._last.seen, self.seen] if self._last else [self.seen])
+        tasks = both["task"]
+        private = pc.unique(tasks.filter(pc.or_(pc.not_equal(both["redacted"], "{}"), pc.is_in(tasks, _texts(self._known)))))
+        changed = pc.and_not(pc.is_in(tasks, private), pc.is_in(both["session_id"], self.copies))
+        return set(pc.unique(tasks.filter(changed)).to_pylist())
 
     def copies_in(self, tasks: set[str], _: StagedTable) -> _Also:
         """The copied sessions of tasks: what they call private is not known before they are read, and what they copied may be outdated."""
-        return {each.session_id: {} for each in self.seen if each.task in tasks and each.session_id in self.copies}
+        ids, of = self.seen["session_id"], self.seen["task"]
+        return {each: {} for each in ids.filter(pc.and_(pc.is_in(of, _texts(tasks)), pc.is_in(ids, self.copies))).to_pylist()}
 
     def private_elsewhere(self, tasks: set[str], table: StagedTable) -> _Also:
         """The sessions of tasks whose rows still say what another trial calls private, with that."""
-        trials, also = Counter(each.task for each in self.seen), {}
-        known = {
-            each.session_id: self._known[each.task]
-            for each in self.seen
-            if (trials[each.task] > 1 or self.forgotten) and each.task in tasks and each.task in self._known
-        }
-        ids = column(list(known), SESSIONS.field("session_id"))
+        also, of = {}, self.seen["task"]
+        counts = pc.value_counts(of)
+        told = counts.field("values").filter(pc.greater(counts.field("counts"), 0 if self.forgotten else 1))
+        told = told.filter(pc.is_in(told, _texts(tasks & self._known.keys())))
+        trials = self.seen.select(["session_id", "task"]).filter(pc.is_in(of, told))
+        known = {row["session_id"]: self._known[row["task"]] for row in to_rows(trials)}
+        ids = trials["session_id"]
         for batch in stored_batches(pq.ParquetFile(table.file)) if known else ():
             for row in to_rows([batch.filter(pc.is_in(batch["session_id"], ids))]):
                 session = row_session(row)
@@ -222,6 +254,8 @@ class _Run:
         """The table's batches: a thousand rows each, or fewer where they are long; an unchanged session's row is copied."""
         old = Rows(self._last.file) if self._last else None
         rows: list[list[Any]] = []
+        seen: list[_Seen] = []
+        tables, copied = [self.seen], array("b")
         places: list[tuple[bool, int]] = []  # of each row: whether it is copied, and its place in the last table or in `rows`
         size, newest = 0, -1
         for each in stored:
@@ -230,17 +264,15 @@ class _Run:
                 if self._also is None:  # what it calls private is not said by other trials because it is gone
                     self.preparation.prepare(each.build(), known=self._known)
                 continue
-            at = self._last.places.get(each.session_id, -1) if self._last else -1
-            same = self._last is not None and at >= 0 and self._last.seen[at].digest == each.digest
+            at = self._last.place(each.session_id, newest + 1) if self._last else -1
+            same = self._last is not None and at >= 0 and self._last.seen["digest"][at].as_py() == each.digest
             if self._also is not None and at < 0:
                 continue  # it came meanwhile: the next run takes it
             if self._last and old and at > newest and (same if self._also is None else each.session_id not in self._also):
                 newest = at
                 places.append((True, at))
                 size += old.size(at)
-                known = self._last.seen[at]
-                if self._also is None:
-                    self.copies.add(each.session_id)
+                known = self._last.row(at)
             else:
                 # What changed since the pass before is read again by the next run.
                 row, known = self._prepared_row(each if same or self._also is None else each._replace(digest=b""))
@@ -248,19 +280,25 @@ class _Run:
                 rows.append(row)
                 size += len(row[MESSAGES])
             self._calls.add(known.calls)
-            self.seen.append(known)
+            seen.append(known)
             if len(places) == ROWS_PER_BATCH or size >= CHARACTERS_PER_BATCH:
                 yield self._batch(rows, places, old)
-                rows, places, size = [], [], 0
+                tables.append(_noted(seen))
+                copied.extend(was for was, _ in places)
+                rows, seen, places, size = [], [], [], 0
         if places:
             yield self._batch(rows, places, old)
+        copied.extend(was for was, _ in places)
+        self.seen = pa.concat_tables([*tables, _noted(seen)]).unify_dictionaries()
+        if self._also is None:
+            self.copies = self.seen["session_id"].filter(column(copied, pa.field("copied", pa.bool_()))).combine_chunks()
 
     def _prepared_row(self, stored: Stored) -> tuple[list[Any], _Seen]:
         session = self._blocked.without_names(stored.build(), self._key)
         also = self._also.get(stored.session_id) if self._also else None
         redacted, calls, private_id, task = self.preparation.prepare(session, also, None if also else self._known)
         counted = json_bytes(redacted).decode() if redacted else "{}"
-        return encoded_row(session), _Seen(stored.session_id, stored.digest, _text_of(calls), sys.intern(counted), private_id, task)
+        return encoded_row(session), _Seen(stored.session_id, stored.digest, _text_of(calls), counted, private_id, task)
 
     def _batch(self, rows: list[list[Any]], places: list[tuple[bool, int]], old: Rows | None) -> pa.RecordBatch:
         if self.tools is None:

@@ -4,6 +4,7 @@ The order of the reasons is the order of the tests: state of the record, damage,
 repetitions, the limit. A session that somebody judged good is never a bad answer, whatever measures it misses.
 """
 
+from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
@@ -12,6 +13,9 @@ from math import inf
 from operator import add
 from typing import Any, NamedTuple
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import xxhash
 
 from agent_pipeline.errors import DataError
@@ -81,7 +85,7 @@ class Bounds(NamedTuple):
 
 
 class Candidate(NamedTuple):
-    """What curation holds of a session: what is decided of it on its own, and what decides beside others.
+    """What curation looks at of a session: what is decided of it on its own, and what decides beside others.
 
     `beginnings` are hashes of the conversation up to each of its messages; the last one is the whole.
     """
@@ -97,30 +101,89 @@ class Candidate(NamedTuple):
         return self.decision.session_id
 
 
-def curate(candidates: Iterable[Candidate], max_sessions: int = 0) -> list[Decision]:
+class Decisions(Sequence[Decision]):
+    """What is decided of every session, in the order of the input.
+
+    It holds columns, and no object a session: the bytes of each id and 17 more. While sessions are compared (`curate`) also 8 bytes of
+    each message, a hash of all up to it, and 53 a session.
+    """
+
+    def __init__(self, candidates: Iterable[Candidate]) -> None:
+        ids, ends, contents, person = bytearray(), array("q", [0]), bytearray(), bytearray()
+        reasons, times, hashes, until = bytearray(), array("d"), array("Q"), array("q", [0])
+        self._notes: dict[int, tuple[str | None, Sequence[str]]] = {}  # detail and missed measures, where there are any
+        shared: dict[Any, Any] = {}
+        for at, (own, content, created_at, by_person, beginnings) in enumerate(candidates):
+            ids += own.session_id.encode()
+            ends.append(len(ids))
+            contents += xxhash.xxh3_128_digest(content.encode())
+            person.append(by_person)
+            reasons.append(_REASONS.index(own.reason))
+            times.append(created_at.timestamp() if created_at else inf)
+            hashes.extend(beginnings if own.use is not Use.NEITHER else ())
+            until.append(len(hashes))
+            if own.detail or own.missed_measures:
+                note = (own.detail, tuple(own.missed_measures))
+                self._notes[at] = shared.setdefault(note, note)
+        n = len(person)
+        self.ids = pa.Array.from_buffers(pa.large_string(), n, [None, pa.py_buffer(ends), pa.py_buffer(ids)])
+        self.reasons, self.by_person = np.frombuffer(reasons, np.uint8), np.frombuffer(person, bool)
+        self.times, self.hashes, self.until = np.frombuffer(times), np.frombuffer(hashes, np.uint64), np.frombuffer(until, np.int64)
+        """`hashes` are the sessions' beginnings, those of a session up to its place in `until`."""
+        binary = pa.Array.from_buffers(pa.binary(16), n, [None, pa.py_buffer(contents)])
+        self.contents = binary.dictionary_encode().indices.to_numpy()
+        self.rank = np.empty(n, np.int64)
+        self.rank[pc.sort_indices(self.ids).to_numpy()] = np.arange(n)
+        self.duplicate_of, self.continued_by = np.full(n, -1, np.int32), np.full(n, -1, np.int32)
+
+    def __len__(self) -> int:
+        return len(self.reasons)
+
+    def __getitem__(self, at: Any) -> Any:
+        at = range(len(self))[at]
+        detail, missed = self._notes.get(at, (None, ()))
+        others = (self.ids[int(of)].as_py() if (of := column[at]) >= 0 else None for column in (self.duplicate_of, self.continued_by))
+        return Decision(self.ids[at].as_py(), _REASONS[self.reasons[at]], detail, missed, *others)
+
+    def having(self, *uses: Use) -> "np.ndarray":
+        """(n,) bool: which sessions have one of these uses, as far as it is decided."""
+        return np.isin(self.reasons, [_CODES[use] for use in uses])
+
+    def drop(self, places: Any, reason: Reason, detail: str | None = None) -> None:
+        """Decide that sessions are neither."""
+        self.reasons[places] = _REASONS.index(reason)
+        if detail is not None:
+            self._notes |= dict.fromkeys(np.atleast_1d(places).tolist(), (detail, ()))
+
+
+_REASONS = (None, *Reason)
+_CODES = {Use.POSITIVE: 0, Use.NEGATIVE: _REASONS.index(Reason.UNACCEPTABLE)}
+
+
+def curate(candidates: Iterable[Candidate], max_sessions: int = 0) -> Decisions:
     """Decide on every session; the result is in the order of the input and as long.
 
     Of several sessions with the same content the one that a person judged is kept, then the better judged, then the earlier. A session
     that another one of the same use (or a positive one) begins with and goes on from is dropped: it would be trained on twice. What begins
     with all of a session that a person found bad is no example, unless a person found it good.
     """
-    everyone = list(candidates)
-    decisions = {each.session_id: each.decision for each in everyone}
-    _drop_duplicates(everyone, decisions)
-    _drop_bad_beginnings(everyone, decisions)
-    _drop_beginnings(everyone, decisions)
+    decisions = Decisions(candidates)
+    _drop_duplicates(decisions)
+    _drop_bad_beginnings(decisions)
+    _drop_beginnings(decisions)
     if max_sessions:
-        positive = [each for each in everyone if decisions[each.session_id].use is Use.POSITIVE]
-        latest_first = sorted(positive, key=lambda each: (-each.created_at.timestamp() if each.created_at else inf, each.session_id))
-        for each in latest_first[max_sessions:]:
-            decisions[each.session_id] = each.decision._replace(reason=Reason.MAX_SESSIONS, detail=str(max_sessions))
-    return [decisions[each.session_id] for each in everyone]
+        positive = np.flatnonzero(decisions.having(Use.POSITIVE))
+        times = decisions.times[positive]
+        latest_first = positive[np.lexsort((decisions.rank[positive], np.where(times == inf, inf, -times)))]
+        decisions.drop(latest_first[max_sessions:], Reason.MAX_SESSIONS, str(max_sessions))
+    del decisions.by_person, decisions.times, decisions.hashes, decisions.until, decisions.contents, decisions.rank
+    return decisions
 
 
 class Curation(NamedTuple):
     """The decisions on a table's sessions in its order, and whose text had verdicts taken out."""
 
-    decisions: list[Decision]
+    decisions: Decisions
     stripped: set[str]
 
     @property
@@ -145,21 +208,23 @@ def curate_rows(
     """Curate rows of `judged_sessions`: the decisions, and the rows of `curated_sessions`.
 
     `read` opens the same rows anew each time. They are read twice, because what a session repeats is known only when all have been seen;
-    memory holds no texts but a batch's.
+    memory holds no texts but a batch's, and of the others `Decisions`.
 
     Raises:
         DataError: the second reading gives other sessions than the first.
     """
     patterns = leak_patterns(verdict_leaks)
-    candidates: list[Candidate] = []
     stripped: set[str] = set()
-    for row in read():
-        messages, lines, leak = without_leaks(row["messages"], patterns)
-        if lines:
-            stripped.add(row["session_id"])
-            row = _with_messages(row, messages)
-        candidates.append(candidate_of(row, leak, required_measures, bounds.max_characters))
-    decisions = curate(candidates, bounds.max_sessions)
+
+    def candidates() -> Iterator[Candidate]:
+        for row in read():
+            messages, lines, leak = without_leaks(row["messages"], patterns)
+            if lines:
+                stripped.add(row["session_id"])
+                row = _with_messages(row, messages)
+            yield candidate_of(row, leak, required_measures, bounds.max_characters)
+
+    decisions = curate(candidates(), bounds.max_sessions)
 
     def rows() -> Iterator[dict[str, Any]]:
         for row, decision in zip(read(), decisions, strict=True):
@@ -212,43 +277,57 @@ def _own_decision(row: dict[str, Any], leak: str | None, required: Sequence[str]
     return Decision(row["session_id"], reason, detail, missed)
 
 
-def _drop_duplicates(everyone: list[Candidate], decisions: dict[str, Decision]) -> None:
-    original: dict[str, str] = {}
-    usable = [each for each in everyone if decisions[each.session_id].use is not Use.NEITHER]
-
-    def standing(session: Candidate) -> tuple[bool, bool, float, str]:
-        time = session.created_at.timestamp() if session.created_at else inf
-        return (not session.by_person, decisions[session.session_id].use is Use.NEGATIVE, time, session.session_id)
-
-    for each in sorted(usable, key=standing):
-        first = original.setdefault(each.content_sha256, each.session_id)
-        if first != each.session_id:
-            decisions[each.session_id] = decisions[each.session_id]._replace(reason=Reason.DUPLICATE, detail=None, duplicate_of=first)
+def _drop_duplicates(all_: Decisions) -> None:
+    usable = np.flatnonzero(all_.having(Use.POSITIVE, Use.NEGATIVE))
+    standing = (all_.rank, all_.times, all_.having(Use.NEGATIVE), ~all_.by_person)  # the last decides first
+    usable = usable[np.lexsort([each[usable] for each in standing])]
+    _, first, content = np.unique(all_.contents[usable], return_index=True, return_inverse=True)
+    original = usable[first[content]]
+    copies = original != usable
+    all_.drop(usable[copies], Reason.DUPLICATE)
+    all_.duplicate_of[usable[copies]] = original[copies]
 
 
-def _drop_bad_beginnings(everyone: list[Candidate], decisions: dict[str, Decision]) -> None:
+def _drop_bad_beginnings(all_: Decisions) -> None:
     """Drop positives of which a person judged a beginning, the longest that one did, to be bad: what that says would be trained on."""
-    seen = [each for each in everyone if each.by_person and each.beginnings and decisions[each.session_id].use is not Use.NEITHER]
-    by_person = {each.beginnings[-1]: each.session_id for each in sorted(seen, key=lambda each: each.session_id)}
-    for each in everyone if by_person else ():
-        judged = next((by_person[beginning] for beginning in reversed(each.beginnings) if beginning in by_person), each.session_id)
-        if decisions[each.session_id].use is Use.POSITIVE and not each.by_person and decisions[judged].use is Use.NEGATIVE:
-            decisions[each.session_id] = decisions[each.session_id]._replace(reason=Reason.BEGINS_BADLY, detail=judged)
+    seen = np.flatnonzero(all_.by_person & all_.having(Use.POSITIVE, Use.NEGATIVE) & (np.diff(all_.until) > 0))
+    seen = seen[np.argsort(-all_.rank[seen])]
+    hashes, first = np.unique(all_.hashes[all_.until[seen + 1] - 1], return_index=True)
+    owner = np.repeat(np.arange(len(all_), dtype=np.int32), np.diff(all_.until))
+    found = np.flatnonzero((all_.having(Use.POSITIVE) & ~all_.by_person)[owner] & _among(all_.hashes, hashes))
+    longest = found[np.diff(owner[found], append=len(all_)) > 0]
+    judged = seen[first[np.searchsorted(hashes, all_.hashes[longest])]]
+    bad = all_.having(Use.NEGATIVE)[judged]
+    for place, of in zip(owner[longest[bad]], judged[bad], strict=True):
+        all_.drop(place, Reason.BEGINS_BADLY, all_.ids[int(of)].as_py())
 
 
-def _drop_beginnings(everyone: list[Candidate], decisions: dict[str, Decision]) -> None:
+def _drop_beginnings(all_: Decisions) -> None:
     """Drop sessions that are the beginning of a longer one: of a positive one, or both being negative."""
+    lengths = np.diff(all_.until)
+    owner = np.repeat(np.arange(len(all_), dtype=np.int32), lengths)
+    goes_on = np.ones(len(owner), bool)
+    goes_on[all_.until[1:][lengths > 0] - 1] = False
     for longer_use, shorter_uses in ((Use.POSITIVE, (Use.POSITIVE, Use.NEGATIVE)), (Use.NEGATIVE, (Use.NEGATIVE,))):
-        whole: dict[int, list[str]] = {}
-        for each in everyone:
-            if each.beginnings and decisions[each.session_id].use in shorter_uses:
-                whole.setdefault(each.beginnings[-1], []).append(each.session_id)
-        for longer in sorted(everyone, key=lambda each: (-len(each.beginnings), each.session_id)):
-            if decisions[longer.session_id].use is not longer_use:
-                continue
-            for beginning in longer.beginnings[:-1]:
-                for shorter in whole.pop(beginning, ()):
-                    decisions[shorter] = decisions[shorter]._replace(reason=Reason.CONTINUED, detail=None, continued_by=longer.session_id)
+        shorter = np.flatnonzero(all_.having(*shorter_uses) & (lengths > 0))
+        ends = all_.hashes[all_.until[shorter + 1] - 1]
+        found = np.flatnonzero(goes_on & all_.having(longer_use)[owner] & _among(all_.hashes, ends))
+        whole: dict[int, list[int]] = {}
+        for place in shorter[_among(ends, all_.hashes[found])].tolist():
+            whole.setdefault(int(all_.hashes[all_.until[place + 1] - 1]), []).append(place)
+        for at in found[np.lexsort((found, all_.rank[owner[found]], -lengths[owner[found]]))].tolist():
+            if all_.reasons[owner[at]] == _CODES[longer_use] and (places := whole.pop(int(all_.hashes[at]), None)):
+                all_.drop(places, Reason.CONTINUED)
+                all_.continued_by[places] = owner[at]
+
+
+def _among(hashes: "np.ndarray", others: "np.ndarray") -> "np.ndarray":
+    """(n,) bool: which of many hashes are among the others, in less memory than `np.isin` takes."""
+    known, found = np.unique(others), np.zeros(len(hashes), bool)
+    for start in range(0, len(hashes) if len(known) else 0, 1 << 16):
+        part = hashes[start : start + (1 << 16)]
+        found[start : start + (1 << 16)] = known[np.searchsorted(known, part).clip(max=len(known) - 1)] == part
+    return found
 
 
 def _beginnings(messages: Sequence[Message]) -> list[int]:

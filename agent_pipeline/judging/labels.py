@@ -6,11 +6,11 @@ the order of their names).
 """
 
 import csv
-import io
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, dropwhile
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -37,6 +37,9 @@ class Label(NamedTuple):
     reason: str = ""
 
 
+_WITHOUT_REASON = {verdict: Label(verdict) for verdict in VERDICTS.values()}
+
+
 @dataclass
 class Labels:
     """The labels of one agent by session id; `notes` says in sentences what could not be used."""
@@ -52,15 +55,16 @@ class Labels:
 
     def redact(self, redactor: Redactor) -> None:
         """Replace what is private in the reasons, in place; raises what `Redactor.redact` raises."""
-        texts: list[Message] = [{"role": "user", "content": label.reason} for label in self.by_id.values()]
+        said = [session_id for session_id, label in self.by_id.items() if label.reason]
+        texts: list[Message] = [{"role": "user", "content": self.by_id[session_id].reason} for session_id in said]
         carrier = Session(session_id="", project="", agent="", source="labels", messages=texts)
         redactor.redact(carrier)
-        for (session_id, label), message in zip(list(self.by_id.items()), carrier.messages, strict=True):
-            self.by_id[session_id] = label._replace(reason=message["content"])
+        for session_id, message in zip(said, carrier.messages, strict=True):
+            self.by_id[session_id] = self.by_id[session_id]._replace(reason=message["content"])
 
-    def unknown(self, session_ids: set[str]) -> str:
-        """A sentence on the labels that name none of the sessions; empty where there are none."""
-        unknown = sorted(set(self.by_id) - session_ids)
+    def unknown(self, session_ids: Iterable[str]) -> str:
+        """A sentence on the labels that name none of the sessions, by their ids; empty where there are none."""
+        unknown = sorted(session_ids)
         return f"{self.where}: {len(unknown)} labels name no session of this agent ({_first(unknown)})." if unknown else ""
 
 
@@ -101,7 +105,8 @@ def read_labels(path: Path, key: PartitionKey) -> Labels:
                 broken += 1
             elif _is_of(row, key) and (word := _text(row.get("judgment"))):
                 if judgment := VERDICTS.get(word.casefold()):
-                    labels.by_id[session_id] = Label(judgment, _text(row.get("reason")))
+                    reason = _text(row.get("reason"))
+                    labels.by_id[session_id] = Label(judgment, reason) if reason else _WITHOUT_REASON[judgment]
                 else:
                     unknown[word[:40]] += 1
     if broken:
@@ -113,43 +118,48 @@ def read_labels(path: Path, key: PartitionKey) -> Labels:
     return labels
 
 
-def _rows(file: Path) -> list[dict[str, Any] | None]:
+def _rows(file: Path) -> Iterator[dict[str, Any] | None]:
     """The rows of a file by folded column name; `None` for a line that is not a JSON object."""
+    names: set[str] = set()
+    lines = file.suffix.lower() == ".jsonl"
     try:
-        raw = file.read_bytes()
-        text = raw.decode(_BOMS.get(raw[:2], "utf-8-sig"))
+        with file.open("rb") as raw:
+            encoding = _BOMS.get(raw.read(2), "utf-8-sig")
+        with file.open(encoding=encoding, newline="\n" if lines else "") as text:
+            for row in _json_rows(text, names) if lines else _csv_rows(file, text, names):
+                yield row and {str(name).strip().casefold(): value for name, value in row.items() if name is not None}
     except (OSError, UnicodeDecodeError) as error:
         raise _unreadable(file, error) from error
-    names, rows = _json_rows(text) if file.suffix.lower() == ".jsonl" else _csv_rows(file, text)
-    folded = {name: str(name).strip().casefold() for name in names}
-    if missing := sorted({"session_id", "judgment"} - set(folded.values())):
+    if missing := sorted({"session_id", "judgment"} - {name.strip().casefold() for name in names}):
         raise SettingsError(f"The labels {file} have no {' and no '.join(missing)}: name the columns session_id, judgment, reason.")
-    return [row and {folded[name]: value for name, value in row.items() if name in folded} for row in rows]
 
 
-def _csv_rows(file: Path, text: str) -> tuple[Iterable[str], list[dict[str, Any] | None]]:
+def _csv_rows(file: Path, text: Iterable[str], names: set[str]) -> Iterator[dict[str, Any]]:
+    """The rows of a CSV file; `names` is given its columns."""
     csv.field_size_limit(_LONGEST_FIELD)
-    text = text.lstrip()
+    lines = dropwhile(str.isspace, text)
+    head = next(lines, "").lstrip()
     # Spreadsheets of many languages write a semicolon where the comma is the decimal sign.
-    delimiter = max(",;\t", key=text.partition("\n")[0].count)
-    reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    reader = csv.DictReader(chain([head], lines), delimiter=max(",;\t", key=head.count), strict=True)
     try:
-        return reader.fieldnames or (), [row for row in reader if any(isinstance(cell, str) and cell.strip() for cell in row.values())]
+        names.update(reader.fieldnames or ())
+        yield from (row for row in reader if any(isinstance(cell, str) and cell.strip() for cell in row.values()))
     except csv.Error as error:
         raise SettingsError(
             f"The labels {file} are no CSV from line {reader.reader.line_num} on ({error}): correct the quotes there."
         ) from error
 
 
-def _json_rows(text: str) -> tuple[Iterable[str], list[dict[str, Any] | None]]:
-    rows: list[dict[str, Any] | None] = []
-    for line in filter(str.strip, text.split("\n")):
+def _json_rows(text: Iterable[str], names: set[str]) -> Iterator[dict[str, Any] | None]:
+    """The rows of JSON lines; `names` is given all their keys."""
+    for line in filter(str.strip, text):
         try:
             value = json.loads(line)
         except (ValueError, RecursionError):
             value = None
-        rows.append(value if isinstance(value, dict) else None)
-    return {name for row in rows if row for name in row}, rows
+        if isinstance(value, dict):
+            names.update(value)
+        yield value if isinstance(value, dict) else None
 
 
 def _is_of(row: dict[str, Any], key: PartitionKey) -> bool:

@@ -123,12 +123,12 @@ class Panel:
         Raises:
             SettingsError: the language model's endpoint cannot be used at all.
         """
-        seen: set[str] = set()
+        unseen = set(self.labels.by_id)
         waiting: deque[_Heard] = deque()
         # As many sessions are held as keep the model busy: without one, none.
         ahead = 4 * self.llm.client.endpoint.concurrency if self.llm else 0
         for key, session in sessions:
-            seen.add(session.session_id)
+            unseen.discard(session.session_id)
             waiting.append(self._hear(key, session))
             while len(waiting) > ahead:
                 yield self._decided(waiting.popleft())
@@ -136,7 +136,7 @@ class Panel:
             yield self._decided(waiting.popleft())
         if self.llm:
             self.llm.check_refusals()
-        self.labels.notes.extend(filter(None, [self.labels.unknown(seen)]))
+        self.labels.notes.extend(filter(None, [self.labels.unknown(unseen)]))
 
     def notes(self, key: PartitionKey) -> Iterator[str]:
         """What a person should know of the run, in sentences."""

@@ -5,6 +5,7 @@ from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from agent_pipeline.errors import DataError
 from agent_pipeline.ingestion.drift import Drift, drift
@@ -18,7 +19,7 @@ from agent_pipeline.judging.panel import JudgingOptions, Panel
 from agent_pipeline.judging.policy import Judged
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.redaction import Redactor
-from agent_pipeline.sessions.tables import CURATED, JUDGED, row_session, stored_batches, to_batches, to_rows
+from agent_pipeline.sessions.tables import CURATED, JUDGED, column, row_session, stored_batches, to_batches, to_rows
 from agent_pipeline.storage.lake import Lake, StagedTable
 
 
@@ -51,14 +52,20 @@ def _check_labels(lake: Lake, key: PartitionKey, labels: Labels, smallest_share:
     if not (smallest_share and lake.has("judged_sessions", key)):
         return
     try:
-        last = to_rows(stored_batches(lake.open("judged_sessions", key), ["session_id", "opinions"]))
-        labelled = {row["session_id"] for row in last if "label" in row["opinions"]}
+        last = stored_batches(lake.open("judged_sessions", key), ["session_id", "opinions"])
+        labelled = pa.chunked_array([_labelled(batch) for batch in last], pa.string())
     except (DataError, pa.ArrowException, OSError):  # a damaged table is replaced, not compared
         return
-    labelled &= set(lake.open("sessions", key).read(["session_id"])["session_id"].to_pylist())
-    left = len(labelled & labels.by_id.keys())
+    labelled = labelled.filter(pc.is_in(labelled, lake.open("sessions", key).read(["session_id"])["session_id"]))
+    left = sum(session_id.as_py() in labels.by_id for session_id in labelled)
     if len(labelled) >= FEW and left < smallest_share * len(labelled):
         raise VolumeError("judged_sessions", key, "labels", len(labelled), left)
+
+
+def _labelled(batch: pa.RecordBatch) -> pa.Array:
+    """The ids of the sessions that a person judged."""
+    judged = ["label" in row["opinions"] for row in to_rows([batch])]
+    return batch["session_id"].filter(column(judged, pa.field("judged", pa.bool_())))
 
 
 def judge_sessions(lake: Lake, key: PartitionKey, panel: Panel) -> StagedTable:

@@ -140,7 +140,7 @@ def remember(
     """The buffer after a night, and what became of each row: those of the lowest hashes among all that were ever trained on.
 
     `before` is the buffer as it was; `current` the training rows of today's table by session, at least those that are `chosen` (trained
-    on) or in the buffer; `in_store` the sessions that the store has. A session that the store still has is remembered as it is now,
+    on) or in the buffer; `in_store` those of the buffer that the store has. A session that the store still has is remembered as it is now,
     and let go where curation keeps it no longer or its task moved; one that the store has no more stays as it was. What is held out is let
     go, whatever it is. The counts add up to the sessions of the buffer before and those chosen.
     """

@@ -203,11 +203,11 @@ def build_coreset(
         asked = ask("losses")
         losses, lengths = asked["losses"], asked["tokens"]
     found = select(candidates, options, losses, lengths, vectors)
-    index = [
+    index = (
         {name: getattr(by_id[choice.row_id], name) for name in ("session_id", "content_sha256", "task_key")}
         | msgspec.structs.asdict(choice)
         for choice in found.choices
-    ]
+    )
     chosen = [by_id[choice.row_id] for choice in found.choices if choice.chosen]
     return Coreset(
         table=to_table(index, CORESET),

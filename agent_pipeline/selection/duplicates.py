@@ -7,9 +7,9 @@ finds those that agree in all hashes of a band (Indyk and Motwani 1998).
 
 import math
 import string
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 
@@ -17,6 +17,9 @@ from agent_pipeline.datasets.splits import SPLITS
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.selection.embeddings import conversation_text
 from agent_pipeline.selection.pool import Candidate
+
+if TYPE_CHECKING:
+    import numpy as np
 
 Kind = Literal["exact", "near"]
 Pair = tuple[int, int, float]
@@ -195,15 +198,21 @@ class NearAcrossSplit(NamedTuple):
     similarity: float
 
 
-def near_across_splits(rows: Iterable[Mapping[str, Any]], threshold: float = NEAR) -> list[NearAcrossSplit]:
+def near_across_splits(read: Callable[[], Iterable[Mapping[str, Any]]], threshold: float = NEAR) -> list[NearAcrossSplit]:
     """Held-out rows (`session_id`, `split`, `messages`) that are nearly a row of another split: the most alike first, then by id.
 
     `threshold` is the estimated Jaccard similarity of their shingles, from which on rows are alike. Each row is named once, with its
-    nearest.
+    nearest. `read` opens the same rows anew each time: the first reading leaves four bytes a band of each row in memory, the second
+    sketches those that share a band with a row of another split.
     """
     sketches = Sketches(threshold)
+    shared = _share_a_band_across(((row["split"], _sketch(sketches, row)) for row in read()), bands(threshold))
     ordered = sorted(
-        ((SPLITS.index(row["split"]), row["session_id"], sketches.of(shingles(conversation_text(row["messages"])))) for row in rows),
+        (
+            (SPLITS.index(row["split"]), row["session_id"], _sketch(sketches, row))
+            for row, may_be_near in zip(read() if shared.any() else (), shared, strict=False)
+            if may_be_near
+        ),
         key=lambda row: row[:2],
     )
     for number, (_, _, sketch) in enumerate(ordered):
@@ -219,6 +228,28 @@ def near_across_splits(rows: Iterable[Mapping[str, Any]], threshold: float = NEA
                 yield NearAcrossSplit(session_id, SPLITS[split], other_id, SPLITS[other_split], round(similarity, 3))
 
     return sorted(nearest(), key=lambda each: (-each.similarity, each.session_id))
+
+
+def _sketch(sketches: Sketches, row: Mapping[str, Any]) -> Any:
+    return sketches.of(shingles(conversation_text(row["messages"])))
+
+
+def _share_a_band_across(sketches: Iterable[tuple[str, Any]], shape: tuple[int, int]) -> "np.ndarray":
+    """(n,) bool: which of the sketches, each with its split, share a band's hashes (32 bits of their hash) with one of another split."""
+    import numpy as np
+
+    count, width = shape
+    factors = np.random.default_rng(0).integers(1 << 63, size=width, dtype=np.uint64) | np.uint64(1)
+    splits, hashed = bytearray(), bytearray()
+    for name, sketch in sketches:
+        splits.append(SPLITS.index(name))
+        hashes = np.array(sketch.digest(), np.uint64).reshape(count, width)
+        hashed += ((hashes * factors).sum(axis=1) >> np.uint64(32)).astype(np.uint32).tobytes()
+    of, found = np.frombuffer(splits, np.uint8), np.zeros(len(splits), bool)
+    for band in np.frombuffer(hashed, np.uint32).reshape(-1, count).T:
+        for split in range(1, len(SPLITS)):
+            found |= (of <= split) & np.isin(band, np.intersect1d(band[of == split], band[of < split]))
+    return found
 
 
 def shingles(text: str) -> list[str]:

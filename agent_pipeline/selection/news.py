@@ -5,11 +5,13 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.session import sha256_of
-from agent_pipeline.sessions.tables import CURATED, required, stored_batches, to_rows
+from agent_pipeline.sessions.tables import CURATED, column, in_order, required, stored_batches, to_batches, to_rows
 from agent_pipeline.storage.lake import Lake, StagedTable
+from agent_pipeline.storage.tables import MAX_ROW_GROUP
 
 TRAINED_TABLE = "trained_sessions"
 TRAINED = pa.schema(
@@ -18,14 +20,6 @@ TRAINED = pa.schema(
         *required(pa.string(), verdict_sha256="sha256 (hex) of verdict, use and turns: what training heeds of the judges"),
     ]
 )
-
-
-class Trained(NamedTuple):
-    """A session with a verdict, as a training has it."""
-
-    content_sha256: str
-    use: str
-    verdict_sha256: str
 
 
 class News(NamedTuple):
@@ -65,49 +59,39 @@ def stage_trained(lake: Lake, key: PartitionKey, rule: TrainingRule | None) -> S
         return Waiting("The night's minutes (night.minutes) are over")
     now = judged_sessions(lake, key)
     if rule and rule.needed:
-        found = news(last_trained(lake, key), now, rule.uses)
+        before = lake.open(TRAINED_TABLE, key, TRAINED).read() if lake.has(TRAINED_TABLE, key) else TRAINED.empty_table()
+        found = news(before, now, rule.uses)
         if found.waits_for(rule.needed):
             why = f"{found.sessions} of the {rule.needed} sessions (new_sessions) came, changed or went since the last training"
             return Waiting(why, found.sessions)
-    return lake.stage(TRAINED_TABLE, key, table_of(now).to_batches(), TRAINED)
+    return lake.stage(TRAINED_TABLE, key, now.to_batches(), TRAINED)
 
 
-def judged_sessions(lake: Lake, key: PartitionKey) -> dict[str, Trained]:
+def judged_sessions(lake: Lake, key: PartitionKey) -> pa.Table:
     """The sessions of `curated_sessions` that have a verdict, by id. One without is new when it gets one.
 
     Raises:
         DataError: the table was never made, or is damaged.
     """
     columns = ["session_id", "content_sha256", "verdict", "use", "turns"]
-    return {
-        row["session_id"]: Trained(row["content_sha256"], row["use"], sha256_of([row["verdict"], row["use"], row["turns"]]))
+    rows = (
+        {name: row[name] for name in TRAINED.names[:-1]} | {"verdict_sha256": sha256_of([row["verdict"], row["use"], row["turns"]])}
         for row in to_rows(stored_batches(lake.open("curated_sessions", key), columns))
         if row["verdict"] is not None
-    }
+    )
+    table = pa.Table.from_batches(to_batches(rows, TRAINED, MAX_ROW_GROUP), TRAINED)
+    return table if in_order(table["session_id"]) else table.sort_by("session_id")
 
 
-def last_trained(lake: Lake, key: PartitionKey) -> dict[str, Trained]:
-    """The sessions of the last training, by id; none where there was none. Raises DataError where the table is damaged."""
-    if not lake.has(TRAINED_TABLE, key):
-        return {}
-    table = lake.open(TRAINED_TABLE, key, TRAINED).read()
-    return {row.pop("session_id"): Trained(**row) for row in table.to_pylist()}
-
-
-def table_of(sessions: dict[str, Trained]) -> pa.Table:
-    """The sessions as a table of `TRAINED`, in the order of their ids."""
-    return pa.Table.from_pylist([{"session_id": name, **each._asdict()} for name, each in sorted(sessions.items())], schema=TRAINED)
-
-
-def news(before: dict[str, Trained], now: dict[str, Trained], uses: Collection[str]) -> News:
-    """What differs; `uses` are those that the agent's trainings have a use for (`positive`, `negative`)."""
-    moved = verdicts = 0
-    for name in before.keys() | now.keys():
-        old, new = before.get(name), now.get(name)
-        if old == new:
-            continue
-        if old and new and old.content_sha256 == new.content_sha256:
-            verdicts += 1
-        else:
-            moved += any(each is not None and each.use in uses for each in (old, new))
-    return News(moved, verdicts)
+def news(before: pa.Table, now: pa.Table, uses: Collection[str]) -> News:
+    """What differs between two tables of `TRAINED`; `uses` are those that the agent's trainings have a use for (`positive`, `negative`)."""
+    useful = column(list(uses), TRAINED.field("use"))
+    at = pc.index_in(now["session_id"], before["session_id"])  # null: the session is new
+    same, same_use, same_verdict = (
+        pc.fill_null(pc.equal(now[name], before[name].take(at)), False) for name in ("content_sha256", "use", "verdict_sha256")
+    )
+    moved = pc.and_not(pc.or_(pc.is_in(now["use"], useful), pc.is_in(before["use"].take(at), useful)), same)
+    gone = pc.and_not(pc.is_in(before["use"], useful), pc.is_in(before["session_id"], now["session_id"]))
+    turned = pc.and_not(same, pc.and_(same_use, same_verdict))
+    came_or_went, verdicts = (sum(pc.sum(each, min_count=0).as_py() for each in flags) for flags in ((moved, gone), (turned,)))
+    return News(came_or_went, verdicts)

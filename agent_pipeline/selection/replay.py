@@ -4,6 +4,8 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import pyarrow.compute as pc
+
 from agent_pipeline.datasets.ledger import read_ledger
 from agent_pipeline.datasets.sft import SFT
 from agent_pipeline.datasets.splits import SplitSizes
@@ -14,7 +16,7 @@ from agent_pipeline.redaction import Redactor
 from agent_pipeline.selection.buffer import Draw, Row, conversation_sha256, draw, remember
 from agent_pipeline.selection.tables import BUFFER, chosen_rows, dataset_rows, read_buffer, read_coreset
 from agent_pipeline.sessions.session import Session
-from agent_pipeline.sessions.tables import to_batches
+from agent_pipeline.sessions.tables import column, to_batches
 from agent_pipeline.storage.lake import Lake, StagedTable
 
 
@@ -67,10 +69,12 @@ def build_buffer(lake: Lake, key: PartitionKey, size: int, sizes: SplitSizes, re
     forgotten = BlockList.read(lake)
     stored = read_buffer(lake, key)
     before = [row for row in stored if not forgotten.has(row["session_id"], key)]
-    in_store = set(lake.open("curated_sessions", key).read(["session_id"])["session_id"].to_pylist())
+    ids = lake.open("curated_sessions", key).read(["session_id"])["session_id"]
+    earlier = column([row["session_id"] for row in before], SFT.field("session_id"))
+    in_store = set(ids.filter(pc.is_in(ids, earlier)).to_pylist())
     redacted: Counter[str] = Counter()
     before = [row if row["session_id"] in in_store else _redacted(row, redactor, key, redacted) for row in before]
-    coreset = read_coreset(lake, key)
+    coreset = read_coreset(lake, key, ["session_id", "chosen"])
     chosen = coreset.filter(coreset["chosen"])["session_id"].to_pylist()
     wanted = {*chosen, *(row["session_id"] for row in before)}
     current = {row["session_id"]: row for row in dataset_rows(lake, key) if row["session_id"] in wanted}

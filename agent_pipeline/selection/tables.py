@@ -53,13 +53,13 @@ def dataset_rows(
     return rows if twins else (row for row in rows if not row.get("twin_of"))
 
 
-def read_coreset(lake: Lake, key: PartitionKey) -> pa.Table:
-    """The table `sft_coreset`, which holds ids and no texts.
+def read_coreset(lake: Lake, key: PartitionKey, columns: list[str] | None = None) -> pa.Table:
+    """The table `sft_coreset`, which holds ids and no texts, or some columns of it.
 
     Raises:
         DataError: it was never made, is damaged, or was made before it had the columns that it has now.
     """
-    return lake.open(CORESET_TABLE, key, CORESET).read()
+    return lake.open(CORESET_TABLE, key, CORESET).read(columns)
 
 
 def chosen_rows(lake: Lake, key: PartitionKey) -> tuple[list[Row], set[str]]:

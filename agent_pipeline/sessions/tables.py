@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from agent_pipeline.errors import DataError
 from agent_pipeline.sessions.session import Session, content_sha256, json_bytes
@@ -200,6 +201,11 @@ def stored_batches(file: "pq.ParquetFile", columns: list[str] | None = None) -> 
     """The rows of a Parquet file, a row group at a time: a reader of several holds what it read of each until the end (pyarrow 26)."""
     for group in range(file.num_row_groups):
         yield from file.iter_batches(batch_size=ROWS_PER_BATCH, row_groups=[group], columns=columns)
+
+
+def in_order(ids: pa.ChunkedArray) -> bool:
+    """Whether ids are sorted, as the pipeline writes them."""
+    return bool(pc.all(pc.less_equal(ids[:-1], ids[1:]), min_count=0).as_py())
 
 
 def encoded_batch(rows: list[list[Any]], tools: bytes) -> pa.RecordBatch:

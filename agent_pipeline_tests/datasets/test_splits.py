@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -49,15 +50,15 @@ def test_shares_that_are_some_are_taken():
 def test_what_stands_on_two_sides_is_found_by_kind():
     row = {"session_id": "a", "task_key": "t", "content_sha256": "x", "split": "train"}
     others = [row | {"session_id": "b", "split": "test"}, row | {"session_id": "c", "task_key": "u", "content_sha256": "y"}]
-    assert overlaps([row, *others]) == {"session_id": [], "task_key": ["t"], "content_sha256": ["x"]}
-    assert overlaps([row, row]) == {"session_id": [], "task_key": [], "content_sha256": []}
+    assert overlaps(pa.Table.from_pylist([row, *others])) == {"session_id": [], "task_key": ["t"], "content_sha256": ["x"]}
+    assert overlaps(pa.Table.from_pylist([row, row])) == {"session_id": [], "task_key": [], "content_sha256": []}
 
 
 def test_too_few_tasks_is_a_sentence_that_says_how_many_are_needed():
     rows = [{"task_key": f"t{number}", "split": "train"} for number in range(3)]
-    said = empty_splits(rows, SplitSizes(test=0.2, select=0))
+    said = empty_splits(pa.Table.from_pylist(rows), SplitSizes(test=0.2, select=0))
     assert said == ["test has no rows: it got none of the 3 tasks; with 14 it gets one, 19 times of 20."]
-    assert empty_splits([*rows, {"task_key": "u", "split": "test"}], SplitSizes(0.2, 0)) == []
+    assert empty_splits(pa.Table.from_pylist([*rows, {"task_key": "u", "split": "test"}]), SplitSizes(0.2, 0)) == []
 
 
 @pytest.mark.parametrize("share", [0.05, 0.1, 0.2, 0.5])

@@ -4,11 +4,12 @@ import sqlite3
 from datetime import UTC, datetime, timedelta
 
 import dagster as dg
+import pyarrow as pa
 import pytest
 
 from agent_pipeline.defs.runs import CODE_VERSION_TAG, LATE, NIGHT_ENDS_TAG, NIGHT_TAG, SETTINGS_VERSION_TAG, WAITING_TAG
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.selection.news import News, Trained, news
+from agent_pipeline.selection.news import TRAINED, News, news
 from agent_pipeline_tests.defs.conftest import Bench
 
 AGENT, KEY = "shop/intern", PartitionKey("shop", "intern")
@@ -59,7 +60,7 @@ def test_a_training_that_failed_is_tried_again_though_nothing_is_new(bench: Benc
     assert made(bench.run(AGENT, *ASSETS, tags=TAGS | {SETTINGS_VERSION_TAG: "new"})) == set(ASSETS)
 
 
-A, B = Trained("a", "positive", "1"), Trained("b", "negative", "2")
+A, B = (dict(zip(TRAINED.names[1:], values, strict=True)) for values in (("a", "positive", "1"), ("b", "negative", "2")))
 
 
 @pytest.mark.parametrize(
@@ -70,13 +71,14 @@ A, B = Trained("a", "positive", "1"), Trained("b", "negative", "2")
         ({}, {"x": A, "y": B}, {"positive", "negative"}, News(2, 0)),
         ({"x": A}, {}, {"positive"}, News(1, 0)),
         ({"y": B}, {}, {"positive"}, News(0, 0)),
-        ({"x": A}, {"x": A._replace(content_sha256="b")}, {"positive"}, News(1, 0)),
-        ({"x": A}, {"x": A._replace(verdict_sha256="2")}, {"positive"}, News(0, 1)),
-        ({"x": A}, {"x": A._replace(content_sha256="b", use="neither")}, {"positive"}, News(1, 0)),
+        ({"x": A}, {"x": A | {"content_sha256": "b"}}, {"positive"}, News(1, 0)),
+        ({"x": A}, {"x": A | {"verdict_sha256": "2"}}, {"positive"}, News(0, 1)),
+        ({"x": A}, {"x": A | {"content_sha256": "b", "use": "neither"}}, {"positive"}, News(1, 0)),
     ],
 )
 def test_sessions_that_came_changed_or_went_are_counted_and_other_verdicts_apart(before, now, uses, found) -> None:
-    assert news(before, now, uses) == found
+    tables = (pa.Table.from_pylist([{"session_id": name, **each} for name, each in side.items()], TRAINED) for side in (before, now))
+    assert news(*tables, uses) == found
 
 
 def test_a_changed_verdict_never_waits_for_more_sessions() -> None:

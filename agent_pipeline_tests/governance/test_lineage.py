@@ -105,7 +105,7 @@ def make_lake(root: Path, sessions: Sequence[Session], key: PartitionKey = KEY, 
     lake.stage("curated_sessions", key, to_batches(rows, CURATED, 3), CURATED).commit()
     roots = root_tasks(rows)
     trials = [row_session(row | {"task_key": roots.get(row["session_id"], row["task_key"])}) for row in rows]
-    ledger = record_tasks(lake, key, [each.task_key for each in trials], SplitSizes())
+    ledger = record_tasks(lake, key, pa.array([each.task_key for each in trials]), SplitSizes())
     kept = {row["session_id"] for row in rows if row["kept"]}
     sft = list(sft_rows([session_row(each) for each in trials if each.session_id in kept], ledger))
     pairs = list(preference_rows([t for t in trials if t.session_id in kept], [t for t in trials if t.judgment == "unacceptable"], ledger))
@@ -425,20 +425,24 @@ def test_a_table_of_all_partitions_loses_the_row_of_the_one_that_is_meant(lake: 
     assert rows_of(lake, "multi_task_dataset", None) == []
 
 
+def splits(lake: Lake) -> dict[str, str]:
+    return {row["task_key"]: row["split"] for row in read_ledger(lake, KEY, SplitSizes()).known.to_pylist()}
+
+
 def test_a_task_that_is_the_sessions_own_text_or_id_leaves_the_ledger_and_others_keep_their_side(tmp_path: Path) -> None:
     silent = Session(session_id="silent", project="shop", agent="support", source="memory", judgment="acceptable", messages=[{"role": "assistant", "content": "hi"}])  # fmt: skip  # noqa: E501
     own = conversation("own", "of a task without a name")
     lake = make_lake(tmp_path, [*SHOP, silent, own, conversation("of-silent", "said for it", parent="silent")])
-    before = read_ledger(lake, KEY, SplitSizes()).known
+    before = splits(lake)
     text = next(row["task_key"] for row in rows_of(lake, "sessions") if row["session_id"] == "own")
     assert text.startswith("text:") and text in before and "session:silent" in before
     forget(lake, "own")
-    assert read_ledger(lake, KEY, SplitSizes()).known == {task: side for task, side in before.items() if task != text}
+    assert splits(lake) == {task: side for task, side in before.items() if task != text}
     forget(lake, "silent")
-    after = read_ledger(lake, KEY, SplitSizes()).known
+    after = splits(lake)
     assert "session:silent" not in after and after[f"session:{alias('silent')}"] == before["session:silent"]
     assert {row["task_key"] for row in rows_of(lake, "sft_dataset")} <= set(after)
-    assert "one" in before and (forget(lake, "plain") and "one" in read_ledger(lake, KEY, SplitSizes()).known)
+    assert "one" in before and (forget(lake, "plain") and "one" in splits(lake))
 
 
 @pytest.mark.slow

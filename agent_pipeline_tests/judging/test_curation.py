@@ -1,5 +1,6 @@
 """What each session may be used for: every one decided, whatever their order, the better of two equals first."""
 
+import tracemalloc
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -196,6 +197,17 @@ def test_rows_are_curated_in_two_readings_that_must_agree():
     readings = iter([rows, [rows[1], rows[0]]])
     with pytest.raises(DataError):
         list(curate_rows(lambda: next(readings), [], Bounds(), LEAKS)[1])
+
+
+def test_memory_holds_columns_and_no_object_of_a_session():
+    begun = candidate()
+    many = 4000
+    tracemalloc.start()
+    own = (begun.decision._replace(session_id=f"{at:032x}") for at in range(many))
+    decisions = curate(begun._replace(decision=each, content_sha256=f"{at:064x}", beginnings=range(5)) for at, each in enumerate(own))
+    held = tracemalloc.get_traced_memory()[0] / many
+    tracemalloc.stop()
+    assert len(decisions) == many and held < 300, f"{held:.0f} bytes a session"
 
 
 def test_a_verdict_that_is_taken_out_moves_no_thought_to_another_message():

@@ -14,7 +14,8 @@ from agent_pipeline.ingestion.volume import VolumeError
 from agent_pipeline.judging import Label, Labels, read_labels
 from agent_pipeline.judging.client import Limits
 from agent_pipeline.judging.llm import LlmJudge
-from agent_pipeline.judging.panel import JudgingOptions
+from agent_pipeline.judging.panel import JudgingOptions, Panel
+from agent_pipeline.judging.policy import Policy
 from agent_pipeline.judging.tables import judge
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.redaction import RedactionOptions, Redactor
@@ -97,8 +98,9 @@ def test_a_line_that_is_no_json_is_counted_and_the_others_are_read(tmp_path):
 
 def test_labels_of_sessions_that_there_are_not_are_counted_and_named(tmp_path):
     labels = read_labels(written(tmp_path / "a.csv", HEADER + "".join(f"s{number},acceptable,\n" for number in range(8))), KEY)
-    assert labels.unknown({f"s{number}" for number in range(8)}) == ""
-    assert "7 labels name no session of this agent ('s1', 's2', 's3', 's4', 's5', …)" in labels.unknown({"s0"})
+    assert labels.unknown([]) == ""
+    list(Panel([], Policy(), labels).judge([(None, session(session_id="s0"))]))
+    assert "7 labels name no session of this agent ('s1', 's2', 's3', 's4', 's5', …)" in labels.notes[-1]
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ def test_a_predicate_chooses_and_one_that_raises_costs_its_own_result() -> None:
 def test_a_task_that_the_students_ledger_holds_out_is_held_out_here_whatever_its_hash_says() -> None:
     asked = task_key(Session(session_id="s", project="p", agent="a", source="x", messages=[HISTORY[0], HISTORY[1]]), None, "")
     for sides in (("test", "train", "select"), ("train", "test", "train")):
-        ledger = Ledger(SplitSizes(), dict(zip(("t1", "t2", asked), sides, strict=True)))
+        ledger = Ledger.with_tasks(SplitSizes(), dict(zip(("t1", "t2", asked), sides, strict=True)))
         made = eval_results_to_sft_dataset([result(True, task_id="t1"), result(True, task_id="t2"), result(True)], split=ledger)
         assert made.column_names == [*DISTILLATION.names, "split"] and tuple(made["split"]) == sides
 

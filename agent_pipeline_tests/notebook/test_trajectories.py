@@ -459,7 +459,7 @@ def test_one_call_collects_filters_and_converts() -> None:
         collect_and_convert(agent, ["poor"])
     assert len(collect_and_convert(agent, ["good", "poor"], min_reward=0.0)) == 2
     for side in ("train", "test"):
-        ledger = Ledger(SplitSizes(), {rows[0]["task_key"]: side})
+        ledger = Ledger.with_tasks(SplitSizes(), {rows[0]["task_key"]: side})
         assert collect_and_convert(agent, ["good"], split=ledger) == [rows[0] | {"split": side}]
 
 

@@ -5,6 +5,7 @@ import random
 import subprocess
 import sys
 from datetime import UTC, datetime
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given, settings
@@ -152,24 +153,34 @@ def test_a_held_out_row_that_is_nearly_a_training_row_is_found_with_its_nearest(
         split_row("train-2", "train", replaced(words, 0.3)),
         split_row("twin", "train", words),
     ]
-    found = near_across_splits(rows)
+    found = near_across_splits(lambda: rows)
     assert {(each.session_id, each.split, each.other_session_id) for each in found} == {
         ("near", "test", "train-1"),
         ("between", "select", "train-1"),
     }
     assert all(0.8 <= each.similarity < 1 for each in found)
-    assert found == near_across_splits(reversed(rows)), "the order of rows does not matter"
+    assert found == near_across_splits(lambda: reversed(rows)), "the order of rows does not matter"
 
 
 def test_rows_of_one_split_may_be_alike():
     words = random.Random(0).sample(WORDS, 50)
-    assert near_across_splits([split_row("a", "train", words), split_row("b", "train", words)]) == []
-    assert [each.similarity for each in near_across_splits([split_row("a", "train", words), split_row("b", "test", words)])] == [1.0]
+    assert near_across_splits(lambda: [split_row("a", "train", words), split_row("b", "train", words)]) == []
+    assert [each.similarity for each in near_across_splits(lambda: [split_row("a", "train", words), split_row("b", "test", words)])] == [
+        1.0
+    ]
+
+
+def test_rows_are_read_again_only_where_some_share_hashes_across_the_split():
+    words, other = random.Random(0).sample(WORDS, 50), random.Random(1).sample(WORDS, 50)
+    for held_out, readings in ((other, 1), (words, 2)):
+        rows = [split_row("a", "train", words), split_row("b", "train", words), split_row("c", "test", held_out)]
+        read = Mock(return_value=rows)
+        assert bool(near_across_splits(read)) == (readings == 2) and read.call_count == readings
 
 
 def test_an_agents_system_prompt_makes_no_two_rows_alike():
     a, b = random.Random(0).sample(WORDS, 100), random.Random(1).sample(WORDS, 100)
-    assert near_across_splits([split_row("a", "train", a, "Be kind. " * 500), split_row("b", "test", b, "Be kind. " * 500)]) == []
+    assert near_across_splits(lambda: [split_row("a", "train", a, "Be kind. " * 500), split_row("b", "test", b, "Be kind. " * 500)]) == []
 
 
 def test_shingles_are_five_words_in_a_row():
@@ -180,8 +191,8 @@ def test_shingles_are_five_words_in_a_row():
 def test_another_process_finds_the_same_similarity():
     words = random.Random(0).sample(WORDS, 200)
     rows = [split_row("a", "train", words), split_row("b", "test", replaced(words, 0.03))]
-    found = near_across_splits(rows)
-    program = f"from agent_pipeline.selection.duplicates import near_across_splits\nprint(near_across_splits({rows!r}))"
+    found = near_across_splits(lambda: rows)
+    program = f"from agent_pipeline.selection.duplicates import near_across_splits\nprint(near_across_splits(lambda: {rows!r}))"
     environment = os.environ | {"PYTHONHASHSEED": "1"}
     done = subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=True)
     assert done.stdout == f"{found}\n" and 0.9 < found[0].similarity < 1

@@ -110,13 +110,14 @@ def test_what_two_machines_made_at_once_is_never_read_as_one(tmp_path):
 
 WRITER = """
 import json, pathlib, sys
+import pyarrow as pa
 from agent_pipeline.datasets.ledger import record_tasks
 from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.storage.lake import Lake
 lake = Lake(sys.argv[1], pathlib.Path(sys.argv[2]), json.loads(sys.argv[3]))
 for number in range(10):
-    record_tasks(lake, PartitionKey("tau", "airline"), [f"process-{number}"], SplitSizes())
+    record_tasks(lake, PartitionKey("tau", "airline"), pa.array([f"process-{number}"]), SplitSizes())
 """
 
 
@@ -128,7 +129,7 @@ def test_writers_on_several_machines_lose_no_update_and_the_history_is_whole(mac
 
     def write(number: int) -> None:
         lake = machines[number % 4]
-        record_tasks(lake, KEY, [f"task-{number}"], SplitSizes())
+        record_tasks(lake, KEY, pa.array([f"task-{number}"]), SplitSizes())
         lake.set_latest(artifacts[number])
         BlockList.add(lake, f"session-{number}", KEY)
 
@@ -136,7 +137,7 @@ def test_writers_on_several_machines_lose_no_update_and_the_history_is_whole(mac
         list(threads.map(write, range(24)))
     assert process.communicate(timeout=300)[1] == "" and process.returncode == 0
     tasks = {f"task-{number}" for number in range(24)} | {f"process-{number}" for number in range(10)}
-    assert read_ledger(machines[3], KEY, SplitSizes()).known.keys() == tasks
+    assert set(read_ledger(machines[3], KEY, SplitSizes()).known["task_key"].to_pylist()) == tasks
     entries = machines[1].history("model", KEY)
     assert [entry.generation for entry in entries] == list(range(1, 25))
     assert {entry.latest for entry in entries} == {each.identity for each in artifacts}
