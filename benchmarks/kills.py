@@ -20,7 +20,7 @@ from pathlib import Path
 from agent_pipeline.cli.instance import open_instance
 from agent_pipeline.cli.runs import materialize
 from agent_pipeline.definitions import defs
-from agent_pipeline.ingestion.ingestion import SEEN
+from agent_pipeline.ingestion.seen import SEEN
 from agent_pipeline.keys import PartitionKey, parse_key
 from agent_pipeline.storage.filesystem import is_staged
 from agent_pipeline.storage.lake import Artifact, Lake

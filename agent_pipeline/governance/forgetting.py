@@ -48,7 +48,7 @@ from agent_pipeline.governance.lineage import (
 )
 from agent_pipeline.governance.scanning import found_in
 from agent_pipeline.ingestion.forgotten import FORGOTTEN, BlockList, alias
-from agent_pipeline.ingestion.ingestion import SEEN
+from agent_pipeline.ingestion.seen import SEEN
 from agent_pipeline.judging.client import AnswerCache
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.selection.vectors import OLD_SPACE, VECTORS

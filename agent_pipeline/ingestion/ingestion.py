@@ -6,11 +6,10 @@ Beside the table lies `sessions_seen`: of each session a hash of what the store 
 not read again. A table that is made by copying has the bytes of one that is made anew; a change of code, settings or table makes all anew.
 """
 
-import hashlib
 from array import array
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -25,6 +24,7 @@ from agent_pipeline.ingestion.forgotten import BlockList
 from agent_pipeline.ingestion.maker import made_by
 from agent_pipeline.ingestion.reading import Preparation, ReadingOptions
 from agent_pipeline.ingestion.rows import Rows
+from agent_pipeline.ingestion.seen import SEEN, SEEN_SCHEMA, TABLE_SHA256, Seen, ids_of, noted, seen_sessions, sharing_calls
 from agent_pipeline.ingestion.volume import check_volume
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.redaction.trials import Known
@@ -40,43 +40,15 @@ from agent_pipeline.sessions.tables import (
     row_session,
     stored_batches,
     to_rows,
-    to_table,
 )
 from agent_pipeline.sessions.tools import CallShape, ToolSchemas
 from agent_pipeline.sources.base import Stored, TraceSource
 from agent_pipeline.storage.lake import Lake, StagedTable
 
-SEEN = "sessions_seen"
-_SEEN_SCHEMA = pa.schema(
-    [
-        pa.field("session_id", pa.string(), nullable=False),
-        pa.field("digest", pa.binary(), nullable=False),
-        pa.field("calls", pa.string(), nullable=False),
-        pa.field("redacted", pa.string(), nullable=False),
-        pa.field("private_id", pa.bool_(), nullable=False),
-        pa.field("task", pa.string(), nullable=False),
-        pa.field("clean", pa.bool_(), nullable=False),
-    ]
-)
-_MADE_BY, TABLE_SHA256, _TOOLS = b"made_by", b"table_sha256", b"tools"
+_MADE_BY, _TOOLS = b"made_by", b"tools"
 _Also = dict[str, dict[str, str]]
 """Of sessions, by their ids: private values with their kinds."""
 _SHAPES = msgspec.json.Decoder(list[CallShape])
-
-
-class _Seen(NamedTuple):
-    """What the next run must know of a session: a row of `sessions_seen`. `clean`: a search of the written row found nothing private.
-
-    All of them are held as an Arrow table: the bytes of each id and some 60 more, and one text of all sessions that have the same.
-    """
-
-    session_id: str
-    digest: bytes
-    calls: str
-    redacted: str
-    private_id: bool
-    task: str
-    clean: bool = False
 
 
 class Ingested(NamedTuple):
@@ -118,7 +90,7 @@ def ingest(source: TraceSource, key: PartitionKey, options: ReadingOptions, lake
     tool_drift = drift(lake, "sessions", key, table)
     source.notes.extend(run.preparation.notes(key))
     metadata = {_MADE_BY: maker.encode(), TABLE_SHA256: table.sha256.encode(), _TOOLS: json_bytes(tools)}
-    schema = _SEEN_SCHEMA.with_metadata(metadata)
+    schema = SEEN_SCHEMA.with_metadata(metadata)
     seen = run.seen.cast(schema).combine_chunks().to_batches(max_chunksize=ROWS_PER_BATCH)
     lake.stage(SEEN, key, seen, schema).commit()
     return Ingested(table, _counts(table), run.preparation.redacted, _first(table), len(run.copies), run.forgotten, tool_drift)
@@ -145,20 +117,9 @@ class _Last(NamedTuple):
         at = self.order[found].as_py() if found < len(ids) else -1
         return at if at >= 0 and ids[at].as_py() == session_id else -1
 
-    def row(self, at: int) -> _Seen:
+    def row(self, at: int) -> Seen:
         """What is known of a row."""
-        return _Seen(*(column[at].as_py() for column in self.seen.columns))
-
-
-def seen_sessions(lake: Lake, key: PartitionKey) -> tuple[pa.Table, pq.ParquetFile] | None:
-    """What was noted of the sessions of the table that is in its place, and that table; `None` where nothing was, or it was noted of
-    another table."""
-    try:
-        seen, file = lake.open(SEEN, key, _SEEN_SCHEMA).read(), lake.fs.open(lake.table("sessions", key))
-        noted = (seen.schema.metadata or {}).get(TABLE_SHA256)
-        return (seen, pq.ParquetFile(file)) if noted == hashlib.file_digest(file, "sha256").hexdigest().encode() else None
-    except (DataError, pa.ArrowException, OSError):
-        return None
+        return Seen(*(column[at].as_py() for column in self.seen.columns))
 
 
 def _last(lake: Lake, key: PartitionKey, maker: str) -> _Last | None:
@@ -166,21 +127,9 @@ def _last(lake: Lake, key: PartitionKey, maker: str) -> _Last | None:
     if table is None or table.schema.metadata.get(_MADE_BY) != maker.encode():
         return None
     try:
-        return _Last.of(file, _sharing_calls(table), msgspec.json.decode(table.schema.metadata[_TOOLS]))
+        return _Last.of(file, sharing_calls(table), msgspec.json.decode(table.schema.metadata[_TOOLS]))
     except (DataError, KeyError, TypeError, ValueError):  # made anew, it is whole again
         return None
-
-
-def _sharing_calls(seen: pa.Table) -> pa.Table:
-    return seen.set_column(2, "calls", seen["calls"].dictionary_encode())
-
-
-def _noted(seen: list[_Seen]) -> pa.Table:
-    return _sharing_calls(to_table((each._asdict() for each in seen), _SEEN_SCHEMA))
-
-
-def _texts(texts: Iterable[str]) -> pa.Array:
-    return column(list(texts), _SEEN_SCHEMA.field("session_id"))
 
 
 class _Run:
@@ -195,8 +144,8 @@ class _Run:
     ) -> None:
         self.preparation = preparation
         self.tools: list[Tool] | None = last.tools if last else None
-        self.seen = _sharing_calls(_SEEN_SCHEMA.empty_table())
-        self.copies = _texts([])
+        self.seen = sharing_calls(SEEN_SCHEMA.empty_table())
+        self.copies = ids_of([])
         self.forgotten = 0
         self._key, self._blocked, self._last, self._also = key, blocked, last, also
         self._known: dict[str, Known] = {}
@@ -206,7 +155,7 @@ class _Run:
         """The next pass, over the same sessions."""
         last = _Last.of(pq.ParquetFile(table.file), self.seen, self.tools or [])
         run = _Run(self._key, self.preparation, self._blocked, last, also)
-        run._known, run.copies = self._known, self.copies.filter(pc.invert(pc.is_in(self.copies, _texts(also))))
+        run._known, run.copies = self._known, self.copies.filter(pc.invert(pc.is_in(self.copies, ids_of(also))))
         return run
 
     def check_complete(self) -> None:
@@ -218,21 +167,21 @@ class _Run:
         """The tasks that a session came to, changed in or left, and in which anything is private."""
         both = pa.concat_tables([self._last.seen, self.seen] if self._last else [self.seen])
         tasks = both["task"]
-        private = pc.unique(tasks.filter(pc.or_(pc.not_equal(both["redacted"], "{}"), pc.is_in(tasks, _texts(self._known)))))
+        private = pc.unique(tasks.filter(pc.or_(pc.not_equal(both["redacted"], "{}"), pc.is_in(tasks, ids_of(self._known)))))
         changed = pc.and_not(pc.is_in(tasks, private), pc.is_in(both["session_id"], self.copies))
         return set(pc.unique(tasks.filter(changed)).to_pylist())
 
     def copies_in(self, tasks: set[str], _: StagedTable) -> _Also:
         """The copied sessions of tasks: what they call private is not known before they are read, and what they copied may be outdated."""
         ids, of = self.seen["session_id"], self.seen["task"]
-        return {each: {} for each in ids.filter(pc.and_(pc.is_in(of, _texts(tasks)), pc.is_in(ids, self.copies))).to_pylist()}
+        return {each: {} for each in ids.filter(pc.and_(pc.is_in(of, ids_of(tasks)), pc.is_in(ids, self.copies))).to_pylist()}
 
     def private_elsewhere(self, tasks: set[str], table: StagedTable) -> _Also:
         """The sessions of tasks whose rows still say what another trial calls private, with that."""
         also, of = {}, self.seen["task"]
         counts = pc.value_counts(of)
         told = counts.field("values").filter(pc.greater(counts.field("counts"), 0 if self.forgotten else 1))
-        told = told.filter(pc.is_in(told, _texts(tasks & self._known.keys())))
+        told = told.filter(pc.is_in(told, ids_of(tasks & self._known.keys())))
         trials = self.seen.select(["session_id", "task"]).filter(pc.is_in(of, told))
         known = {row["session_id"]: self._known[row["task"]] for row in to_rows(trials)}
         ids = trials["session_id"]
@@ -254,7 +203,7 @@ class _Run:
         """The table's batches: a thousand rows each, or fewer where they are long; an unchanged session's row is copied."""
         old = Rows(self._last.file) if self._last else None
         rows: list[list[Any]] = []
-        seen: list[_Seen] = []
+        seen: list[Seen] = []
         tables, copied = [self.seen], array("b")
         places: list[tuple[bool, int]] = []  # of each row: whether it is copied, and its place in the last table or in `rows`
         size, newest = 0, -1
@@ -283,22 +232,22 @@ class _Run:
             seen.append(known)
             if len(places) == ROWS_PER_BATCH or size >= CHARACTERS_PER_BATCH:
                 yield self._batch(rows, places, old)
-                tables.append(_noted(seen))
+                tables.append(noted(seen))
                 copied.extend(was for was, _ in places)
                 rows, seen, places, size = [], [], [], 0
         if places:
             yield self._batch(rows, places, old)
         copied.extend(was for was, _ in places)
-        self.seen = pa.concat_tables([*tables, _noted(seen)]).unify_dictionaries()
+        self.seen = pa.concat_tables([*tables, noted(seen)]).unify_dictionaries()
         if self._also is None:
             self.copies = self.seen["session_id"].filter(column(copied, pa.field("copied", pa.bool_()))).combine_chunks()
 
-    def _prepared_row(self, stored: Stored) -> tuple[list[Any], _Seen]:
+    def _prepared_row(self, stored: Stored) -> tuple[list[Any], Seen]:
         session = self._blocked.without_names(stored.build(), self._key)
         also = self._also.get(stored.session_id) if self._also else None
         redacted, calls, private_id, task = self.preparation.prepare(session, also, None if also else self._known)
         counted = json_bytes(redacted).decode() if redacted else "{}"
-        return encoded_row(session), _Seen(stored.session_id, stored.digest, _text_of(calls), counted, private_id, task)
+        return encoded_row(session), Seen(stored.session_id, stored.digest, _text_of(calls), counted, private_id, task)
 
     def _batch(self, rows: list[list[Any]], places: list[tuple[bool, int]], old: Rows | None) -> pa.RecordBatch:
         if self.tools is None:

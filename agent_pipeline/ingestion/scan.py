@@ -6,7 +6,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from agent_pipeline.ingestion.ingestion import SEEN, seen_sessions
+from agent_pipeline.ingestion.seen import SEEN, seen_sessions
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.redaction import RedactionOptions, Redactor
 from agent_pipeline.sessions.tables import row_session, stored_batches, to_rows

@@ -34,8 +34,9 @@ from agent_pipeline.governance.lineage import UnknownSessionError, model_lineage
 from agent_pipeline.governance.scanning import found_in, scan
 from agent_pipeline.ingestion.discovery import discover
 from agent_pipeline.ingestion.forgotten import FORGOTTEN, BlockList, alias
-from agent_pipeline.ingestion.ingestion import SEEN, ingest
+from agent_pipeline.ingestion.ingestion import ingest
 from agent_pipeline.ingestion.reading import ReadingOptions
+from agent_pipeline.ingestion.seen import SEEN
 from agent_pipeline.judging.client import AnswerCache, Endpoint, Limits, LlmClient
 from agent_pipeline.judging.context import EvaluationContext
 from agent_pipeline.judging.llm import LlmJudge

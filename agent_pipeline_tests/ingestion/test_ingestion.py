@@ -15,6 +15,7 @@ from agent_pipeline.ingestion.forgotten import BlockList
 from agent_pipeline.ingestion.ingestion import Ingested, ingest
 from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
 from agent_pipeline.ingestion.scan import scan_new_sessions
+from agent_pipeline.ingestion.seen import SEEN
 from agent_pipeline.ingestion.volume import VolumeError
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.redaction import RedactionOptions
@@ -117,7 +118,7 @@ def test_other_code_makes_all_anew(home, tmp_path, monkeypatch):
     assert made(home, tmp_path / "lake").copied == 0
 
 
-@pytest.mark.parametrize("asset", ["sessions", ingestion.SEEN])
+@pytest.mark.parametrize("asset", ["sessions", SEEN])
 def test_a_last_table_that_is_damaged_or_another_is_not_copied_from(home, tmp_path, asset):
     first = made(home, tmp_path / "lake")
     path = Path(Lake(str(tmp_path / "lake")).table(asset, KEY).path)
@@ -309,7 +310,7 @@ def test_what_the_last_night_gave_away_is_in_no_table_of_all_nights_and_in_nothi
     after = omniagents_home(tmp_path / "before", store)
     found, anew = made(after, tmp_path / "lake", TRIALS), made(after, tmp_path / "other", TRIALS)
     assert (found.table.sha256, found.copied) == (anew.table.sha256, 5)
-    for asset in ("sessions", ingestion.SEEN):
+    for asset in ("sessions", SEEN):
         written = repr(Lake(str(tmp_path / "lake")).open(asset, KEY).read().to_pylist())
         assert not [private for _, private, _ in GIVEN_AWAY.values() if private in written]
     assert {row.messages[2]["content"] for row in sessions_in(tmp_path / "lake")[1:3]} == {

@@ -1,0 +1,68 @@
+"""What is noted of each session of the table `sessions`, in a table beside it: `sessions_seen`."""
+
+import hashlib
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from agent_pipeline.errors import DataError
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.sessions.tables import column, to_table
+from agent_pipeline.storage.lake import Lake
+
+SEEN = "sessions_seen"
+SEEN_SCHEMA = pa.schema(
+    [
+        pa.field("session_id", pa.string(), nullable=False),
+        pa.field("digest", pa.binary(), nullable=False),
+        pa.field("calls", pa.string(), nullable=False),
+        pa.field("redacted", pa.string(), nullable=False),
+        pa.field("private_id", pa.bool_(), nullable=False),
+        pa.field("task", pa.string(), nullable=False),
+        pa.field("clean", pa.bool_(), nullable=False),
+    ]
+)
+TABLE_SHA256 = b"table_sha256"
+
+
+class Seen(NamedTuple):
+    """What the next run must know of a session: a row of `sessions_seen`. `clean`: a search of the written row found nothing private.
+
+    All of them are held as an Arrow table: the bytes of each id and some 60 more, and one text of all sessions that have the same.
+    """
+
+    session_id: str
+    digest: bytes
+    calls: str
+    redacted: str
+    private_id: bool
+    task: str
+    clean: bool = False
+
+
+def seen_sessions(lake: Lake, key: PartitionKey) -> tuple[pa.Table, pq.ParquetFile] | None:
+    """What was noted of the sessions of the table that is in its place, and that table; `None` where nothing was, or it was noted of
+    another table."""
+    try:
+        seen, file = lake.open(SEEN, key, SEEN_SCHEMA).read(), lake.fs.open(lake.table("sessions", key))
+        written = (seen.schema.metadata or {}).get(TABLE_SHA256)
+        return (seen, pq.ParquetFile(file)) if written == hashlib.file_digest(file, "sha256").hexdigest().encode() else None
+    except (DataError, pa.ArrowException, OSError):
+        return None
+
+
+def sharing_calls(seen: pa.Table) -> pa.Table:
+    """The table as it is held: of all sessions with the same calls one text."""
+    return seen.set_column(2, "calls", seen["calls"].dictionary_encode())
+
+
+def noted(seen: list[Seen]) -> pa.Table:
+    """Some sessions as such a table."""
+    return sharing_calls(to_table((each._asdict() for each in seen), SEEN_SCHEMA))
+
+
+def ids_of(names: Iterable[str]) -> pa.Array:
+    """Ids or tasks as a column."""
+    return column(list(names), SEEN_SCHEMA.field("session_id"))
