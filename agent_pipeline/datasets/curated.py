@@ -25,11 +25,12 @@ from agent_pipeline.datasets.preferences import Case
 from agent_pipeline.datasets.splits import SplitSizes, root_tasks
 from agent_pipeline.judging.curation import Use
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.sessions.session import Session, with_thoughts
+from agent_pipeline.sessions.session import Session, json_bytes, with_thoughts
 from agent_pipeline.sessions.tables import CURATED, column, in_order, row_session, stored_batches, to_rows
 from agent_pipeline.storage.lake import Lake
 
 ASSET = "curated_sessions"
+_FAILED = b'"is_error":true'
 _ZSTD = pa.Codec("zstd", compression_level=1)
 
 Row = dict[str, Any]
@@ -117,12 +118,12 @@ class Curated:
                 yield case
 
     def _read(self, row: Callable[[int], Row], number: int) -> Session:
-        return _session(row(number), self.thoughts)
+        return _session(_heard(row(number)), self.thoughts)
 
     def _rows(self, wanted: Any) -> Iterator[Row]:
         """The rows that are wanted, by session id."""
         if self.in_order:
-            yield from to_rows(self._batches(wanted), raw=True)
+            yield from map(_heard, to_rows(self._batches(wanted), raw=True))
             return
         ids: list[pa.Array] = []
 
@@ -132,13 +133,21 @@ class Curated:
                 yield batch
 
         with spilled(self.lake, ASSET, self.key, noted()) as row:
-            yield from (row(number.as_py()) for number in pc.sort_indices(pa.chunked_array(ids, pa.string())))
+            yield from (_heard(row(number.as_py())) for number in pc.sort_indices(pa.chunked_array(ids, pa.string())))
 
     def _batches(self, wanted: Any) -> Iterator[pa.RecordBatch]:
         """The rows of the table that are wanted, a batch in memory at a time."""
         for batch in stored_batches(self.lake.open(ASSET, self.key), _READ):
             batch = _with_roots(batch, self.roots)
             yield batch.filter(wanted(batch))
+
+
+def _heard(row: Row) -> Row:
+    """A row whose messages lack the source's mark of a tool's error (`is_error`): no chat template shows it, and OpenAI refuses it."""
+    if _FAILED not in bytes(row["messages"]):
+        return row
+    messages = [{name: value for name, value in each.items() if name != "is_error"} for each in msgspec.json.decode(row["messages"])]
+    return row | {"messages": msgspec.Raw(json_bytes(messages))}
 
 
 def _session(row: Row, thoughts: bool) -> Session:

@@ -5,7 +5,7 @@ from functools import cached_property
 from typing import Any
 
 from agent_pipeline.sessions.session import Message, Session, Tool, canonical_json
-from agent_pipeline.sessions.text import Call, paired_calls
+from agent_pipeline.sessions.text import Call, is_failed, paired_calls
 
 _FIELDS_OF_THEIR_OWN = ("messages", "tools")
 
@@ -37,6 +37,11 @@ class EvaluationContext:
     def results(self) -> list[str]:
         """The text of every tool result, in order."""
         return [message["content"] for message in self.messages if message["role"] == "tool"]
+
+    @cached_property
+    def failures(self) -> list[bool]:
+        """Whether each tool result is an error: its record says so, or its text reads as one."""
+        return [is_failed(message) for message in self.messages if message["role"] == "tool"]
 
     @cached_property
     def last_spoken(self) -> Message | None:

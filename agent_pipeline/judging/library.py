@@ -5,7 +5,6 @@ import re
 from agent_pipeline.judging.context import EvaluationContext, call_identity
 from agent_pipeline.judging.measures import MeasureResult, measure
 from agent_pipeline.judging.schemas import call_fault
-from agent_pipeline.sessions.text import is_tool_error
 
 # How a model declines, at the beginning of its answer. An apology alone ("I'm sorry, your order is late") is none.
 _REFUSAL = re.compile(
@@ -108,14 +107,14 @@ def all_calls_answered(context: EvaluationContext) -> MeasureResult:
 @measure
 def no_tool_errors(context: EvaluationContext) -> MeasureResult:
     """No tool result is an error."""
-    errors = sum(map(is_tool_error, context.results))
+    errors = sum(context.failures)
     return MeasureResult(False, f"{errors} tool results are errors") if errors else MeasureResult(True)
 
 
 @measure
 def no_tool_error_at_end(context: EvaluationContext) -> MeasureResult:
     """The last tool result is not an error."""
-    if context.results and is_tool_error(context.results[-1]):
+    if any(context.failures[-1:]):
         return MeasureResult(False, "the last tool result is an error")
     return MeasureResult(True)
 
@@ -123,8 +122,8 @@ def no_tool_error_at_end(context: EvaluationContext) -> MeasureResult:
 @measure
 def tool_success_rate(context: EvaluationContext) -> float | None:
     """The share of tool results that are no errors; `None` where no tool was used."""
-    results = context.results
-    return 1 - sum(map(is_tool_error, results)) / len(results) if results else None
+    failures = context.failures
+    return 1 - sum(failures) / len(failures) if failures else None
 
 
 def _ended_on_tool(context: EvaluationContext) -> bool:

@@ -12,7 +12,7 @@ from agent_pipeline.judging.context import EvaluationContext, call_identity
 from agent_pipeline.judging.measures import ConfiguredMeasure
 from agent_pipeline.judging.schemas import call_fault
 from agent_pipeline.options import did_you_mean
-from agent_pipeline.sessions.text import Call, is_refusal, is_tool_error
+from agent_pipeline.sessions.text import Call, is_refusal
 
 
 class TurnFacts(NamedTuple):
@@ -55,8 +55,7 @@ def turn_facts(context: EvaluationContext, measures: Sequence[ConfiguredMeasure]
         identities = list(map(call_identity, turn_calls))
         repeated = any(each in seen for each in identities) or len(set(identities)) < len(identities)
         seen.update(identities)
-        results = [call.result or "" for call in turn_calls]
-        errors, refusals = list(map(is_tool_error, results)), list(map(is_refusal, results))
+        errors, refusals = [call.failed for call in turn_calls], [is_refusal(call.result or "") for call in turn_calls]
         faults = [_breaks_schema(call, context) if schemas_known else None for call in turn_calls]
         breaks_schema = any(faults) or (None if None in faults else False)
         failed = _failed_measures(context, at, measures)

@@ -11,7 +11,7 @@ from typing import Any
 from agent_pipeline.sessions.items import INVALID, Chat, Item, assembled
 from agent_pipeline.sessions.json_text import json_text, without_surrogates
 
-VERSION = 5
+VERSION = 6
 """Raise it where the same messages give other sessions than before: the versions of all readers have it."""
 
 ROLES = {
@@ -23,7 +23,7 @@ ROLES = {
 """The four roles by all their names."""
 
 _CALLS = {"tool_use", "tool_call", "toolCall", "server_tool_use", "tool-call"}
-_RESULTS = {"tool_result", "tool_call_response", "toolResult", "tool-result"}
+_RESULTS = {"tool_result", "tool_call_response", "toolResult", "tool-result", "tool-error"}
 _REASONING = {"thinking", "redacted_thinking", "reasoning"}
 _WRAPPED = {
     **dict.fromkeys(("functionCall", "function_call"), "tool_call"),
@@ -42,7 +42,8 @@ _PARTS = {*_TEXT_PARTS, "refusal", "resource", "computer_screenshot"} | {
 _CALL_IDS = ("call_id", "toolCallId", "tool_call_id", "toolUseId", "id")
 _RESULT_IDS = ("tool_use_id", "tool_call_id", "toolUseId", "toolCallId", "id")
 _ARGUMENTS = ("arguments", "args", "input", "parameters", "tool_kwargs")
-_OUTPUT = ("content", "response", "result", "output")
+_OUTPUT = ("content", "response", "result", "output", "error")
+_FAILED_TYPES = ("tool-error", "error-text", "error-json", "execution-denied")
 _OF_THOUGHTS = {"thought", "thought_signature", "thoughtSignature"}
 _CALLS_AS_WORDS = "Calling tools:\n[{'id': "
 """How smolagents tells a model its own calls: a model that is trained on that writes of calls and makes none."""
@@ -107,14 +108,14 @@ def call_item(call: Any, trained: bool = True) -> Item:
     return Item("function_call", text, name=name, call_id=_id(call, *_CALL_IDS), trained=trained)
 
 
-def result_item(call_id: Any, output: Any) -> Item:
+def result_item(call_id: Any, output: Any, failed: bool = False) -> Item:
     """A result: a text or a list of parts as in a message; any other value of the tool's as JSON."""
     has_parts = isinstance(output, list) and output and all(isinstance(part, str) or _kind(part) in _PARTS for part in output)
     if has_parts or output is None or isinstance(output, str):
         text, left_out = text_of(output)
-        return Item("function_call_output", text, call_id=call_id, left_out=left_out)
+        return Item("function_call_output", text, call_id=call_id, left_out=left_out, failed=failed)
     value = json_text(output)
-    return INVALID if value is None else Item("function_call_output", value, call_id=call_id)
+    return INVALID if value is None else Item("function_call_output", value, call_id=call_id, failed=failed)
 
 
 def text_of(content: Any, seam: str = "\n") -> tuple[str, tuple[str, ...]]:
@@ -145,7 +146,7 @@ def _results(message: dict[str, Any]) -> list[Item]:
     reason = error.get("message") if isinstance(error, dict) else error
     first_id = ids[0] if isinstance(ids, list) and ids else None  # SWE-agent
     call_id = _id(message, "tool_call_id") or _id({"": first_id} | _additional(message) | message, "tool_call_id", "toolCallId", "")
-    return [result_item(call_id, reason if reason and isinstance(reason, str) else content)]
+    return [result_item(call_id, reason if reason and isinstance(reason, str) else content, _failed(message))]
 
 
 def _spoken(role: str | None, message: dict[str, Any]) -> list[Item]:
@@ -201,10 +202,23 @@ def _unwrapped(block: Any) -> Any:
 
 
 def _block_result(block: dict[str, Any]) -> Item:
-    output = _first(block, _OUTPUT)
-    if isinstance(output, dict) and output.keys() == {"type", "value"}:  # the AI SDK
-        output = output["value"]
-    return result_item(_id(block, *_RESULT_IDS), output)
+    output, failed = _first(block, _OUTPUT), _failed(block)
+    if isinstance(output, dict) and (output.keys() == {"type", "value"} or output.get("type") == "execution-denied"):  # the AI SDK
+        failed = failed or _failed(output)
+        output = output.get("value", output.get("reason"))
+    return result_item(_id(block, *_RESULT_IDS), output, failed)
+
+
+def _failed(record: dict[str, Any]) -> bool:
+    """Whether a result's own record calls it an error: `is_error` (Anthropic, AutoGen), `isError` (MCP), `status` (LangChain, Bedrock),
+    `outcome` (pydantic-ai), `error` (tau2, Inspect), a type (the AI SDK, pydantic-ai)."""
+    return (
+        any(record.get(name) is True for name in ("is_error", "isError"))
+        or any(record.get(name) in ("error", "failed", "denied") for name in ("status", "outcome"))
+        or bool(record.get("error"))
+        or record.get("type") in _FAILED_TYPES
+        or record.get("part_kind") == "retry-prompt"
+    )
 
 
 def _of_langchain(record: dict[str, Any]) -> dict[str, Any]:
@@ -286,8 +300,8 @@ _ITEMS: dict[str, Callable[[dict[str, Any]], Item]] = {
     "function_call": lambda item: call_item(item, item.get("weight") != 0),
     "custom_tool_call": lambda item: call_item(item | {"arguments": {"input": item.get("input")}}),
     "local_shell_call": lambda item: call_item(item | {"name": "local_shell", "arguments": item.get("action")}),
-    "function_call_output": lambda item: result_item(_id(item, "call_id"), item.get("output")),
-    "custom_tool_call_output": lambda item: result_item(_id(item, "call_id"), item.get("output")),
-    "local_shell_call_output": lambda item: result_item(_id(item, "call_id", "id"), item.get("output")),
+    "function_call_output": lambda item: result_item(_id(item, "call_id"), item.get("output"), _failed(item)),
+    "custom_tool_call_output": lambda item: result_item(_id(item, "call_id"), item.get("output"), _failed(item)),
+    "local_shell_call_output": lambda item: result_item(_id(item, "call_id", "id"), item.get("output"), _failed(item)),
 }
 """How the Responses items of calls and results are read, by type."""

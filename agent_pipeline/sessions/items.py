@@ -19,7 +19,8 @@ class Item(msgspec.Struct, frozen=True, gc=False):
 
     `kind` is `message`, `function_call`, `function_call_output` or `reasoning`; any other kind has no place in a chat. It is empty for what
     cannot be an item. `text` is what was said, a call's arguments, a result's output, or a thought. `left_out` are the types of parts that
-    are no text. A call that is not `trained` is marked by OpenAI's `weight: 0`.
+    are no text. A call that is not `trained` is marked by OpenAI's `weight: 0`, and a result that its record
+    calls a `failed` one by Anthropic's `is_error`.
     """
 
     kind: str
@@ -29,6 +30,7 @@ class Item(msgspec.Struct, frozen=True, gc=False):
     call_id: str = ""
     trained: bool = True
     left_out: tuple[str, ...] = ()
+    failed: bool = False
 
 
 INVALID = Item("")
@@ -77,6 +79,8 @@ def assembled(items: Iterable[Item]) -> Chat:
                 opened = None
             elif kind == "function_call_output":
                 messages.append({"role": "tool", "tool_call_id": item.call_id, "content": item.text})
+                if item.failed:
+                    messages[-1]["is_error"] = True
                 opened = None
             elif kind == "reasoning" and item.text:
                 thoughts.append(item.text)

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import msgspec
 
 Message = dict[str, Any]
-"""`{"role": "system"|"user"|"assistant"|"tool", "content": str, ["tool_calls": [...]], ["tool_call_id": str]}`."""
+"""`{"role": "system"|"user"|"assistant"|"tool", "content": str, ["tool_calls": [...]], ["tool_call_id": str], ["is_error": True]}`."""
 
 RecordedItem = dict[str, Any]
 """A Responses item as a store holds it."""

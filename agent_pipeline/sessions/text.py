@@ -10,12 +10,14 @@ from agent_pipeline.sessions.session import Message, tool_calls
 
 
 class Call(NamedTuple):
-    """One tool call: `arguments` is `None` where `raw` is not the JSON text of an object, `result` where nothing answered the call."""
+    """One tool call: `arguments` is `None` where `raw` is not the JSON text of an object, `result` where nothing answered the call.
+    `failed`: the result is an error (`is_failed`)."""
 
     name: str
     arguments: dict[str, Any] | None
     raw: str
     result: str | None
+    failed: bool = False
 
 
 def paired_calls(messages: Sequence[Message]) -> list[Call]:
@@ -35,18 +37,19 @@ def paired_calls(messages: Sequence[Message]) -> list[Call]:
         answers = [_take_result(results, call.get("id")) for call in calls]
         left = deque(results)
         for call, answer in zip(calls, answers, strict=True):
-            result = answer if answer is not None else left.popleft()["content"] if left else None
+            answer = answer or (left.popleft() if left else None)
+            result, failed = (answer["content"], is_failed(answer)) if answer else (None, False)
             name, raw = call["function"]["name"], call["function"]["arguments"]
             arguments = decoded_arguments(raw)
-            pairs.append(Call(name, arguments if isinstance(arguments, dict) else None, raw, result))
+            pairs.append(Call(name, arguments if isinstance(arguments, dict) else None, raw, result, failed))
     return pairs
 
 
-def _take_result(results: list[Message], call_id: str | None) -> str | None:
-    """Take the result that carries the id out of the list; its content."""
+def _take_result(results: list[Message], call_id: str | None) -> Message | None:
+    """Take the result that carries the id out of the list."""
     for index, result in enumerate(results):
         if call_id and result.get("tool_call_id") == call_id:
-            return str(results.pop(index)["content"])
+            return results.pop(index)
     return None
 
 
@@ -88,12 +91,21 @@ def shortened(text: str, limit: int, where: str) -> str:
 
 
 _ERRORS = ("error", "is_error", "isError")
-_EXCEPTION = re.compile(r"error|<tool_use_error>|[\w.]{1,80}(?:Error|Exception): |traceback \(most recent call last\)", re.IGNORECASE)
+_EXCEPTION = re.compile(
+    r"error|<tool_use_error>|an error occurred while running the tool|[\w.]{1,80}(?:Error|Exception): |traceback \(most recent call last\)"
+    r"|(?:chunk id: \w+\s+)?(?:wall time: [\d.]+ seconds\s+)?(?:process exited with|exit) code:? [1-9]",
+    re.IGNORECASE,
+)
+
+
+def is_failed(result: Message) -> bool:
+    """Whether a tool's message is an error: its record says so (`is_error`), or its text reads as one."""
+    return bool(result.get("is_error")) or is_tool_error(result["content"])
 
 
 def is_tool_error(text: str) -> bool:
     """Whether a tool result reads as an error: a JSON object with a true `error`, `is_error` or `isError` (MCP), or a text that begins with
-    "Error", with an exception's name (`ValueError: `), or with a traceback."""
+    "Error", an exception's name (`ValueError: `), a traceback, or what Codex, Claude Code and the OpenAI Agents SDK say of a failure."""
     text = text.strip()
     if _EXCEPTION.match(text):
         return True

@@ -11,7 +11,7 @@ from typing import Any
 
 from agent_pipeline.sessions.json_text import decoded_arguments
 from agent_pipeline.sessions.session import Message, Tool
-from agent_pipeline.sessions.text import is_refusal, is_tool_error
+from agent_pipeline.sessions.text import is_failed, is_refusal
 
 CallShape = tuple[str, tuple[tuple[str, str], ...]]
 """A tool's name and, by argument name, the JSON types of one call."""
@@ -40,7 +40,7 @@ def call_shapes(messages: Iterable[Message]) -> frozenset[CallShape]:
         for call in message.get("tool_calls") or ():
             open_calls[call["id"]] = call["function"]
         called = open_calls.pop(message["tool_call_id"], None) if message["role"] == "tool" else None
-        if called and _NAME.fullmatch(called["name"]) and not (is_tool_error(message["content"]) or is_refusal(message["content"])):
+        if called and _NAME.fullmatch(called["name"]) and not (is_failed(message) or is_refusal(message["content"])):
             arguments = decoded_arguments(called["arguments"])
             if isinstance(arguments, dict):
                 types = map(JSON_TYPES.__getitem__, map(type, arguments.values()))

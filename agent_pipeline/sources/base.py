@@ -121,7 +121,8 @@ def items_of(session: Session) -> list[RecordedItem]:
     for at, message in enumerate(session.messages):
         items += [{"type": "reasoning", "summary": [{"type": "summary_text", "text": text}]} for text in thoughts.get(at, ())]
         if message["role"] == "tool":
-            items.append({"type": "function_call_output", "call_id": message["tool_call_id"], "output": message["content"]})
+            result = {"type": "function_call_output", "call_id": message["tool_call_id"], "output": message["content"]}
+            items.append(result | ({"is_error": True} if message.get("is_error") else {}))
             continue
         calls = message.get("tool_calls") or ()
         if message["content"] or not calls:

@@ -17,7 +17,7 @@ from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.session import THOUGHT, with_thoughts
 from agent_pipeline.sessions.tables import CURATED, session_row, to_batches
 from agent_pipeline.storage.lake import Lake
-from agent_pipeline_tests.datasets.chats import rows_of, says, session, user
+from agent_pipeline_tests.datasets.chats import calls, rows_of, says, session, user
 
 KEY = PartitionKey("p", "a")
 ALL_TRAIN = SplitSizes(test=0, select=0)
@@ -35,6 +35,14 @@ def curated(lake, *sessions, **columns):
 
 def jsonl(lake, asset="sft_dataset", split="train"):
     return [json.loads(line) for line in (lake.jsonl(asset, KEY) / f"{split}.jsonl").read_text().splitlines()]
+
+
+def test_no_data_set_has_the_mark_that_a_tool_failed(tmp_path):
+    lake, failed = Lake(str(tmp_path)), {"role": "tool", "tool_call_id": "c1", "content": "no", "is_error": True}
+    asked = [user("x"), calls(("c1", "f", {})), failed, says("y")]
+    curated(lake, session("a", asked, score=1.0), session("b", [*asked[:3], says("z")], score=0.0))
+    built = [build_sft(lake, KEY, ALL_TRAIN), build_preferences(lake, KEY, ALL_TRAIN), build_kto(lake, KEY, ALL_TRAIN, all_sessions=True)]
+    assert all(each.first for each in built) and "is_error" not in json.dumps([each.first for each in built], default=str)
 
 
 def test_a_data_set_with_one_task_in_two_splits_replaces_nothing_and_publishes_nothing(tmp_path):

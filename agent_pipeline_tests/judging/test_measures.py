@@ -254,6 +254,9 @@ def test_a_built_in_measure_passes_fails_or_does_not_apply(text, messages, expec
     [("Error: no such order", True), ("error", True), ('{"error": "x"}', True), ('{"is_error": true}', True), ('{"error": null}', False),
      ('{"isError": true, "content": []}', True),
      ("ValueError: File with ID '26' not found.", True), ("Traceback (most recent call last):", True), ("The ValueError: x", False),
+     ("Exit code 1\ngone", True), ("Wall time: 0.0000 seconds\nProcess exited with code 127\nOutput:\n", True),
+     ("Chunk ID: 224793\nWall time: 0.0000 seconds\nProcess exited with code 0\n", False),
+     ("An error occurred while running the tool. Please try again. Error: x", True), ("An error in the order was mended", False),
      ('{"result": "Error"}', False), ("[" * 100_000, False), ('{"a":' * 100_000, False), ("fine", False), ("", False)],
 )  # fmt: skip
 def test_a_tool_result_reads_as_an_error(text, error):

@@ -11,6 +11,7 @@ from agent_pipeline.judging.tables import verdict_columns
 from agent_pipeline.judging.turns import true_facts, turn_facts
 from agent_pipeline.sessions.session import Message
 from agent_pipeline.sessions.tables import JUDGED, session_row, to_batches, to_rows
+from agent_pipeline.sessions.tools import call_shapes
 from agent_pipeline_tests.datasets.chats import chats
 from agent_pipeline_tests.judging.sessions import ANSWERED, calls, judge, result, session, tool
 
@@ -30,6 +31,15 @@ def test_a_turn_that_went_wrong_and_is_corrected_later_says_both_and_its_correct
     assert facts(messages[:3], tools=[INTEGER]) == [["tool_error", "breaks_schema"]]
     other = calls(("g", {}))
     assert facts([*messages[:3], other, result("fine")])[0] == ["tool_error"], "another tool corrects nothing"
+
+
+def test_a_result_that_its_record_calls_an_error_is_one_in_facts_measures_and_inferred_schemas():
+    failed = [USER, calls(("f", {"id": 1})), result("no such order") | {"is_error": True}]
+    assert facts([*failed, ANSWER]) == [["tool_error"], []]
+    context = EvaluationContext.of(session(failed))
+    measures = ("no_tool_errors", "no_tool_error_at_end", "tool_success_rate >= 0.5")
+    assert [each.take(context).passed for each in parse_measures(measures)] == [False, False, False]
+    assert not call_shapes(failed) and call_shapes([*failed[:2], result("fine")])
 
 
 def test_of_parallel_calls_each_is_corrected_by_its_own_tool():

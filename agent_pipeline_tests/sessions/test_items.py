@@ -98,6 +98,60 @@ def test_an_item_nested_deeper_than_anybody_can_walk_is_invalid_and_costs_only_i
 # Outputs
 
 
+CALLED = {"role": "assistant", "content": None, "tool_calls": [{"id": "c1", "function": {"name": "f", "arguments": "{}"}}]}
+
+
+def of_ai_sdk(**output: Any) -> dict[str, Any]:
+    return {"role": "tool", "content": [{"type": "tool-result", "toolCallId": "c1", "output": output}]}
+
+
+def of_pydantic(kind: str, **more: str) -> dict[str, Any]:
+    return {"kind": "request", "parts": [{"part_kind": kind, "tool_name": "f", "tool_call_id": "c1", "content": "gone"} | more]}
+
+
+OF_LANGCHAIN = {"type": "tool", "tool_call_id": "c1", "content": "gone", "status": "error"}
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c1", "content": "gone", "is_error": True}]},
+        {"type": "function_call_output", "call_id": "c1", "output": "gone", "is_error": True},
+        {"type": "tool", "data": OF_LANGCHAIN},
+        {"lc": 1, "id": ["x", "ToolMessage"], "kwargs": OF_LANGCHAIN},
+        {"role": "user", "content": [{"toolResult": {"toolUseId": "c1", "content": [{"text": "gone"}], "status": "error"}}]},
+        of_ai_sdk(type="error-text", value="gone"),
+        of_ai_sdk(type="error-json", value="gone"),
+        of_ai_sdk(type="execution-denied", reason="gone"),
+        {"role": "assistant", "content": [{"type": "tool-error", "toolCallId": "c1", "toolName": "f", "input": {}, "error": "gone"}]},
+        of_pydantic("retry-prompt"),
+        of_pydantic("tool-return", outcome="denied"),
+        {"type": "FunctionExecutionResultMessage", "content": [{"content": "gone", "call_id": "c1", "is_error": True}]},
+        {"role": "tool", "tool_call_id": "c1", "content": "gone", "error": True},
+        {"role": "tool", "tool_call_id": "c1", "content": "", "error": {"type": "timeout", "message": "gone"}},
+    ],
+    ids=["anthropic", "item", "langchain", "langchain dumps", "bedrock", "ai sdk text", "ai sdk json", "ai sdk denied", "ai sdk error",
+         "pydantic-ai retry", "pydantic-ai denied", "autogen", "tau2", "inspect"],
+)  # fmt: skip
+def test_a_result_that_its_own_record_calls_an_error_is_one_whatever_its_words(told):
+    chat = to_messages([user("a"), CALLED, told])
+    assert chat.messages[-1] == {"role": "tool", "tool_call_id": "c1", "content": "gone", "is_error": True} and not chat.damage
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c1", "content": "here", "is_error": False}]},
+        {"type": "tool", "data": {"tool_call_id": "c1", "content": "here", "status": "success"}},
+        of_ai_sdk(type="text", value="here"),
+        of_pydantic("tool-return", content="here", outcome="success"),
+        {"role": "tool", "tool_call_id": "c1", "content": "here", "error": None},
+    ],
+)
+def test_a_result_that_its_record_calls_none_is_as_it_was(told):
+    assert to_messages([user("a"), CALLED, told]).messages[-1] == {"role": "tool", "tool_call_id": "c1", "content": "here"}
+
+
 @pytest.mark.parametrize(
     ("output", "content"),
     [

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
 from agent_pipeline.redaction import RedactionOptions
 from agent_pipeline.sessions.session import Session, tool_calls
+from agent_pipeline.sessions.text import is_failed
 from agent_pipeline.sources import TraceSource, open_source, parse_location
 from agent_pipeline.sources.agents.claude_code import ClaudeCodeSource
 from agent_pipeline.sources.agents.codex import CodexSource
@@ -108,6 +109,39 @@ def test_what_the_user_of_gemini_cli_took_back_is_left_out_and_counted(tmp_path:
     failed = {**head, "messages": [*said, {"id": "e", "type": "error", "content": "429"}]}
     (session,) = read(GeminiCLISource(put(tmp_path / "old", {"s.json": document(failed)})))
     assert (session.error, len(session.messages), session.skipped) == ("429", 4, {"line:error": 1})
+
+
+def failing(folder: Path, name: str, *changes: tuple[str, str]) -> list[Session]:
+    """The sessions of a written file in which the tool failed."""
+    for file in [each for each in sorted((WRITTEN / name).rglob("*")) if each.is_file()] or [WRITTEN / name]:
+        text = file.read_text()
+        for old, new in changes:
+            text = text.replace(old, new)
+        target = folder / file.relative_to(WRITTEN)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text)
+    source = open_source(folder / name)
+    return [session for key in source.partitions() for session in source.sessions(key)]
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("claude_code.jsonl", [('"type": "tool_result"', '"type": "tool_result", "is_error": true')]),
+        ("gemini_cli.jsonl", [('"response": {"output"', '"response": {"error"')]),
+        ("openhands", [('"is_error": false', '"is_error": true')]),
+        ("codex.jsonl", [("exited with code 0", "exited with code 1")]),
+        ("harbor/order__claude_code", [('"type": "tool_result"', '"type": "tool_result", "is_error": true')]),
+        ("tau2.json", [('"error": false', '"error": true')]),
+        ("langsmith_langgraph.jsonl", [('"status": "success"', '"status": "error"')]),
+    ],
+)  # fmt: skip
+def test_the_results_of_a_tool_that_failed_are_errors_by_the_agents_own_record(tmp_path: Path, name: str, changes: list) -> None:
+    assert not [
+        each for session in failing(tmp_path / "fine", name) for each in session.messages if each["role"] == "tool" and is_failed(each)
+    ]
+    failed = [each for session in failing(tmp_path / "bad", name, *changes) for each in session.messages if each["role"] == "tool"]
+    assert failed and all(map(is_failed, failed))
 
 
 def test_of_the_branches_of_openhands_that_of_its_last_event_is_taken(tmp_path: Path) -> None:

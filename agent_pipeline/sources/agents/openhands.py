@@ -88,7 +88,7 @@ def _spoken(events: list[Record]) -> Iterator[Any]:
             call = event.get("tool_call")
             yield {"role": "assistant", "content": event.get("thought"), "reasoning": event.get("reasoning_content"), "tool_calls": [call]}
         elif (result := first_of(event, *_RESULTS)) is not None and "tool_call_id" in event:
-            content = result.get("content") if isinstance(result, dict) else result
-            yield {"role": "tool", "tool_call_id": event["tool_call_id"], "content": content}
+            content, failed = (result.get("content"), result.get("is_error")) if isinstance(result, dict) else (result, True)
+            yield {"role": "tool", "tool_call_id": event["tool_call_id"], "content": content, "is_error": failed}
         elif kind not in ("ConversationStateUpdateEvent", "ConversationErrorEvent"):
             yield {"type": f"event:{kind}"}

@@ -97,4 +97,5 @@ def _messages(step: Any) -> Iterator[Any]:
     for result in elements(section(step, "observation").get("results")):
         original = section(result, "extra", "tool_result_metadata", "raw_tool_result")  # Claude Code's; Harbor adds to its words
         content = original.get("content", result.get("content")) if isinstance(result, dict) else None
-        yield {"role": "tool", "tool_call_id": result.get("source_call_id"), "content": content} if isinstance(result, dict) else None
+        message = {"role": "tool", "content": content, "is_error": original.get("is_error")}
+        yield message | {"tool_call_id": result.get("source_call_id")} if isinstance(result, dict) else None

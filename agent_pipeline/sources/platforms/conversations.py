@@ -7,7 +7,7 @@ sub-agent, a guard, a fork) is a conversation of its own.
 """
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -137,10 +137,23 @@ def add_results(conversation: Conversation, tools: Iterable[Span]) -> list[Span]
     return unplaced
 
 
+def mark_failed(conversation: Conversation, tools: Sequence[Span]) -> None:
+    """Mark the results that tool spans say failed: by the call's id, else calls of one name and arguments in their order."""
+    failed: dict[Any, deque[bool]] = defaultdict(deque)
+    for span in tools if any(span.error for span in tools) else ():
+        failed[span.call_id or key_of(tool_items(span)[0])].append(bool(span.error))
+    calls = {item.call_id: item for item in conversation.items if item.kind == "function_call"}
+    for at, item in enumerate(conversation.items):
+        if item.kind == "function_call_output" and (call := calls.get(item.call_id)):
+            said = failed.get(item.call_id) or failed.get(key_of(call))
+            if said and said.popleft():
+                conversation.items[at] = msgspec.structs.replace(item, failed=True)
+
+
 def tool_items(span: Span) -> tuple[Item, Item]:
     """A tool span as a call and its result."""
     call = call_item({"name": span.name, "arguments": span.arguments, "call_id": span.call_id})
-    return call, result_item(call.call_id, span.output)
+    return call, result_item(call.call_id, span.output, bool(span.error))
 
 
 def add(conversation: Conversation, items: Iterable[Item]) -> None:

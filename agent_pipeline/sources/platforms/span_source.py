@@ -32,6 +32,7 @@ from agent_pipeline.sources.platforms.conversations import (
     conversations_of,
     in_order,
     main_conversation,
+    mark_failed,
     split_head,
     tool_items,
 )
@@ -145,6 +146,7 @@ class SpanSource(FileSource):
         tools = in_order(span for span in spans if span.kind == "tool")
         main = main_conversation(conversations) if conversations else _without_model_text(spans, tools)
         for conversation in conversations:
+            mark_failed(conversation, tools)
             tools = add_results(conversation, tools)
             conversation.system = conversation.system or _system_around(conversation, spans)
         if conversations and tools:

@@ -6,7 +6,15 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_pipeline.sources.platforms.conversations import Span, add_results, conversations_of, key_of, main_conversation, open_calls
+from agent_pipeline.sources.platforms.conversations import (
+    Span,
+    add_results,
+    conversations_of,
+    key_of,
+    main_conversation,
+    mark_failed,
+    open_calls,
+)
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -115,3 +123,16 @@ def test_results_of_tool_spans_answer_the_open_calls_by_id_then_by_arguments():
     ]
     assert [span.name for span in add_results(conversation, tools)] == ["unseen"]
     assert [(item.call_id, item.text) for item in conversation.items[-2:]] == [("1", "one"), ("2", "two")]
+
+
+def test_a_result_whose_step_failed_is_an_error_by_the_calls_id_or_by_its_name_and_arguments():
+    def called(number: int, arguments: str) -> list[dict[str, Any]]:
+        call = {"type": "function_call", "name": "f", "arguments": arguments, "call_id": f"c{number}"}
+        return [call, {"type": "function_call_output", "call_id": f"c{number}", "output": "x"}]
+
+    told = [said("user", "go"), *called(1, '{"a": 1}'), *called(2, '{"a":1}'), *called(3, "{}"), *called(4, "{}")]
+    (conversation,) = conversations_of([model_call(0, told, "done")])
+    spans = [Span("t", "1", "tool", name="f", arguments={"a": 1}, error="boom"), Span("t", "2", "tool", name="f", arguments={"a": 1})]
+    spans += [Span("t", "3", "tool", name="f", arguments={}, call_id="c4", error="boom")]
+    mark_failed(conversation, spans)
+    assert [item.failed for item in conversation.items if item.kind == "function_call_output"] == [True, False, False, True]

@@ -23,6 +23,12 @@ def test_items_made_of_messages_give_the_same_messages_back(chat):
     assert to_messages(items_of(session("s", chat))).messages == chat
 
 
+def test_an_error_of_a_tool_is_one_in_the_items_too():
+    told = {"role": "tool", "tool_call_id": "c1", "content": "gone", "is_error": True}
+    chat = to_messages([user("hi"), call("f", "c1"), told]).messages
+    assert to_messages(items_of(session("s", chat))).messages == chat and chat[-1] == told
+
+
 def test_what_was_thought_is_before_what_followed_it():
     chat = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "Hello."}]
     thoughts = [{"message": 1, "text": "be kind"}, {"message": 1, "text": "be brief"}]
