@@ -3,6 +3,7 @@
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
@@ -147,6 +148,11 @@ def unreadable(path: Path, error: Exception) -> StoreError:
     return StoreError(f"{path} cannot be read ({' '.join(str(error).split())}): check its permissions and that it is whole.")
 
 
+def changed(path: Path) -> StoreError:
+    """The error for a file that is not what it was when it was indexed."""
+    return StoreError(f"{path} has changed while it was read: run again when nothing writes to it.")
+
+
 def files_of(path: Path) -> list[Path]:
     """A file, or the files of a folder and its folders, without hidden and empty ones.
 
@@ -174,8 +180,9 @@ def file_signature(*paths: Path) -> str:
     parts = []
     for path in paths:
         for each in (path, path.with_name(path.name + "-wal")):
-            if each.exists() and (stat := each.stat()).st_size:
-                parts.append(f"{each}:{stat.st_size}:{stat.st_mtime_ns}")
+            with suppress(FileNotFoundError):  # a log goes when its writer ends
+                if (stat := each.stat()).st_size:
+                    parts.append(f"{each}:{stat.st_size}:{stat.st_mtime_ns}")
     return "|".join(parts)
 
 

@@ -218,6 +218,40 @@ def test_a_file_that_shrinks_while_it_is_read_is_a_failure(tmp_path: Path) -> No
         list(stream)
 
 
+def chats(*names: str, form: str = "jsonl") -> bytes:
+    """Sessions whose records are of one length, and each of which says its own name."""
+    rows = [
+        chat_row(session_id=name, messages=[{"role": "user", "content": name}, {"role": "assistant", "content": "Yes."}]) for name in names
+    ]
+    return lines(*rows) if form == "jsonl" else json.dumps(rows).encode()
+
+
+@pytest.mark.parametrize("form", ["jsonl", "json"])
+def test_a_file_that_another_is_renamed_over_while_it_is_read_mixes_no_sessions(form: str, tmp_path: Path) -> None:
+    source = opened(OpenAIChatSource, tmp_path, **{"a__jsonl": chats("s1"), f"b__{form}": chats("s2", "s3", form=form)})
+    (key,) = source.partitions()
+    stream = source.sessions(key)
+    assert next(stream).session_id == "s1"
+    (tmp_path / "new").write_bytes(chats("s3", "s2", form=form))
+    (tmp_path / "new").replace(source.path / f"b.{form}")
+    with pytest.raises(StoreError, match="has changed while it was read"):
+        list(stream)
+    assert {each.session_id: each.messages[0]["content"] for each in read(source)} == {name: name for name in ("s1", "s2", "s3")}
+
+
+def test_a_file_that_grows_while_it_is_read_is_read_as_far_as_it_was_and_then_to_its_end(tmp_path: Path) -> None:
+    source = opened(OpenAIChatSource, tmp_path, chat__jsonl=chats("s1", "s2"))
+    (key,) = source.partitions()
+    stream, new = source.sessions(key), chats("s3")
+    first = [next(stream).session_id]
+    with source.path.open("ab", buffering=0) as file:
+        file.write(new[:-9])
+        assert first + [each.session_id for each in stream] == ["s1", "s2"]
+        assert [each.session_id for each in read(source)] == ["s1", "s2"] and "1 records are no JSON" in source.notes[-1]
+        file.write(new[-9:])
+    assert [each.session_id for each in read(source)] == ["s1", "s2", "s3"]
+
+
 def test_a_changed_file_is_indexed_again(tmp_path: Path) -> None:
     source = opened(OpenAIChatSource, tmp_path, chat__jsonl=lines(chat_row()))
     assert len(read(source)) == 1

@@ -1,6 +1,7 @@
 """The readers on good stores and on every kind of bad one."""
 
 import json
+import os
 import shutil
 import sqlite3
 import subprocess
@@ -17,6 +18,7 @@ from agent_pipeline.sessions.repair import repair_session
 from agent_pipeline.sessions.session import Session
 from agent_pipeline.sessions.tables import SESSIONS, session_row, to_rows, to_table
 from agent_pipeline.sources import OmniagentsSource, OpenAIAgentsSource, open_source
+from agent_pipeline.sources.base import file_signature
 from agent_pipeline.sources.formats import sqlite
 from agent_pipeline_tests.stores import AGENTS_SCHEMA, HELLO, add_sessions, execute, omniagents_home, sessions_db, user
 
@@ -272,6 +274,22 @@ def test_while_an_agent_writes_each_reading_is_one_consistent_moment(tmp_path):
         writer.kill()
         writer.communicate()
     assert len(read(home)) >= counts[-1], "what a killed agent had committed is there"
+
+
+def test_a_write_beside_a_reading_that_takes_the_file_for_unchanging_is_a_failure(tmp_path, monkeypatch):
+    database = sessions_db(omniagents_home(tmp_path / "home"))
+    os.utime(database, (1, 1))  # two writes within a tick of the file system's clock have one time
+    monkeypatch.setattr(sqlite, "_connect", lambda path: (sqlite._open(f"file:{path}?mode=ro&immutable=1"), True))
+    with sqlite.read_only(database) as connection:
+        assert connection.execute("SELECT count(*) FROM sessions").fetchone()[0]
+    with pytest.raises(StoreError, match="has changed while it was read"), sqlite.read_only(database):
+        execute(database, "UPDATE sessions SET context_json = '{}'")
+
+
+def test_a_log_that_goes_while_it_is_looked_at_is_none(tmp_path, monkeypatch):
+    database = sessions_db(omniagents_home(tmp_path / "home"))
+    monkeypatch.setattr(Path, "exists", lambda path: True)  # and then its writer ends
+    assert file_signature(database).startswith(f"{database}:") and "-wal" not in file_signature(database)
 
 
 AS_NOBODY = """

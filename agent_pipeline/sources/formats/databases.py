@@ -5,9 +5,9 @@ call their columns and tables is asked first: what a version lacks is null.
 """
 
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from agent_pipeline.errors import StoreError
 from agent_pipeline.sources.formats.sqlite import columns, read_only
@@ -52,8 +52,8 @@ _PHOENIX_ANNOTATIONS = {
 """What is said of a trace or a session is said of the root span."""
 
 
-class Traces(Sequence[bytes]):
-    """The traces of a database, a JSON text each.
+class Traces:
+    """The traces of a database, a JSON text each, by the numbers of their rows: while a server writes, their order changes.
 
     Raises:
         StoreError: it is no platform's database, or cannot be read.
@@ -68,15 +68,18 @@ class Traces(Sequence[bytes]):
             rows, self._query = platform(connection)
             self._rows = [row[0] for row in connection.execute(rows)]
 
-    def __len__(self) -> int:
-        return len(self._rows)
+    def items(self) -> Iterator[tuple[int, bytes]]:
+        """Every trace; one that was deleted meanwhile is none."""
+        for row in self._rows:
+            with suppress(IndexError):
+                yield row, self[row]
 
-    def __getitem__(self, row: Any) -> Any:
+    def __getitem__(self, row: int) -> bytes:
         with read_only(self._path) as connection:
-            found = connection.execute(self._query, (self._rows[row],)).fetchone()
+            found = connection.execute(self._query, (row,)).fetchone()
         if found is None:
             raise IndexError(row)
-        return found[0].encode("utf-8", "surrogateescape")
+        return str(found[0]).encode("utf-8", "surrogateescape")
 
 
 def _mlflow(connection: sqlite3.Connection) -> tuple[str, str]:

@@ -16,9 +16,9 @@ from typing import Any, ClassVar, NamedTuple
 from agent_pipeline.errors import PartitionError, StoreError
 from agent_pipeline.keys import PartitionKey, make_key
 from agent_pipeline.sessions.session import Session
-from agent_pipeline.sources.base import TraceSource, add_note, files_of, no_partition, unreadable
+from agent_pipeline.sources.base import TraceSource, add_note, changed, files_of, no_partition, unreadable
 from agent_pipeline.sources.formats.fields import Record, clean_text, parsed, section
-from agent_pipeline.sources.formats.record_files import Kind, Place, RecordReader, changed, kind_of, records
+from agent_pipeline.sources.formats.record_files import Kind, Place, RecordReader, kind_of, records
 from agent_pipeline.sources.formats.services import ServerError
 from agent_pipeline.sources.formats.session_fields import new_session
 
@@ -242,6 +242,15 @@ class FileSource(TraceSource):
 
 class RecordSource(FileSource):
     """Base of the file readers whose records are a session each."""
+
+    def _built(self, key: PartitionKey, session_id: str, places: list[Place]) -> Iterable[Session]:
+        records = [(place, self._record(place)) for place in places]
+        for place, record in records:  # where a file was put in another's place since, this may be another session's
+            ident = self.identify(record, place)
+            named = ident and clean_text(ident.session or "")
+            if ident is None or (named and named not in (session_id, session_id.rpartition("~")[0])):
+                raise changed(place.path)
+        return self.build(key, session_id, records)
 
     def fields(self, record: Record, place: Place, session_id: str) -> Record:
         """What a record says: the conversation (`chat`) and the other arguments of `new_session`."""

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from agent_pipeline.errors import StoreError, first_line
-from agent_pipeline.sources.base import add_note, unreadable
+from agent_pipeline.sources.base import add_note, changed, unreadable
 from agent_pipeline.sources.formats.databases import Traces
 from agent_pipeline.sources.formats.fields import decoded, parsed
 
@@ -94,7 +94,7 @@ class RecordReader:
     """Reads records again by their places; holds the last documents and tables, and one file of lines open."""
 
     def __init__(self) -> None:
-        self._loaded: OrderedDict[Path, Sequence[Any]] = OrderedDict()
+        self._loaded: OrderedDict[Path, Sequence[Any] | Traces] = OrderedDict()
         self._kinds: dict[Path, Kind | None] = {}
         self._open: tuple[Path, BinaryIO] | None = None
 
@@ -127,18 +127,13 @@ class RecordReader:
             self._open = path, path.open("rb", buffering=0)
         return self._open[1]
 
-    def _records_of(self, path: Path) -> Sequence[Any]:
+    def _records_of(self, path: Path) -> Sequence[Any] | Traces:
         if path not in self._loaded:
             self._loaded[path] = _loaded(path, self._kinds[path], [])
             while len(self._loaded) > 1 and sum(each.stat().st_size for each in self._loaded) > CACHED_BYTES:
                 self._loaded.popitem(last=False)
         self._loaded.move_to_end(path)
         return self._loaded[path]
-
-
-def changed(path: Path) -> StoreError:
-    """The error for a file that is not what it was when it was indexed."""
-    return StoreError(f"{path} has changed while it was read: run again when nothing writes to it.")
 
 
 def _is_json(line: bytes) -> bool:
@@ -167,11 +162,12 @@ def _lines(path: Path, notes: list[str]) -> Iterator[tuple[Place, bytes]]:
 
 
 def _elements(path: Path, kind: Kind, notes: list[str]) -> Iterator[tuple[Place, Any]]:
-    for at, value in enumerate(_loaded(path, kind, notes)):
+    loaded = _loaded(path, kind, notes)
+    for at, value in loaded.items() if isinstance(loaded, Traces) else enumerate(loaded):
         yield Place(path, at), value
 
 
-def _loaded(path: Path, kind: Kind | None, notes: list[str]) -> Sequence[Any]:
+def _loaded(path: Path, kind: Kind | None, notes: list[str]) -> Sequence[Any] | Traces:
     if kind == "table":
         return _Rows(path)
     if kind == "database":

@@ -7,7 +7,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from agent_pipeline.errors import StoreError
-from agent_pipeline.sources.base import unreadable
+from agent_pipeline.sources.base import changed, file_signature, unreadable
 
 BUSY_SECONDS = 5.0
 
@@ -28,18 +28,21 @@ def read_only(path: Path) -> Iterator[sqlite3.Connection]:
     """A read-only connection in one snapshot, whatever a writing agent does meanwhile (WAL).
 
     A database left in WAL mode in a folder that we may not write cannot be opened with its shared-memory index. If its `-wal` file is gone
-    or empty, nobody is writing, and the file is opened as immutable. Texts that are no UTF-8 keep their bytes as surrogates.
+    or empty, nobody is writing, and the file is opened as immutable: a write meanwhile is a failure. Texts that are no UTF-8 keep their
+    bytes as surrogates.
 
     Raises:
-        StoreError: the file is no database, or is locked, cut off or not readable.
+        StoreError: the file is no database, or is locked, cut off, not readable, or changed while it was read.
     """
     if not is_sqlite(path):
         raise StoreError(f"{path} is not an SQLite database (it may be cut off or empty): restore it, or take it out of the store.")
-    connection = None
+    connection, before = None, file_signature(path)
     try:
-        connection = _connect(path)
+        connection, is_immutable = _connect(path)
         connection.execute("BEGIN")
         yield connection
+        if is_immutable and file_signature(path) != before:
+            raise changed(path)
     except sqlite3.OperationalError as error:
         if "locked" in str(error) or "busy" in str(error):
             raise StoreError(
@@ -64,16 +67,17 @@ def quoted(identifier: str) -> str:
     return '"' + identifier.replace('"', '""') + '"'
 
 
-def _connect(path: Path) -> sqlite3.Connection:
+def _connect(path: Path) -> tuple[sqlite3.Connection, bool]:
+    """A connection, and whether it takes the file for one that does not change."""
     uri = f"file:{quote(str(path.resolve()))}?mode=ro"
     try:
-        return _open(uri)
+        return _open(uri), False
     except sqlite3.OperationalError as error:
         wal = path.with_name(path.name + "-wal")
         no_index = error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
         if not no_index or (wal.exists() and wal.stat().st_size):
             raise
-        return _open(f"{uri}&immutable=1")
+        return _open(f"{uri}&immutable=1"), True
 
 
 def _open(uri: str) -> sqlite3.Connection:

@@ -17,10 +17,10 @@ from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.chat import plain_items
 from agent_pipeline.sessions.items import assembled
 from agent_pipeline.sessions.session import Session
-from agent_pipeline.sources.base import Stored, digest
+from agent_pipeline.sources.base import Stored, changed, digest
 from agent_pipeline.sources.formats.fields import Record, chosen, number, section, text, verdict, verdict_in
 from agent_pipeline.sources.formats.file_source import FileSource, Index
-from agent_pipeline.sources.formats.record_files import Place, changed
+from agent_pipeline.sources.formats.record_files import Place
 from agent_pipeline.sources.formats.services import Service
 from agent_pipeline.sources.formats.session_fields import new_session
 from agent_pipeline.sources.platforms.conversations import (

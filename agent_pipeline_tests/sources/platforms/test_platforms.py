@@ -15,6 +15,8 @@ from agent_pipeline.errors import StoreError
 from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
 from agent_pipeline.judging import Policy
 from agent_pipeline.sources import SOURCES, open_source, open_sources, parse_location
+from agent_pipeline.sources.formats.databases import Traces
+from agent_pipeline.sources.formats.record_files import RecordReader, records
 from agent_pipeline.sources.platforms.span_source import metrics
 from agent_pipeline_tests.judging.sessions import judge
 from agent_pipeline_tests.judging.sessions import session as small_session
@@ -201,6 +203,36 @@ def test_a_database_is_read_while_its_server_writes_and_without_what_other_versi
     with closing(sqlite3.connect(path)) as server:
         server.executescript("UPDATE experiments SET lifecycle_stage = 'deleted'")
     assert open_sources([parse_location(f"mlflow:{path}")]).partitions() == [], "what was deleted is not read"
+
+
+@pytest.mark.parametrize(
+    ("name", "statement"),
+    [
+        ("phoenix.db", "INSERT INTO traces SELECT max(id) + 1, project_rowid, '0', start_time, end_time, NULL FROM traces"),
+        ("phoenix.db", "DELETE FROM traces WHERE rowid = 1"),
+        ("mlflow.db", "DELETE FROM trace_info WHERE rowid = 1"),
+    ],
+)
+def test_a_trace_that_comes_or_goes_while_a_database_is_read_puts_no_trace_in_anothers_place(name, statement, tmp_path):
+    path = exports.placed(name, None, tmp_path)
+    indexed, read = dict(records(path, [])), {}
+    with closing(sqlite3.connect(path)) as server, server:
+        server.execute(statement)
+    reader = RecordReader()
+    for place in indexed:
+        try:
+            read[place] = reader.record(place)
+        except StoreError as error:
+            assert "has changed while it was read" in str(error) and statement.startswith("DELETE")
+    assert len(read) == len(indexed) - statement.startswith("DELETE") and read.items() <= indexed.items()
+
+
+def test_a_trace_that_goes_while_a_database_is_listed_takes_no_other_with_it(tmp_path):
+    path = exports.placed("phoenix.db", None, tmp_path)
+    traces = Traces(path)
+    with closing(sqlite3.connect(path)) as server, server:
+        server.execute("DELETE FROM traces WHERE rowid = ?", traces._rows[:1])
+    assert [row for row, _ in traces.items()] == traces._rows[1:] and traces._rows[1:]
 
 
 def test_a_database_of_no_platform_is_refused_with_a_sentence(tmp_path):
