@@ -33,8 +33,9 @@ class Workspace(dg.ConfigurableResource):
 
     def labels(self, key: PartitionKey) -> Labels:
         """People's judgments of an agent's sessions; raises SettingsError."""
-        path = self.settings().labels_path(key)
-        return read_labels(path, key) if path else Labels()
+        settings = self.settings()
+        path, agent = settings.labels_path(key), settings.agents.get(str(key))
+        return read_labels(path, key, own=bool(agent and agent.labels)) if path else Labels()
 
     def store_signature(self, source: TraceSource) -> str:
         """A cheap text that changes whenever the store or the labels may have changed."""

@@ -1,14 +1,14 @@
 """What people say of sessions in files of their own: CSV or JSONL with `session_id`, `judgment`, `reason`.
 
-`project` and `agent` are optional columns that say whose session it is; other columns are passed over, so a filled review file is a label
-file. An empty judgment says nothing, and takes back nothing; of several judgments of one session the last counts (the files of a folder in
-the order of their names).
+`project` and `agent` are optional columns that say whose session it is; a row without them is about the only agent that has a session of
+that id, and is left out where several have. Other columns are passed over, so a filled review file is a label file. An empty judgment says
+nothing, and takes back nothing; of several judgments of one session the last counts (the files of a folder in the order of their names).
 """
 
 import csv
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, dropwhile
 from pathlib import Path
@@ -42,11 +42,24 @@ _WITHOUT_REASON = {verdict: Label(verdict) for verdict in VERDICTS.values()}
 
 @dataclass
 class Labels:
-    """The labels of one agent by session id; `notes` says in sentences what could not be used."""
+    """The labels of one agent by session id; `notes` says in sentences what could not be used. `whose` has the project and the agent, one
+    of them or both empty, of the labels that do not say fully whose session they name."""
 
     where: str = ""
     by_id: dict[str, Label] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    whose: dict[str, tuple[str, str]] = field(default_factory=dict)
+
+    def leave_out_shared(self, shared: Mapping[str, PartitionKey]) -> None:
+        """Leave out the labels of which nobody can tell whose session they name, since another agent has one of that id; note how many."""
+        for session_id in shared:
+            del self.by_id[session_id]
+        if shared:
+            agents = _first(sorted(set(map(str, shared.values()))))
+            self.notes.append(
+                f"{self.where}: {len(shared)} labels do not say whose session they name ({_first(sorted(shared))}) and were left out: "
+                f"{agents} has sessions of these ids too. Give their project and agent."
+            )
 
     def version_with(self, store_version: str, session_ids: Iterable[str]) -> str:
         """The data version of a store's sessions and of the labels that name them; without such labels, that of the store."""
@@ -90,8 +103,8 @@ def labels_signature(path: Path) -> str:
     return file_signature(*label_files(path))
 
 
-def read_labels(path: Path, key: PartitionKey) -> Labels:
-    """The labels of an agent.
+def read_labels(path: Path, key: PartitionKey, own: bool = False) -> Labels:
+    """The labels of an agent; in files of its `own` a row is about it unless it names another.
 
     Raises:
         SettingsError: a file is missing, cannot be read or decoded, or has no columns `session_id` and `judgment`.
@@ -103,10 +116,13 @@ def read_labels(path: Path, key: PartitionKey) -> Labels:
         for row in _rows(file):
             if row is None or not (session_id := _text(row.get("session_id"))):
                 broken += 1
-            elif _is_of(row, key) and (word := _text(row.get("judgment"))):
+            elif is_about(_text(row.get("project")), _text(row.get("agent")), key) and (word := _text(row.get("judgment"))):
                 if judgment := VERDICTS.get(word.casefold()):
                     reason = _text(row.get("reason"))
                     labels.by_id[session_id] = Label(judgment, reason) if reason else _WITHOUT_REASON[judgment]
+                    labels.whose.pop(session_id, None)
+                    if not own and not all(whose := (_text(row.get("project")), _text(row.get("agent")))):
+                        labels.whose[session_id] = whose
                 else:
                     unknown[word[:40]] += 1
     if broken:
@@ -162,9 +178,8 @@ def _json_rows(text: Iterable[str], names: set[str]) -> Iterator[dict[str, Any] 
         yield value if isinstance(value, dict) else None
 
 
-def _is_of(row: dict[str, Any], key: PartitionKey) -> bool:
-    """Whether a row speaks of this agent, or does not say of which."""
-    project, agent = _text(row.get("project")), _text(row.get("agent"))
+def is_about(project: str, agent: str, key: PartitionKey) -> bool:
+    """Whether a label of this project and agent is about an agent; what is empty may be any."""
     try:
         return make_key(project or key.project, agent or key.agent) == key
     except PartitionError:

@@ -12,7 +12,7 @@ from agent_pipeline.ingestion.drift import Drift, drift
 from agent_pipeline.ingestion.volume import FEW, VolumeError
 from agent_pipeline.judging.client import Limits
 from agent_pipeline.judging.curation import Bounds, Curation, curate_rows
-from agent_pipeline.judging.labels import Labels
+from agent_pipeline.judging.labels import Labels, is_about
 from agent_pipeline.judging.llm import LlmJudge
 from agent_pipeline.judging.measures import parse_measures
 from agent_pipeline.judging.panel import JudgingOptions, Panel
@@ -42,6 +42,7 @@ def judge(
     """
     panel = Panel.of(options, labels)
     _check_labels(lake, key, labels, options.smallest_share)
+    labels.leave_out_shared(_shared(lake, key, labels))
     labels.redact(redactor)
     with open_judge(options.limits) if panel.policy.has("llm") else nullcontext() as panel.llm:
         return JudgedTable(judge_sessions(lake, key, panel), panel)
@@ -60,6 +61,26 @@ def _check_labels(lake: Lake, key: PartitionKey, labels: Labels, smallest_share:
     left = sum(session_id.as_py() in labels.by_id for session_id in labelled)
     if len(labelled) >= FEW and left < smallest_share * len(labelled):
         raise VolumeError("judged_sessions", key, "labels", len(labelled), left)
+
+
+def _shared(lake: Lake, key: PartitionKey, labels: Labels) -> dict[str, PartitionKey]:
+    """The sessions whose labels may as well be about another agent's session of that id, by that agent, as far as the lake has them."""
+    shared: dict[str, PartitionKey] = {}
+    named = _present(lake, key, list(labels.whose)) if labels.whose else []
+    for other in lake.partitions("tables", "sessions") if named else ():
+        meant = [session_id for session_id in named if is_about(*labels.whose[session_id], other)]
+        if other != key and meant:
+            shared |= dict.fromkeys(_present(lake, other, meant), other)
+    return shared
+
+
+def _present(lake: Lake, key: PartitionKey, session_ids: list[str]) -> list[str]:
+    """Those of the ids that a session of the lake's has; none where its table is damaged, which its own run replaces."""
+    named = column(session_ids, pa.field("session_id", pa.string()))
+    try:
+        return named.filter(pc.is_in(named, lake.open("sessions", key).read(["session_id"])["session_id"])).to_pylist()
+    except (DataError, pa.ArrowException, OSError):
+        return []
 
 
 def _labelled(batch: pa.RecordBatch) -> pa.Array:

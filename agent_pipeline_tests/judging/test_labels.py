@@ -192,5 +192,24 @@ def test_a_folder_of_labels_that_lost_most_of_its_files_replaces_no_verdict(tmp_
     assert judge(lake, KEY, JudgingOptions(), Labels(), raw, no_model).table.rows == 3, "a session that is gone needs no label"
 
 
+def test_a_label_that_may_be_about_several_agents_is_about_none_and_is_counted(tmp_path):
+    lake, raw, intern = Lake(str(tmp_path / "lake")), Redactor(RedactionOptions(enabled=False)), PartitionKey("office", "intern")
+    for key, ids in ((KEY, ["task0", "task1", "u1"]), (intern, ["task0", "task1", "u2"])):
+        rows = [session_row(session(session_id=name)) for name in ids]
+        lake.stage("sessions", key, to_batches(rows, SESSIONS), SESSIONS).commit()
+    header, said = "session_id,judgment,project,agent\n", tmp_path / "said" / "a.csv"
+    written(said, header + "task0,acceptable,,\ntask1,acceptable,shop,\nu1,acceptable,,\nu2,unacceptable,,\n")
+
+    def labels(key: PartitionKey, own: bool = False) -> Labels:
+        return judge(lake, key, JudgingOptions(), read_labels(said, key, own), raw, no_model).panel.labels
+
+    of_shop, of_office, of_its_own = labels(KEY), labels(intern), labels(KEY, own=True)
+    assert (set(of_shop.by_id), set(of_office.by_id)) == ({"task1", "u1", "u2"}, {"u1", "u2"})
+    assert "1 labels do not say whose session they name  ('task0') and/intern' has" in of_shop.notes[0]
+    assert len(of_office.notes) == 1 and set(of_its_own.by_id) == {"task0", "task1", "u1", "u2"} and not of_its_own.notes
+    written(said, header + "task0,acceptable,,\ntask0,acceptable,Shop,support\n")
+    assert set(labels(KEY).by_id) == {"task0"}
+
+
 def no_model(limits: Limits) -> LlmJudge:
     raise AssertionError(limits)
