@@ -12,7 +12,10 @@ from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.runs import PARTITION_TAG, PENDING
 from agent_pipeline.errors import PipelineError
 
-FINISHED: tuple[RunStatusChangeEventType, ...] = (dg.DagsterEventType.RUN_SUCCESS, dg.DagsterEventType.RUN_FAILURE)
+FINISHED: dict[RunStatusChangeEventType, dg.DagsterRunStatus] = {
+    dg.DagsterEventType.RUN_SUCCESS: dg.DagsterRunStatus.SUCCESS,
+    dg.DagsterEventType.RUN_FAILURE: dg.DagsterRunStatus.FAILURE,
+}
 _WORTH_READING = {
     dg.DagsterEventType.STEP_FAILURE,
     dg.DagsterEventType.ASSET_CHECK_EVALUATION,
@@ -42,12 +45,17 @@ def notices(context: dg.SensorEvaluationContext, workspace: dg.ResourceParam[Wor
         if not after or not isinstance(after[0], str):  # older versions kept a time
             return dg.SensorResult(skip_reason="From now on", cursor=json.dumps([changes(kind, limit=1).cursor for kind in FINISHED]))
         ended = [changes(kind, limit=_RUNS, cursor=last, ascending=True) for kind, last in zip(FINISHED, after, strict=True)]
-        runs = [context.instance.get_run_by_id(record.run_id) for each in ended for record in each.records]
-        if not runs:
+        if not any(each.records for each in ended):
             return dg.SkipReason("No run has finished.")
+        runs = [
+            run.with_status(status)  # the run itself is marked after the event is written
+            for status, each in zip(FINISHED.values(), ended, strict=True)
+            for record in each.records
+            if (run := context.instance.get_run_by_id(record.run_id))
+        ]
     except PipelineError as error:
         return dg.SkipReason(str(error))
-    if problem := tell(settings, [notice for run in runs if run for notice in of_run(context.instance, run)]):
+    if problem := tell(settings, [notice for run in runs for notice in of_run(context.instance, run)]):
         return dg.SkipReason(problem)  # and the next tick tells of the same runs
     return dg.SensorResult(skip_reason=f"{len(runs)} runs were looked at", cursor=json.dumps([each.cursor for each in ended]))
 

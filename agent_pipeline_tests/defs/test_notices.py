@@ -143,6 +143,16 @@ def test_runs_are_told_of_once_whatever_the_clock_was_when_they_ended_and_whatev
         assert [cause for cause, _ in messages(server)] == ["run failed"] * number
 
 
+def test_a_failure_is_told_of_though_its_run_is_not_marked_yet(bench: Bench, server: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    tick, run = Ticks(bench.instance), dg.DagsterRun(job_name=RETRAIN)
+    tick()
+    bench.instance.add_run(run)
+    monkeypatch.setattr(type(bench.instance.run_storage), "handle_run_event", lambda *_, **__: None)
+    bench.instance.report_dagster_event(dg.DagsterEvent("PIPELINE_FAILURE", RETRAIN), run.run_id)
+    tick()
+    assert [cause for cause, _ in messages(server)] == ["run failed"]
+
+
 def test_a_message_that_is_always_refused_keeps_no_other_from_being_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     with endpoint(lambda request, number: (400 if "judge" in request["title"] else 200, {}, "{}")) as server:
         monkeypatch.setenv("AGENT_PIPELINE_NOTIFY__URLS", json.dumps([server.url.replace("http://", "json://")]))
