@@ -176,7 +176,7 @@ class FileSource(TraceSource):
         signature = self.signature()
         if self._indexed is None or self._indexed[0] != signature:
             self._reader.close()
-            self._reader, self._unpacked, self._beside = RecordReader(), {}, {}
+            self._reader, self._unpacked, self._beside = RecordReader(signature if self.merges else ""), {}, {}
             self._indexed = signature, self._new_index()
         return self._indexed[1]
 

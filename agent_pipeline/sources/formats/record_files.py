@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from agent_pipeline.errors import StoreError, first_line
-from agent_pipeline.sources.base import add_note, changed, unreadable
+from agent_pipeline.sources.base import add_note, changed, file_signature, unreadable
 from agent_pipeline.sources.formats.databases import Traces
 from agent_pipeline.sources.formats.fields import decoded, parsed
 
@@ -91,9 +91,14 @@ def records(path: Path, notes: list[str], kind: Kind | None = None) -> Iterator[
 
 
 class RecordReader:
-    """Reads records again by their places; holds the last documents and tables, and one file of lines open."""
+    """Reads records again by their places; holds the last documents and tables, and one file of lines open.
 
-    def __init__(self) -> None:
+    Of spans, which name no session by themselves, several in one document or table are read only as long as it is as it was `indexed` (the
+    files' signature): in another's place, they would be another's.
+    """
+
+    def __init__(self, indexed: str = "") -> None:
+        self._indexed = indexed
         self._loaded: OrderedDict[Path, Sequence[Any] | Traces] = OrderedDict()
         self._kinds: dict[Path, Kind | None] = {}
         self._open: tuple[Path, BinaryIO] | None = None
@@ -129,7 +134,9 @@ class RecordReader:
 
     def _records_of(self, path: Path) -> Sequence[Any] | Traces:
         if path not in self._loaded:
-            self._loaded[path] = _loaded(path, self._kinds[path], [])
+            self._loaded[path] = loaded = _loaded(path, self._kinds[path], [])
+            if self._indexed and not isinstance(loaded, Traces) and len(loaded) > 1 and file_signature(path) not in self._indexed:
+                raise changed(path)
             while len(self._loaded) > 1 and sum(each.stat().st_size for each in self._loaded) > CACHED_BYTES:
                 self._loaded.popitem(last=False)
         self._loaded.move_to_end(path)

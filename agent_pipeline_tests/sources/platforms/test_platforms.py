@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from agent_pipeline.errors import StoreError
@@ -225,6 +226,25 @@ def test_a_trace_that_comes_or_goes_while_a_database_is_read_puts_no_trace_in_an
         except StoreError as error:
             assert "has changed while it was read" in str(error) and statement.startswith("DELETE")
     assert len(read) == len(indexed) - statement.startswith("DELETE") and read.items() <= indexed.items()
+
+
+def test_a_table_of_spans_that_another_is_renamed_over_while_it_is_read_is_a_failure(tmp_path, monkeypatch):
+    path = exports.placed("phoenix_frame.parquet", None, tmp_path)
+    source = open_source(path)
+    index = source._new_index
+    others = pq.read_table(path)
+
+    def then_replaced():
+        made = index()
+        pq.write_table(others.take(list(range(len(others)))[::-1]), tmp_path / "new")
+        (tmp_path / "new").replace(path)
+        return made
+
+    monkeypatch.setattr(source, "_new_index", then_replaced)
+    with pytest.raises(StoreError, match="has changed while it was read"):
+        list(read_sessions(source, source.partitions()[0], ReadingOptions()))
+    monkeypatch.undo()
+    assert unnumbered(only(path).messages) == unnumbered(WHOLE)
 
 
 def test_a_trace_that_goes_while_a_database_is_listed_takes_no_other_with_it(tmp_path):
