@@ -38,6 +38,9 @@ KINDS: dict[str, Kind] = {
         ("drop_session", "repair", "keep"),
         "messages that stand twice, the history's beginning or a block of calls; repair keeps one",
     ),
+    "call_said_twice": Kind(
+        "repair", ("drop_session", "repair", "keep"), "the raw text of a call beside the same call; repair takes the text out"
+    ),
     "trailing_user": Kind("keep", _ANY, "the session ends on user messages; repair cuts them off"),
     "trailing_tool": Kind("keep", _ANY, "the session ends on a tool's result; repair cuts the calls and results at the end off"),
     "unanswered_call": Kind("drop_session", _ANY, "a call without a result; repair takes it out"),

@@ -13,7 +13,7 @@ from typing import Any
 
 from agent_pipeline.sessions.damage import DEFAULT_POLICY, Action, Policy, broken_by
 from agent_pipeline.sessions.json_text import arguments_json, is_shallow_object, is_storable, storable
-from agent_pipeline.sessions.repeats import first_repeat
+from agent_pipeline.sessions.repeats import first_repeat, free_id, words_beside_calls
 from agent_pipeline.sessions.session import Message, Session
 
 
@@ -123,6 +123,7 @@ class _Pass:
         """The messages as they are after this pass."""
         self._spread()
         self._repair_unicode()
+        self._unsay_calls()
         self._drop_empty()
         self._drop_repeated()
         self._pair_calls()
@@ -156,6 +157,12 @@ class _Pass:
             if counted:
                 line.message, line.thoughts = message, thoughts
                 self._count("invalid_unicode", line, counted["invalid_unicode"])
+
+    def _unsay_calls(self) -> None:
+        for line in self.lines:
+            words = words_beside_calls(line.message)
+            if words != line.message["content"] and self._count("call_said_twice", line) == "repair":
+                line.message = line.message | {"content": words}
 
     def _drop_empty(self) -> None:
         empty = [line for line in self.lines if line.role != "tool" and not line.calls and not line.message["content"].strip()]
@@ -225,7 +232,7 @@ class _Pass:
                 elif uses[call_id]:
                     self._count("reused_call_id", line)
                 uses[call_id] += 1
-                new_id = _free_id(call_id or f"call_{len(calls) + 1}", uses[call_id], used_ids)
+                new_id = free_id(call_id or f"call_{len(calls) + 1}", uses[call_id], used_ids)
                 counted: Counter[str] = Counter()
                 function = raw["function"] | {"arguments": arguments_json(raw["function"]["arguments"], counted)}
                 actions = {kind: self._count(kind, line, count) for kind, count in (+counted).items()}
@@ -289,15 +296,6 @@ class _Pass:
         return Repaired([line.message for line in self.lines], reasoning, +self.damage, +self.skipped)
 
 
-def _free_id(wanted: str, number: int, used_ids: set[str]) -> str:
-    """The id, or one like it that no call of the conversation has yet."""
-    new_id = wanted
-    while new_id in used_ids:
-        new_id, number = f"{wanted}_{number}", number + 1
-    used_ids.add(new_id)
-    return new_id
-
-
 def _answer(calls: list[_Call], outputs: list[_Output], place: Callable[[_Call | _Output], Hashable]) -> None:
     """Put each result that has no call yet to the oldest open call in the same place (`None`: no place) that was called before it."""
     waiting: dict[Hashable, deque[_Call]] = defaultdict(deque)
@@ -333,6 +331,8 @@ def _is_sound(messages: list[Message]) -> bool:
                     return False
                 ids.add(call_id)
                 expected.append(call_id)
+            if words_beside_calls(message) != content:
+                return False
         elif not content or content.isspace():
             return False
         if role != "assistant":

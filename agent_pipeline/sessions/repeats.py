@@ -1,6 +1,10 @@
-"""Messages that stand twice: a replay of the history's beginning, or of a block of calls."""
+"""What stands twice: a replay of the history's beginning or of a block of calls, a call as text beside itself, an id."""
 
-from agent_pipeline.sessions.session import Message
+import re
+from typing import Any
+
+from agent_pipeline.sessions.json_text import decoded_arguments, loads
+from agent_pipeline.sessions.session import Message, canonical_json
 
 
 def first_repeat(messages: list[Message]) -> tuple[int, int, int] | None:
@@ -49,3 +53,57 @@ def _times(messages: list[Message], start: int, size: int) -> int:
     while messages[start + (times + 1) * size : start + (times + 2) * size] == block:
         times += 1
     return times
+
+
+_MARKS = ("<tool_call>", "<function=")
+_SAID = re.compile(
+    r"<tool_call>\s*(?P<json>\{(?:(?!<tool_call>).)*?\})\s*</tool_call>"
+    r"|(?P<tag><tool_call>\s*)?<function=(?P<name>[^<>\s]+)>(?P<body>(?:(?!<function=).)*?)</function>(?(tag)\s*</tool_call>)",
+    re.DOTALL,
+)
+_PARAMETER = re.compile(r"<parameter=([^<>\n]+)>\n?((?:(?!<parameter=).)*?)\n?</parameter>", re.DOTALL)
+
+
+def words_beside_calls(message: Message) -> str:
+    """What a message says without the raw text of its own calls, which clients keep beside the calls that a server read in it.
+
+    Only a text that is the very same call as one of the message's, in its name and all its arguments, is taken out (Hermes' and Qwen's
+    `<tool_call>`, `<function=name>` with parameters or JSON).
+    """
+    content, calls = message["content"], message.get("tool_calls")
+    if not calls or not any(mark in content for mark in _MARKS):
+        return content
+    made = [(call["function"]["name"], decoded_arguments(call["function"]["arguments"])) for call in calls]
+    words = _SAID.sub(lambda said: "" if any(_says(said, *call) for call in made) else said.group(), content)
+    return content if words == content else words.strip()
+
+
+def _says(said: re.Match[str], name: str, arguments: Any) -> bool:
+    """Whether a text is the call of this name and these arguments."""
+    call = decoded_arguments(said["json"]) if said["json"] else {"name": said["name"], "arguments": said["body"]}
+    if not (isinstance(call, dict) and call.get("name") == name and isinstance(arguments, dict)):
+        return False
+    if said["json"] or _PARAMETER.sub("", said["body"]).strip():
+        told = decoded_arguments(call.get("arguments"))
+        return isinstance(told, dict) and canonical_json(told) == canonical_json(arguments)
+    texts = dict(_PARAMETER.findall(said["body"]))
+    return texts.keys() == arguments.keys() and all(_is_told(texts[each], value) for each, value in arguments.items())
+
+
+def _is_told(text: str, value: Any) -> bool:
+    """Whether a parameter's text, which has no type, is a value."""
+    if isinstance(value, str):
+        return text == value
+    try:
+        return canonical_json(loads(text)) == canonical_json(value)
+    except (ValueError, RecursionError):
+        return text == str(value)  # Python's own words: True, None
+
+
+def free_id(wanted: str, number: int, used_ids: set[str]) -> str:
+    """The id, or one like it that no call of the conversation has yet."""
+    new_id = wanted
+    while new_id in used_ids:
+        new_id, number = f"{wanted}_{number}", number + 1
+    used_ids.add(new_id)
+    return new_id

@@ -179,6 +179,7 @@ def test_words_keep_their_order_and_none_is_lost(steps):
 # Policies
 
 REPLAY = [call("f", "1"), result("x", "1")]
+SAID = '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
 DAMAGED: dict[str, list[Any]] = {
     "invalid_arguments": [user("a"), says("b"), user("c"), call("f", "1", "{"), result("x", "1"), says("d")],
     "orphan_output": [user("a"), says("b"), user("c"), result("x", "1"), says("d")],
@@ -189,6 +190,7 @@ DAMAGED: dict[str, list[Any]] = {
     "double_encoded_arguments": [user("a"), says("b"), user("c"), call("f", "1", '"{}"'), result("x", "1"), says("d")],
     "invalid_unicode": [user("a"), says("b"), user("c"), says("\ud800")],
     "empty_message": [user("a"), says("b"), user("c"), call("f", "1"), result("x", "1"), says(" "), says("d")],
+    "call_said_twice": [user("a"), says(f"I look.\n{SAID}"), call("f", "1", '{"a": 1}'), result("x", "1"), says("d")],
     "duplicated_history": [user("a"), says("b"), user("c"), *REPLAY, *REPLAY, says("d")],
     "trailing_user": [user("a"), says("b"), user("c")],
     "trailing_tool": [user("a"), says("b"), user("c"), *REPLAY],
@@ -221,6 +223,7 @@ def test_each_kind_is_counted_and_treated_as_the_policy_says(kind, action):
         ("unanswered_call", "user assistant user assistant"),
         ("mismatched_call_id", "user assistant user assistant tool assistant"),
         ("empty_message", "user assistant user assistant tool assistant"),
+        ("call_said_twice", "user assistant tool assistant"),
         ("duplicated_history", "user assistant user assistant tool assistant"),
         ("trailing_user", "user assistant"),
         ("trailing_tool", "user assistant user"),
@@ -228,6 +231,37 @@ def test_each_kind_is_counted_and_treated_as_the_policy_says(kind, action):
 )
 def test_repair_leaves_a_sound_rest(kind, left):
     assert roles(fixed(DAMAGED[kind], **{kind: "repair"}).messages) == left
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        (SAID, ""),
+        (f"I look.\n{SAID}", "I look."),
+        (f"{SAID}\n{SAID.replace('1', '2')}", SAID.replace("1", "2")),
+        ('<tool_call>{"name": "f", "arguments": "{\\"a\\": 1}"}</tool_call>', ""),
+        ("I look.\n<tool_call>\n<function=f>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>", "I look."),
+        ('So: <function=f>{"a": 1}</function>', "So:"),
+        ('<function=f>{"a": 1}</function> <function=g></function>', ""),
+        *[(other, None) for other in (
+            SAID.replace("f", "h"), SAID.replace("1", "true"), SAID.replace("1", '"1"'), SAID.replace("1}", '1, "b": 2}'), SAID[:-12],
+            "<function=f>\n<parameter=a>\n2\n</parameter>\n</function>", "<function=f></function>", '{"name": "f", "arguments": {"a": 1}}',
+            "<function=f>", "<tool_call>{</tool_call>", "<tool_call>[]</tool_call>", "<tool_call>{}</tool_call>",
+        )],
+    ],
+)  # fmt: skip
+def test_the_raw_text_of_a_call_is_taken_out_only_beside_the_very_same_call(text, left):
+    calls = [call("f", "1", '{"a": 1}'), call("g", "2"), result("x", "1"), result("y", "2")]
+    chat = fixed([user("a"), says(text), *calls, says("d")])
+    assert chat.messages[1]["content"] == (text if left is None else left)
+    assert chat.damage == ({} if left is None else {"call_said_twice": 1})
+    alone = fixed([user("a"), says(text)])
+    assert (alone.messages[1]["content"], alone.damage) == (text, {}), "a text without a call is what was said"
+
+
+def test_many_beginnings_of_calls_take_no_long_time():
+    text = "<tool_call>{<function=f>" * 20_000
+    assert fixed([user("a"), says(text), call("f", "1"), result("x", "1"), says("d")]).messages[1]["content"] == text
 
 
 def test_a_policy_for_no_kind_or_no_action_is_a_sentence():
