@@ -43,8 +43,11 @@ _CALL_IDS = ("call_id", "toolCallId", "tool_call_id", "toolUseId", "id")
 _RESULT_IDS = ("tool_use_id", "tool_call_id", "toolUseId", "toolCallId", "id")
 _ARGUMENTS = ("arguments", "args", "input", "parameters", "tool_kwargs")
 _OUTPUT = ("content", "response", "result", "output", "error")
+_FAILED_STATES = ("error", "failed", "denied")
 _FAILED_TYPES = ("tool-error", "error-text", "error-json", "execution-denied")
 _OF_THOUGHTS = {"thought", "thought_signature", "thoughtSignature"}
+_BESIDE_WORDS = {"reasoning_content", "reasoning", "thinking", "refusal", "tool_calls", "additional_kwargs", "function_call"}
+"""The fields of a message that say more than its words."""
 _CALLS_AS_WORDS = "Calling tools:\n[{'id': "
 """How smolagents tells a model its own calls: a model that is trained on that writes of calls and makes none."""
 _THOUGHT_TEXT = ("thinking", "reasoning", "text", "content", "summary")
@@ -153,6 +156,8 @@ def _spoken(role: str | None, message: dict[str, Any]) -> list[Item]:
     """Results (they answer what came before), reasoning, words, calls."""
     trained = message.get("weight") != 0
     words = content = _content(message)
+    if not isinstance(content, list) and _BESIDE_WORDS.isdisjoint(message):  # what most messages of most stores are
+        return [_said(role, words, trained)]
     thought = message.get("reasoning_content") or message.get("reasoning") or message.get("thinking")
     thoughts = [thought] if thought else []
     items: list[Item] = []
@@ -180,18 +185,28 @@ def _spoken(role: str | None, message: dict[str, Any]) -> list[Item]:
         named = [*(named if isinstance(named, list | tuple) else [None] if named else []), *([legacy] if legacy else [])]
         calls += [item for call in named if ((item := call_item(call, trained)).call_id or item) not in known]
     if words or not (calls or is_all_calls):
-        # What a model says comes in parts that may end within a sentence (before a citation, say).
-        text, left_out = text_of(words, "" if role == "assistant" else "\n")
-        is_said = role and not (role == "assistant" and _CALLS_AS_WORDS in text)
-        items.append(Item("message", text, role=role or "", trained=trained, left_out=left_out) if is_said else INVALID)
+        items.append(_said(role, words, trained))
     return items + calls
 
 
+def _said(role: str | None, words: Any, trained: bool) -> Item:
+    """The words of a message."""
+    # What a model says comes in parts that may end within a sentence (before a citation, say).
+    text, left_out = text_of(words, "" if role == "assistant" else "\n")
+    is_said = role and not (role == "assistant" and _CALLS_AS_WORDS in text)
+    return Item("message", text, role=role or "", trained=trained, left_out=left_out) if is_said else INVALID
+
+
 def _content(message: dict[str, Any]) -> Any:
-    """A message's content by any of its names; what Gemini and Bedrock wrap is a part with a type."""
+    """A message's content by any of its names: its text where that is all, else its parts; what Gemini and Bedrock wrap has a type then."""
     content = message.get("content")
     wrapped = _first(message, _CONTENTS) if content is None else content
-    return list(map(_unwrapped, wrapped)) if isinstance(wrapped, list) else content
+    if not isinstance(wrapped, list):
+        return content
+    parts = list(map(_unwrapped, wrapped))
+    if len(parts) == 1 and _kind(parts[0]) in _TEXT_PARTS and isinstance(text := parts[0].get("text"), str):
+        return text or parts
+    return parts
 
 
 def _unwrapped(block: Any) -> Any:
@@ -213,8 +228,10 @@ def _failed(record: dict[str, Any]) -> bool:
     """Whether a result's own record calls it an error: `is_error` (Anthropic, AutoGen), `isError` (MCP), `status` (LangChain, Bedrock),
     `outcome` (pydantic-ai), `error` (tau2, Inspect), a type (the AI SDK, pydantic-ai)."""
     return (
-        any(record.get(name) is True for name in ("is_error", "isError"))
-        or any(record.get(name) in ("error", "failed", "denied") for name in ("status", "outcome"))
+        record.get("is_error") is True
+        or record.get("isError") is True
+        or record.get("status") in _FAILED_STATES
+        or record.get("outcome") in _FAILED_STATES
         or bool(record.get("error"))
         or record.get("type") in _FAILED_TYPES
         or record.get("part_kind") == "retry-prompt"

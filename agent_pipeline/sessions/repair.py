@@ -316,7 +316,7 @@ def _is_sound(messages: list[Message]) -> bool:
     starts: dict[str, str] = {}
     for message in messages:
         content, role = message["content"], message["role"]
-        if not (is_storable(content)):
+        if not (content.isascii() or is_storable(content)):
             return False
         if role == "tool":
             if not expected or expected.popleft() != message["tool_call_id"]:

@@ -109,7 +109,7 @@ def is_tool_error(text: str) -> bool:
     text = text.strip()
     if _EXCEPTION.match(text):
         return True
-    if not text.startswith("{") or not any(f'"{name}"' in text for name in _ERRORS):  # most results need no decoding
+    if not text.startswith("{") or 'rror"' not in text:  # most results need no decoding
         return False
     try:
         value = loads(text)
@@ -120,7 +120,7 @@ def is_tool_error(text: str) -> bool:
 
 # Read at the beginning of a result only: what a tool has found may say anything.
 _REFUSED = re.compile(
-    r"\W*(?:\w*(?:error|exception)\b\W*)*(?:the |your |this )?(?:"
+    r"\W*+(?:\w*(?:error|exception)\b\W*+)*(?:the |your |this )?(?:"
     r"(?:unknown|unrecognized|unsupported|invalid|no such) (?:tool|function|action)\b"
     r"|(?:requested )?(?:tool|function|action)(?: use| call)?:? ?[\w.:/`'\"-]{0,80} ?(?:is |was )?not (?:available|found|allowed|permitted)"
     r"|(?:tool|function|action) [\w.:/`'\"-]{1,80} does(?: not|n't) exist"

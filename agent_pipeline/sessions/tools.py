@@ -7,6 +7,7 @@ call had.
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any
 
 from agent_pipeline.sessions.json_text import decoded_arguments
@@ -40,12 +41,19 @@ def call_shapes(messages: Iterable[Message]) -> frozenset[CallShape]:
         for call in message.get("tool_calls") or ():
             open_calls[call["id"]] = call["function"]
         called = open_calls.pop(message["tool_call_id"], None) if message["role"] == "tool" else None
-        if called and _NAME.fullmatch(called["name"]) and not (is_failed(message) or is_refusal(message["content"])):
-            arguments = decoded_arguments(called["arguments"])
-            if isinstance(arguments, dict):
-                types = map(JSON_TYPES.__getitem__, map(type, arguments.values()))
-                shapes.add((called["name"], tuple(sorted(zip(arguments, types, strict=True)))))
+        if called and isinstance(arguments := decoded_arguments(called["arguments"]), dict):
+            shape = _shape(called["name"], tuple(arguments), tuple(map(type, arguments.values())))
+            if shape and shape not in shapes and not (is_failed(message) or is_refusal(message["content"])):
+                shapes.add(shape)
     return frozenset(shapes)
+
+
+@lru_cache(maxsize=4096)  # an agent has few
+def _shape(name: str, arguments: tuple[str, ...], types: tuple[type, ...]) -> CallShape | None:
+    """The shape of a call; `None` where no model could be given the tool's name."""
+    if not _NAME.fullmatch(name):
+        return None
+    return name, tuple(sorted(zip(arguments, map(JSON_TYPES.__getitem__, types), strict=True)))
 
 
 class ToolSchemas:
