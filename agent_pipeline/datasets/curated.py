@@ -25,7 +25,7 @@ from agent_pipeline.datasets.preferences import Case
 from agent_pipeline.datasets.splits import SplitSizes, root_tasks
 from agent_pipeline.judging.curation import Use
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.sessions.session import Session, json_bytes, with_thoughts
+from agent_pipeline.sessions.session import Session, json_bytes, with_thoughts, without_error_marks
 from agent_pipeline.sessions.tables import CURATED, column, in_order, row_session, stored_batches, to_rows
 from agent_pipeline.storage.lake import Lake
 
@@ -143,11 +143,10 @@ class Curated:
 
 
 def _heard(row: Row) -> Row:
-    """A row whose messages lack the source's mark of a tool's error (`is_error`): no chat template shows it, and OpenAI refuses it."""
+    """A row as data sets have it: without marks of errors."""
     if _FAILED not in bytes(row["messages"]):
         return row
-    messages = [{name: value for name, value in each.items() if name != "is_error"} for each in msgspec.json.decode(row["messages"])]
-    return row | {"messages": msgspec.Raw(json_bytes(messages))}
+    return row | {"messages": msgspec.Raw(json_bytes(without_error_marks(msgspec.json.decode(row["messages"]))))}
 
 
 def _session(row: Row, thoughts: bool) -> Session:

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from agent_pipeline.datasets.splits import ROW, TaskSplit
 from agent_pipeline.judging.turns import untrained_turns
-from agent_pipeline.sessions.session import Message, is_trained, sha256_of, with_thoughts
+from agent_pipeline.sessions.session import Message, is_trained, sha256_of, with_thoughts, without_error_marks
 from agent_pipeline.sessions.tables import optional, required
 from agent_pipeline.sessions.turn_class import text_class
 
@@ -109,6 +109,6 @@ def known_score(session: Mapping[str, Any]) -> float | None:
 
 
 def to_last_assistant(messages: list[Message]) -> list[Message]:
-    """The messages up to and with the last trained one of the assistant; empty where there is none."""
+    """The messages up to and with the last trained one of the assistant, as data sets have them; empty where there is none."""
     trained = (index for index, message in enumerate(messages) if message["role"] == "assistant" and is_trained(message))
-    return messages[: max(trained, default=-1) + 1]
+    return without_error_marks(messages[: max(trained, default=-1) + 1])

@@ -13,7 +13,7 @@ from agent_pipeline.redaction import RedactionOptions, Redactor
 from agent_pipeline.sessions.damage import DEFAULT_POLICY
 from agent_pipeline.sessions.items import Chat
 from agent_pipeline.sessions.repair import repair_session
-from agent_pipeline.sessions.session import Message, Session
+from agent_pipeline.sessions.session import Message, Session, without_error_marks
 from agent_pipeline.sources.formats.fields import function_tools
 
 
@@ -78,6 +78,7 @@ class Intake:
 def _example(session: Session) -> Example | str:
     if reason := unfit_to_compare(session) or (f"broken:{session.broken}" if session.broken else None):
         return reason
+    session.messages = without_error_marks(session.messages)
     messages = to_last_assistant(session.messages)
     return Example(session, messages) if messages else "no_assistant_message"
 

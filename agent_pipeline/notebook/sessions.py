@@ -25,7 +25,7 @@ from agent_pipeline.judging.leaks import LEAKS, leak_patterns, without_leaks
 from agent_pipeline.keys import PartitionKey, make_key
 from agent_pipeline.notebook.intake import counted, measure_of, why_filtered, without_system, words_only
 from agent_pipeline.sessions.damage import repair_policy
-from agent_pipeline.sessions.session import RecordedItem, Session
+from agent_pipeline.sessions.session import RecordedItem, Session, without_error_marks
 from agent_pipeline.sessions.tables import session_row, to_table
 from agent_pipeline.sources import Location, TraceSource, open_sources, parse_location, readers
 from agent_pipeline.sources.formats.fields import verdict as verdict_of
@@ -139,6 +139,7 @@ def export_traces_for_sft(
         if reason:
             counts[reason] += 1
             continue
+        session.messages = without_error_marks(session.messages)
         if not include_system:
             session.messages = without_system(session.messages)
         if not include_tool_calls:

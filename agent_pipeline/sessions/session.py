@@ -112,6 +112,12 @@ def without_thoughts(messages: Iterable[Message]) -> list[Message]:
     return [{name: value for name, value in message.items() if name != THOUGHT} for message in messages]
 
 
+def without_error_marks(messages: list[Message]) -> list[Message]:
+    """The messages without the source's mark of a tool's error (`is_error`), for which no chat format has a place; OpenAI refuses it."""
+    marked = any("is_error" in message for message in messages)
+    return [{name: value for name, value in each.items() if name != "is_error"} for each in messages] if marked else messages
+
+
 def is_trained(message: Mapping[str, Any]) -> bool:
     """Whether an assistant's message is trained on: OpenAI's `weight: 0` says that it is not."""
     return bool(message.get("weight", 1))

@@ -78,6 +78,15 @@ def test_the_original_records_are_those_to_the_key() -> None:
     assert (counts["results_left_out"], counts["calls_left_out"]) == (2, 2)
 
 
+@pytest.mark.parametrize("exporter", [ChatMlExporter, DpoExporter, ShareGptExporter])
+def test_a_mark_of_a_tool_s_error_is_in_no_record(exporter) -> None:
+    """Chat formats have no place for it, and OpenAI refuses a file with it."""
+    chat = [user("x"), calls(("a", "f", {"b": 1})), answers("a", "gone") | {"is_error": True}]
+    runs = [ScoredTrace(session(words, [*chat, says(words)], task_key="task"), score, "t") for words, score in (("Yes", 1.0), ("No", 0.0))]
+    records = exporter().records(runs, ExportOptions(quality_threshold=0.5))
+    assert records and "is_error" not in json.dumps(records)
+
+
 def test_metadata_is_left_out_where_it_is_not_asked_for() -> None:
     for form, exporter in (("chatml", ChatMlExporter), ("dpo", DpoExporter), ("sharegpt", ShareGptExporter)):
         traces = [trace("a", 1.0), trace("b", 0.0)]
