@@ -55,19 +55,21 @@ def open_instance() -> "dg.DagsterInstance":
         SettingsError: of `dagster_home`; PostgreSQL cannot be reached, or refuses.
     """
     import dagster as dg
+    from filelock import FileLock
 
     from agent_pipeline.defs.specs import CPU_HEAVY, GPU
 
-    dagster_home()
-    try:
-        instance = dg.DagsterInstance.get()
-    except Exception as error:
-        if not type(error).__module__.startswith(("dagster_postgres", "sqlalchemy")):
-            raise
-        reason = str(error.__cause__ or error).partition("\n")[0]
-        raise SettingsError(f"PostgreSQL at {POSTGRES} does not open Dagster's tables: {reason}") from error
-    for pool in {GPU, CPU_HEAVY} - {each.name for each in instance.event_log_storage.get_pool_limits()}:
-        instance.event_log_storage.initialize_concurrency_limit_to_default(pool)
+    # Two processes that make the tables of a new home at once fail in each other's half-made ones.
+    with FileLock(dagster_home() / ".opening.lock"):
+        try:
+            instance = dg.DagsterInstance.get()
+        except Exception as error:
+            if not type(error).__module__.startswith(("dagster_postgres", "sqlalchemy")):
+                raise
+            reason = str(error.__cause__ or error).partition("\n")[0]
+            raise SettingsError(f"PostgreSQL at {POSTGRES} does not open Dagster's tables: {reason}") from error
+        for pool in {GPU, CPU_HEAVY} - {each.name for each in instance.event_log_storage.get_pool_limits()}:
+            instance.event_log_storage.initialize_concurrency_limit_to_default(pool)
     return instance
 
 

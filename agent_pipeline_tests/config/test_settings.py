@@ -1,5 +1,6 @@
 """Settings: from the file and the environment, and never a misspelt one in silence."""
 
+import multiprocessing
 import os
 import re
 from pathlib import Path
@@ -200,6 +201,27 @@ def test_the_pools_of_a_new_home_are_limited_before_its_first_run(toml, monkeypa
         instance.event_log_storage.set_concurrency_slots("gpu", 2)
     with open_instance() as instance:
         assert ("gpu", 2) in {(each.name, each.limit) for each in instance.event_log_storage.get_pool_limits()}
+
+
+@pytest.mark.slow
+def test_processes_that_open_a_new_home_at_once_all_open_it(toml, monkeypatch):
+    """Two shells on a first day: most of such processes ended in Dagster's half-made tables."""
+    toml("")
+    monkeypatch.setenv("DAGSTER_HOME", "")
+    forks = multiprocessing.get_context("fork")
+    together = forks.Barrier(6)
+
+    def opened() -> None:
+        together.wait()
+        with open_instance():
+            pass
+
+    processes = [forks.Process(target=opened) for _ in range(6)]
+    for each in processes:
+        each.start()
+    for each in processes:
+        each.join()
+    assert [each.exitcode for each in processes] == [0] * 6
 
 
 def test_a_full_disk_and_a_forbidden_one_have_their_sentence_and_other_errors_none():
