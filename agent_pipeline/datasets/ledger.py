@@ -68,7 +68,8 @@ def read_ledger(lake: Lake, key: PartitionKey, sizes: SplitSizes) -> Ledger:
             f"The ledger of the split of {key} at {lake.table(LEDGER, key)} is damaged: put a copy of it back, or delete it, and every "
             "task gets the split of its hash again, which is the same as long as the sizes of the split are."
         ) from error
-    return Ledger(sizes, pa.Table.from_arrays(known.columns, schema=SCHEMA))
+    # A copy that was put back may lie in another order: a task that is looked for in vain would move to the split of its hash.
+    return Ledger(sizes, pa.Table.from_arrays(known.columns, schema=SCHEMA).sort_by("task_key"))
 
 
 def record_tasks(lake: Lake, key: PartitionKey, tasks: pa.Array, sizes: SplitSizes) -> Ledger:

@@ -38,6 +38,15 @@ def test_the_same_tasks_in_another_order_are_the_same_bytes_and_nothing_new_writ
     assert path.stat().st_mtime_ns == written
 
 
+def test_a_ledger_that_lies_in_another_order_moves_no_task(tmp_path: Path) -> None:
+    lake, tasks = Lake(tmp_path / "lake"), [f"t{number}" for number in range(50)]
+    recorded = record_tasks(lake, KEY, pa.array(tasks), SplitSizes(test=0.6, select=0.3)).known
+    shuffled = recorded.sort_by([("task_key", "descending")]).combine_chunks()
+    lake.stage(LEDGER, KEY, shuffled.to_batches(), shuffled.schema).commit()
+    ledger = read_ledger(lake, KEY, SplitSizes())
+    assert [ledger.of(task) for task in tasks] == [split_of(task, SplitSizes(test=0.6, select=0.3)) for task in tasks]
+
+
 def test_a_damaged_ledger_is_one_sentence_and_no_new_split(tmp_path: Path) -> None:
     lake = Lake(tmp_path / "lake")
     record_tasks(lake, KEY, pa.array(["a"]), SplitSizes())
