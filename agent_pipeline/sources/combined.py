@@ -7,7 +7,6 @@ it out of `store`.
 
 import heapq
 from collections.abc import Iterator, Mapping
-from typing import ClassVar
 
 from agent_pipeline.errors import PartitionError, StoreError
 from agent_pipeline.keys import PartitionKey
@@ -22,8 +21,8 @@ class CombinedSource(TraceSource):
         StoreError: none could be opened.
     """
 
-    name: ClassVar[str] = "several"
-    looks_like: ClassVar[str] = "several stores"
+    name = "several"
+    looks_like = "several stores"
 
     def __init__(self, stores: Mapping[str, TraceSource | StoreError]) -> None:
         super().__init__("several stores")

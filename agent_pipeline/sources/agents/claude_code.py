@@ -6,16 +6,16 @@ taken. Side chains (a sub-agent's work) are sessions of their own that name thei
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.chat import text_of, to_messages
 from agent_pipeline.sessions.session import Session
 from agent_pipeline.sources.agents.codex import folder_name
 from agent_pipeline.sources.base import add_note
-from agent_pipeline.sources.formats.fields import Record, chosen, number, objects, section, text
+from agent_pipeline.sources.formats.fields import Record, chosen, objects, section, text
 from agent_pipeline.sources.formats.file_source import FileSource, Ident
-from agent_pipeline.sources.formats.record_files import Kind, Place
+from agent_pipeline.sources.formats.record_files import Place
 from agent_pipeline.sources.formats.session_fields import new_session
 
 _SPOKEN = ("user", "assistant")
@@ -25,10 +25,9 @@ _CONTEXT = ("cwd", "gitBranch", "version", "agentId")
 class ClaudeCodeSource(FileSource):
     """A session's file, or a folder of them (such as ~/.claude/projects): the working folder's name is the project."""
 
-    name: ClassVar[str] = "claude_code"
-    looks_like: ClassVar[str] = "Claude Code sessions: lines of user and assistant with sessionId and message"
-    kinds: ClassVar[tuple[Kind, ...]] = ("lines",)
-    merges: ClassVar[bool] = True
+    name = "claude_code"
+    looks_like = "Claude Code sessions: lines of user and assistant with sessionId and message"
+    merges = True
 
     def __init__(self, where: Path | str) -> None:
         super().__init__(where)
@@ -79,9 +78,6 @@ class ClaudeCodeSource(FileSource):
         chat.skipped["other_branch"] += others
         chat.skipped["synthetic_message"] += len(taken) - len(spoken)
         usage = {_message_id(line) or id(line): section(line, "message", "usage") for line in spoken if line.get("type") == "assistant"}
-        costs = [cost for line in spoken if (cost := number(line.get("costUSD"))) is not None]
-        times = [line["timestamp"] for line in taken if line.get("timestamp")]
-        models = [section(line, "message").get("model") for line in spoken if line.get("type") == "assistant"]
         broken = bool(taken) and taken[-1].get("isApiErrorMessage") is True
         return new_session(
             self.name,
@@ -90,10 +86,9 @@ class ClaudeCodeSource(FileSource):
             chat,
             context=chosen(next((line for line in lines if "cwd" in line), lines[0]), _CONTEXT),
             usage=usage.values(),
-            cost_usd=sum(costs) if costs else None,
-            created_at=times[0] if times else None,
-            ended_at=times[-1] if times else None,
-            model_id=next((model for model in reversed(models) if model), None),
+            costs=[line.get("costUSD") for line in spoken],
+            times=[line.get("timestamp") for line in taken],
+            models=[section(line, "message").get("model") for line in spoken if line.get("type") == "assistant"],
             parent_session_id=parent,
             error=_text_in(taken[-1]) or "the API gave an error" if broken else None,
         )

@@ -7,14 +7,14 @@ that Codex puts before the first words of the user, as user messages, joins the 
 from collections.abc import Iterable, Iterator
 from itertools import takewhile
 from pathlib import PurePath, PureWindowsPath
-from typing import Any, ClassVar
+from typing import Any
 
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.chat import text_of, to_messages
 from agent_pipeline.sessions.session import Session
 from agent_pipeline.sources.formats.fields import Record, chosen, section, text
 from agent_pipeline.sources.formats.file_source import FileSource, Ident
-from agent_pipeline.sources.formats.record_files import Kind, Place
+from agent_pipeline.sources.formats.record_files import Place
 from agent_pipeline.sources.formats.session_fields import new_session
 
 _LINES = {"session_meta", "response_item", "event_msg", "turn_context", "compacted"}
@@ -32,9 +32,8 @@ _CONTEXT = ("cwd", "originator", "cli_version", "source", "model_provider", "git
 class CodexSource(FileSource):
     """A rollout, or a folder of them: the working folder's name is the project."""
 
-    name: ClassVar[str] = "codex"
-    looks_like: ClassVar[str] = "Codex rollouts: lines of session_meta, turn_context and response_item"
-    kinds: ClassVar[tuple[Kind, ...]] = ("lines",)
+    name = "codex"
+    looks_like = "Codex rollouts: lines of session_meta, turn_context and response_item"
 
     @classmethod
     def accepts(cls, record: Record) -> bool:
@@ -55,11 +54,9 @@ class CodexSource(FileSource):
     def build(self, key: PartitionKey, session_id: str, records: list[tuple[Place, Record]]) -> Iterable[Session]:
         lines = [record for _, record in records]
         meta = next((section(line, "payload") for line in lines if line.get("type") == "session_meta"), {})
-        models = [section(line, "payload").get("model") for line in lines if line.get("type") == "turn_context"]
         events = [section(line, "payload") for line in lines if line.get("type") == "event_msg"]
         used = [section(event, "info", "total_token_usage") for event in events if event.get("type") == "token_count"]
         items = [line.get("payload") for line in lines if line.get("type") == "response_item"]
-        times = [line["timestamp"] for line in lines if line.get("timestamp")]
         last = section(lines[-1], "payload")
         yield new_session(
             self.name,
@@ -69,9 +66,8 @@ class CodexSource(FileSource):
             tools=meta.get("dynamic_tools"),
             context=chosen(meta, _CONTEXT),
             usage=next(([each] for each in reversed(used) if each), ()),
-            created_at=meta.get("timestamp") or (times[0] if times else None),
-            ended_at=times[-1] if times else None,
-            model_id=next((model for model in reversed(models) if model), None),
+            times=[meta.get("timestamp"), *(line.get("timestamp") for line in lines)],
+            models=[section(line, "payload").get("model") for line in lines if line.get("type") == "turn_context"],
             parent_session_id=section(meta, "source", "subagent", "thread_spawn").get("parent_thread_id"),
             error=last.get("message") if lines[-1].get("type") == "event_msg" and last.get("type") == "error" else None,
         )

@@ -6,14 +6,14 @@ first words of the user is the system message; its own system prompt and tools a
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Any, ClassVar
+from typing import Any
 
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.chat import text_of, to_messages
 from agent_pipeline.sessions.session import Session
 from agent_pipeline.sources.formats.fields import Record, elements, objects, section, text
 from agent_pipeline.sources.formats.file_source import FileSource, Ident
-from agent_pipeline.sources.formats.record_files import Kind, Place
+from agent_pipeline.sources.formats.record_files import Place
 from agent_pipeline.sources.formats.session_fields import new_session
 
 _CHANGES = {"$set", "$rewindTo"}
@@ -24,9 +24,8 @@ _CONTEXT = "<session_context>"
 class GeminiCLISource(FileSource):
     """A session's file, or a folder of them."""
 
-    name: ClassVar[str] = "gemini_cli"
-    looks_like: ClassVar[str] = "Gemini CLI sessions: a head with sessionId and projectHash, messages of type user and gemini"
-    kinds: ClassVar[tuple[Kind, ...]] = ("lines", "document")
+    name = "gemini_cli"
+    looks_like = "Gemini CLI sessions: a head with sessionId and projectHash, messages of type user and gemini"
 
     @classmethod
     def accepts(cls, record: Record) -> bool:
@@ -48,7 +47,6 @@ class GeminiCLISource(FileSource):
         chat.skipped.update(f"line:{text(each.get('type')) or 'unknown'}" for each in messages if each.get("type") not in _ROLES)
         chat.skipped["taken_back"] += taken_back
         recorded = [each for change in changes for each in (change, *objects(change.get("messages")))]
-        models = [each["model"] for each in recorded if each.get("model")]
         failed = messages[-1] if messages and messages[-1].get("type") == "error" else {}
         yield new_session(
             self.name,
@@ -56,9 +54,8 @@ class GeminiCLISource(FileSource):
             session_id,
             chat,
             usage={text(each.get("id")): each["tokens"] for each in recorded if each.get("tokens")}.values(),
-            created_at=next((each["startTime"] for each in changes if "startTime" in each), None),
-            ended_at=next((each["lastUpdated"] for each in reversed(changes) if "lastUpdated" in each), None),
-            model_id=models[-1] if models else None,
+            times=[each.get(name) for name in ("startTime", "lastUpdated") for each in changes],
+            models=[each.get("model") for each in recorded],
             error=(text_of(failed.get("content"))[0] or "the API gave an error") if failed else None,
         )
 

@@ -6,7 +6,7 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from agent_pipeline.errors import PartitionError, StoreError
 from agent_pipeline.keys import PartitionKey, make_key
@@ -29,9 +29,9 @@ _SESSIONS_COLUMNS = {"session_id", "archived", "created_at", "context_json"}
 class OmniagentsSource(ItemStore):
     """An omniagents home directory, or one database of it."""
 
-    name: ClassVar[str] = "omniagents"
-    looks_like: ClassVar[str] = "a folder with sessions/<project>/<agent>/sessions.db, or one sessions.db"
-    reads_folders: ClassVar[bool] = True
+    name = "omniagents"
+    looks_like = "a folder with sessions/<project>/<agent>/sessions.db, or one sessions.db"
+    reads_folders = True
 
     def __init__(self, where: Path | str) -> None:
         super().__init__(where)

@@ -9,7 +9,7 @@ stores system instructions; a setting may supply them. Where `AdvancedSQLiteSess
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from agent_pipeline.errors import StoreError
 from agent_pipeline.keys import PartitionKey
@@ -54,9 +54,9 @@ _USUAL = _Tables("agent_sessions", "agent_messages")
 class OpenAIAgentsSource(ItemStore):
     """One SQLite file of the OpenAI Agents SDK."""
 
-    name: ClassVar[str] = "openai_agents"
-    version: ClassVar[int] = 2
-    looks_like: ClassVar[str] = "an SQLite file with the tables agent_sessions and agent_messages, or two with their columns"
+    name = "openai_agents"
+    version = 2
+    looks_like = "an SQLite file with the tables agent_sessions and agent_messages, or two with their columns"
 
     @classmethod
     def detect(cls, path: Path) -> bool:

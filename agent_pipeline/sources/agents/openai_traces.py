@@ -5,25 +5,24 @@ session that has only those, the tools' calls and results are all there is. Verd
 """
 
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from agent_pipeline.sources.base import files_of
-from agent_pipeline.sources.formats.fields import Record, section, text, when
+from agent_pipeline.sources.formats.fields import Record, section, text
 from agent_pipeline.sources.formats.file_source import Ident
 from agent_pipeline.sources.formats.labels import labels_beside, read_labels
-from agent_pipeline.sources.formats.record_files import Kind, Place
-from agent_pipeline.sources.platforms.conversations import Span
-from agent_pipeline.sources.platforms.model_calls import messages_of, request_of, response_of
+from agent_pipeline.sources.formats.record_files import Place
+from agent_pipeline.sources.platforms.model_calls import request_of
 from agent_pipeline.sources.platforms.span_source import SpanSource
+from agent_pipeline.sources.platforms.spans import Span, span_of
 
 
 class OpenAITracesSource(SpanSource):
     """Files of exported traces."""
 
-    name: ClassVar[str] = "openai_agents_traces"
-    version: ClassVar[int] = 2
-    looks_like: ClassVar[str] = "JSON lines with object trace and trace.span"
-    kinds: ClassVar[tuple[Kind, ...]] = ("lines", "document")
+    name = "openai_agents_traces"
+    version = 2
+    looks_like = "JSON lines with object trace and trace.span"
 
     def __init__(self, where: Path | str) -> None:
         super().__init__(where)
@@ -44,29 +43,16 @@ class OpenAITracesSource(SpanSource):
         if record.get("object") == "trace":
             return []
         data = section(record, "span_data")
-        span = Span(
-            trace=text(record.get("trace_id")) or "",
-            id=text(record.get("id")) or "",
-            parent=text(record.get("parent_id")),
-            name=text(data.get("name")),
-            started=when(record.get("started_at")),
-            ended=when(record.get("ended_at")),
-            error=_error(record.get("error")),
-        )
-        kind = data.get("type")
-        if kind == "function":
-            span.kind, span.arguments, span.output = "tool", data.get("input"), data.get("output")
-        elif kind in ("generation", "response"):
-            response = response_of(data.get("output"))
-            span.kind, span.given, span.answered = "model", messages_of(data.get("input"), "user"), response.messages
-            span.model, span.usage = data.get("model"), section(data, "usage")
-            span.tools = request_of(data.get("model_config")).tools
-        elif kind == "custom":
+        span = span_of(record, data.get("type"), name=text(data.get("name")), error=_error(record.get("error")))
+        if span.kind == "tool":
+            span.arguments, span.output = data.get("input"), data.get("output")
+        elif span.kind == "model":
+            tools = request_of(data.get("model_config")).tools
+            span.exchange(data.get("input"), data.get("output"), tools=tools, model=data.get("model"), usage=section(data, "usage"))
+        elif data.get("type") == "custom":
             # A turn's tokens; the task's and the run's are sums of them.
             inner = section(data, "data")
             span.usage = section(inner, "usage") if inner.get("sdk_span_type") == "turn" else {}
-        elif kind == "agent":
-            span.kind = "agent"
         return [span]
 
     def metadata(self, record: Record) -> Record:

@@ -5,15 +5,15 @@ view stays in the conversation. A run may end with the call of `finish`.
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Any, ClassVar
+from typing import Any
 
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.chat import to_messages
 from agent_pipeline.sessions.session import Session
 from agent_pipeline.sources.agents.codex import folder_name
-from agent_pipeline.sources.formats.fields import Record, elements, first_of, number, section, text
+from agent_pipeline.sources.formats.fields import Record, elements, first_of, section, text
 from agent_pipeline.sources.formats.file_source import FileSource, Ident
-from agent_pipeline.sources.formats.record_files import Kind, Place
+from agent_pipeline.sources.formats.record_files import Place
 from agent_pipeline.sources.formats.session_fields import new_session
 
 _RESULTS = ("observation", "error", "rejection_reason")
@@ -22,9 +22,8 @@ _RESULTS = ("observation", "error", "rejection_reason")
 class OpenHandsSource(FileSource):
     """A conversation's folder, a folder of them, or a file of events: the workspace's name is the project."""
 
-    name: ClassVar[str] = "openhands"
-    looks_like: ClassVar[str] = "OpenHands conversations: events with kind, source and timestamp, beside base_state.json"
-    kinds: ClassVar[tuple[Kind, ...]] = ("lines", "document")
+    name = "openhands"
+    looks_like = "OpenHands conversations: events with kind, source and timestamp, beside base_state.json"
 
     @classmethod
     def accepts(cls, record: Record) -> bool:
@@ -47,7 +46,6 @@ class OpenHandsSource(FileSource):
         chat.skipped["other_branch"] += len(events) - len(branch)
         stats = [each.get("value") for each in events if each.get("key") == "stats"]
         metrics = section(first_of({"a": section(state).get("stats"), "b": stats[-1] if stats else None}, "a", "b"), "usage_to_metrics")
-        costs = [cost for name in metrics if (cost := number(section(metrics, name).get("accumulated_cost"))) is not None]
         failed = next((each for each in reversed(branch) if each.get("kind") != "ConversationStateUpdateEvent"), {})
         yield new_session(
             self.name,
@@ -56,9 +54,8 @@ class OpenHandsSource(FileSource):
             chat,
             context={"execution_status": state.get("execution_status")},
             usage=[section(metrics, name, "accumulated_token_usage") for name in metrics],
-            cost_usd=sum(costs) if costs else None,
-            created_at=events[0].get("timestamp") if events else None,
-            ended_at=events[-1].get("timestamp") if events else None,
+            costs=[section(metrics, name).get("accumulated_cost") for name in metrics],
+            times=[each.get("timestamp") for each in events],
             model_id=section(state, "agent", "llm").get("model"),
             ends_on_tool=any(each.get("tool_name") == "finish" for each in branch[-2:]),
             error=(text(failed.get("detail")) or "the run failed") if failed.get("kind") == "ConversationErrorEvent" else None,

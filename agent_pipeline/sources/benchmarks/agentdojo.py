@@ -5,10 +5,9 @@ of the infrastructure. `security` says that an attack succeeded, and means nothi
 """
 
 from pathlib import PurePosixPath
-from typing import ClassVar
 
 from agent_pipeline.sessions.chat import to_messages
-from agent_pipeline.sources.formats.fields import Record, chosen, text, verdict
+from agent_pipeline.sources.formats.fields import Record, chosen, judged, text
 from agent_pipeline.sources.formats.file_source import Ident, RecordSource
 from agent_pipeline.sources.formats.record_files import Place
 
@@ -18,8 +17,9 @@ _CONTEXT = ("attack_type", "injections", "duration", "benchmark_version", "agent
 class AgentDojoSource(RecordSource):
     """A file of runs, or a folder of them."""
 
-    name: ClassVar[str] = "agentdojo"
-    looks_like: ClassVar[str] = "runs with suite_name, user_task_id and messages"
+    name = "agentdojo"
+    looks_like = "runs with suite_name, user_task_id and messages"
+    kinds = ("lines", "document", "table")
 
     @classmethod
     def accepts(cls, record: Record) -> bool:
@@ -33,20 +33,15 @@ class AgentDojoSource(RecordSource):
     def fields(self, record: Record, place: Place, session_id: str) -> Record:
         suite = text(record.get("suite_name")) or ""
         task = [suite, text(record.get("user_task_id")), text(record.get("injection_task_id"))]
-        score, judgment = verdict(record.get("utility"))
-        obeyed = record.get("security") if _attack(record) else None
         return {
+            **judged("utility", record.get("utility")),
+            **chosen(record, ("error",), created_at="evaluation_timestamp"),
             "chat": to_messages(record.get("messages")),
             "context": chosen(record, _CONTEXT),
-            "score": score,
-            "scores": {"utility": score},
-            "created_at": record.get("evaluation_timestamp"),
             "task_id": "/".join(part for part in task if part),
             "trial": session_id.partition("~")[2] or "1",
             "model_id": _agent(record, suite, place),
-            "judgment": judgment,
-            "attack_succeeded": obeyed if isinstance(obeyed, bool) else None,
-            "error": record.get("error"),
+            "attack_succeeded": record.get("security") if _attack(record) else None,
         }
 
 

@@ -6,12 +6,12 @@ task and the rewards. Agents that an agent called are sessions of their own that
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from agent_pipeline.sessions.chat import to_messages
-from agent_pipeline.sources.formats.fields import Record, chosen, elements, first_text, objects, section, text, verdict
+from agent_pipeline.sources.formats.fields import Record, chosen, elements, first_text, judged, objects, section, text
 from agent_pipeline.sources.formats.file_source import Ident, RecordSource
-from agent_pipeline.sources.formats.record_files import Kind, Place
+from agent_pipeline.sources.formats.record_files import Place
 
 _ROLES = {"agent": "assistant"}
 _COUNTS = ("prompt_tokens", "completion_tokens", "cached_tokens")
@@ -20,9 +20,8 @@ _COUNTS = ("prompt_tokens", "completion_tokens", "cached_tokens")
 class ATIFSource(RecordSource):
     """A trajectory, or a folder of Harbor's jobs."""
 
-    name: ClassVar[str] = "atif"
-    looks_like: ClassVar[str] = "ATIF trajectories with schema_version, agent and steps"
-    kinds: ClassVar[tuple[Kind, ...]] = ("lines", "document")
+    name = "atif"
+    looks_like = "ATIF trajectories with schema_version, agent and steps"
 
     @classmethod
     def accepts(cls, record: Record) -> bool:
@@ -42,23 +41,18 @@ class ATIFSource(RecordSource):
     def fields(self, record: Record, place: Place, session_id: str) -> Record:
         steps, result = objects(record.get("steps")), self._result(place.path) if "parent" not in record else {}
         rewards, failed = section(result, "verifier_result", "rewards"), section(result, "exception_info")
-        score, judgment = verdict(rewards.get("reward"))
-        times = [each["timestamp"] for each in steps if each.get("timestamp")]
+        agent = section(record, "agent")
         return {
+            **judged("reward", rewards.get("reward")),
+            **chosen(result, task_id="task_name", trial="trial_name"),
             "chat": to_messages([message for each in elements(record.get("steps")) for message in _messages(each)]),
-            "tools": section(record, "agent").get("tool_definitions"),
+            "tools": agent.get("tool_definitions"),
             "context": chosen(record, ("notes", "extra")),
             "usage": [chosen(section(each, "metrics"), _COUNTS) for each in steps],
             "cost_usd": section(record, "final_metrics").get("total_cost_usd"),
-            "score": score,
             "scores": rewards,
-            "judgment": judgment,
-            "task_id": result.get("task_name"),
-            "trial": result.get("trial_name"),
-            "created_at": times[0] if times else None,
-            "ended_at": times[-1] if times else None,
-            "model_id": next((each["model_name"] for each in reversed(steps) if text(each.get("model_name"))), None)
-            or section(record, "agent").get("model_name"),
+            "times": [each.get("timestamp") for each in steps],
+            "models": [agent.get("model_name"), *(text(each.get("model_name")) for each in steps)],
             "parent_session_id": record.get("parent"),
             "error": (text(failed.get("exception_message")) or failed.get("exception_type")) if not rewards else None,
         }

@@ -6,15 +6,15 @@ back in their places; the tools' schemas are those of its model events.
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from agent_pipeline.errors import StoreError
 from agent_pipeline.sessions.chat import to_messages
 from agent_pipeline.sessions.json_text import MAX_DEPTH
 from agent_pipeline.sources.base import add_note
-from agent_pipeline.sources.formats.fields import Record, elements, mean, objects, parsed, section, text, verdict
+from agent_pipeline.sources.formats.fields import Record, chosen, elements, mean, objects, parsed, section, text, verdict
 from agent_pipeline.sources.formats.file_source import Ident, RecordSource
-from agent_pipeline.sources.formats.record_files import Archive, Kind, Place, kind_of
+from agent_pipeline.sources.formats.record_files import Archive, Place, kind_of
 
 _ATTACHMENT = "attachment://"
 _CONTEXT = ("input", "target", "metadata", "limit", "total_time", "working_time", "uuid")
@@ -23,9 +23,9 @@ _CONTEXT = ("input", "target", "metadata", "limit", "total_time", "working_time"
 class InspectSource(RecordSource):
     """A log or a folder of them: the task is the project, the model the agent."""
 
-    name: ClassVar[str] = "inspect_ai"
-    looks_like: ClassVar[str] = "Inspect logs (.json or .eval) with eval and samples"
-    kinds: ClassVar[tuple[Kind, ...]] = ("lines", "document", "zip")
+    name = "inspect_ai"
+    looks_like = "Inspect logs (.json or .eval) with eval and samples"
+    kinds = (*RecordSource.kinds, "zip")
 
     @classmethod
     def accepts(cls, record: Record) -> bool:
@@ -51,26 +51,24 @@ class InspectSource(RecordSource):
         run = self._run(record, place)
         attachments = section(record, "attachments")
         events = objects(record.get("events") or section(record, "transcript").get("events"))
-        times = [event["timestamp"] for event in events if event.get("timestamp")]
+        times = [record.get("started_at"), *(event.get("timestamp") for event in events), record.get("completed_at")]
         values = dict(_values(record.get("scores")))
         scores = {name: verdict(value)[0] or 0.0 for name, value in values.items()}
         # Grades and booleans are good or bad; of a number only its author knows which way it points.
         grade = mean({name: scores[name] for name, value in values.items() if isinstance(value, str | bool)})
         tools = next((event["tools"] for event in events if event.get("event") == "model" and event.get("tools")), None)
         return {
+            **chosen(record, ("error",), task_id="id", trial="epoch"),
             "chat": to_messages(_restored(record.get("messages"), attachments)),
             "tools": _restored(tools, attachments),
-            "context": {name: _restored(record[name], attachments) for name in _CONTEXT if record.get(name) is not None},
+            "context": _restored(chosen(record, _CONTEXT), attachments, MAX_DEPTH + 1),
             "usage": section(record, "model_usage").values(),
             "score": grade,
             "scores": scores,
-            "created_at": record.get("started_at") or next(iter(times), None) or run.get("created"),
-            "ended_at": record.get("completed_at") or (times[-1] if times else None),
-            "task_id": record.get("id"),
-            "trial": record.get("epoch"),
+            "times": times,
+            "created_at": None if any(times) else run.get("created"),
             "model_id": run.get("model"),
             "judgment": verdict(grade)[1],
-            "error": record.get("error"),
         }
 
     def _run(self, record: Record, place: Place) -> Record:

@@ -4,13 +4,12 @@ A result's `measures` (`{passed, reason, tier, counts}` by name) become its scor
 """
 
 from collections import Counter
-from typing import ClassVar
 
 from agent_pipeline.sessions.chat import to_messages
 from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.sources.formats.fields import Record, chosen, elements, mean, objects, scalar, section, text, verdict
 from agent_pipeline.sources.formats.file_source import Ident, RecordSource
-from agent_pipeline.sources.formats.record_files import Kind, Place
+from agent_pipeline.sources.formats.record_files import Place
 
 _RUN = ("project", "agent", "model", "tools", "created_at")
 _TAKEN = {*_RUN, "task_id", "trial", "measures", "history", "passed", "error", "usage", "session_id", "run_of"}
@@ -19,10 +18,9 @@ _TAKEN = {*_RUN, "task_id", "trial", "measures", "history", "passed", "error", "
 class OmniagentsEvalSource(RecordSource):
     """A file of results, or a folder of them (a run each)."""
 
-    name: ClassVar[str] = "omniagents_eval"
-    version: ClassVar[int] = 2
-    looks_like: ClassVar[str] = "omniagents evaluation results with results of passed and history"
-    kinds: ClassVar[tuple[Kind, ...]] = ("lines", "document")
+    name = "omniagents_eval"
+    version = 2
+    looks_like = "omniagents evaluation results with results of passed and history"
 
     @classmethod
     def accepts(cls, record: Record) -> bool:
@@ -48,18 +46,15 @@ class OmniagentsEvalSource(RecordSource):
         measured = {name: verdict(section(measures, name).get("passed"))[0] for name in measures}
         scores = {name: value for name, value in measured.items() if value is not None}
         return {
+            **chosen(record, ("tools", "created_at", "error"), model_id="model"),
             "chat": to_messages(record.get("history")),
-            "tools": record.get("tools"),
             "context": {name: value for name, value in record.items() if name not in _TAKEN},
             "usage": [record.get("usage")],
             "score": mean(scores),
             "scores": scores,
-            "created_at": record.get("created_at"),
             "task_id": _task(record),
             "trial": f"{place.path.stem}:{trial}" if place.path != self.path else trial,
-            "model_id": record.get("model"),
             "judgment": verdict(record.get("passed"))[1],
-            "error": record.get("error"),
         }
 
 

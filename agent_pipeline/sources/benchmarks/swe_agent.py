@@ -5,15 +5,15 @@ There is no verdict: a measure has to give it. Of `history`, demonstrations are 
 of its own that names its parent.
 """
 
-from collections.abc import Iterable, Iterator
-from typing import Any, ClassVar
+from collections.abc import Iterable
+from typing import Any
 
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.chat import to_messages
 from agent_pipeline.sessions.session import Session
 from agent_pipeline.sources.formats.fields import Record, clean_text, decoded, first_of, objects, section, text
 from agent_pipeline.sources.formats.file_source import FileSource, Ident
-from agent_pipeline.sources.formats.record_files import Kind, Place
+from agent_pipeline.sources.formats.record_files import Place
 from agent_pipeline.sources.formats.session_fields import new_session
 
 _BROKEN = ("exit_api", "exit_environment_error", "exit_error", "Error")
@@ -23,9 +23,8 @@ _STATS = ("tokens_sent", "tokens_received", "api_calls")
 class SWEAgentSource(FileSource):
     """A folder of trajectories: a run's folder is the agent, the instance is the task."""
 
-    name: ClassVar[str] = "swe_agent"
-    looks_like: ClassVar[str] = "trajectories (.traj) with history and info"
-    kinds: ClassVar[tuple[Kind, ...]] = ("lines", "document")
+    name = "swe_agent"
+    looks_like = "trajectories (.traj) with history and info"
 
     @classmethod
     def accepts(cls, record: Record) -> bool:
@@ -47,7 +46,7 @@ class SWEAgentSource(FileSource):
         history = first_of(record, "history", "messages")
         messages = history if isinstance(history, list) else [None]
         agents = list(dict.fromkeys(clean_text(text(each.get("agent"))) for each in messages if isinstance(each, dict)))
-        info, stats = section(record, "info"), section(record, "info", "model_stats")
+        info, stats, replay = section(record, "info"), section(record, "info", "model_stats"), decoded(record.get("replay_config"))
         status = text(info.get("exit_status"))
         for number, agent in enumerate(agents or [None]):
             mine = [each for each in messages if (text(each.get("agent")) == agent if isinstance(each, dict) else number == 0)]
@@ -65,10 +64,8 @@ class SWEAgentSource(FileSource):
                 usage=[{name: stats.get(name) for name in _STATS}, *_usages(kept)] if main else (),
                 cost_usd=stats.get("instance_cost") if main else None,
                 task_id=_instance(place),
-                created_at=next(iter(_times(kept)), None),
-                ended_at=next(iter(_times(kept[::-1])), None),
-                model_id=section(decoded(record.get("replay_config")), "agent", "model").get("name")
-                or section(info, "config", "model").get("model_name"),
+                times=[section(each, "extra").get("timestamp") for each in kept],
+                models=[section(info, "config", "model").get("model_name"), section(replay, "agent", "model").get("name")],
                 ends_on_tool=record.get("history") is None and status == "Submitted",
                 parent_session_id=None if main else session_id,
                 error=status if status and any(broken in status for broken in _BROKEN) else None,
@@ -82,7 +79,3 @@ def _instance(place: Place) -> str:
 def _usages(messages: list[Any]) -> list[Record]:
     """The token counts of mini-swe-agent's calls, which stand with its messages."""
     return [section(each, "extra", "response", "usage") for each in messages]
-
-
-def _times(messages: list[Any]) -> Iterator[Any]:
-    return (time for each in messages if (time := section(each, "extra").get("timestamp")))

@@ -6,22 +6,21 @@ carry the prompts themselves. The summary-only report (`schema_version`) has no 
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from agent_pipeline.sessions.chat import to_messages
 from agent_pipeline.sources.base import add_note, files_of
 from agent_pipeline.sources.formats.fields import Record, elements, mean, number, objects, section, text, verdict
 from agent_pipeline.sources.formats.file_source import Ident, RecordSource
-from agent_pipeline.sources.formats.record_files import Kind, Place
+from agent_pipeline.sources.formats.record_files import Place
 
 
 class SwinkSource(RecordSource):
     """A store of evaluation sets and results, or one file of results."""
 
-    name: ClassVar[str] = "swink_eval"
-    version: ClassVar[int] = 2
-    looks_like: ClassVar[str] = "swink-agent-eval results with eval_set_id and case_results"
-    kinds: ClassVar[tuple[Kind, ...]] = ("lines", "document")
+    name = "swink_eval"
+    version = 2
+    looks_like = "swink-agent-eval results with eval_set_id and case_results"
 
     @classmethod
     def accepts(cls, record: Record) -> bool:
@@ -68,8 +67,8 @@ class SwinkSource(RecordSource):
             "cost_usd": section(invocation, "total_cost").get("total"),
             "score": mean(scores),
             "scores": scores,
-            "created_at": times[0] if times else record.get("timestamp"),
-            "ended_at": times[-1] if times else None,
+            "times": times,
+            "created_at": None if times else record.get("timestamp"),
             "task_id": record.get("case_id"),
             "trial": text(record.get("timestamp")) or place.path.stem,
             "model_id": section(invocation, "model").get("model_id"),

@@ -6,12 +6,12 @@ not the prompt around it: the policy is in the context. Voice runs have ticks an
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import Any
 
 from agent_pipeline.sessions.chat import to_messages
-from agent_pipeline.sources.formats.fields import Record, chosen, elements, objects, section, text, verdict
+from agent_pipeline.sources.formats.fields import Record, chosen, elements, judged, objects, section, text
 from agent_pipeline.sources.formats.file_source import Ident, RecordSource
-from agent_pipeline.sources.formats.record_files import Kind, Place
+from agent_pipeline.sources.formats.record_files import Place
 
 _BROKEN = ("infrastructure_error", "unexpected_error", "user_error")
 
@@ -19,9 +19,8 @@ _BROKEN = ("infrastructure_error", "unexpected_error", "user_error")
 class Tau2Source(RecordSource):
     """A file or folder of results: the domain is the project, the agent's model the agent."""
 
-    name: ClassVar[str] = "tau2_bench"
-    looks_like: ClassVar[str] = "tau2-bench results with info, tasks and simulations, or simulations with task_id and termination_reason"
-    kinds: ClassVar[tuple[Kind, ...]] = ("lines", "document")
+    name = "tau2_bench"
+    looks_like = "tau2-bench results with info, tasks and simulations, or simulations with task_id and termination_reason"
 
     @classmethod
     def accepts(cls, record: Record) -> bool:
@@ -40,22 +39,17 @@ class Tau2Source(RecordSource):
 
     def fields(self, record: Record, place: Place, session_id: str) -> Record:
         rewards, ended = section(record, "reward_info"), text(record.get("termination_reason"))
-        score, judgment = verdict(rewards.get("reward"))
         messages, left_out = elements(record.get("messages")), Counter(tick=len(elements(record.get("ticks"))))
         chat = to_messages(list(_seen_by_agent(messages, left_out)))
         chat.skipped += left_out
+        measured = judged("reward", rewards.get("reward"))
         return {
+            **chosen(record, ("task_id", "trial"), created_at="start_time", ended_at="end_time", cost_usd="agent_cost"),
+            **measured,
             "chat": chat,
             "context": chosen(record, ("policy", "termination_reason", "seed")),
             "usage": [each.get("usage") for each in objects(messages) if each.get("role") == "assistant"],
-            "cost_usd": record.get("agent_cost"),
-            "score": score,
-            "scores": section(rewards, "reward_breakdown") | {"reward": score},
-            "judgment": judgment,
-            "task_id": record.get("task_id"),
-            "trial": record.get("trial"),
-            "created_at": record.get("start_time"),
-            "ended_at": record.get("end_time"),
+            "scores": section(rewards, "reward_breakdown") | measured["scores"],
             "model_id": section(self._info(record, place), "agent_info").get("llm"),
             "error": ended if ended in _BROKEN else None,
         }

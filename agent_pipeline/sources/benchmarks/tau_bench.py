@@ -4,10 +4,8 @@ The tools are not in the file (`agents."project/agent".tools` may name a file of
 when the user says so, or with the tool that hands the user over to a person.
 """
 
-from typing import ClassVar
-
 from agent_pipeline.sessions.chat import to_messages
-from agent_pipeline.sources.formats.fields import Record, objects, scalar, section, verdict
+from agent_pipeline.sources.formats.fields import Record, chosen, judged, objects, scalar, section
 from agent_pipeline.sources.formats.file_source import Ident, RecordSource
 from agent_pipeline.sources.formats.record_files import Place
 
@@ -17,8 +15,9 @@ _ENDING_TOOLS = ("transfer_to_human_agents",)
 class TauBenchSource(RecordSource):
     """A file of results, or a folder of them (an agent each)."""
 
-    name: ClassVar[str] = "tau_bench"
-    looks_like: ClassVar[str] = "a JSON list of results with task_id, reward and traj"
+    name = "tau_bench"
+    looks_like = "a JSON list of results with task_id, reward and traj"
+    kinds = ("lines", "document", "table")
 
     @classmethod
     def accepts(cls, record: Record) -> bool:
@@ -30,17 +29,12 @@ class TauBenchSource(RecordSource):
         return Ident(None, session, None, place.path.stem if place.path != self.path else None)
 
     def fields(self, record: Record, place: Place, session_id: str) -> Record:
-        info = section(record, "info")
-        reward, judgment = verdict(record.get("reward"))
         last = next(iter(objects(record.get("traj"))[-1:]), {})
         return {
+            **judged("reward", record.get("reward")),
+            **chosen(record, ("task_id", "trial")),
             "chat": to_messages(record.get("traj")),
-            "context": {"info": info},
-            "score": reward,
-            "scores": {"reward": reward},
-            "task_id": record.get("task_id"),
-            "trial": record.get("trial"),
-            "judgment": judgment,
+            "context": {"info": section(record, "info")},
             "ends_on_tool": last.get("role") == "tool" and last.get("name") in _ENDING_TOOLS,
-            "error": info.get("error"),
+            "error": section(record, "info").get("error"),
         }

@@ -4,11 +4,11 @@
 chains are left out. An answer without a finished chain has its query only. A run ends with a call of `Finish`, which nothing answers.
 """
 
-from typing import Any, ClassVar
+from typing import Any
 
 from agent_pipeline.sessions.chat import to_messages
 from agent_pipeline.sources.base import add_note
-from agent_pipeline.sources.formats.fields import Record, chosen, elements, section, verdict
+from agent_pipeline.sources.formats.fields import Record, chosen, elements, judged, section
 from agent_pipeline.sources.formats.file_source import Ident, RecordSource
 from agent_pipeline.sources.formats.record_files import Place
 
@@ -18,8 +18,9 @@ _CONTEXT = ("query", "final_answer", "finish_type", "valid_data", "query_count")
 class ToolBenchSource(RecordSource):
     """A folder of answers, by group (`G1_answer`) and `<query>_<method>.json`."""
 
-    name: ClassVar[str] = "toolbench"
-    looks_like: ClassVar[str] = "answers with win and answer_generation"
+    name = "toolbench"
+    looks_like = "answers with win and answer_generation"
+    kinds = ("lines", "document", "table")
 
     @classmethod
     def accepts(cls, record: Record) -> bool:
@@ -36,19 +37,16 @@ class ToolBenchSource(RecordSource):
         messages: Any = chains[-1] if chains else [{"role": "user", "content": answer.get("query")}]
         if not chains:
             add_note(self.notes, f"{place.path} has no finished chain of messages: only its query was read.")
-        score, judgment = verdict(record.get("win"))
         query, _, method = place.path.stem.partition("_")
         chat = to_messages(messages)
         called = (chat.messages[-1].get("tool_calls") or [None])[-1] if chat.messages else None
         return {
+            **judged("win", record.get("win")),
             "chat": chat,
             "tools": answer.get("function"),
             "context": chosen(answer, _CONTEXT),
             "usage": [{"total_tokens": answer.get("total_tokens")}],
-            "score": score,
-            "scores": {"win": score},
             "task_id": f"{place.path.parent.name}/{query}",
             "model_id": method,
-            "judgment": judgment,
             "ends_on_tool": called is not None and called["function"]["name"] == "Finish",
         }

@@ -97,6 +97,12 @@ def verdict(value: Any) -> tuple[float | None, str | None]:
     return score, None if score is None else "acceptable" if score == 1 else "unacceptable" if score == 0 else None
 
 
+def judged(name: str, value: Any) -> Record:
+    """What the one measure of a benchmark says of a session: its score, its judgment, and the metric of that name."""
+    score, judgment = verdict(value)
+    return {"score": score, "judgment": judgment, "scores": {name: score}}
+
+
 def verdict_in(words: Iterable[Any]) -> str | None:
     """The judgment that words say by themselves, whatever was measured, where they agree: `good` and `fail`, but not `yes` and `true`."""
     judgments = {verdict(word)[1] for word in words if isinstance(word, str) and word.strip().lower() in _JUDGING}
@@ -191,9 +197,9 @@ def objects(value: Any) -> list[Record]:
     return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
 
 
-def chosen(record: Mapping[str, Any], names: Iterable[str]) -> Record:
-    """The fields of these names that say something."""
-    return {name: record[name] for name in names if record.get(name) is not None}
+def chosen(record: Mapping[str, Any], names: Iterable[str] = (), /, **renamed: str) -> Record:
+    """The fields of these names that say something; `new="old"` takes one under another name."""
+    return {new: record[old] for new, old in [*((each, each) for each in names), *renamed.items()] if record.get(old) is not None}
 
 
 def first_of(record: Mapping[str, Any], *names: str) -> Any:

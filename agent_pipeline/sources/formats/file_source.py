@@ -62,7 +62,7 @@ Index = dict[PartitionKey, dict[str, list[Place]]]
 class FileSource(TraceSource):
     """Base of the file readers; see the module."""
 
-    kinds: ClassVar[tuple[Kind, ...]] = ("lines", "document", "table")
+    kinds: ClassVar[tuple[Kind, ...]] = ("lines", "document")
     merges: ClassVar[bool] = False
     """Whether groups that name the same session are one session (traces, say); otherwise each gets an id of its own."""
 

@@ -9,14 +9,14 @@ from typing import Any, ClassVar
 
 from agent_pipeline.sessions.chat import ROLES, is_message, to_messages
 from agent_pipeline.sessions.items import Chat
-from agent_pipeline.sources.formats.fields import Record, decoded, first_of, first_text, objects, plain_verdict
+from agent_pipeline.sources.formats.fields import Record, chosen, decoded, first_of, first_text, objects, plain_verdict, section
 from agent_pipeline.sources.formats.file_source import Ident, RecordSource
 from agent_pipeline.sources.formats.record_files import Place
 
 _IDS = ("session_id", "conversation_id", "id", "uuid", "custom_id")
 _TIMES = ("created_at", "timestamp", "created", "time", "date")
-_FIELDS = {"project", "agent", "agent_name", "tools", "functions", "task_id", "trial", "model", "model_id", "error", "archived", "scores"}
-_MORE_FIELDS = {"judgment", "score", "usage", "cost_usd", "ended_at", "parent_session_id", "attack_succeeded", "ends_on_tool"}
+_FIELDS = ("task_id", "trial", "error", "archived", "cost_usd", "ended_at", "parent_session_id", "attack_succeeded", "ends_on_tool")
+_MORE_FIELDS = {"project", "agent", "agent_name", "tools", "functions", "model", "model_id", "scores", "judgment", "score", "usage"}
 _OF_OUR_TABLES = {"task_key", "content_sha256", "source", "tools_origin", "damage", "skipped", "measures", "reasoning", "broken"}
 _NOT_CONTEXT = {*_IDS, *_TIMES, *_FIELDS, *_MORE_FIELDS, *_OF_OUR_TABLES, "context"}
 
@@ -24,7 +24,8 @@ _NOT_CONTEXT = {*_IDS, *_TIMES, *_FIELDS, *_MORE_FIELDS, *_OF_OUR_TABLES, "conte
 class PlainSource(RecordSource):
     """Base of the three readers: a record is a session."""
 
-    version: ClassVar[int] = 2
+    version = 2
+    kinds = ("lines", "document", "table")
     content: ClassVar[tuple[str, ...]]
     """The fields that hold the conversation; the first that is there counts."""
 
@@ -42,25 +43,16 @@ class PlainSource(RecordSource):
 
     def fields(self, record: Record, place: Place, session_id: str) -> Record:
         score, judgment = plain_verdict(record)
-        context, attacked, scores = record.get("context"), record.get("attack_succeeded"), record.get("scores")
         rest = {name: record[name] for name in record if name not in self.content and name not in _NOT_CONTEXT}
         return {
+            **chosen(record, _FIELDS),
             "chat": self.chat(record),
             "tools": record.get("tools") or record.get("functions"),
-            "context": rest | (context if isinstance(context, dict) else {}),
+            "context": rest | section(record, "context"),
             "usage": [record.get("usage")],
-            "scores": scores if isinstance(scores, dict) else None,
+            "scores": section(record, "scores"),
             "created_at": first_of(record, *_TIMES),
-            "ended_at": record.get("ended_at"),
-            "task_id": record.get("task_id"),
-            "trial": record.get("trial"),
             "model_id": record.get("model") or record.get("model_id"),
-            "error": record.get("error"),
-            "archived": record.get("archived") is True,
-            "parent_session_id": record.get("parent_session_id"),
-            "cost_usd": record.get("cost_usd"),
-            "attack_succeeded": attacked if isinstance(attacked, bool) else None,
-            "ends_on_tool": record.get("ends_on_tool") is True,
             "score": score,
             "judgment": judgment,
         }
@@ -69,9 +61,9 @@ class PlainSource(RecordSource):
 class OpenAIChatSource(PlainSource):
     """The fine-tuning format, `{"messages": [...], "tools": [...], ...}`, with messages as any SDK writes them."""
 
-    name: ClassVar[str] = "openai_chat"
-    looks_like: ClassVar[str] = "JSON lines with messages of role and content"
-    content: ClassVar[tuple[str, ...]] = ("messages",)
+    name = "openai_chat"
+    looks_like = "JSON lines with messages of role and content"
+    content = ("messages",)
 
     @classmethod
     def accepts(cls, record: Record) -> bool:
@@ -81,9 +73,9 @@ class OpenAIChatSource(PlainSource):
 class ResponsesSource(PlainSource):
     """One history of Responses items a line: `{"session_id", "history": [...], ...}`."""
 
-    name: ClassVar[str] = "responses_items"
-    looks_like: ClassVar[str] = "JSON lines with a history of Responses items"
-    content: ClassVar[tuple[str, ...]] = ("history", "items")
+    name = "responses_items"
+    looks_like = "JSON lines with a history of Responses items"
+    content = ("history", "items")
 
     @classmethod
     def accepts(cls, record: Record) -> bool:
@@ -95,9 +87,9 @@ class ResponsesSource(PlainSource):
 class ShareGPTSource(PlainSource):
     """`{"conversations": [{"from", "value"}], "system", "tools"}`, with function calls and observations."""
 
-    name: ClassVar[str] = "sharegpt"
-    looks_like: ClassVar[str] = "JSON lines with conversations of from and value"
-    content: ClassVar[tuple[str, ...]] = ("conversations", "system")
+    name = "sharegpt"
+    looks_like = "JSON lines with conversations of from and value"
+    content = ("conversations", "system")
 
     @classmethod
     def accepts(cls, record: Record) -> bool:

@@ -12,6 +12,7 @@ from agent_pipeline.sources.formats.fields import Record, clean_text, counts, er
 _TEXTS = ("task_id", "trial", "model_id", "judgment", "error", "parent_session_id")
 _TIMES = ("created_at", "ended_at")
 _NUMBERS = ("score", "cost_usd")
+_FLAGS = ("archived", "attack_succeeded", "ends_on_tool")
 
 
 def new_session(
@@ -24,17 +25,25 @@ def new_session(
     context: Record | None = None,
     usage: Iterable[Any] = (),
     scores: Record | None = None,
-    **fields: Any,
+    times: Iterable[Any] = (),
+    costs: Iterable[Any] = (),
+    models: Iterable[Any] = (),
+    **said: Any,
 ) -> Session:
     """A session as a record says it.
 
-    `usage` are the token counts of its calls, which are added up. `scores` are recorded by name; only `score` and `judgment` say whether
-    the session is good. A run that the infrastructure failed has neither.
+    `usage` and `costs` are those of its calls, which are added up. `times` and `models` are what its steps say, in order: the first and the
+    last time count, and the last model. `scores` are recorded by name; only `score` and `judgment` say whether the session is good. A run
+    that the infrastructure failed has neither.
     """
     schemas, strange = function_tools(_storable(tools, chat)) if tools is not None else ([], 0)
     if strange:
         chat.damage["invalid_tools"] += strange
-    fields = {name: value for name, value in fields.items() if value is not None}
+    known, paid = [each for each in times if each], [cost for each in costs if (cost := number(each)) is not None]
+    fields: Record = {"created_at": known[0], "ended_at": known[-1]} if known else {}
+    fields |= {"cost_usd": sum(paid)} if paid else {}
+    fields["model_id"] = next((each for each in reversed([*models]) if each), None)
+    fields |= {name: value for name, value in said.items() if value is not None and (name not in _FLAGS or isinstance(value, bool))}
     if "error" in fields:
         fields["error"] = error_text(fields["error"])
     fields |= {name: clean_text(storable(scalar(fields[name]), chat.damage)) for name in _TEXTS if name in fields}

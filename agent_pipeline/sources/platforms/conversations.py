@@ -10,47 +10,16 @@ import json
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from itertools import takewhile
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
 from agent_pipeline.sessions.chat import call_item, plain_items, result_item
 from agent_pipeline.sessions.items import Item
-
-Kind = Literal["model", "tool", "agent", "other"]
+from agent_pipeline.sources.platforms.spans import Span, in_order
 
 Items = list[Item]
-
-_NO_TIME = datetime.max.replace(tzinfo=UTC)
-
-
-@dataclass
-class Span:
-    """One step of a trace, whatever platform recorded it. `given` and `answered` are chat messages or Responses items."""
-
-    trace: str
-    id: str
-    kind: Kind = "other"
-    parent: str | None = None
-    name: str | None = None
-    started: datetime | None = None
-    ended: datetime | None = None
-    given: list[Any] = field(default_factory=list)
-    answered: list[Any] = field(default_factory=list)
-    tools: Any = None
-    model: Any = None
-    usage: dict[str, Any] = field(default_factory=dict)
-    cost: float | None = None
-    error: str | None = None
-    arguments: Any = None
-    output: Any = None
-    call_id: Any = None
-
-    @property
-    def order(self) -> datetime:
-        return self.started or self.ended or _NO_TIME
 
 
 @dataclass
@@ -256,8 +225,3 @@ def split_head(items: Items) -> tuple[Items, Items]:
 
 def _same_system(left: Items, right: Items) -> bool:
     return not left or not right or list(map(key_of, left)) == list(map(key_of, right))
-
-
-def in_order(spans: Iterable[Span]) -> list[Span]:
-    """Spans by the time they began; those without a time last."""
-    return sorted(spans, key=lambda each: each.order)

@@ -5,8 +5,6 @@ session, and a score what it is of (`subject`).
 An observation that came by OpenTelemetry has the rest of its span's attributes in its metadata, and they are read as a span's are.
 """
 
-from typing import ClassVar
-
 from agent_pipeline.sources.formats.fields import (
     Record,
     decoded_object,
@@ -21,14 +19,12 @@ from agent_pipeline.sources.formats.fields import (
 )
 from agent_pipeline.sources.formats.file_source import Ident
 from agent_pipeline.sources.formats.record_files import Place
-from agent_pipeline.sources.platforms.conversations import Kind, Span
-from agent_pipeline.sources.platforms.model_calls import request_of, response_of
 from agent_pipeline.sources.platforms.opentelemetry import fill_in
 from agent_pipeline.sources.platforms.span_source import Score, SpanSource
+from agent_pipeline.sources.platforms.spans import Span, span_of
 
-_KINDS: dict[str, Kind] = {"GENERATION": "model", "TOOL": "tool", "AGENT": "agent"}
 _OF_OPENTELEMETRY = {"attributes", "resourceAttributes", "scope"}
-_TYPES = {*_KINDS, "SPAN", "EVENT", "CHAIN", "RETRIEVER", "EVALUATOR", "EMBEDDING", "GUARDRAIL"}
+_TYPES = {"GENERATION", "TOOL", "AGENT", "SPAN", "EVENT", "CHAIN", "RETRIEVER", "EVALUATOR", "EMBEDDING", "GUARDRAIL"}
 _OF_SCORES = {"traceId", "sessionId", "subject"}
 _WORDS = ("CATEGORICAL", "TEXT", "CORRECTION")
 """Types of scores whose number says nothing: it is the category's, or 0."""
@@ -37,9 +33,9 @@ _WORDS = ("CATEGORICAL", "TEXT", "CORRECTION")
 class LangfuseSource(SpanSource):
     """Files of observations, traces and scores, in one file or several."""
 
-    name: ClassVar[str] = "langfuse"
-    version: ClassVar[int] = 5
-    looks_like: ClassVar[str] = "observations with traceId and type, traces with observations, scores with traceId"
+    name = "langfuse"
+    version = 5
+    looks_like = "observations with traceId and type, traces with observations, scores with traceId"
 
     @classmethod
     def accepts(cls, record: Record) -> bool:
@@ -74,28 +70,18 @@ class LangfuseSource(SpanSource):
         if not is_trace and kind not in _TYPES:
             return []
         given, answered = decoded_text(record.get("input")), decoded_text(record.get("output"))
-        request, response = request_of(given), response_of(answered)
         if is_trace:
             trace = text(record.get("id")) or ""
-            root = Span(trace, trace, given=request.messages, answered=response.messages, started=when(record.get("timestamp")))
+            root = Span(trace, trace, started=when(record.get("timestamp")))
+            root.exchange(given, answered)
             return [root] if root.given or root.answered else []
-        span = Span(
-            trace=text(record.get("traceId")) or "",
-            id=text(record.get("id")) or "",
-            kind=_KINDS.get(kind, "other"),
-            parent=text(record.get("parentObservationId")),
-            name=text(record.get("name")),
-            started=when(record.get("startTime")),
-            ended=when(record.get("endTime")),
-            given=request.messages if kind != "TOOL" else [],
-            answered=response.messages if kind != "TOOL" else [],
-            tools=request.tools or section(record, "modelParameters").get("tools") or record.get("toolDefinitions"),
-            arguments=given,
-            output=answered,
-        )
+        span = span_of(record, kind, arguments=given, output=answered)
+        if span.kind != "tool":
+            span.exchange(given, answered)
+        span.tools = span.tools or section(record, "modelParameters").get("tools") or record.get("toolDefinitions")
         fill_in(span, decoded_object(decoded_object(record.get("metadata")).get("attributes")))
-        span.model = record.get("model") or span.model or response.model
-        span.usage = section(record, "usageDetails") or _token_counts(section(record, "usage")) or span.usage or response.usage
+        span.model = record.get("model") or span.model
+        span.usage = section(record, "usageDetails") or _token_counts(section(record, "usage")) or span.usage
         span.cost = number(first_of({"of": section(record, "costDetails").get("total"), **record}, "of", "totalCost"))
         span.error = (text(record.get("statusMessage")) or "the step failed") if record.get("level") == "ERROR" else None
         return [span]

@@ -3,16 +3,14 @@
 A run says what its SDK recorded: an API's request and response, or LangChain's lists of messages and generations.
 """
 
-from typing import Any, ClassVar
+from typing import Any
 
-from agent_pipeline.sources.formats.fields import Record, chosen, decoded, elements, first_text, number, section, text, when
+from agent_pipeline.sources.formats.fields import Record, chosen, decoded, elements, first_text, number, section, text
 from agent_pipeline.sources.formats.file_source import Ident
 from agent_pipeline.sources.formats.record_files import Place
-from agent_pipeline.sources.platforms.conversations import Kind, Span
-from agent_pipeline.sources.platforms.model_calls import request_of, response_of
 from agent_pipeline.sources.platforms.span_source import SpanSource
+from agent_pipeline.sources.platforms.spans import Span, span_of
 
-_KINDS: dict[str, Kind] = {"llm": "model", "tool": "tool"}
 _THREADS = ("session_id", "thread_id", "conversation_id")
 _COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens")
 
@@ -20,8 +18,8 @@ _COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens")
 class LangSmithSource(SpanSource):
     """Files of runs: the SDK's project is the project, the name of a trace's first run the agent."""
 
-    name: ClassVar[str] = "langsmith"
-    looks_like: ClassVar[str] = "runs with run_type, trace_id and dotted_order"
+    name = "langsmith"
+    looks_like = "runs with run_type, trace_id and dotted_order"
 
     @classmethod
     def accepts(cls, record: Record) -> bool:
@@ -34,32 +32,24 @@ class LangSmithSource(SpanSource):
 
     def spans(self, record: Record) -> list[Span]:
         inputs, outputs, extra = section(record, "inputs"), section(record, "outputs"), section(record, "extra")
-        kind = _KINDS.get(str(record.get("run_type")), "other")
-        request, response = request_of(inputs | {"messages": _inner(inputs.get("messages"))}), response_of(outputs)
         generation = _inner(outputs.get("generations"))[:1]
         tool, metadata = outputs.get("output"), section(extra, "metadata")
         cost = next(iter(elements(decoded(f"[{record.get('total_cost')}]"))), None)  # a decimal number is a text
-        return [
-            Span(
-                trace=text(record.get("trace_id")) or "",
-                id=text(record.get("id")) or "",
-                kind=kind,
-                parent=text(record.get("parent_run_id")),
-                name=text(record.get("name")),
-                started=when(record.get("start_time")),
-                ended=when(record.get("end_time")),
-                given=request.messages if kind == "model" else [],
-                answered=([section(each, "message") or each for each in generation] or response.messages) if kind == "model" else [],
-                tools=section(extra, "invocation_params").get("tools") or request.tools,
-                model=metadata.get("ls_model_name") or response.model,
-                usage=chosen(record, _COUNTS) or section(metadata, "usage_metadata"),
-                cost=number(cost),
-                error=text(record.get("error")),
-                arguments=inputs,
-                output=tool.get("content", tool) if isinstance(tool, dict) else outputs if tool is None else tool,
-                call_id=extra.get("tool_call_id"),
-            )
-        ]
+        span = span_of(
+            record,
+            record.get("run_type"),
+            usage=chosen(record, _COUNTS) or section(metadata, "usage_metadata"),
+            cost=number(cost),
+            error=text(record.get("error")),
+            arguments=inputs,
+            output=tool.get("content", tool) if isinstance(tool, dict) else outputs if tool is None else tool,
+            call_id=extra.get("tool_call_id"),
+        )
+        if span.kind == "model":
+            asked, answer = inputs | {"messages": _inner(inputs.get("messages"))}, [section(each, "message") or each for each in generation]
+            tools = section(extra, "invocation_params").get("tools")
+            span.exchange(asked, answer or outputs, tools=tools, model=metadata.get("ls_model_name"), usage=span.usage)
+        return [span]
 
     def metadata(self, record: Record) -> Record:
         if record.get("parent_run_id"):

@@ -1,14 +1,11 @@
 """LiteLLM's logs, a row a call: `{messages, response, session_id, trace_id, ...}`, as its file and bucket loggers write them, or its spend
 logs as rows. The calls of one session repeat the conversation so far."""
 
-from typing import ClassVar
-
-from agent_pipeline.sources.formats.fields import Record, chosen, decoded_object, first_of, first_text, number, section, text, when
+from agent_pipeline.sources.formats.fields import Record, chosen, decoded_object, first_of, first_text, number, section, text
 from agent_pipeline.sources.formats.file_source import Ident
 from agent_pipeline.sources.formats.record_files import Place
-from agent_pipeline.sources.platforms.conversations import Span
-from agent_pipeline.sources.platforms.model_calls import request_of, response_of
 from agent_pipeline.sources.platforms.span_source import SpanSource
+from agent_pipeline.sources.platforms.spans import Span, span_of
 
 _MARKS = {"call_type", "response_cost", "trace_id", "spend", "litellm_call_id", "litellm_trace_id"}
 _USAGE = ("prompt_tokens", "completion_tokens", "total_tokens")
@@ -17,8 +14,8 @@ _USAGE = ("prompt_tokens", "completion_tokens", "total_tokens")
 class LiteLLMSource(SpanSource):
     """Files of logged calls."""
 
-    name: ClassVar[str] = "litellm"
-    looks_like: ClassVar[str] = "rows with messages, response and session_id or trace_id"
+    name = "litellm"
+    looks_like = "rows with messages, response and session_id or trace_id"
 
     @classmethod
     def accepts(cls, record: Record) -> bool:
@@ -34,26 +31,14 @@ class LiteLLMSource(SpanSource):
 
     def spans(self, record: Record) -> list[Span]:
         parameters = decoded_object(record.get("model_parameters"))
-        request, response = request_of(record.get("messages")), response_of(record.get("response"))
         failed = record.get("status") in ("failure", "failed", "error")
         error = text(record.get("error_str")) or text(section(record, "error_information").get("error_message"))
         usage = {name: value for name, value in chosen(record, _USAGE).items() if number(value) is not None}
-        return [
-            Span(
-                trace=text(record.get("trace_id")) or "",
-                id=text(record.get("id")) or "",
-                kind="model",
-                started=when(record.get("startTime")),
-                ended=when(record.get("endTime")),
-                given=request.messages,
-                answered=[] if failed else response.messages,
-                tools=parameters.get("tools") or parameters.get("functions") or request.tools,
-                model=record.get("model") or response.model,
-                usage=usage or response.usage,
-                cost=number(first_of(record, "response_cost", "spend")),
-                error=(error or "the call failed") if failed else None,
-            )
-        ]
+        span = span_of(record, "llm", error=(error or "the call failed") if failed else None)
+        answer, tools = None if failed else record.get("response"), parameters.get("tools") or parameters.get("functions")
+        span.exchange(record.get("messages"), answer, tools=tools, model=record.get("model"), usage=usage)
+        span.cost = number(first_of(record, "response_cost", "spend"))
+        return [span]
 
     def metadata(self, record: Record) -> Record:
         return {"tags": record.get("request_tags")} | chosen(section(record, "metadata"), ("task_id", "trial"))

@@ -3,8 +3,6 @@
 A span's attributes are JSON texts. Traces with one `mlflow.trace.session` are the runs of a session; assessments are its metrics.
 """
 
-from typing import ClassVar
-
 from agent_pipeline.sources.formats.fields import (
     Record,
     decoded,
@@ -15,31 +13,23 @@ from agent_pipeline.sources.formats.fields import (
     number,
     section,
     text,
-    when,
 )
 from agent_pipeline.sources.formats.file_source import Ident
-from agent_pipeline.sources.formats.record_files import Kind as FileKind
 from agent_pipeline.sources.formats.record_files import Place
-from agent_pipeline.sources.formats.services import Service
-from agent_pipeline.sources.platforms.conversations import Kind, Span
 from agent_pipeline.sources.platforms.mlflow_server import MLflowServer
-from agent_pipeline.sources.platforms.model_calls import request_of, response_of
 from agent_pipeline.sources.platforms.span_source import Score, SpanSource
-
-_KINDS: dict[str, Kind] = {"LLM": "model", "CHAT_MODEL": "model", "TOOL": "tool", "AGENT": "agent"}
+from agent_pipeline.sources.platforms.spans import Span, span_of
 
 
 class MLflowSource(SpanSource):
     """Files of traces, one a record."""
 
-    name: ClassVar[str] = "mlflow"
-    version: ClassVar[int] = 3
-    looks_like: ClassVar[str] = (
-        "traces with info and data.spans, a table with trace_id, trace_metadata and spans, mlflow.db, or mlflow+http://host"
-    )
-    kinds: ClassVar[tuple[FileKind, ...]] = ("lines", "document", "table", "database")
-    schemes: ClassVar[tuple[str, ...]] = ("mlflow+http", "mlflow+https")
-    service: ClassVar[type[Service] | None] = MLflowServer
+    name = "mlflow"
+    version = 3
+    looks_like = "traces with info and data.spans, a table with trace_id, trace_metadata and spans, mlflow.db, or mlflow+http://host"
+    kinds = (*SpanSource.kinds, "database")
+    schemes = ("mlflow+http", "mlflow+https")
+    service = MLflowServer
 
     @classmethod
     def accepts(cls, record: Record) -> bool:
@@ -77,27 +67,14 @@ def _info(record: Record) -> Record:
 
 def _span(raw: Record, trace: str) -> Span:
     attributes = {name: decoded_text(value) for name, value in section(raw, "attributes").items()}
-    kind = _KINDS.get(str(attributes.get("mlflow.spanType")).upper(), "other")
     inputs, outputs = attributes.get("mlflow.spanInputs"), attributes.get("mlflow.spanOutputs")
-    span = Span(
-        trace=trace,
-        id=text(raw.get("span_id")) or "",
-        kind=kind,
-        parent=text(raw.get("parent_span_id")),
-        name=text(raw.get("name")),
-        started=when(raw.get("start_time_unix_nano")),
-        ended=when(raw.get("end_time_unix_nano")),
-        error=_error(raw),
-    )
-    if kind == "tool":
+    span = span_of(raw, attributes.get("mlflow.spanType"), trace=trace, error=_error(raw))
+    if span.kind == "tool":
         span.arguments, span.output = inputs, outputs
         span.name = text(attributes.get("mlflow.spanFunctionName")) or span.name
         return span
-    request, response = request_of(inputs), response_of(outputs)
-    span.given, span.answered = request.messages, response.messages
-    span.tools = attributes.get("mlflow.chat.tools") or request.tools
-    span.model = attributes.get("mlflow.llm.model") or response.model or request.model
-    span.usage = section(attributes, "mlflow.chat.tokenUsage") or response.usage
+    tools, model = attributes.get("mlflow.chat.tools"), attributes.get("mlflow.llm.model")
+    span.exchange(inputs, outputs, tools=tools, model=model, usage=section(attributes, "mlflow.chat.tokenUsage"))
     span.cost = number(section(attributes, "mlflow.llm.cost").get("total_cost"))
     return span
 

@@ -3,7 +3,6 @@
 import json
 import os
 from collections.abc import Iterator
-from typing import ClassVar
 
 from agent_pipeline.sources.base import digest
 from agent_pipeline.sources.formats.fields import Record, objects, section
@@ -14,8 +13,8 @@ from agent_pipeline.sources.platforms.attributes import plain_value
 class MLflowServer(Service):
     """The experiments of a server."""
 
-    project: ClassVar[str] = "experiment"
-    variables: ClassVar[str] = "MLFLOW_TRACKING_TOKEN, or MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
+    project = "experiment"
+    variables = "MLFLOW_TRACKING_TOKEN, or MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
 
     def login(self) -> Record:
         if token := os.environ.get("MLFLOW_TRACKING_TOKEN"):

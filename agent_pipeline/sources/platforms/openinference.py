@@ -3,18 +3,16 @@
 from typing import Any
 
 from agent_pipeline.sources.formats.fields import Record, decoded, elements, first_of, number, section, text
-from agent_pipeline.sources.platforms.conversations import Kind, Span
-from agent_pipeline.sources.platforms.model_calls import messages_of, request_of, response_of
+from agent_pipeline.sources.platforms.model_calls import messages_of
 from agent_pipeline.sources.platforms.span_source import Score
-
-_KINDS: dict[str, Kind] = {"LLM": "model", "TOOL": "tool", "AGENT": "agent"}
+from agent_pipeline.sources.platforms.spans import KINDS, Span
 
 
 def openinference_span(span: Span, attributes: Record, kind: Any) -> None:
     """Fill in what a span's attributes say; `kind` is its own, where it stands beside the attributes."""
     llm = section(attributes, "llm")
     named = text(section(attributes, "openinference", "span").get("kind")) or text(kind) or ("LLM" if llm else "")
-    span.kind = _KINDS.get(named.upper(), "other")
+    span.kind = KINDS.get(named.lower(), "other")
     given, answered = section(attributes, "input").get("value"), section(attributes, "output").get("value")
     if span.kind == "tool":
         tool = section(attributes, "tool")
@@ -24,13 +22,11 @@ def openinference_span(span: Span, attributes: Record, kind: Any) -> None:
         span.arguments = arguments["kwargs"] if isinstance(arguments, dict) and arguments.keys() == {"kwargs"} else arguments
         span.output = decoded(answered)
         return
-    request, response = request_of(given), response_of(answered)
-    told = request.messages or messages_of(llm.get("prompts"), "user") or span.given
-    span.given = [_message(each) for each in elements(llm.get("input_messages"))] or told
-    span.answered = [_message(each) for each in elements(llm.get("output_messages"))] or response.messages or span.answered
-    span.tools = [_tool(each) for each in elements(llm.get("tools"))] or request.tools or span.tools
-    span.model = llm.get("model_name") or response.model or request.model
-    span.usage = section(llm, "token_count") or response.usage
+    span.given = messages_of(llm.get("prompts"), "user") or span.given
+    tools = [_tool(each) for each in elements(llm.get("tools"))]
+    span.exchange(given, answered, tools=tools, model=llm.get("model_name"), usage=section(llm, "token_count"))
+    span.given = [_message(each) for each in elements(llm.get("input_messages"))] or span.given
+    span.answered = [_message(each) for each in elements(llm.get("output_messages"))] or span.answered
     span.cost = number(section(llm, "cost").get("total"))
 
 

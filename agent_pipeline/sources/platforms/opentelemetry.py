@@ -10,7 +10,7 @@ conventions have it. They are put to their span by its id; without it, the recor
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.chat import ROLES
@@ -30,9 +30,7 @@ from agent_pipeline.sources.formats.fields import (
     when,
 )
 from agent_pipeline.sources.formats.file_source import Ident, sampled
-from agent_pipeline.sources.formats.record_files import Kind as FileKind
 from agent_pipeline.sources.formats.record_files import Place
-from agent_pipeline.sources.formats.services import Service
 from agent_pipeline.sources.platforms.attributes import (
     AGENTS,
     OF_GENAI,
@@ -44,21 +42,12 @@ from agent_pipeline.sources.platforms.attributes import (
     plain_value,
     tree,
 )
-from agent_pipeline.sources.platforms.conversations import Kind, Span
 from agent_pipeline.sources.platforms.model_calls import messages_of, request_of
 from agent_pipeline.sources.platforms.openinference import openinference_scores, openinference_span
 from agent_pipeline.sources.platforms.phoenix_server import PhoenixServer
 from agent_pipeline.sources.platforms.span_source import Score, SpanSource
+from agent_pipeline.sources.platforms.spans import KINDS, Span, span_of
 
-_KINDS: dict[str, Kind] = {
-    "chat": "model",
-    "text_completion": "model",
-    "generate_content": "model",
-    "execute_tool": "tool",
-    "invoke_agent": "agent",
-    "invoke_workflow": "agent",
-    "create_agent": "agent",
-}
 _PROJECTS = ("openinference.project.name", "service.name")
 _USAGE = "gen_ai.usage."
 _MESSAGES = ("gen_ai.input.messages", "gen_ai.output.messages")
@@ -67,11 +56,11 @@ _MESSAGES = ("gen_ai.input.messages", "gen_ai.output.messages")
 class OpenTelemetrySource(SpanSource):
     """Files of spans by the GenAI conventions."""
 
-    name: ClassVar[str] = "opentelemetry"
-    version: ClassVar[int] = 5
-    looks_like: ClassVar[str] = "OTLP JSON (resourceSpans, resourceLogs), or spans with trace_id and gen_ai attributes"
-    kinds: ClassVar[tuple[FileKind, ...]] = ("lines", "document", "table", "database")
-    is_openinference: ClassVar[bool] = False
+    name = "opentelemetry"
+    version = 5
+    looks_like = "OTLP JSON (resourceSpans, resourceLogs), or spans with trace_id and gen_ai attributes"
+    kinds = (*SpanSource.kinds, "database")
+    is_openinference = False
 
     @classmethod
     def accepts(cls, record: Record) -> bool:
@@ -84,7 +73,7 @@ class OpenTelemetrySource(SpanSource):
         kind, sample = sampled(path)
         mine = [record for record in sample if isinstance(record, dict) and cls.accepts(record)] if kind in cls.kinds else []
         steps = [step for record in mine for step in _steps_in(record)]
-        return bool(steps) and any(step["is_openinference"] for step in steps) == cls.is_openinference
+        return bool(steps) and any(_is_openinference(step["attributes"], step["kind"]) for step in steps) == cls.is_openinference
 
     def unpack(self, record: Record) -> list[Record]:
         return list(_steps_in(record))
@@ -123,22 +112,26 @@ class OpenTelemetrySource(SpanSource):
 class OpenInferenceSource(OpenTelemetrySource):
     """Files of spans by OpenInference's conventions, Phoenix's say."""
 
-    name: ClassVar[str] = "openinference"
-    looks_like: ClassVar[str] = "OTLP JSON or spans with llm.input_messages and openinference.span.kind, or a Phoenix: phoenix+http://host"
-    is_openinference: ClassVar[bool] = True
-    schemes: ClassVar[tuple[str, ...]] = ("phoenix+http", "phoenix+https")
-    service: ClassVar[type[Service] | None] = PhoenixServer
+    name = "openinference"
+    looks_like = "OTLP JSON or spans with llm.input_messages and openinference.span.kind, or a Phoenix: phoenix+http://host"
+    is_openinference = True
+    schemes = ("phoenix+http", "phoenix+https")
+    service = PhoenixServer
 
 
 def fill_in(span: Span, attributes: Record, kind: Any = None) -> bool:
     """Fill in what a span's attributes say in either dialect; whether they say anything. `kind` is as in `openinference_span`."""
-    if is_openinference := bool(kind) or has(attributes, OF_OPENINFERENCE):
+    if is_openinference := _is_openinference(attributes, kind):
         openinference_span(span, tree(attributes), kind)
     if is_genai := has(attributes, OF_GENAI):
         _genai_span(span, attributes)
     if is_ai_sdk := "ai.operationId" in attributes:
         _ai_sdk_span(span, attributes)
     return is_openinference or is_genai or is_ai_sdk
+
+
+def _is_openinference(attributes: Record, kind: Any) -> bool:
+    return bool(kind) or has(attributes, OF_OPENINFERENCE)
 
 
 def _is_span(record: Record) -> bool:
@@ -155,40 +148,44 @@ def _is_event(record: Record) -> bool:
 
 def _steps_in(record: Record) -> Iterator[Record]:
     """Spans and log records in one form, see `_step`."""
-    for group in objects(record.get("resourceLogs")):
-        resource = _attributes(section(group, "resource"))
-        for scope in objects(group.get("scopeLogs")):
-            for leaf in objects(scope.get("logRecords")):
-                ids = (leaf.get("traceId"), leaf.get("spanId"), leaf.get("timeUnixNano") or leaf.get("observedTimeUnixNano"))
-                yield _event(*ids, leaf.get("eventName"), plain_value(leaf.get("body")), _attributes(leaf), resource)
-    for group in objects(record.get("resourceSpans")):
-        resource = _attributes(section(group, "resource"))
-        for scope in objects(group.get("scopeSpans")):
-            yield from (_otlp_span(leaf, resource) for leaf in objects(scope.get("spans")))
-    singles = objects(record["data"]) if isinstance(record.get("data"), list) else [record]
-    for each in singles:
+    for leaf, resource in _leaves(record, "resourceLogs", "scopeLogs", "logRecords"):
+        yield _event(leaf, plain_value(leaf.get("body")), resource)
+    for leaf, resource in _leaves(record, "resourceSpans", "scopeSpans", "spans"):
+        status = section(leaf, "status")
+        yield _step(leaf, _attributes(leaf), resource, status.get("code"), status.get("message"))
+    for each in objects(record["data"]) if isinstance(record.get("data"), list) else [record]:
         if _is_span(each):
             yield _single_span(each)
         elif _is_event(each):
-            ids = (each["trace_id"], each["span_id"], each.get("timestamp") or each.get("observed_timestamp"))
-            yield _event(*ids, each["event_name"], each["body"], section(each, "attributes"), section(each, "resource", "attributes"))
+            yield _event(each, each["body"], section(each, "resource", "attributes"))
 
 
-def _step(span: Span, attributes: Record, resource: Record, events: list[Record], kind: Any = None) -> Record:
-    is_openinference = bool(kind) or has(attributes, OF_OPENINFERENCE)
-    step = {"span": span, "attributes": attributes, "resource": resource, "events": events, "event": None}
-    return step | {"kind": kind, "is_openinference": is_openinference}
+def _leaves(record: Record, groups: str, scopes: str, leaves: str) -> Iterator[tuple[Record, Record]]:
+    """What OTLP groups by resources and scopes, each with the attributes of its resource."""
+    for group in objects(record.get(groups)):
+        resource = _attributes(section(group, "resource"))
+        yield from ((leaf, resource) for scope in objects(group.get(scopes)) for leaf in objects(scope.get(leaves)))
 
 
-def _event(trace: Any, span: Any, time: Any, name: Any, body: Any, attributes: Record, resource: Record) -> Record:
+def _step(record: Record, attributes: Record, resource: Record, code: Any = None, message: Any = None, kind: Any = None) -> Record:
+    """A step before its attributes are read; `kind` is what the record calls it beside them."""
+    events = [{"name": each.get("name"), "attributes": _attributes(each)} for each in objects(decoded(record.get("events")))]
+    span = span_of(record, error=_error(code, message, attributes, events))
+    return {"span": span, "attributes": attributes, "resource": resource, "events": events, "event": None, "kind": kind}
+
+
+def _event(leaf: Record, body: Any, resource: Record) -> Record:
     """A log record as a step that has its span's ids; a message in its body is one of the call's."""
-    role, said = str(name).removeprefix("gen_ai.").removesuffix(".message"), body if isinstance(body, dict) else {}
+    name, attributes, said = first_of(leaf, "eventName", "event_name"), _attributes(leaf), body if isinstance(body, dict) else {}
+    role = str(name).removeprefix("gen_ai.").removesuffix(".message")
     if name == "gen_ai.choice":
         answer = [{"role": "assistant", **section(said, "message")}] if not said.get("index") else []
         attributes = attributes | {"gen_ai.output.messages": answer}
     elif role in ROLES:
         attributes = attributes | {"gen_ai.input.messages": [{"role": role, "tool_call_id": said.get("id"), **said}]}
-    step = _step(Span(text(trace) or "", text(span) or "", "model", started=when(time)), attributes, resource, [])
+    step = _step(leaf, attributes, resource)
+    time = first_of(leaf, "timeUnixNano", "observedTimeUnixNano", "timestamp", "observed_timestamp")
+    step["span"] = replace(step["span"], kind="model", started=when(time))
     return step | {"event": "message" if name == "gen_ai.choice" or role in ROLES else "call"}
 
 
@@ -209,52 +206,31 @@ def _with_events(records: list[tuple[Place, Record]]) -> list[tuple[Place, Recor
     return steps
 
 
-def _otlp_span(leaf: Record, resource: Record) -> Record:
-    attributes, status = _attributes(leaf), section(leaf, "status")
-    events = [{"name": each.get("name"), "attributes": _attributes(each)} for each in objects(leaf.get("events"))]
-    span = Span(
-        trace=text(leaf.get("traceId")) or "",
-        id=text(leaf.get("spanId")) or "",
-        parent=text(leaf.get("parentSpanId")),
-        name=text(leaf.get("name")),
-        started=when(leaf.get("startTimeUnixNano")),
-        ended=when(leaf.get("endTimeUnixNano")),
-        error=_error(status.get("code"), status.get("message"), attributes, events),
-    )
-    return _step(span, attributes, resource, events)
-
-
 def _single_span(record: Record) -> Record:
-    raw, context, status = decoded(record.get("attributes")), section(record, "context"), record.get("status")
+    """A span that stands by itself; a data frame has a column for each attribute and for each field of the context."""
+    raw, status = decoded(record.get("attributes")), record.get("status")
     code, message = record.get("status_code"), record.get("status_message")
     if isinstance(status, dict):
         code, message = status.get("status_code"), status.get("description")
-    wide = {
-        name.removeprefix("attributes."): value for name, value in record.items() if name.startswith("attributes.") and value is not None
-    }
-    attributes = flat(raw) if isinstance(raw, dict) else wide
-    events = [{"name": each.get("name"), "attributes": section(each, "attributes")} for each in objects(decoded(record.get("events")))]
-    span = Span(
-        trace=text(context.get("trace_id") or record.get("context.trace_id")) or "",
-        id=text(context.get("span_id") or record.get("context.span_id")) or "",
-        parent=text(record.get("parent_id")),
-        name=text(record.get("name")),
-        started=when(record.get("start_time")),
-        ended=when(record.get("end_time")),
-        error=_error(code, message, attributes, events),
-    )
-    step = _step(span, attributes, section(record, "resource", "attributes"), events, record.get("span_kind"))
+    attributes = flat(raw) if isinstance(raw, dict) else _columns(record, "attributes.")
+    own = record | _columns(record, "context.") | section(record, "context")
+    step = _step(own, attributes, section(record, "resource", "attributes"), code, message, record.get("span_kind"))
     return step | {"annotations": objects(record.get("annotations"))}
 
 
+def _columns(row: Record, prefix: str) -> Record:
+    """The columns of a row whose names begin so, without that."""
+    return {name.removeprefix(prefix): value for name, value in row.items() if name.startswith(prefix) and value is not None}
+
+
 def _attributes(leaf: Record) -> Record:
-    attributes = plain_value(leaf.get("attributes"))
-    return attributes if isinstance(attributes, dict) else {}
+    raw = leaf.get("attributes")
+    return section({"of": plain_value(raw) if isinstance(raw, list) else raw}, "of")
 
 
 def _genai_span(span: Span, attributes: Record) -> None:
     is_model = "gen_ai.output.messages" in attributes
-    span.kind = _KINDS.get(str(attributes.get("gen_ai.operation.name")), "model" if is_model else span.kind)
+    span.kind = KINDS.get(str(attributes.get("gen_ai.operation.name")), "model" if is_model else span.kind)
     if span.kind == "tool":
         span.name = text(attributes.get("gen_ai.tool.name")) or span.name
         span.call_id = text(attributes.get("gen_ai.tool.call.id"))
@@ -282,7 +258,7 @@ def _ai_sdk_span(span: Span, attributes: Record) -> None:
         span.arguments = decoded(attributes.get("ai.toolCall.args", span.arguments))
         span.output = decoded_text(attributes.get("ai.toolCall.result", span.output))
         return
-    span.kind = "model" if operation.endswith((".doGenerate", ".doStream")) else "agent"
+    span.kind = "model" if operation.endswith((".doGenerate", ".doStream")) else "other"
     request = request_of(first_of(attributes, "ai.prompt.messages", "ai.prompt"))
     calls = decoded(attributes.get("ai.response.toolCalls"))
     answered = [{"text": attributes[name]} for name in ("ai.response.text", "ai.response.object") if attributes.get(name)]

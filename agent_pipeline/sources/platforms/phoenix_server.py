@@ -4,7 +4,7 @@ import json
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from typing import Any, ClassVar
+from typing import Any
 
 from agent_pipeline.sources.base import digest
 from agent_pipeline.sources.formats.fields import Record, chosen, objects, section
@@ -18,7 +18,7 @@ _IDS = {"span": 200, "trace": 100, "session": 50}
 class PhoenixServer(Service):
     """The projects of a server; what is annotated on a trace or a session is said of its root spans."""
 
-    variables: ClassVar[str] = "PHOENIX_API_KEY"
+    variables = "PHOENIX_API_KEY"
 
     def login(self) -> Record:
         key = os.environ.get("PHOENIX_API_KEY")

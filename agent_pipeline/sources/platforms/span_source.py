@@ -20,22 +20,21 @@ from agent_pipeline.sessions.session import Session
 from agent_pipeline.sources.base import Stored, changed, digest
 from agent_pipeline.sources.formats.fields import Record, chosen, number, section, text, verdict, verdict_in
 from agent_pipeline.sources.formats.file_source import FileSource, Index
-from agent_pipeline.sources.formats.record_files import Place
+from agent_pipeline.sources.formats.record_files import Kind, Place
 from agent_pipeline.sources.formats.services import Service
 from agent_pipeline.sources.formats.session_fields import new_session
 from agent_pipeline.sources.platforms.conversations import (
     Conversation,
     Items,
-    Span,
     add,
     add_results,
     conversations_of,
-    in_order,
     main_conversation,
     mark_failed,
     split_head,
     tool_items,
 )
+from agent_pipeline.sources.platforms.spans import Span, in_order
 
 Score = tuple[str, Any]
 """What an evaluation measured: the metric's name, and a number, a bool or a word."""
@@ -57,7 +56,8 @@ _DEPTH = 40
 class SpanSource(FileSource):
     """Base of the readers of tracing platforms."""
 
-    merges: ClassVar[bool] = True
+    kinds: ClassVar[tuple[Kind, ...]] = ("lines", "document", "table")
+    merges = True
     service: ClassVar[type[Service] | None] = None
     """What reads such records from a running server, at a URL of `schemes`."""
 
@@ -164,15 +164,12 @@ class SpanSource(FileSource):
         chat = assembled([*conversation.system, *conversation.items])
         chat.skipped.update(conversation.skipped)
         calls = conversation.calls or [span for span in spans if span.kind == "model" and span.usage] or spans
-        times = [time for span in spans for time in (span.started, span.ended) if time]
-        costs = [span.cost for span in calls if span.cost is not None]
         from_spans: Record = {
             "tools": _tools(calls),
-            "created_at": min(times, default=None),
-            "ended_at": max(times, default=None),
-            "model_id": next((span.model for span in reversed(calls) if isinstance(span.model, str) and span.model), None),
+            "times": sorted(time for span in spans for time in (span.started, span.ended) if time),
+            "models": [span.model for span in calls if isinstance(span.model, str)],
             "usage": [usual_names(span.usage) for span in calls],
-            "cost_usd": sum(costs) if costs else None,
+            "costs": [span.cost for span in calls],
         }
         return new_session(self.name, key, session_id, chat, **(from_spans | fields))
 

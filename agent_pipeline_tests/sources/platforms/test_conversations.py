@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_pipeline.sources.platforms.conversations import (
-    Span,
     add_results,
     conversations_of,
     key_of,
@@ -15,6 +14,7 @@ from agent_pipeline.sources.platforms.conversations import (
     mark_failed,
     open_calls,
 )
+from agent_pipeline.sources.platforms.spans import Span
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

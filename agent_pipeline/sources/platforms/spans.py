@@ -1,0 +1,80 @@
+"""One step of a trace, and what every platform says of it in words of its own: its place in the trace, its kind, a model call."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from agent_pipeline.sources.formats.fields import Record, first_of, first_text, text, when
+from agent_pipeline.sources.platforms.model_calls import request_of, response_of
+
+Kind = Literal["model", "tool", "other"]
+
+KINDS: dict[str, Kind] = {
+    **dict.fromkeys(("llm", "chat_model", "generation", "response", "chat", "text_completion", "generate_content"), "model"),
+    **dict.fromkeys(("tool", "function", "execute_tool"), "tool"),
+    **dict.fromkeys(("agent", "invoke_agent", "invoke_workflow", "create_agent"), "other"),
+}
+"""The kinds of steps by all their names, in small letters."""
+
+_IDS = {
+    "trace": ("traceId", "trace_id"),
+    "id": ("spanId", "span_id", "id"),
+    "parent": ("parentSpanId", "parent_span_id", "parentObservationId", "parent_run_id", "parent_id"),
+    "name": ("name",),
+}
+_TIMES = {
+    "started": ("startTimeUnixNano", "start_time_unix_nano", "startTime", "start_time", "started_at"),
+    "ended": ("endTimeUnixNano", "end_time_unix_nano", "endTime", "end_time", "ended_at"),
+}
+
+_NO_TIME = datetime.max.replace(tzinfo=UTC)
+
+
+@dataclass
+class Span:
+    """One step of a trace, whatever platform recorded it. `given` and `answered` are chat messages or Responses items."""
+
+    trace: str
+    id: str
+    kind: Kind = "other"
+    parent: str | None = None
+    name: str | None = None
+    started: datetime | None = None
+    ended: datetime | None = None
+    given: list[Any] = field(default_factory=list)
+    answered: list[Any] = field(default_factory=list)
+    tools: Any = None
+    model: Any = None
+    usage: dict[str, Any] = field(default_factory=dict)
+    cost: float | None = None
+    error: str | None = None
+    arguments: Any = None
+    output: Any = None
+    call_id: Any = None
+
+    @property
+    def order(self) -> datetime:
+        return self.started or self.ended or _NO_TIME
+
+    def exchange(self, asked: Any, answer: Any, *, tools: Any = None, model: Any = None, usage: Record | None = None) -> None:
+        """Take what a model call was asked and answered, in any API's spelling. `tools`, `model` and `usage` are what the step itself says
+        of them, which counts before the request and the response; what none of them says stays as it was."""
+        request, response = request_of(asked), response_of(answer)
+        self.given, self.answered = request.messages or self.given, response.messages or self.answered
+        self.tools = tools or request.tools or self.tools
+        self.model = model or response.model or request.model or self.model
+        self.usage = usage or response.usage or self.usage
+
+
+def span_of(record: Record, kind: Any = None, **said: Any) -> Span:
+    """The step that a record tells of, with its place in the trace; `kind` is what the platform calls it, `said` are further fields."""
+    fields: Record = {field: first_text(record, *names) for field, names in _IDS.items()}
+    fields |= {field: when(first_of(record, *names)) for field, names in _TIMES.items()}
+    fields |= {"trace": fields["trace"] or "", "id": fields["id"] or "", "kind": KINDS.get((text(kind) or "").lower(), "other")}
+    return Span(**(fields | said))
+
+
+def in_order(spans: Iterable[Span]) -> list[Span]:
+    """Spans by the time they began; those without a time last."""
+    return sorted(spans, key=lambda each: each.order)
