@@ -24,6 +24,7 @@ from agent_pipeline.sessions.session import Message, Session, sha256_of, tool_ca
 from agent_pipeline.sources.benchmarks.swink import SwinkSource
 from agent_pipeline.sources.formats.fields import chosen, elements, number, objects, section
 from agent_pipeline.sources.formats.record_files import Place
+from agent_pipeline.sources.formats.session_fields import new_session
 
 Format = Literal["chatml", "dpo", "sharegpt"]
 _PROMPTS = ("system_prompt", "user_messages")
@@ -285,8 +286,7 @@ def _of_swink(record: dict[str, Any]) -> Session:
     """A case's run as the reader of such files reads it."""
     record = {"timestamp": sha256_of(record["invocation"])[:16], **record}
     reader, key, name = SwinkSource(Path("results")), PartitionKey("evaluation", "agent"), f"{record.get('case_id')}:{record['timestamp']}"
-    (session,) = reader.build(key, name, [(Place(Path("results"), 0), record)])
-    return session
+    return new_session(reader.name, key, name, **reader.fields(record, Place(Path("results"), 0), name))
 
 
 def _order(trace: _Trace) -> tuple[str, ...]:

@@ -14,9 +14,8 @@ from agent_pipeline.sessions.session import Session
 from agent_pipeline.sources.agents.codex import folder_name
 from agent_pipeline.sources.base import add_note
 from agent_pipeline.sources.formats.fields import Record, chosen, objects, section, text
-from agent_pipeline.sources.formats.file_source import FileSource, Ident
+from agent_pipeline.sources.formats.file_source import FileSource, Ident, Said
 from agent_pipeline.sources.formats.record_files import Place
-from agent_pipeline.sources.formats.session_fields import new_session
 
 _SPOKEN = ("user", "assistant")
 _CONTEXT = ("cwd", "gitBranch", "version", "agentId")
@@ -52,7 +51,7 @@ class ClaudeCodeSource(FileSource):
             sentence = f"{self.path}: {self._left} messages of {key} are on conversation branches that were left"
             add_note(self.notes, f"{sentence}; of each session the branch with the last line was taken.")
 
-    def build(self, key: PartitionKey, session_id: str, records: list[tuple[Place, Record]]) -> Iterable[Session]:
+    def build(self, session_id: str, records: list[tuple[Place, Record]]) -> Said:
         main: list[Record] = []
         sides: dict[str, list[Record]] = {}
         roots: dict[Any, str] = {}
@@ -65,11 +64,11 @@ class ClaudeCodeSource(FileSource):
             else:
                 main.append(line)
         if main:
-            yield self._session(key, session_id, main, None)
+            yield session_id, self._said(main, None)
         for chain, lines in sorted(sides.items()):
-            yield self._session(key, f"{session_id}:{chain}", lines, session_id)
+            yield f"{session_id}:{chain}", self._said(lines, session_id)
 
-    def _session(self, key: PartitionKey, session_id: str, lines: list[Record], parent: str | None) -> Session:
+    def _said(self, lines: list[Record], parent: str | None) -> Record:
         taken, others = _branch(lines)
         self._left += others
         spoken = [line for line in taken if not _synthetic(line)]
@@ -79,19 +78,16 @@ class ClaudeCodeSource(FileSource):
         chat.skipped["synthetic_message"] += len(taken) - len(spoken)
         usage = {_message_id(line) or id(line): section(line, "message", "usage") for line in spoken if line.get("type") == "assistant"}
         broken = bool(taken) and taken[-1].get("isApiErrorMessage") is True
-        return new_session(
-            self.name,
-            key,
-            session_id,
-            chat,
-            context=chosen(next((line for line in lines if "cwd" in line), lines[0]), _CONTEXT),
-            usage=usage.values(),
-            costs=[line.get("costUSD") for line in spoken],
-            times=[line.get("timestamp") for line in taken],
-            models=[section(line, "message").get("model") for line in spoken if line.get("type") == "assistant"],
-            parent_session_id=parent,
-            error=_text_in(taken[-1]) or "the API gave an error" if broken else None,
-        )
+        return {
+            "chat": chat,
+            "context": chosen(next((line for line in lines if "cwd" in line), lines[0]), _CONTEXT),
+            "usage": usage.values(),
+            "costs": [line.get("costUSD") for line in spoken],
+            "times": [line.get("timestamp") for line in taken],
+            "models": [section(line, "message").get("model") for line in spoken if line.get("type") == "assistant"],
+            "parent_session_id": parent,
+            "error": _text_in(taken[-1]) or "the API gave an error" if broken else None,
+        }
 
 
 def _distinct(lines: Iterable[Record]) -> Iterable[Record]:

@@ -4,18 +4,15 @@
 that Codex puts before the first words of the user, as user messages, joins the system message.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import takewhile
 from pathlib import PurePath, PureWindowsPath
 from typing import Any
 
-from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.chat import text_of, to_messages
-from agent_pipeline.sessions.session import Session
 from agent_pipeline.sources.formats.fields import Record, chosen, section, text
-from agent_pipeline.sources.formats.file_source import FileSource, Ident
+from agent_pipeline.sources.formats.file_source import FileSource, Ident, Said
 from agent_pipeline.sources.formats.record_files import Place
-from agent_pipeline.sources.formats.session_fields import new_session
 
 _LINES = {"session_meta", "response_item", "event_msg", "turn_context", "compacted"}
 _EVENTS = {"token_count", "error"}
@@ -51,26 +48,24 @@ class CodexSource(FileSource):
         file = ":".join([*self.folders_of(place.path), place.path.stem])
         return Ident(file, text(meta.get("id")), folder_name(meta.get("cwd")), self.name)
 
-    def build(self, key: PartitionKey, session_id: str, records: list[tuple[Place, Record]]) -> Iterable[Session]:
+    def build(self, session_id: str, records: list[tuple[Place, Record]]) -> Said:
         lines = [record for _, record in records]
         meta = next((section(line, "payload") for line in lines if line.get("type") == "session_meta"), {})
         events = [section(line, "payload") for line in lines if line.get("type") == "event_msg"]
         used = [section(event, "info", "total_token_usage") for event in events if event.get("type") == "token_count"]
         items = [line.get("payload") for line in lines if line.get("type") == "response_item"]
         last = section(lines[-1], "payload")
-        yield new_session(
-            self.name,
-            key,
-            session_id,
-            to_messages([*_with_system(meta, items)]),
-            tools=meta.get("dynamic_tools"),
-            context=chosen(meta, _CONTEXT),
-            usage=next(([each] for each in reversed(used) if each), ()),
-            times=[meta.get("timestamp"), *(line.get("timestamp") for line in lines)],
-            models=[section(line, "payload").get("model") for line in lines if line.get("type") == "turn_context"],
-            parent_session_id=section(meta, "source", "subagent", "thread_spawn").get("parent_thread_id"),
-            error=last.get("message") if lines[-1].get("type") == "event_msg" and last.get("type") == "error" else None,
-        )
+        said = {
+            "chat": to_messages([*_with_system(meta, items)]),
+            "tools": meta.get("dynamic_tools"),
+            "context": chosen(meta, _CONTEXT),
+            "usage": next(([each] for each in reversed(used) if each), ()),
+            "times": [meta.get("timestamp"), *(line.get("timestamp") for line in lines)],
+            "models": [section(line, "payload").get("model") for line in lines if line.get("type") == "turn_context"],
+            "parent_session_id": section(meta, "source", "subagent", "thread_spawn").get("parent_thread_id"),
+            "error": last.get("message") if lines[-1].get("type") == "event_msg" and last.get("type") == "error" else None,
+        }
+        yield session_id, said
 
 
 def folder_name(path: Any) -> str | None:

@@ -5,16 +5,13 @@ What the CLI says of the folder before the
 first words of the user is the system message; its own system prompt and tools are not recorded.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
-from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.chat import text_of, to_messages
-from agent_pipeline.sessions.session import Session
 from agent_pipeline.sources.formats.fields import Record, elements, objects, section, text
-from agent_pipeline.sources.formats.file_source import FileSource, Ident
+from agent_pipeline.sources.formats.file_source import FileSource, Ident, Said
 from agent_pipeline.sources.formats.record_files import Place
-from agent_pipeline.sources.formats.session_fields import new_session
 
 _CHANGES = {"$set", "$rewindTo"}
 _ROLES = ("user", "gemini")
@@ -40,7 +37,7 @@ class GeminiCLISource(FileSource):
         project = folders[folders.index("chats") - 1] if "chats" in folders[1:-1] else None
         return Ident(str(place.path), text(record.get("sessionId")), project, self.name.replace("_", "-"))
 
-    def build(self, key: PartitionKey, session_id: str, records: list[tuple[Place, Record]]) -> Iterable[Session]:
+    def build(self, session_id: str, records: list[tuple[Place, Record]]) -> Said:
         changes = [section(record, "$set") | record for _, record in records]
         messages, taken_back = _messages(changes)
         chat = to_messages(list(_spoken(messages)))
@@ -48,16 +45,14 @@ class GeminiCLISource(FileSource):
         chat.skipped["taken_back"] += taken_back
         recorded = [each for change in changes for each in (change, *objects(change.get("messages")))]
         failed = messages[-1] if messages and messages[-1].get("type") == "error" else {}
-        yield new_session(
-            self.name,
-            key,
-            session_id,
-            chat,
-            usage={text(each.get("id")): each["tokens"] for each in recorded if each.get("tokens")}.values(),
-            times=[each.get(name) for name in ("startTime", "lastUpdated") for each in changes],
-            models=[each.get("model") for each in recorded],
-            error=(text_of(failed.get("content"))[0] or "the API gave an error") if failed else None,
-        )
+        said = {
+            "chat": chat,
+            "usage": {text(each.get("id")): each["tokens"] for each in recorded if each.get("tokens")}.values(),
+            "times": [each.get(name) for name in ("startTime", "lastUpdated") for each in changes],
+            "models": [each.get("model") for each in recorded],
+            "error": (text_of(failed.get("content"))[0] or "the API gave an error") if failed else None,
+        }
+        yield session_id, said
 
 
 def _messages(changes: list[Record]) -> tuple[list[Record], int]:

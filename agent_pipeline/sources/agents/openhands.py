@@ -4,17 +4,14 @@ Events form a tree by `parent_id`; the branch that ends in the state's `leaf_eve
 view stays in the conversation. A run may end with the call of `finish`.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
-from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.chat import to_messages
-from agent_pipeline.sessions.session import Session
 from agent_pipeline.sources.agents.codex import folder_name
 from agent_pipeline.sources.formats.fields import Record, elements, first_of, section, text
-from agent_pipeline.sources.formats.file_source import FileSource, Ident
+from agent_pipeline.sources.formats.file_source import FileSource, Ident, Said
 from agent_pipeline.sources.formats.record_files import Place
-from agent_pipeline.sources.formats.session_fields import new_session
 
 _RESULTS = ("observation", "error", "rejection_reason")
 
@@ -38,7 +35,7 @@ class OpenHandsSource(FileSource):
         workspace = folder_name(section(record, "workspace").get("working_dir"))
         return Ident(name, folder.name if whole else place.path.stem, workspace, self.name)
 
-    def build(self, key: PartitionKey, session_id: str, records: list[tuple[Place, Record]]) -> Iterable[Session]:
+    def build(self, session_id: str, records: list[tuple[Place, Record]]) -> Said:
         state = next((record for _, record in records if "kind" not in record), {})
         events = [record for _, record in records if "kind" in record]
         branch = _branch(events, state.get("leaf_event_id"))
@@ -47,19 +44,17 @@ class OpenHandsSource(FileSource):
         stats = [each.get("value") for each in events if each.get("key") == "stats"]
         metrics = section(first_of({"a": section(state).get("stats"), "b": stats[-1] if stats else None}, "a", "b"), "usage_to_metrics")
         failed = next((each for each in reversed(branch) if each.get("kind") != "ConversationStateUpdateEvent"), {})
-        yield new_session(
-            self.name,
-            key,
-            session_id,
-            chat,
-            context={"execution_status": state.get("execution_status")},
-            usage=[section(metrics, name, "accumulated_token_usage") for name in metrics],
-            costs=[section(metrics, name).get("accumulated_cost") for name in metrics],
-            times=[each.get("timestamp") for each in events],
-            model_id=section(state, "agent", "llm").get("model"),
-            ends_on_tool=any(each.get("tool_name") == "finish" for each in branch[-2:]),
-            error=(text(failed.get("detail")) or "the run failed") if failed.get("kind") == "ConversationErrorEvent" else None,
-        )
+        said = {
+            "chat": chat,
+            "context": {"execution_status": state.get("execution_status")},
+            "usage": [section(metrics, name, "accumulated_token_usage") for name in metrics],
+            "costs": [section(metrics, name).get("accumulated_cost") for name in metrics],
+            "times": [each.get("timestamp") for each in events],
+            "model_id": section(state, "agent", "llm").get("model"),
+            "ends_on_tool": any(each.get("tool_name") == "finish" for each in branch[-2:]),
+            "error": (text(failed.get("detail")) or "the run failed") if failed.get("kind") == "ConversationErrorEvent" else None,
+        }
+        yield session_id, said
 
 
 def _branch(events: list[Record], leaf: Any) -> list[Record]:

@@ -5,16 +5,12 @@ There is no verdict: a measure has to give it. Of `history`, demonstrations are 
 of its own that names its parent.
 """
 
-from collections.abc import Iterable
 from typing import Any
 
-from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.chat import to_messages
-from agent_pipeline.sessions.session import Session
 from agent_pipeline.sources.formats.fields import Record, clean_text, decoded, first_of, objects, section, text
-from agent_pipeline.sources.formats.file_source import FileSource, Ident
+from agent_pipeline.sources.formats.file_source import FileSource, Ident, Said
 from agent_pipeline.sources.formats.record_files import Place
-from agent_pipeline.sources.formats.session_fields import new_session
 
 _BROKEN = ("exit_api", "exit_environment_error", "exit_error", "Error")
 _STATS = ("tokens_sent", "tokens_received", "api_calls")
@@ -41,7 +37,7 @@ class SWEAgentSource(FileSource):
         run = folders[:-1] if folders[-1:] == (_instance(place),) else folders
         return Ident(None, ":".join([*folders, _instance(place)]), None, run[-1] if run else None)
 
-    def build(self, key: PartitionKey, session_id: str, records: list[tuple[Place, Record]]) -> Iterable[Session]:
+    def build(self, session_id: str, records: list[tuple[Place, Record]]) -> Said:
         place, record = records[0]
         history = first_of(record, "history", "messages")
         messages = history if isinstance(history, list) else [None]
@@ -55,21 +51,19 @@ class SWEAgentSource(FileSource):
             chat = to_messages(kept)
             chat.skipped["demonstration"] += len(mine) - len(shown)
             main = number == 0
-            yield new_session(
-                self.name,
-                key,
-                session_id if main else f"{session_id}:{agent}",
-                chat,
-                context={"exit_status": status, "submission": info.get("submission"), "environment": record.get("environment")},
-                usage=[{name: stats.get(name) for name in _STATS}, *_usages(kept)] if main else (),
-                cost_usd=stats.get("instance_cost") if main else None,
-                task_id=_instance(place),
-                times=[section(each, "extra").get("timestamp") for each in kept],
-                models=[section(info, "config", "model").get("model_name"), section(replay, "agent", "model").get("name")],
-                ends_on_tool=record.get("history") is None and status == "Submitted",
-                parent_session_id=None if main else session_id,
-                error=status if status and any(broken in status for broken in _BROKEN) else None,
-            )
+            said = {
+                "chat": chat,
+                "context": {"exit_status": status, "submission": info.get("submission"), "environment": record.get("environment")},
+                "usage": [{name: stats.get(name) for name in _STATS}, *_usages(kept)] if main else (),
+                "cost_usd": stats.get("instance_cost") if main else None,
+                "task_id": _instance(place),
+                "times": [section(each, "extra").get("timestamp") for each in kept],
+                "models": [section(info, "config", "model").get("model_name"), section(replay, "agent", "model").get("name")],
+                "ends_on_tool": record.get("history") is None and status == "Submitted",
+                "parent_session_id": None if main else session_id,
+                "error": status if status and any(broken in status for broken in _BROKEN) else None,
+            }
+            yield session_id if main else f"{session_id}:{agent}", said
 
 
 def _instance(place: Place) -> str:

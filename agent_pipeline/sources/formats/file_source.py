@@ -1,14 +1,14 @@
 """What the readers of files share: one pass over a file or folder makes an index, then each session is read by its records' places.
 
-A reader says which records are its own (`accepts`), what session a record belongs to (`identify`) and what session its records make
-(`build`). Memory holds the index (ids and places) and one session's records.
+A reader says which records are its own (`accepts`), what session a record belongs to (`identify`) and what its records say (`build`, or
+`fields` where a record is a session). Memory holds the index (ids and places) and one session's records. A platform's running server is
+read as its files are, record by record.
 """
 
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -16,10 +16,10 @@ from typing import Any, ClassVar, NamedTuple
 from agent_pipeline.errors import PartitionError, StoreError
 from agent_pipeline.keys import PartitionKey, make_key
 from agent_pipeline.sessions.session import Session
-from agent_pipeline.sources.base import TraceSource, add_note, changed, files_of, no_partition, unreadable
+from agent_pipeline.sources.base import Stored, TraceSource, add_note, changed, digest, files_of, no_partition, unreadable
 from agent_pipeline.sources.formats.fields import Record, clean_text, parsed, section
 from agent_pipeline.sources.formats.record_files import Kind, Place, RecordReader, kind_of, records
-from agent_pipeline.sources.formats.services import ServerError
+from agent_pipeline.sources.formats.services import ServerError, Service
 from agent_pipeline.sources.formats.session_fields import new_session
 
 DEFAULT_AGENT = "default"
@@ -27,6 +27,7 @@ DEFAULT_AGENT = "default"
 
 _PROBED_RECORDS = 20
 _UNPACKED = 4
+"""What is in so many records that hold several is kept in memory."""
 
 
 class Ident(NamedTuple):
@@ -42,21 +43,9 @@ class Ident(NamedTuple):
     agent: str | None = None
 
 
-@dataclass(slots=True)
-class _Group:
-    places: list[Place] = field(default_factory=list)
-    session: str | None = None
-    project: str | None = None
-    agent: str | None = None
-
-    def add(self, place: Place, ident: Ident) -> None:
-        self.places.append(place)
-        self.session = self.session or ident.session
-        self.project = self.project or ident.project
-        self.agent = self.agent or ident.agent
-
-
 Index = dict[PartitionKey, dict[str, list[Place]]]
+Said = Iterable[tuple[str, Record]]
+"""The ids of sessions, each with the arguments of `new_session` that say what is known of it."""
 
 
 class FileSource(TraceSource):
@@ -65,11 +54,14 @@ class FileSource(TraceSource):
     kinds: ClassVar[tuple[Kind, ...]] = ("lines", "document")
     merges: ClassVar[bool] = False
     """Whether groups that name the same session are one session (traces, say); otherwise each gets an id of its own."""
+    service: ClassVar[type[Service] | None] = None
+    """What reads such records from a running server, at a URL of `schemes`."""
 
     def __init__(self, where: Path | str) -> None:
-        super().__init__(where)
+        self._service = self.service(str(where)) if self.service and "://" in str(where) else None
+        super().__init__(self._service.host if self._service else where)
         self._reader = RecordReader()
-        self._unpacked: dict[tuple[Path, int], list[Record]] = {}
+        self._inside = lru_cache(maxsize=_UNPACKED)(self._records_at)
         self._beside: dict[Path, Record] = {}
         """What files beside the records say (headers, sets of prompts), once read."""
         self._indexed: tuple[str, Index] | None = None
@@ -88,8 +80,8 @@ class FileSource(TraceSource):
         """Where a record belongs; `None` for a record that belongs to no session."""
         raise NotImplementedError
 
-    def build(self, key: PartitionKey, session_id: str, records: list[tuple[Place, Record]]) -> Iterable[Session]:
-        """The session that records make, and those that branch off it."""
+    def build(self, session_id: str, records: list[tuple[Place, Record]]) -> Said:
+        """What records say of their session, and of those that branch off it."""
         raise NotImplementedError
 
     def unpack(self, record: Record) -> list[Record]:
@@ -113,6 +105,33 @@ class FileSource(TraceSource):
                 yield from self._built(key, session_id, places)
         finally:
             self._reader.close()
+
+    def stored(self, key: PartitionKey) -> Iterator[Stored]:
+        """Of files as of every source. What a server did not change since it was last read is fetched only where it is built."""
+        if (service := self._service) is None:
+            yield from super().stored(key)
+            return
+        for session_id, places in self._places(key):
+            name, now = digest(str(key).encode(), session_id.encode()).hex(), service.digest_of(places)
+            built: dict[str, Session] = {}
+            if (ends := service.memory.get(name, now)) is None:
+                built = {each.session_id: each for each in self._built(key, session_id, places)}
+                ends = [each.removeprefix(session_id) for each in built]
+                service.memory.put([(name, now, ends)])
+            for each in (session_id + end for end in ends):
+                yield Stored(each, now, partial(built.__getitem__ if built else partial(self._again, key, session_id, places), each))
+
+    def signature(self) -> str:
+        return self._service.signature() if self._service else super().signature()
+
+    def partition_signature(self, key: PartitionKey) -> str:
+        if self._service is None:
+            return super().partition_signature(key)
+        return self._service.digest_of(place for _, places in self._places(key) for place in places).hex()
+
+    def use_cache(self, folder: Path) -> None:
+        if self._service:
+            self._service.use_cache(folder, self.reader_versions())
 
     @cached_property
     def default_project(self) -> str:
@@ -145,44 +164,46 @@ class FileSource(TraceSource):
             raise no_partition(self.path, key, index)
         return sorted(index[key].items())
 
-    def _built(self, key: PartitionKey, session_id: str, places: list[Place]) -> Iterable[Session]:
-        return self.build(key, session_id, [(place, self._record(place)) for place in places])
+    def _built(self, key: PartitionKey, session_id: str, places: list[Place]) -> Iterator[Session]:
+        for name, said in self.build(session_id, [(place, self._record(place)) for place in places]):
+            yield new_session(self.name, key, name, **said)
 
-    def _files(self) -> list[Path]:
-        return files_of(self.path)
-
-    def _records_in(self, path: Path) -> Iterable[tuple[Place, Any]]:
-        return records(path, self.notes) if kind_of(path) in self.kinds else ()
-
-    def _whole(self, place: Place) -> Any:
-        return self._reader.record(place)
+    def _again(self, key: PartitionKey, session_id: str, places: list[Place], wanted: str) -> Session:
+        """One of the sessions that records make."""
+        for session in self._built(key, session_id, places):
+            if session.session_id == wanted:
+                return session
+        raise changed(self.path)
 
     def _record(self, place: Place) -> Record:
-        """The record at a place; what is in the last few records that hold several stays in memory."""
-        whole = (place.path, place.at)
-        inside = self._unpacked.get(whole)
-        if inside is None:
-            record = self._whole(place)
-            inside = self.unpack(record) if isinstance(record, dict) else []
-            if len(inside) > 1:
-                while len(self._unpacked) >= _UNPACKED:
-                    self._unpacked.pop(next(iter(self._unpacked)))
-                self._unpacked[whole] = inside
+        inside = self._inside(place._replace(part=0))
         if place.part >= len(inside):
             raise changed(place.path)
         return inside[place.part]
+
+    def _records_at(self, place: Place) -> list[Record]:
+        record = (self._service or self._reader).record(place)
+        return self.unpack(record) if isinstance(record, dict) else []
+
+    def _records_in(self, path: Path) -> Iterable[tuple[Place, Any]]:
+        if self._service:
+            return self._service.records(path)
+        return records(path, self.notes) if kind_of(path) in self.kinds else ()
 
     def _index(self) -> Index:
         signature = self.signature()
         if self._indexed is None or self._indexed[0] != signature:
             self._reader.close()
-            self._reader, self._unpacked, self._beside = RecordReader(signature if self.merges else ""), {}, {}
+            self._inside.cache_clear()
+            self._reader, self._beside = RecordReader(signature if self.merges else ""), {}
             self._indexed = signature, self._new_index()
         return self._indexed[1]
 
     def _new_index(self) -> Index:
-        groups: dict[str | Place, _Group] = {}
-        files, foreign, failures, homeless = self._files(), [], [], 0
+        places: dict[str | Place, list[Place]] = {}
+        idents: dict[str | Place, Ident] = {}
+        files = list(self._service.heads) if self._service else files_of(self.path)
+        foreign, failures, homeless = [], [], 0
         for path in files:
             others = accepted = 0
             try:
@@ -195,7 +216,9 @@ class FileSource(TraceSource):
                     for part, each in enumerate(inside):
                         own = place._replace(part=part)
                         if ident := self.identify(each, own):
-                            groups.setdefault(ident.group or own, _Group()).add(own, ident)
+                            group = ident.group or own
+                            places.setdefault(group, []).append(own)
+                            idents[group] = _joined(idents[group], ident) if group in idents else ident
                         else:
                             homeless += 1
                     if not inside and (sentence := self.empty(record)):
@@ -217,23 +240,23 @@ class FileSource(TraceSource):
             add_note(self.notes, f"{len(foreign)} files under {self.path} hold no records of {self.name} and were left out ({names}).")
         if homeless:
             add_note(self.notes, f"{self.path}: {homeless} records of {self.name} belong to no session and were passed over.")
-        if not groups and not self.notes:
+        if not places and not self.notes:
             add_note(self.notes, f"{self.path} holds no session: no record of {self.name} in it says what belongs to one.")
-        return self._partitioned(groups)
+        return self._partitioned(places, idents)
 
-    def _partitioned(self, groups: dict[str | Place, "_Group"]) -> Index:
-        """The groups by partition and session id."""
+    def _partitioned(self, places: dict[str | Place, list[Place]], idents: dict[str | Place, Ident]) -> Index:
+        """The places of the groups by partition and session id."""
         index: Index = {}
         repeats: Counter[tuple[PartitionKey, str]] = Counter()
-        for name, group in groups.items():
-            key = usable_key(group.project or self.default_project, group.agent or DEFAULT_AGENT)
+        for name, ident in idents.items():
+            key = usable_key(ident.project or self.default_project, ident.agent or DEFAULT_AGENT)
             default = name if isinstance(name, str) else f"{name.path.stem}:{name.at:012d}:{name.part}"
-            session_id = wanted = clean_text(group.session or default) or default
+            session_id = wanted = clean_text(ident.session or default) or default
             sessions = index.setdefault(key, {})
             while session_id in sessions and not self.merges:
                 repeats[key, wanted] += 1
                 session_id = f"{wanted}~{repeats[key, wanted] + 1}"
-            sessions.setdefault(session_id, []).extend(group.places)
+            sessions.setdefault(session_id, []).extend(places[name])
         if repeats:
             sentence = f"{self.path}: {repeats.total()} sessions have an id that another session has too"
             add_note(self.notes, f"{sentence}; they were given ids of their own (~2, ~3).")
@@ -243,22 +266,22 @@ class FileSource(TraceSource):
 class RecordSource(FileSource):
     """Base of the file readers whose records are a session each."""
 
-    def _built(self, key: PartitionKey, session_id: str, places: list[Place]) -> Iterable[Session]:
-        records = [(place, self._record(place)) for place in places]
+    def fields(self, record: Record, place: Place, session_id: str) -> Record:
+        """What a record says: the conversation (`chat`) and the other arguments of `new_session`."""
+        raise NotImplementedError
+
+    def build(self, session_id: str, records: list[tuple[Place, Record]]) -> Said:
         for place, record in records:  # where a file was put in another's place since, this may be another session's
             ident = self.identify(record, place)
             named = ident and clean_text(ident.session or "")
             if ident is None or (named and named not in (session_id, session_id.rpartition("~")[0])):
                 raise changed(place.path)
-        return self.build(key, session_id, records)
+            yield session_id, self.fields(record, place, session_id)
 
-    def fields(self, record: Record, place: Place, session_id: str) -> Record:
-        """What a record says: the conversation (`chat`) and the other arguments of `new_session`."""
-        raise NotImplementedError
 
-    def build(self, key: PartitionKey, session_id: str, records: list[tuple[Place, Record]]) -> Iterable[Session]:
-        for place, record in records:
-            yield new_session(self.name, key, session_id, **self.fields(record, place, session_id))
+def _joined(known: Ident, more: Ident) -> Ident:
+    """What two records say of where they belong; the first that says it counts."""
+    return Ident(*(old or new for old, new in zip(known, more, strict=True)))
 
 
 @lru_cache(maxsize=1024)

@@ -7,14 +7,12 @@ session that any of them names. Log records say what their span does not: all th
 conventions have it. They are put to their span by its id; without it, the records of one id are a call.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.chat import ROLES
-from agent_pipeline.sessions.session import Session
 from agent_pipeline.sources.formats.fields import (
     Record,
     chosen,
@@ -29,7 +27,7 @@ from agent_pipeline.sources.formats.fields import (
     text,
     when,
 )
-from agent_pipeline.sources.formats.file_source import Ident, sampled
+from agent_pipeline.sources.formats.file_source import Ident, Said, sampled
 from agent_pipeline.sources.formats.record_files import Place
 from agent_pipeline.sources.platforms.attributes import (
     AGENTS,
@@ -90,8 +88,8 @@ class OpenTelemetrySource(SpanSource):
         fill_in(span, record["attributes"], record["kind"])
         return [span]
 
-    def build(self, key: PartitionKey, session_id: str, records: list[tuple[Place, Record]]) -> Iterable[Session]:
-        return super().build(key, session_id, _with_events(records))
+    def build(self, session_id: str, records: list[tuple[Place, Record]]) -> Said:
+        return super().build(session_id, _with_events(records))
 
     def scores_of(self, record: Record) -> list[Score]:
         events = [each["attributes"] for each in record["events"] if each.get("name") == "gen_ai.evaluation.result"]

@@ -8,21 +8,15 @@ knows which way a metric points.
 """
 
 from collections.abc import Iterable, Iterator
-from functools import partial
-from pathlib import Path
 from statistics import fmean
 from typing import Any, ClassVar
 
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.chat import plain_items
 from agent_pipeline.sessions.items import assembled
-from agent_pipeline.sessions.session import Session
-from agent_pipeline.sources.base import Stored, changed, digest
 from agent_pipeline.sources.formats.fields import Record, chosen, number, section, text, verdict, verdict_in
-from agent_pipeline.sources.formats.file_source import FileSource, Index
+from agent_pipeline.sources.formats.file_source import FileSource, Index, Said
 from agent_pipeline.sources.formats.record_files import Kind, Place
-from agent_pipeline.sources.formats.services import Service
-from agent_pipeline.sources.formats.session_fields import new_session
 from agent_pipeline.sources.platforms.conversations import (
     Conversation,
     Items,
@@ -58,55 +52,6 @@ class SpanSource(FileSource):
 
     kinds: ClassVar[tuple[Kind, ...]] = ("lines", "document", "table")
     merges = True
-    service: ClassVar[type[Service] | None] = None
-    """What reads such records from a running server, at a URL of `schemes`."""
-
-    def __init__(self, where: Path | str) -> None:
-        self._service = self.service(str(where)) if self.service and "://" in str(where) else None
-        super().__init__(self._service.host if self._service else where)
-
-    def stored(self, key: PartitionKey) -> Iterator[Stored]:
-        """Of files as of every source. What a server did not change since it was last read is fetched only where it is built."""
-        if (service := self._service) is None:
-            yield from super().stored(key)
-            return
-        for session_id, places in self._places(key):
-            name, now = digest(str(key).encode(), session_id.encode()).hex(), service.digest_of(places)
-            built: dict[str, Session] = {}
-            if (ends := service.memory.get(name, now)) is None:
-                built = {each.session_id: each for each in self._built(key, session_id, places)}
-                ends = [each.removeprefix(session_id) for each in built]
-                service.memory.put([(name, now, ends)])
-            for each in (session_id + end for end in ends):
-                yield Stored(each, now, partial(built.__getitem__ if built else partial(self._again, key, session_id, places), each))
-
-    def signature(self) -> str:
-        return self._service.signature() if self._service else super().signature()
-
-    def partition_signature(self, key: PartitionKey) -> str:
-        if self._service is None:
-            return super().partition_signature(key)
-        return self._service.digest_of(place for _, places in self._places(key) for place in places).hex()
-
-    def use_cache(self, folder: Path) -> None:
-        if self._service:
-            self._service.use_cache(folder, self.reader_versions())
-
-    def _files(self) -> list[Path]:
-        return list(self._service.heads) if self._service else super()._files()
-
-    def _records_in(self, path: Path) -> Iterable[tuple[Place, Any]]:
-        return self._service.records(path) if self._service else super()._records_in(path)
-
-    def _whole(self, place: Place) -> Any:
-        return self._service.record(place) if self._service else super()._whole(place)
-
-    def _again(self, key: PartitionKey, session_id: str, places: list[Place], wanted: str) -> Session:
-        """One of the sessions that records make."""
-        for session in self._built(key, session_id, places):
-            if session.session_id == wanted:
-                return session
-        raise changed(self.path)
 
     def spans(self, record: Record) -> list[Span]:
         """The spans in a record; none in one that only says something about others."""
@@ -128,20 +73,20 @@ class SpanSource(FileSource):
         """What is known of a session from elsewhere than its records."""
         return {}
 
-    def build(self, key: PartitionKey, session_id: str, records: list[tuple[Place, Record]]) -> Iterable[Session]:
+    def build(self, session_id: str, records: list[tuple[Place, Record]]) -> Said:
         spans = [span for _, record in records for span in self.spans(record)]
-        fields: Record = {}
-        context: Record = {}
+        fields: Record = {"context": {}}
         for _, record in records:
             metadata = self.metadata(record)
-            context |= metadata
+            fields["context"] |= metadata
             fields |= chosen(metadata, ("task_id", "trial"))
         fields["scores"], labels = metrics(score for _, record in records for score in self.scores_of(record))
+        fields["context"] |= {"labels": labels} if labels else {}
         fields["judgment"] = verdict_in(word for _, record in records for word in self.words_of(record))
-        context |= {"labels": labels} if labels else {}
-        yield from self._sessions(key, session_id, spans, fields | self.beside(session_id), context)
+        return self._conversations(session_id, spans, fields | self.beside(session_id))
 
-    def _sessions(self, key: PartitionKey, session_id: str, spans: list[Span], fields: Record, context: Record) -> Iterator[Session]:
+    def _conversations(self, session_id: str, spans: list[Span], fields: Record) -> Said:
+        """What the session's main conversation says, and each that branches off it."""
         conversations = conversations_of(_calls(spans))
         tools = in_order(span for span in spans if span.kind == "tool")
         main = main_conversation(conversations) if conversations else _without_model_text(spans, tools)
@@ -151,27 +96,14 @@ class SpanSource(FileSource):
             conversation.system = conversation.system or _system_around(conversation, spans)
         if conversations and tools:
             main.skipped["unplaced_tool_span"] += len(tools)
-        yield self._session(key, session_id, main, spans, {"context": context, "error": _error(spans, main)} | fields)
+        yield session_id, _said(main, spans) | {"error": _error(spans, main)} | fields
         others = [conversation for conversation in conversations if conversation is not main]
-        taken = self._index()[key] if others else {}
+        index = self._index() if others else {}
         for count, conversation in enumerate(others, 1):
             name = f"{session_id}~side{count}"
-            while name in taken:
+            while any(name in sessions for sessions in index.values()):
                 name += "~"
-            yield self._session(key, name, conversation, conversation.calls, {"parent_session_id": session_id})
-
-    def _session(self, key: PartitionKey, session_id: str, conversation: Conversation, spans: list[Span], fields: Record) -> Session:
-        chat = assembled([*conversation.system, *conversation.items])
-        chat.skipped.update(conversation.skipped)
-        calls = conversation.calls or [span for span in spans if span.kind == "model" and span.usage] or spans
-        from_spans: Record = {
-            "tools": _tools(calls),
-            "times": sorted(time for span in spans for time in (span.started, span.ended) if time),
-            "models": [span.model for span in calls if isinstance(span.model, str)],
-            "usage": [usual_names(span.usage) for span in calls],
-            "costs": [span.cost for span in calls],
-        }
-        return new_session(self.name, key, session_id, chat, **(from_spans | fields))
+            yield name, _said(conversation, conversation.calls) | {"parent_session_id": session_id}
 
     def _new_index(self) -> Index:
         """Runs of one session by several agents of a project are one session: that of the agent with the most records of it."""
@@ -186,6 +118,21 @@ class SpanSource(FileSource):
                 if key != main:
                     index[main][session_id] += index[key].pop(session_id)
         return {key: sessions for key, sessions in index.items() if sessions}
+
+
+def _said(conversation: Conversation, spans: list[Span]) -> Record:
+    """What a conversation and its steps say, as arguments of `new_session`."""
+    chat = assembled([*conversation.system, *conversation.items])
+    chat.skipped.update(conversation.skipped)
+    calls = conversation.calls or [span for span in spans if span.kind == "model" and span.usage] or spans
+    return {
+        "chat": chat,
+        "tools": _tools(calls),
+        "times": sorted(time for span in spans for time in (span.started, span.ended) if time),
+        "models": [span.model for span in calls if isinstance(span.model, str)],
+        "usage": [usual_names(span.usage) for span in calls],
+        "costs": [span.cost for span in calls],
+    }
 
 
 def metrics(scores: Iterable[Score]) -> tuple[dict[str, float], dict[str, str]]:
