@@ -28,6 +28,10 @@ class DataError(PipelineError):
     """The data cannot give what was asked (no rows, no tasks, no held-out turns)."""
 
 
+class MissingError(DataError):
+    """A table was never materialized."""
+
+
 class NoSessionsError(DataError, ValueError):
     """Not one session passes all that was asked of it."""
 

@@ -2,6 +2,9 @@
 
 The bucket is moto's server on this machine, a process of its own that counts its requests. Both runs alternate (`ROUNDS`), each with a new
 lake, then again with that lake: a night after a night. Their tables must have the same bytes. It needs the packages s3fs and moto.
+
+`python -m benchmarks.bucket --race [WRITERS]`: so many machines (threads, each with locks of its own) write into one partition at once, a
+task into the ledger of its split and an entry into the history of its pointers. Nothing may be lost.
 """
 
 import hashlib
@@ -17,6 +20,7 @@ import time
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -118,5 +122,42 @@ def main(partition: str = "shop/support") -> None:
         print(f"| {what} of the data assets | {' | '.join(map(str, cells))} |")
 
 
+def race(writers: str = "200") -> None:
+    """Print how many succeeded, in what time, by how many requests."""
+    import pyarrow as pa
+
+    from agent_pipeline.datasets.ledger import read_ledger, record_tasks
+    from agent_pipeline.datasets.splits import SplitSizes
+    from agent_pipeline.errors import DataError
+    from agent_pipeline.keys import PartitionKey
+    from agent_pipeline.storage.lake import Lake
+    from agent_pipeline_tests.lakes import artifact
+
+    key, count = PartitionKey("shop", "support"), int(writers)
+    with bucket() as endpoint, tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(count) as pool:
+        lakes = [Lake("s3://lake/race", Path(name) / str(number), OPTIONS | {"endpoint_url": endpoint}) for number in range(count)]
+        made = [artifact(lakes[0], "model", key, {"number": number}, {}, latest=False) for number in range(count)]
+        began = time.perf_counter()
+
+        def write(number: int) -> float | str:
+            try:
+                record_tasks(lakes[number], key, pa.array([f"task-{number}"]), SplitSizes())
+                lakes[number].set_latest(made[number])
+            except DataError as error:
+                return str(error)
+            return time.perf_counter() - began
+
+        asked(endpoint)
+        took, requests = list(pool.map(write, range(count))), asked(endpoint).total()
+        tasks, entries = read_ledger(lakes[0], key, SplitSizes()).known, lakes[0].history("model", key)
+    assert [each.against for each in entries] == [None, *(each.latest for each in entries[:-1])], "the history has a gap"
+    done = [each for each in took if isinstance(each, float)]
+    print(*sorted({each for each in took if isinstance(each, str)}), sep="\n")
+    print("| writers | succeeded | tasks | entries | half after | all after | requests |\n|---:|---:|---:|---:|---:|---:|---:|")
+    cells = (count, len(done), len(tasks), len(entries), f"{statistics.median(done):.0f} s", f"{max(done):.0f} s", requests)
+    print(f"| {' | '.join(map(str, cells))} |")
+
+
 if __name__ == "__main__":
-    serve() if sys.argv[1:] == ["--serve"] else main(*sys.argv[1:])
+    first, *others = sys.argv[1:] or ["shop/support"]
+    {"--serve": serve, "--race": race}.get(first, lambda *_: main(first))(*others)

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from agent_pipeline.datasets.splits import ROW, Split, SplitSizes
-from agent_pipeline.errors import DataError
+from agent_pipeline.errors import DataError, MissingError
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.tables import column
 from agent_pipeline.storage.lake import Lake
@@ -59,10 +59,10 @@ def read_ledger(lake: Lake, key: PartitionKey, sizes: SplitSizes) -> Ledger:
     Raises:
         DataError: the ledger is damaged.
     """
-    if not lake.has(LEDGER, key):
-        return Ledger(sizes, SCHEMA.empty_table())
     try:
         known = lake.open(LEDGER, key).read(SCHEMA.names)
+    except MissingError:
+        return Ledger(sizes, SCHEMA.empty_table())
     except (DataError, pa.ArrowException, OSError) as error:
         raise DataError(
             f"The ledger of the split of {key} at {lake.table(LEDGER, key)} is damaged: put a copy of it back, or delete it, and every "

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from agent_pipeline.errors import MissingError
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.session import Session
 from agent_pipeline.sessions.tables import to_rows, to_table
@@ -37,9 +38,10 @@ class BlockList(NamedTuple):
         Raises:
             DataError: the list is damaged (nothing may be read then: it might be what was forgotten).
         """
-        if not lake.has(FORGOTTEN, None):
+        try:
+            rows = to_rows(lake.open(FORGOTTEN, None).read())
+        except MissingError:
             return cls()
-        rows = to_rows(lake.open(FORGOTTEN, None).read())
         return cls(frozenset((ALIAS + row["id_hash"], _key(row["project"], row["agent"])) for row in rows))
 
     @classmethod

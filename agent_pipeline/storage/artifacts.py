@@ -14,7 +14,7 @@ from typing import Any
 from upath import UPath
 
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.storage.filesystem import put_file, sha256_file, sha256_files
+from agent_pipeline.storage.filesystem import Filesystem, put_file, sha256_file, sha256_files
 from agent_pipeline.storage.paths import LakeFile, Paths
 
 MANIFEST = "manifest.json"
@@ -166,7 +166,7 @@ def passed(manifest: Mapping[str, Any]) -> bool:
 def read_manifest(path: UPath) -> dict[str, Any] | None:
     """The manifest in a file; `None` where there is none, or only a part of one."""
     try:
-        return _parsed(path.fs.cat_file(path.path))  # to open it fails in a bucket where another replaces it meanwhile
+        return _parsed(Filesystem.read(path))
     except FileNotFoundError:
         return None
 

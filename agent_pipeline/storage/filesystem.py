@@ -30,7 +30,8 @@ _LOST = (409, 412)
 """What S3 answers to a conditional write that another one was faster than; 404, where the other one removed the object."""
 _STAGED = re.compile(r"\..+-[0-9a-f]{8}")
 _STALE_SECONDS = 24 * 3600
-_PATIENCE = 60.0
+_PATIENCE = 600.0
+"""Seconds for which a writer tries before it gives up."""
 _BLOCK = 16 << 20
 
 
@@ -129,13 +130,15 @@ class Filesystem:
         except FileNotFoundError:
             return ""
 
-    def read(self, path: UPath) -> bytes:
+    @staticmethod
+    def read(path: UPath) -> bytes:
         """A small file's bytes, of one version: who opens a file in a bucket fails where another replaces it meanwhile."""
-        return path.fs.cat_file(path.path)
+        return path.fs.cat_file(path.path, **_at_once(path))
 
     def read_all(self, paths: Sequence[UPath]) -> list[bytes]:
         """The bytes of small files, of a bucket fetched at once; of one that is gone none."""
-        contents = self.root.fs.cat_ranges([path.path for path in paths], None, None, on_error="return") if paths else []
+        names = [path.path for path in paths]
+        contents = self.root.fs.cat_ranges(names, None, None, on_error="return", **_at_once(self.root)) if paths else []
         if failed := next((each for each in contents if isinstance(each, Exception) and not isinstance(each, FileNotFoundError)), None):
             raise failed
         return [b"" if isinstance(each, Exception) else each for each in contents]
@@ -151,18 +154,19 @@ class Filesystem:
         """What `write` gives, which reads and then writes a file of a folder over the version that it has read.
 
         One writer of this machine (in a folder: of all) at a time; where another machine was faster, and `write` raises FileExistsError,
-        it is called again.
+        it is called again after a pause, which is at random and at most as long as it has tried by then: however many the writers are,
+        and however long the bucket takes, they thin out until each gets through.
 
         Raises:
-            DataError: others were faster many times.
+            DataError: others were faster for ten minutes.
         """
-        until, pause = time.monotonic() + _PATIENCE, 0.02
-        while time.monotonic() < until:
+        began = time.monotonic()
+        while True:
             with self.lock(folder / ".lock"), suppress(FileExistsError):
                 return write()
-            time.sleep(random.uniform(0, pause))
-            pause = min(2 * pause, 1.0)
-        raise DataError(f"What lies in {folder} is being written by others without end: repeat it later.")
+            if (tried := time.monotonic() - began) >= _PATIENCE:
+                raise DataError(f"Others were faster to write to {folder} for {tried / 60:.0f} minutes: repeat it when fewer runs write.")
+            time.sleep(random.uniform(0, min(tried, _PATIENCE - tried)))
 
     def keeps_conditions(self) -> bool:
         """Whether the bucket refuses a write whose condition does not hold, tried with an object that is removed again.
@@ -231,9 +235,14 @@ def _put_over(target: UPath, content: bytes, over: str) -> None:
         if not (isinstance(error, FileExistsError) or status in _LOST or (over and status == 404)):
             raise
         with suppress(FileNotFoundError):
-            if target.fs.cat_file(target.path) == content:
+            if Filesystem.read(target) == content:
                 return
         raise FileExistsError(target.path) from error
+
+
+def _at_once(path: UPath) -> dict[str, Any]:
+    """What has s3fs ask once: where it may fetch a file in parts, it asks for its size first."""
+    return {"max_concurrency": 1} if path.protocol in _S3 else {}
 
 
 def remove(path: UPath) -> None:

@@ -29,14 +29,14 @@ class Log(Generic[Record]):
 
     def last(self) -> Record | None:
         """The last record that is not damaged."""
-        return next((record for path in reversed(self._paths()) if (record := self._decoded(path.read_bytes())) is not None), None)
+        return next((record for path in reversed(self._paths()) if (record := self._decoded(self._fs.read(path))) is not None), None)
 
     def append(self, make: Callable[[int], Record | None]) -> Record | None:
         """Write the record that `make` gives for the next number; nothing where it gives `None`. `make` is called again where another
         writer was faster.
 
         Raises:
-            DataError: others were faster many times.
+            DataError: others were faster for ten minutes.
         """
 
         def written() -> Record | None:

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import xxhash
 from upath import UPath
 
-from agent_pipeline.errors import DataError
+from agent_pipeline.errors import DataError, MissingError
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.tables import DESCRIPTION
 from agent_pipeline.storage.filesystem import put_file, remove, sha256_file, sync
@@ -78,7 +78,7 @@ class Tables(Paths):
         """Replace a small table by what `change` makes of the one that lies there (`None`: it stays); of several writers none is lost.
 
         Raises:
-            DataError: others were faster many times.
+            DataError: others were faster for ten minutes.
         """
         target = self.table(asset, key)
 
@@ -101,7 +101,8 @@ class Tables(Paths):
         """The Parquet file of a partition; the caller closes it.
 
         Raises:
-            DataError: it was never materialized, its file is damaged, or it lacks a column of `schema`, because an older version made it.
+            MissingError: it was never materialized.
+            DataError: its file is damaged, or it lacks a column of `schema`, because an older version made it.
         """
         path = self.table(asset, key)
         try:
@@ -109,7 +110,7 @@ class Tables(Paths):
                 raise OSError("its bytes are not those that were written")
             file = pq.ParquetFile(self.fs.source(path))
         except FileNotFoundError as error:
-            raise DataError(f"There is no {asset} of {key} at {path}: materialize {asset} first.") from error
+            raise MissingError(f"There is no {asset} of {key} at {path}: materialize {asset} first.") from error
         except (pa.ArrowInvalid, OSError) as error:
             raise DataError(f"The {asset} of {key} at {path} is damaged ({error}): materialize {asset} again.") from error
         if schema is not None and (missing := sorted(set(schema.names) - set(file.schema_arrow.names))):

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +21,7 @@ from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.errors import DataError, SettingsError
 from agent_pipeline.ingestion.forgotten import BlockList
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.storage import leases
+from agent_pipeline.storage import filesystem, leases
 from agent_pipeline.storage.lake import Lake
 from agent_pipeline_tests.conftest import CREDENTIALS
 from agent_pipeline_tests.lakes import artifact
@@ -143,6 +144,27 @@ def test_writers_on_several_machines_lose_no_update_and_the_history_is_whole(mac
     assert {entry.latest for entry in entries} == {each.identity for each in artifacts}
     assert [entry.against for entry in entries] == [None, *(entry.latest for entry in entries[:-1])], "each saw the one before"
     assert all(BlockList.read(machines[2]).has(f"session-{number}", KEY) for number in range(24))
+
+
+@pytest.mark.parametrize(("busy", "tries"), [(0, range(1, 2)), (500, range(8, 60)), (10**6, range(8, 60))])
+def test_a_writer_to_whom_others_are_faster_tries_ever_more_seldom_for_ten_minutes(busy, tries, tmp_path, monkeypatch):
+    clock, tried, put = [0.0], list[float](), filesystem.put_file
+
+    def slow(*given: Any, **named: Any) -> None:
+        tried.append(clock[0])
+        clock[0] += 1
+        if clock[0] < busy:
+            raise FileExistsError
+        put(*given, **named)
+
+    lake = Lake(f"memory://{tmp_path.name}", tmp_path)
+    made = artifact(lake, "model", KEY, {}, {}, latest=False)
+    waits = SimpleNamespace(monotonic=lambda: clock[0], sleep=lambda seconds: clock.append(clock.pop() + seconds), time=time.time)
+    monkeypatch.setattr(filesystem, "time", waits)
+    monkeypatch.setattr(filesystem, "put_file", slow)
+    with nullcontext() if busy < 600 else pytest.raises(DataError, match=r"Others were faster to write to .*pointers for 10 minutes"):
+        assert lake.set_latest(made).generation == 1
+    assert len(tried) in tries and (busy > 600) == (clock[0] >= 600) and clock[0] <= (601 if busy else 1)
 
 
 def test_a_partition_is_held_by_one_machine_until_its_run_ends_or_its_machine_dies(machines, monkeypatch):
@@ -284,10 +306,18 @@ def test_the_number_of_requests_does_not_follow_the_number_of_objects(machines, 
     assert len(list(lake.files())) == 4 * 5 and len(asked) <= 2
     assert max(going) == 1 and len(list(lake.manifests())) == 4 and max(going) == 4
     asked.clear()
-    assert len(lake.finished("model", KEY)) == 4 and asked.count("list_objects_v2") <= 4
+    found = lake.finished("model", KEY)
+    assert len(found) == 4 and asked.count("list_objects_v2") <= 4
     asked.clear()
     assert lake.open("rows", PartitionKey("tau", "agent-3")).read(["words"]).num_rows == 5000
     assert asked.count("get_object") == 1 and len(asked) <= 2
+    asked.clear()
+    lake.set_champion(found[0])
+    assert len(asked) == 5
+    record_tasks(lake, KEY, pa.array(["task-1"]), SplitSizes())
+    asked.clear()
+    record_tasks(lake, KEY, pa.array(["task-2"]), SplitSizes())
+    assert len(asked) == 4
     asked.clear()
     lake.write_jsonl("rows", KEY, "train", [{"a": 1}])
     assert asked == ["put_object"]
