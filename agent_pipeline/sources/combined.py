@@ -7,6 +7,7 @@ it out of `store`.
 
 import heapq
 from collections.abc import Iterator, Mapping
+from itertools import repeat
 
 from agent_pipeline.errors import PartitionError, StoreError
 from agent_pipeline.keys import PartitionKey
@@ -111,7 +112,7 @@ class CombinedSource(TraceSource):
         """The sessions of several stores in the order of their ids; of two with one id the later store's gets an id of its own."""
         given: set[str] = set()
         renamed: dict[tuple[str, str], str] = {}
-        streams = [self._named(name, key) for name in names]
+        streams = [zip(self._stores[name].sessions(key), repeat(name), strict=False) for name in names]
         count = 0
         for session, name in heapq.merge(*streams, key=lambda each: each[0].session_id):
             if session.session_id in given:
@@ -125,7 +126,3 @@ class CombinedSource(TraceSource):
             yield session
         if count:
             add_note(self.notes, f"{key}: {count} session ids are in more than one store ({', '.join(names)}); the later got ~2, ~3.")
-
-    def _named(self, name: str, key: PartitionKey) -> Iterator[tuple[Session, str]]:
-        for session in self._stores[name].sessions(key):
-            yield session, name

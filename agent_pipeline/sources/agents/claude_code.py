@@ -86,7 +86,7 @@ class ClaudeCodeSource(FileSource):
             "times": [line.get("timestamp") for line in taken],
             "models": [section(line, "message").get("model") for line in spoken if line.get("type") == "assistant"],
             "parent_session_id": parent,
-            "error": _text_in(taken[-1]) or "the API gave an error" if broken else None,
+            "error": text(text_of(section(taken[-1], "message").get("content"))[0]) or "the API gave an error" if broken else None,
         }
 
 
@@ -167,7 +167,3 @@ def _synthetic(line: Record) -> bool:
     """Whether Claude Code wrote a message itself: an error of the API, a note that nothing was asked, the summary after a compaction."""
     of_model = section(line, "message").get("model") == "<synthetic>"
     return of_model or line.get("isApiErrorMessage") is True or line.get("isCompactSummary") is True
-
-
-def _text_in(line: Record) -> str | None:
-    return text(text_of(section(line, "message").get("content"))[0])

@@ -5,6 +5,7 @@
 
 import os
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ class OmniagentsSource(ItemStore):
     def __init__(self, where: Path | str) -> None:
         super().__init__(where)
         self._paths: dict[PartitionKey, Path] = {}
-        self._read_judgments: dict[Path, tuple[str, dict[str, str | None]]] = {}
+        self._read_judgments = lru_cache(maxsize=64)(self._judgments_in)
 
     @classmethod
     def detect(cls, path: Path) -> bool:
@@ -131,12 +132,9 @@ class OmniagentsSource(ItemStore):
     def _judgments(self, database: Path) -> dict[str, str | None]:
         """Judgments by session id, of which the last row of an id counts; a note says where there are none to read."""
         path = self._verdicts(database)
-        signature = file_signature(path)
-        if path not in self._read_judgments or self._read_judgments[path][0] != signature:
-            self._read_judgments[path] = (signature, self._judgments_in(path))
-        return self._read_judgments[path][1]
+        return self._read_judgments(path, file_signature(path))
 
-    def _judgments_in(self, path: Path) -> dict[str, str | None]:
+    def _judgments_in(self, path: Path, signature: str) -> dict[str, str | None]:
         if not path.exists():
             add_note(self.notes, f"There is no verdict file {path}: no session of {path.stem} is judged.")
             return {}

@@ -4,6 +4,7 @@ A run is a trace, and a session the traces that share `group_id`. `generation` s
 session that has only those, the tools' calls and results are all there is. Verdicts may lie beside the file (`labels.py`).
 """
 
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ class OpenAITracesSource(SpanSource):
 
     def __init__(self, where: Path | str) -> None:
         super().__init__(where)
-        self._labels: tuple[str, dict[str, dict[str, Any]]] | None = None
+        self._labels = lru_cache(maxsize=1)(lambda signature: read_labels(self.sidecars(), self.notes))
 
     @classmethod
     def accepts(cls, record: Record) -> bool:
@@ -59,10 +60,7 @@ class OpenAITracesSource(SpanSource):
         return section(record, "metadata") if record.get("object") == "trace" else {}
 
     def beside(self, session_id: str) -> dict[str, Any]:
-        signature = self.signature()
-        if self._labels is None or self._labels[0] != signature:
-            self._labels = signature, read_labels(self.sidecars(), self.notes)
-        return self._labels[1].get(session_id, {})
+        return self._labels(self.signature()).get(session_id, {})
 
     def sidecars(self) -> list[Path]:
         return [labels for path in files_of(self.path) for labels in labels_beside(path)]

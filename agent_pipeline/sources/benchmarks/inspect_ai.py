@@ -5,14 +5,11 @@ back in their places; the tools' schemas are those of its model events.
 """
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-from agent_pipeline.errors import StoreError
 from agent_pipeline.sessions.chat import to_messages
 from agent_pipeline.sessions.json_text import MAX_DEPTH
-from agent_pipeline.sources.base import add_note
-from agent_pipeline.sources.formats.fields import Record, chosen, elements, mean, objects, parsed, section, text, verdict
+from agent_pipeline.sources.formats.fields import Record, chosen, elements, mean, objects, section, text, verdict
 from agent_pipeline.sources.formats.file_source import Ident, RecordSource
 from agent_pipeline.sources.formats.record_files import Archive, Place, kind_of
 
@@ -75,17 +72,10 @@ class InspectSource(RecordSource):
         """What the log says of its evaluation."""
         if "log" in record:
             return section(record, "log", "eval")
-        if place.path not in self._beside:
-            self._beside[place.path] = self._header(place.path)
-        return section(self._beside[place.path], "eval")
-
-    def _header(self, path: Path) -> Record:
-        try:
-            header = parsed(Archive(path).member("header.json")) if kind_of(path) == "zip" else {}
-        except (StoreError, ValueError) as error:
-            add_note(self.notes, f"{path} has no header that can be read, so task and model are not known ({error})")
-            header = {}
-        return header if isinstance(header, dict) else {}
+        if kind_of(place.path) != "zip":
+            return {}
+        lost = f"{place.path} has no header that can be read, so task and model are not known"
+        return section(self.file_beside(place.path, lost, lambda path: Archive(path).member("header.json")), "eval")
 
 
 def _values(scores: Any) -> Iterator[tuple[str, Any]]:

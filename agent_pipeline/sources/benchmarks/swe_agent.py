@@ -5,10 +5,8 @@ There is no verdict: a measure has to give it. Of `history`, demonstrations are 
 of its own that names its parent.
 """
 
-from typing import Any
-
 from agent_pipeline.sessions.chat import to_messages
-from agent_pipeline.sources.formats.fields import Record, clean_text, decoded, first_of, objects, section, text
+from agent_pipeline.sources.formats.fields import Record, chosen, clean_text, decoded, first_of, objects, section, text
 from agent_pipeline.sources.formats.file_source import FileSource, Ident, Said
 from agent_pipeline.sources.formats.record_files import Place
 
@@ -51,10 +49,11 @@ class SWEAgentSource(FileSource):
             chat = to_messages(kept)
             chat.skipped["demonstration"] += len(mine) - len(shown)
             main = number == 0
+            used = [chosen(stats, _STATS), *(section(each, "extra", "response", "usage") for each in kept)]
             said = {
                 "chat": chat,
                 "context": {"exit_status": status, "submission": info.get("submission"), "environment": record.get("environment")},
-                "usage": [{name: stats.get(name) for name in _STATS}, *_usages(kept)] if main else (),
+                "usage": used if main else (),
                 "cost_usd": stats.get("instance_cost") if main else None,
                 "task_id": _instance(place),
                 "times": [section(each, "extra").get("timestamp") for each in kept],
@@ -68,8 +67,3 @@ class SWEAgentSource(FileSource):
 
 def _instance(place: Place) -> str:
     return place.path.stem.removesuffix(".traj")
-
-
-def _usages(messages: list[Any]) -> list[Record]:
-    """The token counts of mini-swe-agent's calls, which stand with its messages."""
-    return [section(each, "extra", "response", "usage") for each in messages]

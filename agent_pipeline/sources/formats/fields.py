@@ -24,7 +24,6 @@ _WORDS = {
 _JUDGING = _WORDS.keys() - {"c", "i", "n", "p", "true", "false", "yes", "no"}
 
 _JSON = (bytes, msgspec.Raw)
-_OBJECT = msgspec.json.Decoder(dict[str, Any]).decode
 _REFUSED = (msgspec.MsgspecError, UnicodeError, RecursionError, TypeError)
 _LARGEST_SECONDS = 1e11
 """A time above this (the year 5138 in seconds) is in milliseconds or finer."""
@@ -50,12 +49,8 @@ def parsed(raw: Any) -> Any:
         raise ValueError("nested too deeply") from error
 
 
-def parsed_object(raw: str | bytes | None) -> dict[str, Any] | None:
+def parsed_object(raw: Any) -> Record | None:
     """The JSON object in a text; `None` where it holds anything else."""
-    try:
-        return _OBJECT(raw)  # type: ignore[arg-type]
-    except _REFUSED:
-        pass
     try:
         value = parsed(raw.encode("utf-8", "surrogateescape") if isinstance(raw, str) else raw)
     except ValueError:

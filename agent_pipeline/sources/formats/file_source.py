@@ -7,7 +7,7 @@ read as its files are, record by record.
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property, lru_cache, partial
 from itertools import islice
 from pathlib import Path
@@ -142,12 +142,12 @@ class FileSource(TraceSource):
         """The folders between the store and one of its files; none where the store is the file."""
         return path.relative_to(self.path).parts[:-1] if path != self.path else ()
 
-    def file_beside(self, path: Path, lost: str) -> Record:
+    def file_beside(self, path: Path, lost: str, read: Callable[[Path], bytes] = Path.read_bytes) -> Record:
         """The object in a file that says more of the records; where it cannot be read, a note says what is lost with it."""
         if path not in self._beside:
             try:
-                self._beside[path] = section(parsed(path.read_bytes()))
-            except (OSError, ValueError) as error:
+                self._beside[path] = section(parsed(read(path)))
+            except (OSError, ValueError, StoreError) as error:
                 add_note(self.notes, f"{lost} ({path}: {error}).")
                 self._beside[path] = {}
         return self._beside[path]

@@ -100,7 +100,6 @@ class RecordReader:
     def __init__(self, indexed: str = "") -> None:
         self._indexed = indexed
         self._loaded: OrderedDict[Path, Sequence[Any] | Traces] = OrderedDict()
-        self._kinds: dict[Path, Kind | None] = {}
         self._open: tuple[Path, BinaryIO] | None = None
 
     def record(self, place: Place) -> Any:
@@ -110,10 +109,8 @@ class RecordReader:
             StoreError: the file has changed since it was indexed.
         """
         path = place.path
-        if path not in self._kinds:
-            self._kinds[path] = kind_of(path)
         try:
-            if self._kinds[path] != "lines":
+            if not place.size:
                 return parsed(self._records_of(path)[place.at])
             line = os.pread(self._lines_of(path).fileno(), place.size, place.at)
             return parsed(line if len(line) == place.size else b"")
@@ -134,7 +131,7 @@ class RecordReader:
 
     def _records_of(self, path: Path) -> Sequence[Any] | Traces:
         if path not in self._loaded:
-            self._loaded[path] = loaded = _loaded(path, self._kinds[path], [])
+            self._loaded[path] = loaded = _loaded(path, kind_of(path), [])
             if self._indexed and not isinstance(loaded, Traces) and len(loaded) > 1 and file_signature(path) not in self._indexed:
                 raise changed(path)
             while len(self._loaded) > 1 and sum(each.stat().st_size for each in self._loaded) > CACHED_BYTES:

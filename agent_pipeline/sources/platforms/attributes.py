@@ -5,8 +5,9 @@ The names of OTLP's fields are read as JSON spells them, and as protobuf does (`
 
 from typing import Any
 
+from agent_pipeline.sources.formats.fields import elements, section
+
 _DEPTH = 40
-_SCALARS = tuple(kind + end for kind in ("string", "bool", "double", "bytes") for end in ("Value", "_value"))
 
 SESSIONS = ("gen_ai.conversation.id", "session.id", "ai.telemetry.metadata.sessionId")
 AGENTS = ("gen_ai.agent.name", "agent.name", "ai.telemetry.functionId")
@@ -29,14 +30,17 @@ def plain_value(value: Any, depth: int = _DEPTH) -> Any:
         return {each["key"]: plain_value(each.get("value"), depth - 1) for each in pairs}
     if not isinstance(value, dict):
         return value
-    if (whole := value.get("intValue", value.get("int_value"))) is not None:
-        return _whole(whole)
-    if isinstance(inner := value.get("arrayValue", value.get("array_value")), dict):
-        values = inner.get("values")
-        return [plain_value(each, depth - 1) for each in values] if isinstance(values, list) else []
-    if isinstance(inner := value.get("kvlistValue", value.get("kvlist_value")), dict):
-        return plain_value(inner.get("values") or [], depth - 1)
-    return next((value[name] for name in _SCALARS if name in value), None)
+    for name, inner in value.items():
+        kind = name.replace("_v", "V")
+        if kind == "intValue":
+            return _whole(inner)
+        if kind == "arrayValue":
+            return [plain_value(each, depth - 1) for each in elements(section(inner).get("values"))]
+        if kind == "kvlistValue":
+            return plain_value(elements(section(inner).get("values")), depth - 1)
+        if kind in ("stringValue", "boolValue", "doubleValue", "bytesValue"):
+            return inner
+    return None
 
 
 def tree(attributes: dict[str, Any]) -> dict[str, Any]:

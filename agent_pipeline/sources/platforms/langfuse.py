@@ -7,6 +7,7 @@ An observation that came by OpenTelemetry has the rest of its span's attributes 
 
 from agent_pipeline.sources.formats.fields import (
     Record,
+    chosen,
     decoded_object,
     decoded_text,
     first_of,
@@ -19,12 +20,13 @@ from agent_pipeline.sources.formats.fields import (
 )
 from agent_pipeline.sources.formats.file_source import Ident
 from agent_pipeline.sources.formats.record_files import Place
-from agent_pipeline.sources.platforms.opentelemetry import fill_in
+from agent_pipeline.sources.platforms.dialects import fill_in
 from agent_pipeline.sources.platforms.span_source import Score, SpanSource
 from agent_pipeline.sources.platforms.spans import Span, span_of
 
 _OF_OPENTELEMETRY = {"attributes", "resourceAttributes", "scope"}
 _TYPES = {"GENERATION", "TOOL", "AGENT", "SPAN", "EVENT", "CHAIN", "RETRIEVER", "EVALUATOR", "EMBEDDING", "GUARDRAIL"}
+_COUNTS = ("input", "output", "total")
 _OF_SCORES = {"traceId", "sessionId", "subject"}
 _WORDS = ("CATEGORICAL", "TEXT", "CORRECTION")
 """Types of scores whose number says nothing: it is the category's, or 0."""
@@ -81,7 +83,7 @@ class LangfuseSource(SpanSource):
         span.tools = span.tools or section(record, "modelParameters").get("tools") or record.get("toolDefinitions")
         fill_in(span, decoded_object(decoded_object(record.get("metadata")).get("attributes")))
         span.model = record.get("model") or span.model
-        span.usage = section(record, "usageDetails") or _token_counts(section(record, "usage")) or span.usage
+        span.usage = section(record, "usageDetails") or chosen(section(record, "usage"), _COUNTS) or span.usage
         span.cost = number(first_of({"of": section(record, "costDetails").get("total"), **record}, "of", "totalCost"))
         span.error = (text(record.get("statusMessage")) or "the step failed") if record.get("level") == "ERROR" else None
         return [span]
@@ -116,8 +118,3 @@ def _is_trace(record: Record) -> bool:
 
 def _is_score(record: Record) -> bool:
     return "dataType" in record and "name" in record and ("value" in record or "stringValue" in record)
-
-
-def _token_counts(usage: Record) -> Record:
-    """Counts only: `unit` and prices are none."""
-    return {name: value for name, value in usage.items() if name in ("input", "output", "total") and number(value) is not None}

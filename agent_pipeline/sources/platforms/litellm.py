@@ -33,10 +33,9 @@ class LiteLLMSource(SpanSource):
         parameters = decoded_object(record.get("model_parameters"))
         failed = record.get("status") in ("failure", "failed", "error")
         error = text(record.get("error_str")) or text(section(record, "error_information").get("error_message"))
-        usage = {name: value for name, value in chosen(record, _USAGE).items() if number(value) is not None}
         span = span_of(record, "llm", error=(error or "the call failed") if failed else None)
         answer, tools = None if failed else record.get("response"), parameters.get("tools") or parameters.get("functions")
-        span.exchange(record.get("messages"), answer, tools=tools, model=record.get("model"), usage=usage)
+        span.exchange(record.get("messages"), answer, tools=tools, model=record.get("model"), usage=chosen(record, _USAGE))
         span.cost = number(first_of(record, "response_cost", "spend"))
         return [span]
 

@@ -3,17 +3,7 @@
 A span's attributes are JSON texts. Traces with one `mlflow.trace.session` are the runs of a session; assessments are its metrics.
 """
 
-from agent_pipeline.sources.formats.fields import (
-    Record,
-    decoded,
-    decoded_object,
-    decoded_text,
-    elements,
-    first_text,
-    number,
-    section,
-    text,
-)
+from agent_pipeline.sources.formats.fields import Record, decoded, decoded_object, decoded_text, elements, first_text, number, section, text
 from agent_pipeline.sources.formats.file_source import Ident
 from agent_pipeline.sources.formats.record_files import Place
 from agent_pipeline.sources.platforms.mlflow_server import MLflowServer

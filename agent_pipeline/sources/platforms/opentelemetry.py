@@ -18,7 +18,6 @@ from agent_pipeline.sources.formats.fields import (
     chosen,
     decoded,
     decoded_object,
-    decoded_text,
     elements,
     first_of,
     first_text,
@@ -31,23 +30,18 @@ from agent_pipeline.sources.formats.file_source import Ident, Said, sampled
 from agent_pipeline.sources.formats.record_files import Place
 from agent_pipeline.sources.platforms.attributes import (
     AGENTS,
-    OF_GENAI,
     OF_MODELS,
-    OF_OPENINFERENCE,
     SESSIONS,
     flat,
     has,
     plain_value,
-    tree,
 )
-from agent_pipeline.sources.platforms.model_calls import messages_of, request_of
-from agent_pipeline.sources.platforms.openinference import openinference_scores, openinference_span
+from agent_pipeline.sources.platforms.dialects import evaluations_in, fill_in, is_openinference
 from agent_pipeline.sources.platforms.phoenix_server import PhoenixServer
 from agent_pipeline.sources.platforms.span_source import Score, SpanSource
-from agent_pipeline.sources.platforms.spans import KINDS, Span, span_of
+from agent_pipeline.sources.platforms.spans import Span, span_of
 
 _PROJECTS = ("openinference.project.name", "service.name")
-_USAGE = "gen_ai.usage."
 _MESSAGES = ("gen_ai.input.messages", "gen_ai.output.messages")
 
 
@@ -71,7 +65,7 @@ class OpenTelemetrySource(SpanSource):
         kind, sample = sampled(path)
         mine = [record for record in sample if isinstance(record, dict) and cls.accepts(record)] if kind in cls.kinds else []
         steps = [step for record in mine for step in _steps_in(record)]
-        return bool(steps) and any(_is_openinference(step["attributes"], step["kind"]) for step in steps) == cls.is_openinference
+        return bool(steps) and any(is_openinference(step["attributes"], step["kind"]) for step in steps) == cls.is_openinference
 
     def unpack(self, record: Record) -> list[Record]:
         return list(_steps_in(record))
@@ -93,9 +87,9 @@ class OpenTelemetrySource(SpanSource):
 
     def scores_of(self, record: Record) -> list[Score]:
         events = [each["attributes"] for each in record["events"] if each.get("name") == "gen_ai.evaluation.result"]
-        scores = [score for attributes in (record["attributes"], *events) for score in _genai_scores(attributes)]
-        scores += [(text(each.get("name")) or "annotation", _value(each)) for each in record.get("annotations", ())]
-        return scores + openinference_scores(record["attributes"])
+        scores = [score for attributes in (record["attributes"], *events) for score in evaluations_in(attributes)]
+        said = [(each.get("name"), section(each, "result")) for each in record.get("annotations", ())]
+        return scores + [(text(name) or "annotation", first_of(result, "score", "label")) for name, result in said]
 
     def words_of(self, record: Record) -> list[Any]:
         by_people = [each for each in record.get("annotations", ()) if each.get("annotator_kind") == "HUMAN" and not record["span"].parent]
@@ -115,21 +109,6 @@ class OpenInferenceSource(OpenTelemetrySource):
     is_openinference = True
     schemes = ("phoenix+http", "phoenix+https")
     service = PhoenixServer
-
-
-def fill_in(span: Span, attributes: Record, kind: Any = None) -> bool:
-    """Fill in what a span's attributes say in either dialect; whether they say anything. `kind` is as in `openinference_span`."""
-    if is_openinference := _is_openinference(attributes, kind):
-        openinference_span(span, tree(attributes), kind)
-    if is_genai := has(attributes, OF_GENAI):
-        _genai_span(span, attributes)
-    if is_ai_sdk := "ai.operationId" in attributes:
-        _ai_sdk_span(span, attributes)
-    return is_openinference or is_genai or is_ai_sdk
-
-
-def _is_openinference(attributes: Record, kind: Any) -> bool:
-    return bool(kind) or has(attributes, OF_OPENINFERENCE)
 
 
 def _is_span(record: Record) -> bool:
@@ -224,54 +203,6 @@ def _columns(row: Record, prefix: str) -> Record:
 def _attributes(leaf: Record) -> Record:
     raw = leaf.get("attributes")
     return section({"of": plain_value(raw) if isinstance(raw, list) else raw}, "of")
-
-
-def _genai_span(span: Span, attributes: Record) -> None:
-    is_model = "gen_ai.output.messages" in attributes
-    span.kind = KINDS.get(str(attributes.get("gen_ai.operation.name")), "model" if is_model else span.kind)
-    if span.kind == "tool":
-        span.name = text(attributes.get("gen_ai.tool.name")) or span.name
-        span.call_id = text(attributes.get("gen_ai.tool.call.id"))
-        span.arguments = decoded(attributes.get("gen_ai.tool.call.arguments", span.arguments))
-        span.output = decoded(attributes.get("gen_ai.tool.call.result", span.output))
-        return
-    system = decoded(attributes.get("gen_ai.system_instructions"))
-    given = messages_of(attributes.get("gen_ai.input.messages"), "user") or span.given
-    has_system = not system or any(isinstance(each, dict) and each.get("role") == "system" for each in given)
-    span.given = given if has_system else [{"role": "system", "content": system}, *given]
-    span.answered = messages_of(attributes.get("gen_ai.output.messages"), "assistant") or span.answered
-    pydantic = decoded_object(attributes.get("model_request_parameters"))
-    told = [*elements(pydantic.get("function_tools")), *elements(pydantic.get("output_tools"))]
-    span.tools = decoded(attributes.get("gen_ai.tool.definitions")) or told or span.tools
-    span.model = attributes.get("gen_ai.response.model") or attributes.get("gen_ai.request.model") or span.model
-    counts = {name.removeprefix(_USAGE): value for name, value in attributes.items() if name.startswith(_USAGE) and name.endswith("tokens")}
-    span.usage = counts or span.usage
-
-
-def _ai_sdk_span(span: Span, attributes: Record) -> None:
-    """What the AI SDK (Vercel) says in its own attributes; a step of its loop is a model call, and the loop is an agent."""
-    operation = str(attributes["ai.operationId"])
-    if operation == "ai.toolCall":
-        span.kind, span.name, span.call_id = "tool", text(attributes.get("ai.toolCall.name")), attributes.get("ai.toolCall.id")
-        span.arguments = decoded(attributes.get("ai.toolCall.args", span.arguments))
-        span.output = decoded_text(attributes.get("ai.toolCall.result", span.output))
-        return
-    span.kind = "model" if operation.endswith((".doGenerate", ".doStream")) else "other"
-    request = request_of(first_of(attributes, "ai.prompt.messages", "ai.prompt"))
-    calls = decoded(attributes.get("ai.response.toolCalls"))
-    answered = [{"text": attributes[name]} for name in ("ai.response.text", "ai.response.object") if attributes.get(name)]
-    span.given, span.answered = request.messages or span.given, messages_of([*answered, *elements(calls)], "assistant") or span.answered
-    span.tools = [decoded(each) for each in elements(decoded(attributes.get("ai.prompt.tools")))] or span.tools
-
-
-def _value(annotation: Record) -> Any:
-    result = section(annotation, "result")
-    return first_of(result, "score", "label")
-
-
-def _genai_scores(attributes: Record) -> list[Score]:
-    value = first_of(attributes, "gen_ai.evaluation.score.value", "gen_ai.evaluation.score.label")
-    return [] if value is None else [(text(attributes.get("gen_ai.evaluation.name")) or "evaluation", value)]
 
 
 def _error(status: Any, message: Any, attributes: Record, events: list[Record]) -> str | None:

@@ -43,6 +43,8 @@ _USAGE = {
     "total": "total_tokens",
 }
 
+"""Token counts have one name each: prompt and completion go by input and output."""
+
 _DEPTH = 40
 """Deeper than this nobody looks for the step around a step."""
 
@@ -130,7 +132,7 @@ def _said(conversation: Conversation, spans: list[Span]) -> Record:
         "tools": _tools(calls),
         "times": sorted(time for span in spans for time in (span.started, span.ended) if time),
         "models": [span.model for span in calls if isinstance(span.model, str)],
-        "usage": [usual_names(span.usage) for span in calls],
+        "usage": [{_USAGE.get(str(name), str(name)): value for name, value in span.usage.items()} for span in calls],
         "costs": [span.cost for span in calls],
     }
 
@@ -147,11 +149,6 @@ def metrics(scores: Iterable[Score]) -> tuple[dict[str, float], dict[str, str]]:
         elif label := text(value):
             labels[name] = label
     return {name: fmean(each) for name, each in values.items()}, labels
-
-
-def usual_names(usage: Record) -> Record:
-    """Token counts with one name for each: prompt and completion go by input and output."""
-    return {_USAGE.get(str(name), str(name)): value for name, value in usage.items()}
 
 
 def _without_model_text(spans: list[Span], tools: list[Span]) -> Conversation:

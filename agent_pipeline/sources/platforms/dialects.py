@@ -1,0 +1,117 @@
+"""What the attributes of spans say in the dialects of OpenTelemetry: the GenAI conventions (`gen_ai.input.messages`, …), OpenInference
+(`llm.input_messages.<i>.message.role`, …) and the AI SDK's own (`ai.prompt.messages`, …). A span may speak several of them.
+"""
+
+from typing import Any
+
+from agent_pipeline.sources.formats.fields import Record, decoded, decoded_object, decoded_text, elements, first_of, number, section, text
+from agent_pipeline.sources.platforms.attributes import OF_GENAI, OF_OPENINFERENCE, has, tree
+from agent_pipeline.sources.platforms.model_calls import messages_of, request_of
+from agent_pipeline.sources.platforms.span_source import Score
+from agent_pipeline.sources.platforms.spans import KINDS, Span
+
+_USAGE = "gen_ai.usage."
+_EVALUATIONS = {
+    "gen_ai.evaluation.name": ("gen_ai.evaluation.score.value", "gen_ai.evaluation.score.label"),
+    "evaluation.name": ("evaluation.score", "evaluation.label"),
+}
+
+
+def fill_in(span: Span, attributes: Record, kind: Any = None) -> None:
+    """Fill in what a span's attributes say in any dialect; `kind` is OpenInference's, where it stands beside the attributes."""
+    if is_openinference(attributes, kind):
+        _openinference_span(span, tree(attributes), kind)
+    if has(attributes, OF_GENAI):
+        _genai_span(span, attributes)
+    if "ai.operationId" in attributes:
+        _ai_sdk_span(span, attributes)
+
+
+def is_openinference(attributes: Record, kind: Any) -> bool:
+    """Whether a span speaks OpenInference's dialect."""
+    return bool(kind) or has(attributes, OF_OPENINFERENCE)
+
+
+def evaluations_in(attributes: Record) -> list[Score]:
+    """The evaluations that attributes tell of."""
+    values = {name: first_of(attributes, *said) for name, said in _EVALUATIONS.items()}
+    return [(text(attributes.get(name)) or "evaluation", value) for name, value in values.items() if value is not None]
+
+
+def _openinference_span(span: Span, attributes: Record, kind: Any) -> None:
+    """What OpenInference says, its attributes as a tree."""
+    llm = section(attributes, "llm")
+    named = text(section(attributes, "openinference", "span").get("kind")) or text(kind) or ("LLM" if llm else "")
+    span.kind = KINDS.get(named.lower(), "other")
+    given, answered = section(attributes, "input").get("value"), section(attributes, "output").get("value")
+    if span.kind == "tool":
+        tool = section(attributes, "tool")
+        span.name = text(tool.get("name")) or span.name
+        span.call_id = text(section(attributes, "tool_call").get("id"))
+        arguments = decoded(given if given is not None else tool.get("parameters"))
+        span.arguments = arguments["kwargs"] if isinstance(arguments, dict) and arguments.keys() == {"kwargs"} else arguments
+        span.output = decoded(answered)
+        return
+    span.given = messages_of(llm.get("prompts"), "user") or span.given
+    tools = [_tool(each) for each in elements(llm.get("tools"))]
+    span.exchange(given, answered, tools=tools, model=llm.get("model_name"), usage=section(llm, "token_count"))
+    span.given = [_message(each) for each in elements(llm.get("input_messages"))] or span.given
+    span.answered = [_message(each) for each in elements(llm.get("output_messages"))] or span.answered
+    span.cost = number(section(llm, "cost").get("total"))
+
+
+def _genai_span(span: Span, attributes: Record) -> None:
+    is_model = "gen_ai.output.messages" in attributes
+    span.kind = KINDS.get(str(attributes.get("gen_ai.operation.name")), "model" if is_model else span.kind)
+    if span.kind == "tool":
+        span.name = text(attributes.get("gen_ai.tool.name")) or span.name
+        span.call_id = text(attributes.get("gen_ai.tool.call.id"))
+        span.arguments = decoded(attributes.get("gen_ai.tool.call.arguments", span.arguments))
+        span.output = decoded(attributes.get("gen_ai.tool.call.result", span.output))
+        return
+    system = decoded(attributes.get("gen_ai.system_instructions"))
+    given = messages_of(attributes.get("gen_ai.input.messages"), "user") or span.given
+    has_system = not system or any(isinstance(each, dict) and each.get("role") == "system" for each in given)
+    span.given = given if has_system else [{"role": "system", "content": system}, *given]
+    span.answered = messages_of(attributes.get("gen_ai.output.messages"), "assistant") or span.answered
+    pydantic = decoded_object(attributes.get("model_request_parameters"))
+    told = [*elements(pydantic.get("function_tools")), *elements(pydantic.get("output_tools"))]
+    span.tools = decoded(attributes.get("gen_ai.tool.definitions")) or told or span.tools
+    span.model = attributes.get("gen_ai.response.model") or attributes.get("gen_ai.request.model") or span.model
+    counts = {name.removeprefix(_USAGE): value for name, value in attributes.items() if name.startswith(_USAGE) and name.endswith("tokens")}
+    span.usage = counts or span.usage
+
+
+def _ai_sdk_span(span: Span, attributes: Record) -> None:
+    """What the AI SDK (Vercel) says in its own attributes; a step of its loop is a model call, and the loop is an agent."""
+    operation = str(attributes["ai.operationId"])
+    if operation == "ai.toolCall":
+        span.kind, span.name, span.call_id = "tool", text(attributes.get("ai.toolCall.name")), attributes.get("ai.toolCall.id")
+        span.arguments = decoded(attributes.get("ai.toolCall.args", span.arguments))
+        span.output = decoded_text(attributes.get("ai.toolCall.result", span.output))
+        return
+    span.kind = "model" if operation.endswith((".doGenerate", ".doStream")) else "other"
+    request = request_of(first_of(attributes, "ai.prompt.messages", "ai.prompt"))
+    calls = decoded(attributes.get("ai.response.toolCalls"))
+    answered = [{"text": attributes[name]} for name in ("ai.response.text", "ai.response.object") if attributes.get(name)]
+    span.given, span.answered = request.messages or span.given, messages_of([*answered, *elements(calls)], "assistant") or span.answered
+    span.tools = [decoded(each) for each in elements(decoded(attributes.get("ai.prompt.tools")))] or span.tools
+
+
+def _message(raw: Any) -> Any:
+    """A chat message from `{"message": {role, content or contents, tool_calls, tool_call_id}}`."""
+    raw = raw if isinstance(raw, dict) else {}
+    message = section(raw, "message") or raw
+    chat: Record = {"role": message.get("role"), "content": message.get("content")}
+    if parts := elements(message.get("contents")):
+        chat["content"] = [section(each, "message_content") | section(each, "tool_call") or each for each in parts]
+    if calls := elements(message.get("tool_calls")):
+        chat["tool_calls"] = [section(each, "tool_call") or each for each in calls]
+    if message.get("tool_call_id") is not None:
+        chat["tool_call_id"] = message["tool_call_id"]
+    return chat
+
+
+def _tool(raw: Any) -> Any:
+    schema = decoded(section(raw, "tool").get("json_schema") or (raw.get("json_schema") if isinstance(raw, dict) else None))
+    return schema if isinstance(schema, dict) else raw
