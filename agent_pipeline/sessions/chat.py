@@ -8,10 +8,12 @@ AgentDojo and Inspect. What it does not know is counted. Order and ids stay as t
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from msgspec.structs import replace
+
 from agent_pipeline.sessions.items import INVALID, Chat, Item, assembled
 from agent_pipeline.sessions.json_text import json_text, without_surrogates
 
-VERSION = 6
+VERSION = 7
 """Raise it where the same messages give other sessions than before: the versions of all readers have it."""
 
 ROLES = {
@@ -186,6 +188,8 @@ def _spoken(role: str | None, message: dict[str, Any]) -> list[Item]:
         calls += [item for call in named if ((item := call_item(call, trained)).call_id or item) not in known]
     if words or not (calls or is_all_calls):
         items.append(_said(role, words, trained))
+    elif calls:
+        calls[0] = replace(calls[0], first=True)
     return items + calls
 
 

@@ -22,7 +22,11 @@ _NOT_KEPT: tuple[Action, ...] = ("drop_session", "drop_turn", "repair")
 _LOST: tuple[Action, ...] = ("drop_session", "keep")
 
 KINDS: dict[str, Kind] = {
-    "invalid_item": Kind("drop_session", _LOST, "an item that could not be read, or a message or call that is none; it is lost"),
+    "invalid_item": Kind(
+        "drop_session",
+        _LOST,
+        "an item that could not be read, a message or call that is none, or a user's message that is only pictures or files; it is lost",
+    ),
     "invalid_context": Kind("drop_session", _LOST, "a context that could not be read; it may have named the task, and so the split"),
     "invalid_arguments": Kind("drop_session", _ANY, "arguments that are no JSON object; repair takes the call and its result out"),
     "orphan_output": Kind("drop_session", _NOT_KEPT, "a result without a call; it is left out"),
@@ -39,7 +43,9 @@ KINDS: dict[str, Kind] = {
         "messages that stand twice, the history's beginning or a block of calls; repair keeps one",
     ),
     "call_said_twice": Kind(
-        "repair", ("drop_session", "repair", "keep"), "the raw text of a call beside the same call; repair takes the text out"
+        "repair",
+        ("drop_session", "repair", "keep"),
+        "the raw text of a call beside the same call; repair takes the text out, with the code fence around it",
     ),
     "trailing_user": Kind("keep", _ANY, "the session ends on user messages; repair cuts them off"),
     "trailing_tool": Kind("keep", _ANY, "the session ends on a tool's result; repair cuts the calls and results at the end off"),

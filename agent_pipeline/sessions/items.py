@@ -20,7 +20,7 @@ class Item(msgspec.Struct, frozen=True, gc=False):
     `kind` is `message`, `function_call`, `function_call_output` or `reasoning`; any other kind has no place in a chat. It is empty for what
     cannot be an item. `text` is what was said, a call's arguments, a result's output, or a thought. `left_out` are the types of parts that
     are no text. A call that is not `trained` is marked by OpenAI's `weight: 0`, and a result that its record
-    calls a `failed` one by Anthropic's `is_error`.
+    calls a `failed` one by Anthropic's `is_error`. A call that comes `first` in a message does not belong to the words of another.
     """
 
     kind: str
@@ -31,6 +31,7 @@ class Item(msgspec.Struct, frozen=True, gc=False):
     trained: bool = True
     left_out: tuple[str, ...] = ()
     failed: bool = False
+    first: bool = False
 
 
 INVALID = Item("")
@@ -50,8 +51,9 @@ class Chat:
 def assembled(items: Iterable[Item]) -> Chat:
     """The chat that items make.
 
-    Calls that follow one another, or the assistant's own words, are one assistant message, until a result or another's words close it.
-    Reasoning goes to the assistant message that follows it. The one kind of damage is `invalid_item`.
+    Calls that follow one another, or the assistant's own words, are one assistant message, until a result or another's words close it; but
+    words that are a message of their own, before a message of calls, stay one. Reasoning goes to the assistant message that follows it.
+    The one kind of damage is `invalid_item`; a user's message that is only a picture is one, since what was asked is lost.
     """
     chat = Chat()
     messages = chat.messages
@@ -63,7 +65,7 @@ def assembled(items: Iterable[Item]) -> Chat:
         if item.left_out:
             chat.skipped.update(item.left_out)
         if kind == "function_call":
-            if opened is None or item.trained == ("weight" in opened):
+            if opened is None or item.trained == ("weight" in opened) or (item.first and "tool_calls" not in opened):
                 opened, opened_at = _assistant("", item.trained), len(messages)
                 messages.append(opened)
             function = {"name": item.name, "arguments": item.text}
@@ -77,6 +79,8 @@ def assembled(items: Iterable[Item]) -> Chat:
             if kind == "message":
                 messages.append({"role": role, "content": item.text})
                 opened = None
+                if role == "user" and item.left_out and not item.text.strip():
+                    chat.damage["invalid_item"] += 1
             elif kind == "function_call_output":
                 messages.append({"role": "tool", "tool_call_id": item.call_id, "content": item.text})
                 if item.failed:

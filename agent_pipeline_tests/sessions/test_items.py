@@ -185,11 +185,20 @@ def test_calls_join_the_words_before_them_and_one_another():
     assert [each["function"]["name"] for each in chat.messages[1]["tool_calls"]] == ["f", "g"]
 
 
+@pytest.mark.parametrize("nothing", [None, "", []])
+def test_a_message_of_calls_does_not_join_words_that_were_a_message_of_their_own(nothing):
+    calls = [{"id": each, "type": "function", "function": {"name": "find", "arguments": "{}"}} for each in ("c1", "c2")]
+    asked = [{"role": "assistant", "content": nothing, "tool_calls": [each]} for each in calls]
+    chat = to_messages([user("Which tools?"), {"role": "assistant", "content": "find"}, *asked])
+    assert [(each["content"], len(each.get("tool_calls", ()))) for each in chat.messages[1:]] == [("find", 0), ("", 2)]
+
+
 def test_a_call_does_not_join_words_from_before_a_message_that_was_only_an_image():
     picture = {"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}
     chat = to_messages([user("a"), says("Show me."), picture, call("look", "1"), result("a cat", "1")])
     assert roles(chat.messages) == "user assistant user assistant tool"
     assert "tool_calls" not in chat.messages[1]
+    assert (chat.damage, chat.skipped) == ({"invalid_item": 1}, {"part:input_image": 1}), "an answer to what nobody sees is not trained"
 
 
 def test_results_stay_where_they_are_and_ids_as_they_are():

@@ -86,8 +86,13 @@ def _messages(step: Any) -> Iterator[Any]:
         return
     calls = [each | {"name": each.get("function_name")} if isinstance(each, dict) else None for each in elements(step.get("tool_calls"))]
     message = {"role": _ROLES.get(str(step.get("source")), step.get("source")), "content": step.get("message"), "tool_calls": calls}
-    untrained = step.get("is_copied_context") is True or step.get("llm_call_count") == 0
-    yield message | {"reasoning": step.get("reasoning_content")} | ({"weight": 0} if untrained else {})
+    weight = {"weight": 0} if step.get("is_copied_context") is True or step.get("llm_call_count") == 0 else {}
+    if calls and not message["content"]:  # of one response of Codex, Harbor makes a step of the words and one of each call
+        if thought := step.get("reasoning_content"):
+            yield {"type": "reasoning", "text": thought}
+        yield from (each and each | {"type": "function_call"} | weight for each in calls)
+    else:
+        yield message | {"reasoning": step.get("reasoning_content")} | weight
     for result in elements(section(step, "observation").get("results")):
         original = section(result, "extra", "tool_result_metadata", "raw_tool_result")  # Claude Code's; Harbor adds to its words
         content = original.get("content", result.get("content")) if isinstance(result, dict) else None

@@ -6,6 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent_pipeline.sessions.items import assembled
 from agent_pipeline.sources.platforms.conversations import (
     add_results,
     conversations_of,
@@ -55,6 +56,14 @@ def test_a_window_of_the_last_messages_goes_on_with_the_whole(count, data):
         told += [said("user", f"question {step}"), said("assistant", f"answer {step}")]
     (conversation,) = conversations_of(calls)
     assert words(conversation.items) == [each["content"] for each in told]
+
+
+def test_the_words_and_the_calls_of_one_response_are_one_turn_also_where_a_span_has_a_message_of_each():
+    called = {"role": "assistant", "tool_calls": [{"id": "c1", "function": {"name": "find", "arguments": "{}"}}]}
+    call = Span("t", "1", "model", started=START, ended=START, given=[said("user", "a?")], answered=[said("assistant", "I look."), called])
+    (conversation,) = conversations_of([call])
+    asked, turn = assembled(conversation.items).messages
+    assert (asked["content"], turn["content"], len(turn["tool_calls"])) == ("a?", "I look.", 1)
 
 
 @given(st.permutations(range(6)))
