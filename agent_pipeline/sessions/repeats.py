@@ -57,8 +57,9 @@ def _times(messages: list[Message], start: int, size: int) -> int:
 
 _MARKS = ("<tool_call>", "<function=")
 _SAID = re.compile(
-    r"<tool_call>\s*(?P<json>\{(?:(?!<tool_call>).)*?\})\s*</tool_call>"
-    r"|(?P<tag><tool_call>\s*)?<function=(?P<name>[^<>\s]+)>(?P<body>(?:(?!<function=).)*?)</function>(?(tag)\s*</tool_call>)",
+    r"(?P<opening>```\w*\s*)?(?:<tool_call>\s*(?P<json>\{(?:(?!<tool_call>).)*?\})\s*</tool_call>"
+    r"|(?P<tag><tool_call>\s*)?<function=(?P<name>[^<>\s]+)>(?P<body>(?:(?!<function=).)*?)</function>(?(tag)\s*</tool_call>))"
+    r"(?(opening)(?P<closing>\s*```))",
     re.DOTALL,
 )
 _PARAMETER = re.compile(r"<parameter=([^<>\n]+)>\n?((?:(?!<parameter=).)*?)\n?</parameter>", re.DOTALL)
@@ -68,14 +69,20 @@ def words_beside_calls(message: Message) -> str:
     """What a message says without the raw text of its own calls, which clients keep beside the calls that a server read in it.
 
     Only a text that is the very same call as one of the message's, in its name and all its arguments, is taken out (Hermes' and Qwen's
-    `<tool_call>`, `<function=name>` with parameters or JSON).
+    `<tool_call>`, `<function=name>` with parameters or JSON), with the code fence around it, which would be an empty one.
     """
     content, calls = message["content"], message.get("tool_calls")
     if not calls or not any(mark in content for mark in _MARKS):
         return content
     made = [(call["function"]["name"], decoded_arguments(call["function"]["arguments"])) for call in calls]
-    words = _SAID.sub(lambda said: "" if any(_says(said, *call) for call in made) else said.group(), content)
+    words = _SAID.sub(lambda said: _around(said) if any(_says(said, *call) for call in made) else said.group(), content)
     return content if words == content else words.strip()
+
+
+def _around(said: re.Match[str]) -> str:
+    """What stays of a call's text: nothing, or the marks around it that end one code fence and begin another."""
+    between = said["opening"] and said.string.count("```", 0, said.start()) % 2
+    return said["opening"] + said["closing"] if between else ""
 
 
 def _says(said: re.Match[str], name: str, arguments: Any) -> bool:

@@ -243,6 +243,9 @@ def test_repair_leaves_a_sound_rest(kind, left):
         ("I look.\n<tool_call>\n<function=f>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>", "I look."),
         ('So: <function=f>{"a": 1}</function>', "So:"),
         ('<function=f>{"a": 1}</function> <function=g></function>', ""),
+        (f"I look.\n\n```\n{SAID}\n```", "I look."),
+        (f"```py\na\n```\n\n```json\n{SAID}```\nThen:", "```py\na\n```\n\n\nThen:"),
+        (f"```\na\n```\n{SAID}\n```\nb\n```", "```\na\n```\n\n```\nb\n```"),
         *[(other, None) for other in (
             SAID.replace("f", "h"), SAID.replace("1", "true"), SAID.replace("1", '"1"'), SAID.replace("1}", '1, "b": 2}'), SAID[:-12],
             "<function=f>\n<parameter=a>\n2\n</parameter>\n</function>", "<function=f></function>", '{"name": "f", "arguments": {"a": 1}}',
