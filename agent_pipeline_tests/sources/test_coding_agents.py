@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
+from agent_pipeline.judging.context import EvaluationContext
+from agent_pipeline.judging.library import all_calls_answered, ended_with_answer
 from agent_pipeline.redaction import RedactionOptions
 from agent_pipeline.sessions.session import Session, tool_calls
 from agent_pipeline.sessions.text import is_failed
@@ -17,6 +19,7 @@ from agent_pipeline.sources.agents.claude_code import ClaudeCodeSource
 from agent_pipeline.sources.agents.codex import CodexSource
 from agent_pipeline.sources.agents.gemini_cli import GeminiCLISource
 from agent_pipeline.sources.agents.openhands import OpenHandsSource
+from agent_pipeline.sources.benchmarks.swe_agent import SWEAgentSource
 from agent_pipeline_tests.sources.samples import TOOL, WRITTEN, claude_lines, codex_lines, document, lines, put
 from agent_pipeline_tests.sources.test_plain import read
 
@@ -47,6 +50,19 @@ def test_a_run_of_mini_swe_agent_ends_with_the_call_that_hands_in_the_work() -> 
     assert [message["role"] for message in session.messages] == ["system", "user", "assistant", "tool", "assistant", "tool"]
     assert (source.name, session.task_id, session.model_id, session.ends_on_tool) == ("swe_agent", "mini_swe_agent", "openai/m-1", True)
     assert session.context["exit_status"] == "Submitted" and session.usage["prompt_tokens"] == 20 and not session.damage
+
+
+@pytest.mark.parametrize(("status", "ends"), [("submitted", True), ("submitted (exit_cost)", False), ("exit_cost", False), (None, False)])
+def test_a_run_of_swe_agent_that_was_handed_in_ends_with_the_result_of_that_call(tmp_path: Path, status: str | None, ends: bool) -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "submit", "arguments": "{}"}}
+    history = [
+        {"role": "user", "agent": "main", "content": "Mend it."},
+        {"role": "assistant", "agent": "main", "content": "Done.", "tool_calls": [call]},
+        {"role": "tool", "agent": "main", "content": "diff", "tool_call_ids": ["c1"]},
+    ]
+    (session,) = read(SWEAgentSource(put(tmp_path, {"shed-1.traj": document({"history": history, "info": {"exit_status": status}})})))
+    context = EvaluationContext.of(session)
+    assert (session.ends_on_tool, ended_with_answer(context).passed) == (ends, ends) and all_calls_answered(context).passed
 
 
 GEMINI = (json.dumps(json.dumps({"output": "in Ulm\n"}, separators=(", ", ":"))), json.dumps("in Ulm\n"))
@@ -208,6 +224,15 @@ def test_a_compaction_does_not_cut_the_conversation_and_its_summary_is_left_out(
     _, (main, _) = claude(tmp_path, *records, boundary, summary, asked)
     assert [message["content"] for message in main.messages][-2:] == ["Mended.", "And the door?"]
     assert main.skipped["synthetic_message"] == 1
+
+
+def test_what_the_agent_was_asked_for_a_compaction_is_no_session_without_its_conversation(tmp_path: Path) -> None:
+    fork = {"isSidechain": True, "agentId": "acompact-1", "sessionId": "cc-1", "timestamp": "2026-01-02T03:05:00Z"}
+    asked = fork | {"type": "user", "uuid": "f1", "parentUuid": "aaa5", "message": {"role": "user", "content": "Summarize."}}
+    said = {"id": "m9", "role": "assistant", "content": [{"type": "text", "text": "The shed was mended."}]}
+    _, sessions = claude(tmp_path, *claude_lines(), asked, fork | {"type": "assistant", "uuid": "f2", "parentUuid": "f1", "message": said})
+    assert [session.session_id for session in sessions] == ["cc-1", "cc-1:ag7"]
+    assert sessions[0].skipped["line:fork"] == 2 and "Summarize." not in str(sessions[0].messages)
 
 
 def test_a_result_on_a_branch_that_was_left_does_not_answer_a_call_again(tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
 """Claude Code sessions: JSON lines of `{type, uuid, parentUuid, isSidechain, sessionId, timestamp, message}`, a file or a folder of them.
 
 The lines of one API message (`message.id`) are joined. Lines form a tree by `parentUuid`: of its branches, the one with the last line is
-taken. Side chains (a sub-agent's work) are sessions of their own that name their parent. Lines of other types are counted and passed over.
+taken. Side chains (a sub-agent's work) are sessions of their own that name their parent. One that goes on from a line of the main
+conversation is what Claude Code itself asked about that (a summary before a compaction): it is counted and no session, since what it is
+about is not in it. Lines of other types are counted and passed over.
 """
 
 from collections.abc import Iterable, Iterator
@@ -26,6 +28,7 @@ class ClaudeCodeSource(FileSource):
 
     name = "claude_code"
     looks_like = "Claude Code sessions: lines of user and assistant with sessionId and message"
+    version = 2
     merges = True
 
     def __init__(self, where: Path | str) -> None:
@@ -63,8 +66,13 @@ class ClaudeCodeSource(FileSource):
                 sides.setdefault(chain, []).append(line)
             else:
                 main.append(line)
+        forked_from = {own for line in main if (own := text(line.get("uuid")))}
+        forks = [chain for chain, lines in sides.items() if text(lines[0].get("parentUuid")) in forked_from]
+        left_out = sum(len(sides.pop(chain)) for chain in forks)
         if main:
-            yield session_id, self._said(main, None)
+            said = self._said(main, None)
+            said["chat"].skipped["line:fork"] += left_out
+            yield session_id, said
         for chain, lines in sorted(sides.items()):
             yield f"{session_id}:{chain}", self._said(lines, session_id)
 

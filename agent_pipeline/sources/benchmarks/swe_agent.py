@@ -1,8 +1,8 @@
 """SWE-agent trajectories (`.traj`): `{trajectory, history, info{exit_status, submission, model_stats}}`, a file each; mini-swe-agent's
-(`.traj.json`) have `messages` for `history`, and end with the call that hands in the work.
+(`.traj.json`) have `messages` for `history`.
 
-There is no verdict: a measure has to give it. Of `history`, demonstrations are left out and counted; what a second agent said is a session
-of its own that names its parent.
+There is no verdict: a measure has to give it. A run that was handed in ends on the call that did it. Of `history`, demonstrations are left
+out and counted; what a second agent said is a session of its own that names its parent.
 """
 
 from agent_pipeline.sessions.chat import to_messages
@@ -19,6 +19,7 @@ class SWEAgentSource(FileSource):
 
     name = "swe_agent"
     looks_like = "trajectories (.traj) with history and info"
+    version = 2
 
     @classmethod
     def accepts(cls, record: Record) -> bool:
@@ -58,7 +59,7 @@ class SWEAgentSource(FileSource):
                 "task_id": _instance(place),
                 "times": [section(each, "extra").get("timestamp") for each in kept],
                 "models": [section(info, "config", "model").get("model_name"), section(replay, "agent", "model").get("name")],
-                "ends_on_tool": record.get("history") is None and status == "Submitted",
+                "ends_on_tool": status in ("submitted", "Submitted"),
                 "parent_session_id": None if main else session_id,
                 "error": status if status and any(broken in status for broken in _BROKEN) else None,
             }
