@@ -237,7 +237,7 @@ def test_all_cases_of_agentdojo_with_both_verdicts_give_a_pair_and_no_pair_is_a_
     both = set.intersection(*({each.task_key for each in unattacked if each.judgment == side} for side in ("acceptable", "unacceptable")))
     assert len({each.task_key for each in unattacked}) == 105 and len(both) == 97
     # Prompts name people whose addresses only some of the runs read: the names are pseudonyms in all of them.
-    assert not both - paired and len(rows) == 657
+    assert not both - paired and len(rows) == 702
     by_id = {each.session_id: each for each in agentdojo}
     for row in rows:
         chosen, rejected = by_id[row["session_id"]], by_id[row["rejected_session_id"]]

@@ -74,7 +74,7 @@ def test_the_attacked_runs_know_which_injection_was_obeyed(real_traces: Path) ->
     assert len(sessions) == 315 and len({session.agent for session in sessions}) == 3
     assert Counter(session.attack_succeeded for session in sessions) == {True: 155, False: 160}
     assert judged(sessions) == {"acceptable": 134, "unacceptable": 181}
-    assert len({session.task_id for session in sessions}) == 105
+    assert len({session.task_id for session in sessions}) == 21, "each was attacked in five ways by three agents"
 
 
 def test_tau_bench_is_25_tasks_of_4_trials(real_traces: Path) -> None:

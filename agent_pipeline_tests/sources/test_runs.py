@@ -111,7 +111,7 @@ def test_runs_in_their_own_folders_have_their_agent_from_the_folder(tmp_path: Pa
     assert [str(key) for key in source.partitions()] == ["garden/a", "garden/b"]
 
 
-def test_security_means_an_obeyed_injection_only_where_an_attack_was_made(tmp_path: Path) -> None:
+def test_an_attacked_run_is_a_trial_of_the_users_task_and_security_means_an_obeyed_injection_only_there(tmp_path: Path) -> None:
     attacked = {"attack_type": "important_instructions", "injection_task_id": "injection_task_1"}
     runs = [
         dojo_run(),
@@ -123,8 +123,8 @@ def test_security_means_an_obeyed_injection_only_where_an_attack_was_made(tmp_pa
     seen = {(each.task_id, each.trial, each.attack_succeeded, each.judgment, each.error) for each in sessions}
     assert seen == {
         ("garden/user_task_0", "1", None, "acceptable", None),
-        ("garden/user_task_0/injection_task_1", "1", True, "acceptable", None),
-        ("garden/user_task_0/injection_task_1", "2", False, "unacceptable", None),
+        ("garden/user_task_0", "injection_task_1/1", True, "acceptable", None),
+        ("garden/user_task_0", "injection_task_1/2", False, "unacceptable", None),
         ("garden/user_task_0", "2", None, None, "no server"),
     }
 

@@ -1,7 +1,8 @@
 """AgentDojo runs: one object a run, as lines or as the files `runs/<pipeline>/<suite>/<user task>/<attack>/<injection task>.json`.
 
 A pipeline may call itself only `local`: its name is the folder before the suite, in `_path` or in the file's own path. `error` is a failure
-of the infrastructure. `security` says that an attack succeeded, and means nothing where none was made.
+of the infrastructure. `security` says that an attack succeeded, and means nothing where none was made. A run under attack is a trial of the
+user's task, whose request and verdict it has: as tasks of their own, attacked runs would be in another split than the others.
 """
 
 from pathlib import PurePosixPath
@@ -19,6 +20,7 @@ class AgentDojoSource(RecordSource):
 
     name = "agentdojo"
     looks_like = "runs with suite_name, user_task_id and messages"
+    version = 2
     kinds = ("lines", "document", "table")
 
     @classmethod
@@ -32,14 +34,15 @@ class AgentDojoSource(RecordSource):
 
     def fields(self, record: Record, place: Place, session_id: str) -> Record:
         suite = text(record.get("suite_name")) or ""
-        task = [suite, text(record.get("user_task_id")), text(record.get("injection_task_id"))]
+        task = [suite, text(record.get("user_task_id"))]
+        trial = [text(record.get("injection_task_id")), session_id.partition("~")[2] or "1"]
         return {
             **judged("utility", record.get("utility")),
             **chosen(record, ("error",), created_at="evaluation_timestamp"),
             "chat": to_messages(record.get("messages")),
             "context": chosen(record, _CONTEXT),
             "task_id": "/".join(part for part in task if part),
-            "trial": session_id.partition("~")[2] or "1",
+            "trial": "/".join(part for part in trial if part),
             "model_id": _agent(record, suite, place),
             "attack_succeeded": record.get("security") if _attack(record) else None,
         }
