@@ -1,8 +1,9 @@
 """`python -m benchmarks.readers [FOLDER]`: sessions read right, of the real files in a folder and of the files that SDKs wrote.
 
 What a file says is taken from it a second time, here, by the few lines that its format needs, and compared with what the pipeline makes of
-it after repair: who said what, which tool was called with what, and what came back, in order; white space does not count. A session that
-differs is counted where it says so itself (damage, left out, dropped as broken), and silently wrong where it does not.
+it after repair: who said what, which tool was called with what, and what came back, in order; of chat messages also where each of the
+agent's turns begins. White space does not count. A session that differs is counted where it says so itself (damage, left out, dropped as
+broken), and silently wrong where it does not.
 """
 
 import json
@@ -50,7 +51,7 @@ def arguments_of(value: Any) -> str:
         return squeezed(value)
 
 
-def events_of(messages: Iterable[dict[str, Any]]) -> Events:
+def events_of(messages: Iterable[dict[str, Any]], turns: bool = True) -> Events:
     """Who said what, the calls and the results, in order: chat messages, AgentDojo's and Inspect's, and items of the Agents SDK."""
     found: list[tuple[str, ...]] = []
     for each in messages:
@@ -63,6 +64,8 @@ def events_of(messages: Iterable[dict[str, Any]]) -> Events:
         if each["role"] in ("tool", "function"):
             found.append(("result", squeezed(content)))
             continue
+        if turns and each["role"] == "assistant":
+            found.append(("turn",))
         if words := squeezed(each.get("content")):
             found.append((each["role"], words))
         for call in [*(each.get("tool_calls") or ()), *filter(None, [each.get("function_call")])]:
@@ -151,7 +154,9 @@ def main(folder: Path) -> None:
             with tempfile.TemporaryDirectory() as made:
                 row = written(Path(made))
         else:
-            row = compared(map(events_of, said), [(events_of(each.messages), says_so(each)) for each in sessions_of(str(folder / name))])
+            turns = all(name != of_items for of_items, _, _ in DATABASES)
+            read = [(events_of(each.messages, turns), says_so(each)) for each in sessions_of(str(folder / name))]
+            row = compared((events_of(each, turns) for each in said), read)
         print(f"| {name} | {' | '.join(f'{each:,}' for each in row)} |", flush=True)
         total = [before + each for before, each in zip(total, row, strict=True)]
     print(f"| **all** | {' | '.join(f'{each:,}' for each in total)} |")
