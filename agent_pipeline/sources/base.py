@@ -188,8 +188,4 @@ def file_signature(*paths: Path) -> str:
 
 def digest(*parts: bytes) -> bytes:
     """XXH3 (128 bits) of what a store holds of a session, to see whether it changed. It guards against chance, not against an attacker."""
-    hashed = xxhash.xxh3_128(parts[0])
-    for part in parts[1:]:
-        hashed.update(SEPARATOR)
-        hashed.update(part)
-    return hashed.digest()
+    return xxhash.xxh3_128(SEPARATOR.join(parts)).digest()

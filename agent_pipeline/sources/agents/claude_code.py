@@ -6,7 +6,7 @@ conversation is what Claude Code itself asked about that (a summary before a com
 about is not in it. Lines of other types are counted and passed over.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +58,10 @@ class ClaudeCodeSource(FileSource):
         main: list[Record] = []
         sides: dict[str, list[Record]] = {}
         roots: dict[Any, str] = {}
-        for line in _distinct(record for _, record in records):
+        distinct: dict[Any, Record] = {}
+        for _, line in records:  # the file of a resumed session repeats lines
+            distinct.setdefault(text(line.get("uuid")) or id(line), line)
+        for line in distinct.values():
             if line.get("isSidechain") is True:
                 parent, own = text(line.get("parentUuid")), text(line.get("uuid"))
                 chain = text(line.get("agentId")) or roots.get(parent) or own or "side"
@@ -96,17 +99,6 @@ class ClaudeCodeSource(FileSource):
             "parent_session_id": parent,
             "error": text(text_of(section(taken[-1], "message").get("content"))[0]) or "the API gave an error" if broken else None,
         }
-
-
-def _distinct(lines: Iterable[Record]) -> Iterable[Record]:
-    """The lines without those that the file of a resumed session repeats."""
-    seen: set[str] = set()
-    for line in lines:
-        own = text(line.get("uuid"))
-        if own is None or own not in seen:
-            yield line
-        if own is not None:
-            seen.add(own)
 
 
 def _branch(lines: list[Record]) -> tuple[list[Record], int]:

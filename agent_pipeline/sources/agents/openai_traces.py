@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_pipeline.sources.base import files_of
-from agent_pipeline.sources.formats.fields import Record, section, text
+from agent_pipeline.sources.formats.fields import Record, error_text, section, text
 from agent_pipeline.sources.formats.file_source import Ident
 from agent_pipeline.sources.formats.labels import labels_beside, read_labels
 from agent_pipeline.sources.formats.record_files import Place
@@ -36,15 +36,15 @@ class OpenAITracesSource(SpanSource):
 
     def identify(self, record: Record, place: Place) -> Ident:
         if record.get("object") == "trace":
-            return Ident(_trace(record.get("id"), place), text(record.get("group_id")), text(record.get("workflow_name")))
+            return Ident(text(record.get("id")) or f"{place}", text(record.get("group_id")), text(record.get("workflow_name")))
         data = section(record, "span_data")
-        return Ident(_trace(record.get("trace_id"), place), agent=text(data.get("name")) if data.get("type") == "agent" else None)
+        return Ident(text(record.get("trace_id")) or f"{place}", agent=text(data.get("name")) if data.get("type") == "agent" else None)
 
     def spans(self, record: Record) -> list[Span]:
         if record.get("object") == "trace":
             return []
         data = section(record, "span_data")
-        span = span_of(record, data.get("type"), name=text(data.get("name")), error=_error(record.get("error")))
+        span = span_of(record, data.get("type"), name=text(data.get("name")), error=error_text(record.get("error")))
         if span.kind == "tool":
             span.arguments, span.output = data.get("input"), data.get("output")
         elif span.kind == "model":
@@ -64,11 +64,3 @@ class OpenAITracesSource(SpanSource):
 
     def sidecars(self) -> list[Path]:
         return [labels for path in files_of(self.path) for labels in labels_beside(path)]
-
-
-def _trace(value: Any, place: Place) -> str:
-    return text(value) or f"{place}"
-
-
-def _error(error: Any) -> str | None:
-    return text(error.get("message")) if isinstance(error, dict) else text(error)

@@ -188,7 +188,8 @@ class FileSource(TraceSource):
     def _records_in(self, path: Path) -> Iterable[tuple[Place, Any]]:
         if self._service:
             return self._service.records(path)
-        return records(path, self.notes) if kind_of(path) in self.kinds else ()
+        kind = kind_of(path)
+        return records(path, self.notes, kind) if kind in self.kinds else ()
 
     def _index(self) -> Index:
         signature = self.signature()

@@ -31,6 +31,8 @@ def plain_value(value: Any, depth: int = _DEPTH) -> Any:
     if not isinstance(value, dict):
         return value
     for name, inner in value.items():
+        if inner is None:  # some exporters write all of the names
+            continue
         kind = name.replace("_v", "V")
         if kind == "intValue":
             return _whole(inner)

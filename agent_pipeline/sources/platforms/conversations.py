@@ -1,4 +1,4 @@
-"""Model calls of a session → its conversations: each call's input repeats what was said so far, and only what is new is added.
+"""Steps of a session → its conversations: each model call's input repeats what was said so far, and only what is new is added.
 
 Messages are compared as plain items, by what they say: without ids, reasoning, and the system prompt at the head. A call continues a
 conversation if its input begins with messages of it, in order and up to its last one: all of them, or what a window or a summary of
@@ -8,7 +8,7 @@ sub-agent, a guard, a fork) is a conversation of its own.
 
 import json
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
@@ -20,6 +20,9 @@ from agent_pipeline.sessions.items import Item
 from agent_pipeline.sources.platforms.spans import Span, in_order
 
 Items = list[Item]
+
+_DEPTH = 40
+"""Deeper than this nobody looks for the step around a step."""
 
 
 @dataclass
@@ -39,6 +42,22 @@ class Conversation:
         """From its first call to the end of its last."""
         times = [time for call in self.calls for time in (call.started, call.ended) if time]
         return (max(times) - min(times)).total_seconds() if times else 0.0
+
+
+def conversations_in(spans: list[Span]) -> list[Conversation]:
+    """The conversations that the steps of a session recorded: first the one that the session is, then those beside it."""
+    conversations = conversations_of(_calls(spans))
+    tools = in_order(span for span in spans if span.kind == "tool")
+    if not conversations:
+        return [_without_model_text(spans, tools)]
+    main = main_conversation(conversations)
+    for conversation in conversations:
+        mark_failed(conversation, tools)
+        tools = add_results(conversation, tools)
+        conversation.system = conversation.system or _system_around(conversation, spans)
+    if tools:
+        main.skipped["unplaced_tool_span"] += len(tools)
+    return [main, *(each for each in conversations if each is not main)]
 
 
 def conversations_of(calls: Iterable[Span]) -> list[Conversation]:
@@ -225,3 +244,55 @@ def split_head(items: Items) -> tuple[Items, Items]:
 
 def _same_system(left: Items, right: Items) -> bool:
     return not left or not right or list(map(key_of, left)) == list(map(key_of, right))
+
+
+def _without_model_text(spans: list[Span], tools: list[Span]) -> Conversation:
+    """A session without the text of a model call: what went into and out of each run's root, and the tool calls between."""
+    conversation = Conversation()
+    runs: dict[str, list[Span]] = {}
+    for span in in_order(spans):
+        runs.setdefault(span.trace, []).append(span)
+    for run in runs.values():
+        ids = {span.id for span in run}
+        roots = [span for span in run if span.kind != "tool" and (span.parent is None or span.parent not in ids)]
+        root = next((span for span in roots if span.given or span.answered), None)
+        single = conversations_of([root])[0] if root else Conversation()
+        behind = len(single.keys) - single.answer_at
+        answer = single.items[len(single.items) - behind :] if behind else []
+        conversation.system = conversation.system or single.system
+        add(conversation, single.items[: len(single.items) - len(answer)])
+        for tool in run:
+            if any(tool is each for each in tools):
+                add(conversation, tool_items(tool))
+        add(conversation, answer)
+    models = sum(span.kind == "model" for span in spans)
+    if not any(item.kind == "message" for item in conversation.items):
+        conversation.skipped["model_call_without_text"] = models or 1
+    return conversation
+
+
+def _around(span: Span, steps: dict[tuple[str, str], Span]) -> Iterator[Span]:
+    """The steps around a step, from the inside."""
+    for _ in range(_DEPTH):
+        outer = steps.get((span.trace, span.parent or ""))
+        if outer is None:
+            return
+        yield outer
+        span = outer
+
+
+def _calls(spans: list[Span]) -> list[Span]:
+    """The model calls. Of two within each other, where two instrumentations saw one call, one whose input cannot be read is none."""
+    calls = [span for span in spans if span.kind == "model" and (span.given or span.answered)]
+    steps = {(span.trace, span.id): span for span in spans}
+    outer = {id(call): [each for each in _around(call, steps) if each.kind == "model"] for call in calls}
+    readable = {id(call) for call in calls if call.given and None not in call.given}
+    shadowed = {id(each) for call in calls if id(call) in readable for each in outer[id(call)]}
+    shadowed |= {id(call) for call in calls if any(id(each) in readable for each in outer[id(call)])}
+    return [call for call in calls if id(call) in readable or id(call) not in shadowed]
+
+
+def _system_around(conversation: Conversation, spans: list[Span]) -> Items:
+    """The system prompt of the nearest step around a conversation that has one: some agents say it once, and not with each call."""
+    around = _around(conversation.calls[0], {(span.trace, span.id): span for span in spans})
+    return next((system for step in around if (system := split_head(list(plain_items(step.given)))[0])), [])

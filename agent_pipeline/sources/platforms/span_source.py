@@ -7,27 +7,16 @@ Evaluations are recorded by the metric's name and judge nothing here: 1 is good 
 knows which way a metric points.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from statistics import fmean
 from typing import Any, ClassVar
 
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.sessions.chat import plain_items
 from agent_pipeline.sessions.items import assembled
 from agent_pipeline.sources.formats.fields import Record, chosen, number, section, text, verdict, verdict_in
 from agent_pipeline.sources.formats.file_source import FileSource, Index, Said
 from agent_pipeline.sources.formats.record_files import Kind, Place
-from agent_pipeline.sources.platforms.conversations import (
-    Conversation,
-    Items,
-    add,
-    add_results,
-    conversations_of,
-    main_conversation,
-    mark_failed,
-    split_head,
-    tool_items,
-)
+from agent_pipeline.sources.platforms.conversations import Conversation, conversations_in
 from agent_pipeline.sources.platforms.spans import Span, in_order
 
 Score = tuple[str, Any]
@@ -42,11 +31,7 @@ _USAGE = {
     "output": "output_tokens",
     "total": "total_tokens",
 }
-
 """Token counts have one name each: prompt and completion go by input and output."""
-
-_DEPTH = 40
-"""Deeper than this nobody looks for the step around a step."""
 
 
 class SpanSource(FileSource):
@@ -85,21 +70,9 @@ class SpanSource(FileSource):
         fields["scores"], labels = metrics(score for _, record in records for score in self.scores_of(record))
         fields["context"] |= {"labels": labels} if labels else {}
         fields["judgment"] = verdict_in(word for _, record in records for word in self.words_of(record))
-        return self._conversations(session_id, spans, fields | self.beside(session_id))
-
-    def _conversations(self, session_id: str, spans: list[Span], fields: Record) -> Said:
-        """What the session's main conversation says, and each that branches off it."""
-        conversations = conversations_of(_calls(spans))
-        tools = in_order(span for span in spans if span.kind == "tool")
-        main = main_conversation(conversations) if conversations else _without_model_text(spans, tools)
-        for conversation in conversations:
-            mark_failed(conversation, tools)
-            tools = add_results(conversation, tools)
-            conversation.system = conversation.system or _system_around(conversation, spans)
-        if conversations and tools:
-            main.skipped["unplaced_tool_span"] += len(tools)
+        fields |= self.beside(session_id)
+        main, *others = conversations_in(spans)
         yield session_id, _said(main, spans) | {"error": _error(spans, main)} | fields
-        others = [conversation for conversation in conversations if conversation is not main]
         index = self._index() if others else {}
         for count, conversation in enumerate(others, 1):
             name = f"{session_id}~side{count}"
@@ -149,58 +122,6 @@ def metrics(scores: Iterable[Score]) -> tuple[dict[str, float], dict[str, str]]:
         elif label := text(value):
             labels[name] = label
     return {name: fmean(each) for name, each in values.items()}, labels
-
-
-def _without_model_text(spans: list[Span], tools: list[Span]) -> Conversation:
-    """A session without the text of a model call: what went into and out of each run's root, and the tool calls between."""
-    conversation = Conversation()
-    runs: dict[str, list[Span]] = {}
-    for span in in_order(spans):
-        runs.setdefault(span.trace, []).append(span)
-    for run in runs.values():
-        ids = {span.id for span in run}
-        roots = [span for span in run if span.kind != "tool" and (span.parent is None or span.parent not in ids)]
-        root = next((span for span in roots if span.given or span.answered), None)
-        single = conversations_of([root])[0] if root else Conversation()
-        behind = len(single.keys) - single.answer_at
-        answer = single.items[len(single.items) - behind :] if behind else []
-        conversation.system = conversation.system or single.system
-        add(conversation, single.items[: len(single.items) - len(answer)])
-        for tool in run:
-            if any(tool is each for each in tools):
-                add(conversation, tool_items(tool))
-        add(conversation, answer)
-    models = sum(span.kind == "model" for span in spans)
-    if not any(item.kind == "message" for item in conversation.items):
-        conversation.skipped["model_call_without_text"] = models or 1
-    return conversation
-
-
-def _around(span: Span, steps: dict[tuple[str, str], Span]) -> Iterator[Span]:
-    """The steps around a step, from the inside."""
-    for _ in range(_DEPTH):
-        outer = steps.get((span.trace, span.parent or ""))
-        if outer is None:
-            return
-        yield outer
-        span = outer
-
-
-def _calls(spans: list[Span]) -> list[Span]:
-    """The model calls. Of two within each other, where two instrumentations saw one call, one whose input cannot be read is none."""
-    calls = [span for span in spans if span.kind == "model" and (span.given or span.answered)]
-    steps = {(span.trace, span.id): span for span in spans}
-    outer = {id(call): [each for each in _around(call, steps) if each.kind == "model"] for call in calls}
-    readable = {id(call) for call in calls if call.given and None not in call.given}
-    shadowed = {id(each) for call in calls if id(call) in readable for each in outer[id(call)]}
-    shadowed |= {id(call) for call in calls if any(id(each) in readable for each in outer[id(call)])}
-    return [call for call in calls if id(call) in readable or id(call) not in shadowed]
-
-
-def _system_around(conversation: Conversation, spans: list[Span]) -> Items:
-    """The system prompt of the nearest step around a conversation that has one: some agents say it once, and not with each call."""
-    around = _around(conversation.calls[0], {(span.trace, span.id): span for span in spans})
-    return next((system for step in around if (system := split_head(list(plain_items(step.given)))[0])), [])
 
 
 def _tools(calls: list[Span]) -> list[Any] | None:

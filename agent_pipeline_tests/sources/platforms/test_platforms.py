@@ -18,6 +18,7 @@ from agent_pipeline.judging import Policy
 from agent_pipeline.sources import SOURCES, open_source, open_sources, parse_location
 from agent_pipeline.sources.formats.databases import Traces
 from agent_pipeline.sources.formats.record_files import RecordReader, records
+from agent_pipeline.sources.platforms.attributes import plain_value
 from agent_pipeline.sources.platforms.span_source import metrics
 from agent_pipeline_tests.judging.sessions import judge
 from agent_pipeline_tests.judging.sessions import session as small_session
@@ -412,6 +413,15 @@ def test_spans_of_other_things_are_passed_over_and_counted(tmp_path):
     source = open_source(write(tmp_path / "spans.jsonl", [*records, http, http]))
     assert len(list(source.sessions(source.partitions()[0]))) == 1
     assert any("2 records of opentelemetry belong to no session" in note for note in source.notes)
+
+
+def test_an_attribute_of_otlp_keeps_its_value_where_the_types_that_it_has_not_are_null(tmp_path):
+    records = exports.written("opentelemetry_otlp.jsonl")
+    for span in (span for record in records for span in exports.spans_in(record)):
+        for each in span["attributes"]:
+            each["value"] = {"boolValue": None, "stringValue": None, "intValue": None} | each["value"] | {"doubleValue": None}
+    assert unnumbered(only(write(tmp_path / "spans.jsonl", records)).messages) == unnumbered(WHOLE)
+    assert plain_value([{"key": "a", "value": {"stringValue": None, "boolValue": True}}]) == {"a": True}
 
 
 def test_a_failed_span_says_why_and_an_evaluation_of_it_is_a_metric(tmp_path):
