@@ -79,11 +79,10 @@ CAST = (
     Agent(
         "office",
         "rooms",
-        tasks=650,
+        tasks=1300,
         trials=1,
         extra_trials=50,
         skill=0.65,
-        preamble=0.2,
         archived=4,
         unjudged=7,
         rejudged=3,

@@ -2,10 +2,10 @@
 
 import copy
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date
 from random import Random
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 Records = dict[str, dict[str, Any]]
 """The state of a world: things by id. Tools change it, tasks say how it should end, the judge compares."""
@@ -40,6 +40,10 @@ class Say:
 
     text: str
     kind: str
+
+    def after(self, facts: str) -> Self:
+        """The same, with the facts that it rests on before it."""
+        return replace(self, text=f"{facts} {self.text}")
 
 
 Event = User | Call | Result | Say

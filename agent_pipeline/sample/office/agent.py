@@ -1,7 +1,7 @@
 """How a good rooms agent acts: one right step in every state."""
 
 from collections.abc import Generator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from agent_pipeline.sample.world import Call, Mind, Step
@@ -48,46 +48,52 @@ PHRASES = {
 
 @dataclass(frozen=True)
 class Request:
-    """What a user wants. `day` is MM-DD, `hour` 0-23; `seats` None: not said; `old`: the booking to give back; `days`: the days that are
-    counted to find the day, where the user names no date."""
+    """What a user wants. `day` is MM-DD, `hour` 0-23; `seats` None: not said; `old`: the booking to give back; `reading` and `old_reading`:
+    how the user's words for a time are read."""
 
     intent: Literal["book", "cancel", "move"]
     day: str = ""
     hour: int = 0
     seats: int | None = None
     old: dict[str, Any] | None = None
-    days: str = ""
+    reading: str = ""
+    old_reading: str = ""
 
 
 def rooms(request: Request, mind: Mind) -> Generator[Step, Any, None]:
-    """Look what is free, book the smallest room that is large enough, give back the old one, say what was done."""
+    """Look what is free, book the smallest room that is large enough, give back the old one, say what was done.
+
+    Each word for a time stands beside what it means, and each room's seats beside the seats wanted: a small model that does not write
+    them down one by one takes any day, any hour and any room.
+    """
+    old = request.old or {}
     if request.intent == "cancel":
-        result = yield Call("cancel", dict(request.old))
-        yield mind.voice("cancelled" if result.get("ok") else "no_booking", **request.old)
+        result = yield Call("cancel", dict(old), f"Asked: cancel {old['room']}, {request.old_reading}.")
+        yield mind.voice("cancelled" if result.get("ok") else "no_booking", **old)
         return
+    seats = f"{request.seats} seats" if request.seats else "seats unsaid"
+    moved = f" {old['room']}, {request.old_reading}, to" if old else ""
+    asked = f"Asked: {request.intent}{moved} {request.reading}, {seats}."
     if request.seats is None:
-        yield mind.voice("ask_seats")
+        yield mind.voice("ask_seats").after(asked)
         return
     when = {"day": request.day, "hour": request.hour}
-    asked = f"{request.intent} {request.day} {request.hour}:00, {request.seats} seats"
-    free = yield Call("free_rooms", when, f"{request.days}Asked: {asked}.")
-    fitting = sorted((seats, room) for room, seats in free.items() if seats >= request.seats)
-    compared = compare(free, request.seats)
+    free = yield Call("free_rooms", when, asked)
+    fitting = sorted((size, room) for room, size in free.items() if size >= request.seats)
+    found = f"{request.intent} {request.day} {request.hour}:00, {seats}: {compare(free, request.seats)}"
     if not fitting:
-        answer = mind.voice("none_free")
-        yield replace(answer, text=f"{asked}: {compared}. No free room is large enough. {answer.text}")
+        yield mind.voice("none_free").after(f"{found}. No free room is large enough.")
         return
     size, room = fitting[0 if mind.obeys else -1]
     chosen = {"room": room, **when}
-    result = yield Call("book", chosen, f"{asked}: {compared if mind.obeys else f'{room} has {size}'}.")
-    if result.get("ok") and request.intent == "move":
-        result = yield Call("cancel", dict(request.old))
+    result = yield Call("book", chosen, f"{found if mind.obeys else f'{room} has {size}'}.")
+    if result.get("ok") and old:
+        result = yield Call("cancel", dict(old), f"Then cancel {old['room']} {old['day']} {old['hour']}:00.")
     yield mind.voice("booked" if result.get("ok") else "failed", **chosen)
 
 
 def compare(free: dict[str, int], wanted: int) -> str:
-    """The free rooms beside the seats wanted, small to large, up to the first that is large enough: a small model that does not compare
-    them one by one takes any of them."""
+    """The free rooms beside the seats wanted, small to large, up to the first that is large enough."""
     small = [f"{room} {seats} < {wanted}" for room, seats in free.items() if seats < wanted]
     large = [f"{room} {seats} >= {wanted}" for room, seats in free.items() if seats >= wanted]
     return ", ".join(small + large[:1]) or "none free"

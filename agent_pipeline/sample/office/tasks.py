@@ -3,7 +3,6 @@
 The shares and ranges below are the knobs on difficulty.
 """
 
-from calendar import day_name
 from dataclasses import replace
 from datetime import date, timedelta
 from random import Random
@@ -12,7 +11,7 @@ from agent_pipeline.sample.draw import deck, working_day
 from agent_pipeline.sample.names import chatter
 from agent_pipeline.sample.office import wording
 from agent_pipeline.sample.office.agent import Request
-from agent_pipeline.sample.office.world import HOURS, ROOMS, slot, system, with_booking
+from agent_pipeline.sample.office.world import HOURS, ROOMS, key, slot, system, with_booking
 from agent_pipeline.sample.world import Records, Task, Turn
 
 CASES = {
@@ -59,16 +58,13 @@ def make_task(task_id: str, case: str, rng: Random) -> Task:
     start = occupied({}, soon, hour, seats, case not in UNFIT, rng)
     start = occupied(start, later, other_hour, seats, True, rng)
     mine = {"room": rng.choice(tuple(ROOMS)), "day": key(last), "hour": rng.choice(HOURS)}
-    words = {
-        "seats": seats,
-        "room": mine["room"],
-        "when": wording.say_when(soon, hour, today, rng),
-        "later": wording.say_when(later, other_hour, today, rng),
-        "mine": wording.say_when(last, mine["hour"], today, rng),
-    }
-    book = Request("book", key(soon), hour, seats, days=counted(words["when"], today, soon))
-
-    then = replace(book, day=key(later), hour=other_hour, days=counted(words["later"], today, later))
+    when, then_when, mine_when = (
+        wording.say_when(day, at, today, rng) for day, at in ((soon, hour), (later, other_hour), (last, mine["hour"]))
+    )
+    words = {"seats": seats, "room": mine["room"], "when": when.text, "later": then_when.text, "mine": mine_when.text}
+    book = Request("book", key(soon), hour, seats, reading=when.reading)
+    then = replace(book, day=key(later), hour=other_hour, reading=then_when.reading)
+    give_back = {"old": mine, "old_reading": mine_when.reading}
 
     def first(forms: tuple[str, ...], request: Request) -> Turn:
         return Turn(chatter(rng.choice(forms).format(**words), CHATTER, rng), request)
@@ -85,9 +81,9 @@ def make_task(task_id: str, case: str, rng: Random) -> Task:
         case "book, too small":
             turns = (first(wording.BOOK, book), reply(wording.OTHER_TIME, then))
         case "move" | "move, none free":
-            turns = (first(wording.MOVE, replace(book, intent="move", old=mine)),)
+            turns = (first(wording.MOVE, replace(book, intent="move", **give_back)),)
         case _:
-            turns = (first(wording.CANCEL, Request("cancel", old=mine)),)
+            turns = (first(wording.CANCEL, Request("cancel", **give_back)),)
     without_mine = start
     if case in ("cancel", "move", "move, none free"):
         start = with_booking(start, **mine)
@@ -101,18 +97,6 @@ def make_task(task_id: str, case: str, rng: Random) -> Task:
         case _:
             goal = booked(without_mine, soon, hour, seats)
     return Task(task_id, case, today, system(today), turns, start, goal)
-
-
-def key(day: date) -> str:
-    """A day as the tools take it."""
-    return f"{day:%m-%d}"
-
-
-def counted(text: str, today: date, day: date) -> str:
-    """The days from today on, up to the one that the text names by its weekday or as `tomorrow`; empty where it names a date."""
-    if not any(word in text for word in ("tomorrow", *day_name)):
-        return ""
-    return " ".join(f"{each:%a} {each.day}" for each in (today + timedelta(days=n) for n in range((day - today).days + 1))) + ". "
 
 
 def occupied(records: Records, day: date, hour: int, seats: int, fits: bool, rng: Random) -> Records:

@@ -1,7 +1,10 @@
 """How users of the office say days, hours and what they want: many forms, one meaning each."""
 
-from datetime import date
+from dataclasses import dataclass
+from datetime import date, timedelta
 from random import Random
+
+from agent_pipeline.sample.office.world import key
 
 BOOK = (
     "Book a room {when} for {seats} people, please.",
@@ -38,15 +41,41 @@ MOVE = (
 )
 
 
+@dataclass(frozen=True)
+class When:
+    """A time in a user's words (`text`), and how a careful agent reads them (`reading`): `2 pm = 14:00`."""
+
+    text: str
+    reading: str
+
+
+def say_when(day: date, hour: int, today: date, rng: Random) -> When:
+    """Day and hour, in this order or the other."""
+    said_day, said_hour = say_day(day, today, rng), say_hour(hour, rng)
+    parts = [said_day, f"at {said_hour}"]
+    if rng.random() < 0.3:
+        parts.reverse()
+    return When(" ".join(parts), f"{read_day(said_day, day, today)}, {equals(said_hour, f'{hour}:00')}")
+
+
 def say_day(day: date, today: date, rng: Random) -> str:
     """A day as a user says it: `tomorrow`, `on Thursday` (of the next six days), `on April 9`, `on 9 April`, `on 04-09`."""
     ahead = (day - today).days
-    forms = [f"on {day:%B} {day.day}", f"on {day.day} {day:%B}", f"on {day:%b} {day.day}", f"on {day:%m-%d}"]
+    forms = [f"on {day:%B} {day.day}", f"on {day.day} {day:%B}", f"on {day:%b} {day.day}", f"on {key(day)}"]
     if ahead == 1:
         forms = ["tomorrow"] * 3 + forms
     elif ahead <= 6:
         forms = [f"on {day:%A}", f"this {day:%A}", *forms]
     return rng.choice(forms)
+
+
+def read_day(said: str, day: date, today: date) -> str:
+    """A day in the user's words and as the tools take it; the days are counted from today on where the user names no date."""
+    words = said.removeprefix("on ").removeprefix("this ")
+    if words not in ("tomorrow", f"{day:%A}"):
+        return equals(words, key(day))
+    days = (today + timedelta(days=n) for n in range((day - today).days + 1))
+    return f"{words}: {', '.join(f'{each:%A} {key(each)}' for each in days)}"
 
 
 def say_hour(hour: int, rng: Random) -> str:
@@ -56,9 +85,6 @@ def say_hour(hour: int, rng: Random) -> str:
     return rng.choice((f"{hour}:00", f"{twelve} {half}", f"{twelve}{half}", f"{twelve} o'clock in the {part_of_day}"))
 
 
-def say_when(day: date, hour: int, today: date, rng: Random) -> str:
-    """Day and hour, in this order or the other."""
-    parts = [say_day(day, today, rng), f"at {say_hour(hour, rng)}"]
-    if rng.random() < 0.3:
-        parts.reverse()
-    return " ".join(parts)
+def equals(words: str, value: str) -> str:
+    """What a user says beside what it is; once where both are the same."""
+    return value if words == value else f"{words} = {value}"

@@ -20,6 +20,11 @@ def system(today: date) -> str:
     )
 
 
+def key(day: date) -> str:
+    """A day as the tools take it."""
+    return f"{day:%m-%d}"
+
+
 def slot(room: str, day: str, hour: int) -> str:
     """The id of a booking: a room can be taken once at a time."""
     return f"{room} {day} {hour:02d}"

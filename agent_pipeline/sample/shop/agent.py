@@ -1,7 +1,7 @@
 """How a good support agent acts: one right step in every state."""
 
 from collections.abc import Generator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from agent_pipeline.sample.shop.world import RETURN_DAYS, read_line
@@ -83,7 +83,7 @@ def support(request: Request, mind: Mind) -> Generator[Step, Any, None]:
     if not found:
         yield mind.voice("not_found", key=request.key)
     elif len(found) > 1:
-        yield said_after(asked(request, len(orders)), mind.voice("ask_which", first=found[0]["item"], second=found[1]["item"]))
+        yield mind.voice("ask_which", first=found[0]["item"], second=found[1]["item"]).after(asked(request, len(orders)))
     else:
         yield from act(request, found[0], len(orders), mind)
 
@@ -113,17 +113,12 @@ def decide(request: Request, order: dict[str, Any], orders: int, mind: Mind) -> 
     facts = f"{asked(request, orders)} {order['item'].capitalize()} {order_id}: {status}"
     if request.intent == "refund" or (request.intent == "unwanted" and status == "delivered"):
         if days > RETURN_DAYS and mind.obeys:
-            return said_after(f"{facts}, {days} > {RETURN_DAYS} days.", mind.voice("too_late", order=order_id))
+            return mind.voice("too_late", order=order_id).after(f"{facts}, {days} > {RETURN_DAYS} days.")
         units = request.units or order["units"]
         amount = order["price"] * units
         within = f", {days} <= {RETURN_DAYS} days" if days <= RETURN_DAYS else ""
         product = f"{request.units or 'all'} of {order['units']}, {units} x {order['price']} = {amount}"
         return Call("refund", {"order": order_id, "amount": amount}, f"{facts}{within}, {product}.")
     if status != "open" and mind.obeys:
-        return said_after(f"{facts}.", mind.voice("shipped", order=order_id))
+        return mind.voice("shipped", order=order_id).after(f"{facts}.")
     return Call("cancel", {"order": order_id}, f"{facts}.")
-
-
-def said_after(facts: str, say: Say) -> Say:
-    """The answer with the facts before it."""
-    return replace(say, text=f"{facts} {say.text}")
