@@ -90,5 +90,5 @@ CAST = (
         broken={"cut_json": 2, "orphan_output": 1, "unanswered_call": 2, "empty": 1},
     ),
 )
-"""The three agents. `shop/support` is the one that the demo trains; it leaves about 370 good training sessions, the others 300 each.
-With these numbers of tasks, the kinds of decision are as frequent among what is held out as among what is trained."""
+"""The three agents. `shop/support` is the one that the demo trains; it leaves about 370 good training sessions, `shop/intern` 300,
+`office/rooms` 570. With these numbers of tasks, the kinds of decision are as frequent among what is held out as among what is trained."""
