@@ -38,7 +38,7 @@ def play(
     from agent_pipeline.config.resolution import resolve
     from agent_pipeline.config.settings import load_settings
     from agent_pipeline.evaluation.episode_report import table, write
-    from agent_pipeline.evaluation.heldout import heldout_rows
+    from agent_pipeline.evaluation.heldout import heldout_rows, reply_limit
     from agent_pipeline.sessions.session import sha256_of
 
     key, settings = parse_key(partition), load_settings()
@@ -49,8 +49,9 @@ def play(
     if trials > 1 and not temperature:
         raise SettingsError(f"{trials} greedy trials of a task are the same trial: set --temperature, or one trial.")
     usual = resolve(settings, EpisodesConfig, key).options
-    limits = (max_new_tokens or usual.max_new_tokens, usual.max_length)
-    rows = [] if seed else heldout_rows(settings.open_lake(), key)
+    lake = settings.open_lake()
+    limits = (max_new_tokens or usual.max_new_tokens or reply_limit(lake, key), usual.max_length)
+    rows = [] if seed else heldout_rows(lake, key)
     chosen = tasks_to_play(world, rows, tasks, tasks if seed else 0, seed, like=f"{key.agent}-")
     ids = _session_ids(settings.reading(key).task_pattern, chosen, trials, sha256_of([str(out.resolve()), model])[:8])
     in_turn = () if model in ("adapter", "base") or "://" in model else ("model",)

@@ -215,12 +215,13 @@ def episodes(params: Params, progress: Progress = silent) -> Result:
     from agent_pipeline.compute.playing import gguf_player, memory_player, play_all, tasks_to_play, world_source
     from agent_pipeline.evaluation.episode_report import write
     from agent_pipeline.evaluation.episodes import played_task
-    from agent_pipeline.evaluation.heldout import heldout_rows, recorded_sessions
+    from agent_pipeline.evaluation.heldout import heldout_rows, recorded_sessions, reply_limit
     from agent_pipeline.export.serving_folder import served_form
 
     lake, key = asked_lake(params)
     rows, adapter = heldout_rows(lake, key, params.get("held_out", "test")), find_artifact(params, params["adapter"])
     config, world, alone = params["config"], params["world"], params.get("alone", False)
+    config = config | {"max_new_tokens": config["max_new_tokens"] or reply_limit(lake, key)}
     base, exported = _base_of(params, adapter), params["gguf_export"] and find_artifact(params, params["gguf_export"])
     sessions = recorded_sessions(lake, key, {row["task_key"] for row in rows})
     recorded = {task: messages for task, (_, messages) in sessions.items()}

@@ -279,7 +279,9 @@ class EpisodesConfig(Options):
     trials: int = Field(default=1, ge=1, description="Trials of each task; more than one needs a temperature.")
     temperature: float = Field(default=0.0, ge=0, description="Sampling temperature of the GGUF; 0 is greedy.")
     max_turns: int = Field(default=12, ge=1, description="The assistant's messages after which an episode is given up.")
-    max_new_tokens: int = Field(default=96, ge=1, description="Longest message, in tokens.")
+    max_new_tokens: int = Field(
+        default=0, ge=0, description="Longest message, in tokens; 0: room for the longest in the agent's held-out rows, 96 at least."
+    )
     max_length: int = Field(default=2048, ge=16, description="Longest conversation, in tokens.")
 
 

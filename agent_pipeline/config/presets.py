@@ -15,7 +15,7 @@ PRESETS: dict[str, Mapping[str, Mapping[str, Any]]] = {
         **{f"{step}_adapter": {"max_steps": 2, "batch_size": 2, "max_new_tokens": 32} for step in ("sdft", "distill", "grpo")},
         "evaluation": {"max_samples": 8, "max_new_tokens": 32, "max_length": 1024},
         "gguf_export": {"outtypes": ["f16"], "max_conversations": 4, "max_new_tokens": 8},
-        "episodes": {"max_tasks": 4},
+        "episodes": {"max_tasks": 4, "max_new_tokens": 96},
         "champion": {"select_turns": 8, "canary_rows": 2},
     },
     "cpu": {},

@@ -1,6 +1,7 @@
 """What is held out for measuring: the rows of the split `test`, and the recorded sessions of their tasks."""
 
 from collections.abc import Collection
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -13,7 +14,11 @@ from agent_pipeline.keys import PartitionKey
 from agent_pipeline.selection.tables import DATASET, dataset_rows
 from agent_pipeline.sessions.session import Message
 from agent_pipeline.sessions.tables import stored_batches, to_rows
+from agent_pipeline.sessions.text import characters
 from agent_pipeline.storage.lake import Lake
+
+LEAST_REPLY, AROUND_A_CALL = 96, 64
+"""Tokens: of a short message, and of a call's name and markers in every family's notation."""
 
 
 def heldout_rows(lake: Lake, key: PartitionKey, split: Split = "test") -> list[dict[str, Any]]:
@@ -30,6 +35,18 @@ def heldout_rows(lake: Lake, key: PartitionKey, split: Split = "test") -> list[d
             "out (no training row is ever used instead)."
         )
     return rows
+
+
+def reply_limit(lake: Lake, key: PartitionKey) -> int:
+    """The tokens that a model may write in a message: room for the longest that the agent wrote in its held-out rows.
+
+    That is a token for two characters, twice what text takes, and `AROUND_A_CALL`; `LEAST_REPLY` at least, also where there are no rows.
+    """
+    longest = 0
+    with suppress(DataError):
+        for row in dataset_rows(lake, key, ("test",), columns=["messages"]):
+            longest = max([longest, *(characters([each]) for each in row["messages"] if each["role"] == "assistant")])
+    return max(LEAST_REPLY, longest // 2 + AROUND_A_CALL)
 
 
 def recorded_sessions(lake: Lake, key: PartitionKey, tasks: Collection[str]) -> dict[str, tuple[str, list[Message]]]:

@@ -6,12 +6,12 @@ import dagster as dg
 import pyarrow as pa
 
 from agent_pipeline.defs.episodes import episodes
-from agent_pipeline.evaluation.heldout import recorded_sessions
+from agent_pipeline.evaluation.heldout import recorded_sessions, reply_limit
 from agent_pipeline.export.serving import unfit
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.tables import JUDGED, to_table
 from agent_pipeline.storage.lake import Lake
-from agent_pipeline_tests.lakes import artifact
+from agent_pipeline_tests.lakes import artifact, put_rows
 
 KEY = PartitionKey("shop", "support")
 
@@ -31,6 +31,17 @@ def test_what_no_world_measures_does_not_pass(tmp_path):
     with dg.build_asset_context(partition_key=str(KEY)) as context:
         (check,) = episodes(context, gguf_export=exported, workspace=workspace, pipes=None).check_results
     assert (check.passed, check.severity) == (False, dg.AssetCheckSeverity.WARN)
+
+
+def test_a_model_may_write_as_long_a_message_as_the_agent_did_in_its_held_out_rows(tmp_path):
+    lake = Lake(str(tmp_path))
+    assert reply_limit(lake, KEY) == 96  # no data set was made: fresh tasks are played
+    said = [{"role": "user", "content": "x" * 9000}, {"role": "assistant", "content": "y" * 1000}]
+    longer = [*said, {"role": "assistant", "content": "z" * 5000}]
+    row = {"session_id": "s", "task_key": "a", "tools": [], "score": None, "created_at": None, "turn_classes": [], "twin_of": None}
+    rows = [{"row_id": "1", "split": "test", "messages": said}, {"row_id": "2", "split": "train", "messages": longer}]
+    put_rows(lake, KEY, [row | each for each in rows])
+    assert reply_limit(lake, KEY) == 564
 
 
 def test_the_recorded_agent_plays_the_first_whole_session_of_each_held_out_task(tmp_path):
