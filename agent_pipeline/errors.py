@@ -6,6 +6,7 @@ trace is left for our own bugs.
 """
 
 import errno
+import re
 
 
 class PipelineError(Exception):
@@ -79,8 +80,10 @@ def is_passing(error: BaseException) -> bool:
 
 
 def first_line(error: Exception) -> str:
-    """The first line of an exception's text (its type, where it has none), at most 200 characters, without its full stop."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200].rstrip(".")
+    """The first line of an exception's text (its type, where it has none) and the next where it ends with a colon, at most 200 characters,
+    without its full stop."""
+    text = re.sub(r":\s*\n\s*", ": ", str(error).strip())
+    return (text.splitlines() or [type(error).__name__])[0][:200].rstrip(".")
 
 
 _FULL = ("No space left on device", "PytorchStreamWriter failed", "unexpected pos")

@@ -3,13 +3,16 @@
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import dagster as dg
@@ -26,7 +29,7 @@ from agent_pipeline.config.checks import check_place, problems
 from agent_pipeline.config.compute import KubernetesSettings, RaySettings, SlurmSettings
 from agent_pipeline.config.settings import Settings, load_settings
 from agent_pipeline.datasets.sft import SFT
-from agent_pipeline.errors import PassingError, SettingsError, WorkerError
+from agent_pipeline.errors import PassingError, SettingsError, WorkerError, first_line
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.storage.lake import Lake
 
@@ -313,36 +316,60 @@ def test_a_ray_job_has_a_name_of_its_own_and_leaves_the_settings_as_they_are():
     assert given.runtime_env == {"env_vars": {"A": "1"}}
 
 
-@pytest.fixture
-def ray_cluster(tmp_path: Path) -> Iterator[str]:
+@pytest.fixture(scope="module")
+def ray_cluster() -> Iterator[str]:
+    """The address of a real Ray on this machine."""
     pytest.importorskip("dagster_ray", reason="needs agent-pipeline[ray]")
-    pytest.importorskip("ray.job_submission", reason="needs agent-pipeline[ray]")
-    ray = str(Path(sys.executable).with_name("ray"))
-    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "RAY_TMPDIR": f"/tmp/ray-{os.getpid()}"}
-    head = [ray, "start", "--head", "--block", "--port=0", "--dashboard-port=8298", "--num-cpus=1", "--disable-usage-stats"]
-    process = subprocess.Popen(head, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        yield "http://127.0.0.1:8298"
-    finally:
-        process.terminate()
-        process.wait(60)
+    jobs = pytest.importorskip("ray.job_submission", reason="needs agent-pipeline[ray]")
+    ray = Path(sys.executable).with_name("ray")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    head = [ray, "start", "--head", "--block", "--port=0", f"--dashboard-port={port}", "--num-cpus=1", "--disable-usage-stats"]
+    with TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:  # a path of pytest's is too long for its sockets
+        environment = os.environ | {"PATH": f"{ray.parent}:{os.environ['PATH']}", "RAY_TMPDIR": folder}
+        process = subprocess.Popen(head, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            while process.poll() is None:
+                with suppress(ConnectionError, RuntimeError):
+                    jobs.JobSubmissionClient(f"http://127.0.0.1:{port}")
+                    break
+                time.sleep(1)
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            process.terminate()
+            process.wait(60)
 
 
 @pytest.mark.slow
 def test_the_worker_runs_as_a_ray_job(settings, ray_cluster):
-    import time
-
-    from ray.job_submission import JobSubmissionClient
-
-    for _ in range(120):
-        try:
-            JobSubmissionClient(ray_cluster)
-            break
-        except (ConnectionError, RuntimeError):
-            time.sleep(1)
     launcher = Ray(RaySettings(address=ray_cluster, gpus=0), messages(settings))
     assert launched(launcher, asked_of(settings, KEY) | COMPARE) == COMPARED
     assert not left(settings)
+
+
+def test_the_sentence_of_a_job_that_failed_has_its_reason_which_ray_writes_into_the_next_line():
+    error = RuntimeError("[pipes] Ray job a failed with status FAILED. Message:\nJob entrypoint command failed with exit code 1\nlog")
+    assert first_line(error) == "[pipes] Ray job a failed with status FAILED. Message: Job entrypoint command failed with exit code 1"
+
+
+@pytest.mark.slow
+def test_a_ray_job_that_dies_is_a_sentence_that_says_where_its_log_is(settings, ray_cluster, monkeypatch):
+    monkeypatch.setattr("dagster._core.pipes.utils.WAIT_FOR_LOGS_AFTER_EXECUTION_INTERVAL", 0)
+    given = RaySettings(address=ray_cluster, gpus=0, arguments={"entrypoint": "false"})
+    error = launched(Ray(given, messages(settings)), {})
+    assert isinstance(error, PassingError) and "exit code 1" in str(error) and "Ray's dashboard" in str(error) and not left(settings)
+
+
+@pytest.mark.slow
+def test_a_run_that_is_cancelled_stops_its_ray_job(settings, ray_cluster, monkeypatch):
+    from ray.job_submission import JobSubmissionClient
+
+    monkeypatch.setattr("dagster._core.pipes.utils.WAIT_FOR_LOGS_AFTER_EXECUTION_INTERVAL", 0)
+    command = f"kill -INT {os.getpid()}; exec sleep 600"
+    with suppress(KeyboardInterrupt, dg.DagsterExecutionInterruptedError):
+        launched(Ray(RaySettings(address=ray_cluster, gpus=0, arguments={"entrypoint": command}), messages(settings)), {})
+    ours = [job for job in JobSubmissionClient(ray_cluster).list_jobs() if job.entrypoint == command]
+    assert [str(job.status) for job in ours] == ["STOPPED"]
 
 
 def test_a_worker_of_another_version_is_refused():
