@@ -6,12 +6,13 @@ conversation is what Claude Code itself asked about that (a summary before a com
 about is not in it. Lines of other types are counted and passed over.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.sessions.chat import text_of, to_messages
+from agent_pipeline.sessions.chat import text_of
 from agent_pipeline.sessions.session import Session
 from agent_pipeline.sources.agents.codex import folder_name
 from agent_pipeline.sources.base import add_note
@@ -74,7 +75,7 @@ class ClaudeCodeSource(FileSource):
         left_out = sum(len(sides.pop(chain)) for chain in forks)
         if main:
             said = self._said(main, None)
-            said["chat"].skipped["line:fork"] += left_out
+            said["skipped"]["line:fork"] = left_out
             yield session_id, said
         for chain, lines in sorted(sides.items()):
             yield f"{session_id}:{chain}", self._said(lines, session_id)
@@ -83,14 +84,12 @@ class ClaudeCodeSource(FileSource):
         taken, others = _branch(lines)
         self._left += others
         spoken = [line for line in taken if not _synthetic(line)]
-        chat = to_messages(_merged(spoken))
-        chat.skipped.update(f"line:{text(line.get('type')) or 'unknown'}" for line in lines if line.get("type") not in _SPOKEN)
-        chat.skipped["other_branch"] += others
-        chat.skipped["synthetic_message"] += len(taken) - len(spoken)
+        skipped = Counter(f"line:{text(line.get('type')) or 'unknown'}" for line in lines if line.get("type") not in _SPOKEN)
         usage = {_message_id(line) or id(line): section(line, "message", "usage") for line in spoken if line.get("type") == "assistant"}
         broken = bool(taken) and taken[-1].get("isApiErrorMessage") is True
         return {
-            "chat": chat,
+            "history": _merged(spoken),
+            "skipped": skipped | {"other_branch": others, "synthetic_message": len(taken) - len(spoken)},
             "context": chosen(next((line for line in lines if "cwd" in line), lines[0]), _CONTEXT),
             "usage": usage.values(),
             "costs": [line.get("costUSD") for line in spoken],

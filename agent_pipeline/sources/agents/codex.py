@@ -9,7 +9,7 @@ from itertools import takewhile
 from pathlib import PurePath, PureWindowsPath
 from typing import Any
 
-from agent_pipeline.sessions.chat import text_of, to_messages
+from agent_pipeline.sessions.chat import text_of
 from agent_pipeline.sources.formats.fields import Record, chosen, section, text
 from agent_pipeline.sources.formats.file_source import FileSource, Ident, Said
 from agent_pipeline.sources.formats.record_files import Place
@@ -56,7 +56,7 @@ class CodexSource(FileSource):
         items = [line.get("payload") for line in lines if line.get("type") == "response_item"]
         last = section(lines[-1], "payload")
         said = {
-            "chat": to_messages([*_with_system(meta, items)]),
+            "history": [*_with_system(meta, items)],
             "tools": meta.get("dynamic_tools"),
             "context": chosen(meta, _CONTEXT),
             "usage": next(([each] for each in reversed(used) if each), ()),

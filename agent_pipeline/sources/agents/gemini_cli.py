@@ -5,10 +5,11 @@ What the CLI says of the folder before the
 first words of the user is the system message; its own system prompt and tools are not recorded.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from agent_pipeline.sessions.chat import text_of, to_messages
+from agent_pipeline.sessions.chat import text_of
 from agent_pipeline.sources.formats.fields import Record, elements, objects, section, text
 from agent_pipeline.sources.formats.file_source import FileSource, Ident, Said
 from agent_pipeline.sources.formats.record_files import Place
@@ -40,13 +41,12 @@ class GeminiCLISource(FileSource):
     def build(self, session_id: str, records: list[tuple[Place, Record]]) -> Said:
         changes = [section(record, "$set") | record for _, record in records]
         messages, taken_back = _messages(changes)
-        chat = to_messages(list(_spoken(messages)))
-        chat.skipped.update(f"line:{text(each.get('type')) or 'unknown'}" for each in messages if each.get("type") not in _ROLES)
-        chat.skipped["taken_back"] += taken_back
+        skipped = Counter(f"line:{text(each.get('type')) or 'unknown'}" for each in messages if each.get("type") not in _ROLES)
         recorded = [each for change in changes for each in (change, *objects(change.get("messages")))]
         failed = messages[-1] if messages and messages[-1].get("type") == "error" else {}
         said = {
-            "chat": chat,
+            "history": list(_spoken(messages)),
+            "skipped": skipped | {"taken_back": taken_back},
             "usage": {text(each.get("id")): each["tokens"] for each in recorded if each.get("tokens")}.values(),
             "times": [each.get(name) for name in ("startTime", "lastUpdated") for each in changes],
             "models": [each.get("model") for each in recorded],

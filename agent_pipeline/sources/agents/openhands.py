@@ -7,7 +7,6 @@ view stays in the conversation. A run may end with the call of `finish`.
 from collections.abc import Iterator
 from typing import Any
 
-from agent_pipeline.sessions.chat import to_messages
 from agent_pipeline.sources.agents.codex import folder_name
 from agent_pipeline.sources.formats.fields import Record, elements, first_of, section, text
 from agent_pipeline.sources.formats.file_source import FileSource, Ident, Said
@@ -39,13 +38,12 @@ class OpenHandsSource(FileSource):
         state = next((record for _, record in records if "kind" not in record), {})
         events = [record for _, record in records if "kind" in record]
         branch = _branch(events, state.get("leaf_event_id"))
-        chat = to_messages(list(_spoken(branch)))
-        chat.skipped["other_branch"] += len(events) - len(branch)
         stats = [each.get("value") for each in events if each.get("key") == "stats"]
         metrics = section(first_of({"a": section(state).get("stats"), "b": stats[-1] if stats else None}, "a", "b"), "usage_to_metrics")
         failed = next((each for each in reversed(branch) if each.get("kind") != "ConversationStateUpdateEvent"), {})
         said = {
-            "chat": chat,
+            "history": list(_spoken(branch)),
+            "skipped": {"other_branch": len(events) - len(branch)},
             "context": {"execution_status": state.get("execution_status")},
             "usage": [section(metrics, name, "accumulated_token_usage") for name in metrics],
             "costs": [section(metrics, name).get("accumulated_cost") for name in metrics],

@@ -7,7 +7,6 @@ user's task, whose request and verdict it has: as tasks of their own, attacked r
 
 from pathlib import PurePosixPath
 
-from agent_pipeline.sessions.chat import to_messages
 from agent_pipeline.sources.formats.fields import Record, chosen, judged, text
 from agent_pipeline.sources.formats.file_source import Ident, RecordSource
 from agent_pipeline.sources.formats.record_files import Place
@@ -39,7 +38,7 @@ class AgentDojoSource(RecordSource):
         return {
             **judged("utility", record.get("utility")),
             **chosen(record, ("error",), created_at="evaluation_timestamp"),
-            "chat": to_messages(record.get("messages")),
+            "history": record.get("messages"),
             "context": chosen(record, _CONTEXT),
             "task_id": "/".join(part for part in task if part),
             "trial": "/".join(part for part in trial if part),

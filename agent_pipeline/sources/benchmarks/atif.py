@@ -8,12 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from agent_pipeline.sessions.chat import to_messages
 from agent_pipeline.sources.formats.fields import Record, chosen, elements, first_text, judged, objects, section, text
 from agent_pipeline.sources.formats.file_source import Ident, RecordSource
 from agent_pipeline.sources.formats.record_files import Place
 
-_ROLES = {"agent": "assistant"}
 _COUNTS = ("prompt_tokens", "completion_tokens", "cached_tokens")
 
 
@@ -45,7 +43,7 @@ class ATIFSource(RecordSource):
         return {
             **judged("reward", rewards.get("reward")),
             **chosen(result, task_id="task_name", trial="trial_name"),
-            "chat": to_messages([message for each in elements(record.get("steps")) for message in _messages(each)]),
+            "history": [message for each in elements(record.get("steps")) for message in _messages(each)],
             "tools": agent.get("tool_definitions"),
             "context": chosen(record, ("notes", "extra")),
             "usage": [chosen(section(each, "metrics"), _COUNTS) for each in steps],
@@ -85,7 +83,8 @@ def _messages(step: Any) -> Iterator[Any]:
         yield None
         return
     calls = [each | {"name": each.get("function_name")} if isinstance(each, dict) else None for each in elements(step.get("tool_calls"))]
-    message = {"role": _ROLES.get(str(step.get("source")), step.get("source")), "content": step.get("message"), "tool_calls": calls}
+    role = "assistant" if step.get("source") == "agent" else step.get("source")
+    message = {"role": role, "content": step.get("message"), "tool_calls": calls}
     weight = {"weight": 0} if step.get("is_copied_context") is True or step.get("llm_call_count") == 0 else {}
     if calls and not message["content"]:  # of one response of Codex, Harbor makes a step of the words and one of each call
         if thought := step.get("reasoning_content"):

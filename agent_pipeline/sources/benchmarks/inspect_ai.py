@@ -7,7 +7,6 @@ back in their places; the tools' schemas are those of its model events.
 from collections.abc import Iterator
 from typing import Any
 
-from agent_pipeline.sessions.chat import to_messages
 from agent_pipeline.sessions.json_text import MAX_DEPTH
 from agent_pipeline.sources.formats.fields import Record, chosen, elements, mean, objects, section, text, verdict
 from agent_pipeline.sources.formats.file_source import Ident, RecordSource
@@ -56,7 +55,7 @@ class InspectSource(RecordSource):
         tools = next((event["tools"] for event in events if event.get("event") == "model" and event.get("tools")), None)
         return {
             **chosen(record, ("error",), task_id="id", trial="epoch"),
-            "chat": to_messages(_restored(record.get("messages"), attachments)),
+            "history": _restored(record.get("messages"), attachments),
             "tools": _restored(tools, attachments),
             "context": _restored(chosen(record, _CONTEXT), attachments, MAX_DEPTH + 1),
             "usage": section(record, "model_usage").values(),

@@ -5,7 +5,6 @@ A result's `measures` (`{passed, reason, tier, counts}` by name) become its scor
 
 from collections import Counter
 
-from agent_pipeline.sessions.chat import to_messages
 from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.sources.formats.fields import Record, chosen, elements, mean, objects, scalar, section, text, verdict
 from agent_pipeline.sources.formats.file_source import Ident, RecordSource
@@ -47,7 +46,7 @@ class OmniagentsEvalSource(RecordSource):
         scores = {name: value for name, value in measured.items() if value is not None}
         return {
             **chosen(record, ("tools", "created_at", "error"), model_id="model"),
-            "chat": to_messages(record.get("history")),
+            "history": record.get("history"),
             "context": {name: value for name, value in record.items() if name not in _TAKEN},
             "usage": [record.get("usage")],
             "score": mean(scores),

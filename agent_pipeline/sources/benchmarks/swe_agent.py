@@ -5,7 +5,6 @@ There is no verdict: a measure has to give it. A run that was handed in ends on 
 out and counted; what a second agent said is a session of its own that names its parent.
 """
 
-from agent_pipeline.sessions.chat import to_messages
 from agent_pipeline.sources.formats.fields import Record, chosen, clean_text, decoded, first_of, objects, section, text
 from agent_pipeline.sources.formats.file_source import FileSource, Ident, Said
 from agent_pipeline.sources.formats.record_files import Place
@@ -47,12 +46,11 @@ class SWEAgentSource(FileSource):
             mine = [each for each in messages if (text(each.get("agent")) == agent if isinstance(each, dict) else number == 0)]
             shown = [each for each in mine if not (isinstance(each, dict) and each.get("is_demo"))]
             kept = [each for each in shown if not (isinstance(each, dict) and each.get("role") == "exit")]  # says the status again
-            chat = to_messages(kept)
-            chat.skipped["demonstration"] += len(mine) - len(shown)
             main = number == 0
             used = [chosen(stats, _STATS), *(section(each, "extra", "response", "usage") for each in kept)]
             said = {
-                "chat": chat,
+                "history": kept,
+                "skipped": {"demonstration": len(mine) - len(shown)},
                 "context": {"exit_status": status, "submission": info.get("submission"), "environment": record.get("environment")},
                 "usage": used if main else (),
                 "cost_usd": stats.get("instance_cost") if main else None,

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from agent_pipeline.sessions.chat import to_messages
 from agent_pipeline.sources.base import add_note, files_of
 from agent_pipeline.sources.formats.fields import Record, elements, mean, number, objects, section, text, verdict
 from agent_pipeline.sources.formats.file_source import Ident, RecordSource
@@ -51,7 +50,6 @@ class SwinkSource(RecordSource):
         turns = [section(turn) for turn in elements(invocation.get("turns"))]
         spoken = [section(turn, "assistant_message") for turn in turns]
         case = self._case(record, place)
-        chat = to_messages([*_prompts(case), *(message for turn in turns for message in _turn(turn))])
         metrics = [section(metric) for metric in elements(record.get("metric_results"))]
         scores: dict[str, float] = {}
         for metric in metrics:
@@ -61,7 +59,7 @@ class SwinkSource(RecordSource):
         failed = [each.get("error_message") for each in spoken if each.get("stop_reason") == "error"]
         times = [each["timestamp"] for each in spoken if number(each.get("timestamp"))]
         return {
-            "chat": chat,
+            "history": [*_prompts(case), *(message for turn in turns for message in _turn(turn))],
             "context": {"final_response": invocation.get("final_response"), "case": case.get("name"), "metadata": case.get("metadata")},
             "usage": [invocation.get("total_usage")],
             "cost_usd": section(invocation, "total_cost").get("total"),

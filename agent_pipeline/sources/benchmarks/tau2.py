@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from agent_pipeline.sessions.chat import to_messages
 from agent_pipeline.sources.formats.fields import Record, chosen, elements, judged, objects, section, text
 from agent_pipeline.sources.formats.file_source import Ident, RecordSource
 from agent_pipeline.sources.formats.record_files import Place
@@ -40,13 +39,12 @@ class Tau2Source(RecordSource):
     def fields(self, record: Record, place: Place, session_id: str) -> Record:
         rewards, ended = section(record, "reward_info"), text(record.get("termination_reason"))
         messages, left_out = elements(record.get("messages")), Counter(tick=len(elements(record.get("ticks"))))
-        chat = to_messages(list(_seen_by_agent(messages, left_out)))
-        chat.skipped += left_out
         measured = judged("reward", rewards.get("reward"))
         return {
             **chosen(record, ("task_id", "trial"), created_at="start_time", ended_at="end_time", cost_usd="agent_cost"),
             **measured,
-            "chat": chat,
+            "history": list(_seen_by_agent(messages, left_out)),
+            "skipped": left_out,
             "context": chosen(record, ("policy", "termination_reason", "seed")),
             "usage": [each.get("usage") for each in objects(messages) if each.get("role") == "assistant"],
             "scores": section(rewards, "reward_breakdown") | measured["scores"],

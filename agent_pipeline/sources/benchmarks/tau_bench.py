@@ -4,7 +4,6 @@ The tools are not in the file (`agents."project/agent".tools` may name a file of
 when the user says so, or with the tool that hands the user over to a person.
 """
 
-from agent_pipeline.sessions.chat import to_messages
 from agent_pipeline.sources.formats.fields import Record, chosen, judged, objects, scalar, section
 from agent_pipeline.sources.formats.file_source import Ident, RecordSource
 from agent_pipeline.sources.formats.record_files import Place
@@ -33,7 +32,7 @@ class TauBenchSource(RecordSource):
         return {
             **judged("reward", record.get("reward")),
             **chosen(record, ("task_id", "trial")),
-            "chat": to_messages(record.get("traj")),
+            "history": record.get("traj"),
             "context": {"info": section(record, "info")},
             "ends_on_tool": last.get("role") == "tool" and last.get("name") in _ENDING_TOOLS,
             "error": section(record, "info").get("error"),

@@ -42,7 +42,7 @@ class ToolBenchSource(RecordSource):
         called = (chat.messages[-1].get("tool_calls") or [None])[-1] if chat.messages else None
         return {
             **judged("win", record.get("win")),
-            "chat": chat,
+            "history": chat,
             "tools": answer.get("function"),
             "context": chosen(answer, _CONTEXT),
             "usage": [{"total_tokens": answer.get("total_tokens")}],

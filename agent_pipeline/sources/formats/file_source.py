@@ -268,7 +268,7 @@ class RecordSource(FileSource):
     """Base of the file readers whose records are a session each."""
 
     def fields(self, record: Record, place: Place, session_id: str) -> Record:
-        """What a record says: the conversation (`chat`) and the other arguments of `new_session`."""
+        """What a record says: the conversation (`history`) and the other arguments of `new_session`."""
         raise NotImplementedError
 
     def build(self, session_id: str, records: list[tuple[Place, Record]]) -> Said:

@@ -46,7 +46,7 @@ class PlainSource(RecordSource):
         rest = {name: record[name] for name in record if name not in self.content and name not in _NOT_CONTEXT}
         return {
             **chosen(record, _FIELDS),
-            "chat": self.chat(record),
+            "history": self.chat(record),
             "tools": record.get("tools") or record.get("functions"),
             "context": rest | section(record, "context"),
             "usage": [record.get("usage")],

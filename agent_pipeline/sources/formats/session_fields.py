@@ -1,9 +1,10 @@
 """A session from what a record says, with every field brought into a form that can be stored."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from agent_pipeline.keys import PartitionKey
+from agent_pipeline.sessions.chat import to_messages
 from agent_pipeline.sessions.items import Chat
 from agent_pipeline.sessions.json_text import storable
 from agent_pipeline.sessions.session import Session
@@ -19,8 +20,9 @@ def new_session(
     source: str,
     key: PartitionKey,
     session_id: str,
-    chat: Chat,
+    history: Any,
     *,
+    skipped: Mapping[str, int] | None = None,
     tools: Any = None,
     context: Record | None = None,
     usage: Iterable[Any] = (),
@@ -32,10 +34,13 @@ def new_session(
 ) -> Session:
     """A session as a record says it.
 
+    `history` are its messages in any spelling, or the chat that they make; `skipped` counts what its reader left out of it, by type.
     `usage` and `costs` are those of its calls, which are added up. `times` and `models` are what its steps say, in order: the first and the
     last time count, and the last model. `scores` are recorded by name; only `score` and `judgment` say whether the session is good. A run
     that the infrastructure failed has neither.
     """
+    chat = history if isinstance(history, Chat) else to_messages(history)
+    chat.skipped.update(skipped or {})
     schemas, strange = function_tools(_storable(tools, chat)) if tools is not None else ([], 0)
     if strange:
         chat.damage["invalid_tools"] += strange

@@ -28,14 +28,7 @@ from agent_pipeline.sources.formats.fields import (
 )
 from agent_pipeline.sources.formats.file_source import Ident, Said, sampled
 from agent_pipeline.sources.formats.record_files import Place
-from agent_pipeline.sources.platforms.attributes import (
-    AGENTS,
-    OF_MODELS,
-    SESSIONS,
-    flat,
-    has,
-    plain_value,
-)
+from agent_pipeline.sources.platforms.attributes import AGENTS, OF_MODELS, SESSIONS, flat, has, plain_value
 from agent_pipeline.sources.platforms.dialects import evaluations_in, fill_in, is_openinference
 from agent_pipeline.sources.platforms.phoenix_server import PhoenixServer
 from agent_pipeline.sources.platforms.span_source import Score, SpanSource

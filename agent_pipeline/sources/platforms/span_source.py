@@ -97,11 +97,10 @@ class SpanSource(FileSource):
 
 def _said(conversation: Conversation, spans: list[Span]) -> Record:
     """What a conversation and its steps say, as arguments of `new_session`."""
-    chat = assembled([*conversation.system, *conversation.items])
-    chat.skipped.update(conversation.skipped)
     calls = conversation.calls or [span for span in spans if span.kind == "model" and span.usage] or spans
     return {
-        "chat": chat,
+        "history": assembled([*conversation.system, *conversation.items]),
+        "skipped": conversation.skipped,
         "tools": _tools(calls),
         "times": sorted(time for span in spans for time in (span.started, span.ended) if time),
         "models": [span.model for span in calls if isinstance(span.model, str)],
