@@ -16,10 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from agent_pipeline.selection.candidates import identity
 from agent_pipeline.selection.clusters import nearest_distance, sample
 from agent_pipeline.selection.duplicates import NEAR, _words, bands, near_pairs
 from agent_pipeline.selection.embeddings import embed
-from agent_pipeline.selection.pool import Pool, identity
+from agent_pipeline.selection.pool import Pool
 from agent_pipeline.selection.strategies import STRATEGIES
 
 SESSIONS = int(os.environ.get("SESSIONS", 100_000))

@@ -90,15 +90,15 @@ class Bench:
 
     def chosen(self, strategy: str, seed: int) -> list[Row]:
         """The rows that a strategy takes, as the asset `sft_coreset` would; DataError where it has nothing to choose by."""
+        from agent_pipeline.selection.candidates import Candidates
         from agent_pipeline.selection.coresets import CoresetOptions, select
-        from agent_pipeline.selection.pool import candidate
 
         if strategy == ALL:
             return self.train
         losses, lengths = self.losses() if STRATEGIES[strategy].needs_losses else (None, None)
         options = CoresetOptions(strategy=strategy, target_size=self.size, seed=seed)
-        choices = select([candidate(row) for row in self.train], options, losses, lengths).choices
-        ids = {choice.row_id for choice in choices if choice.chosen}
+        index = select(Candidates.of(lambda: self.train), options, losses, lengths).index
+        ids = set(index.filter(index["chosen"])["row_id"].to_pylist())
         return [row for row in self.train if row["row_id"] in ids]
 
     def run(self, strategy: str, seed: int) -> Run:

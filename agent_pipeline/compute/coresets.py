@@ -9,6 +9,7 @@ from agent_pipeline.compute.building import MODELS, ROW_NAMES, asked_base, asked
 from agent_pipeline.compute.registry import TASKS, Params, Result, Task, task
 from agent_pipeline.config.assets import CoresetConfig
 from agent_pipeline.progress import Progress, silent
+from agent_pipeline.selection.candidates import READ
 from agent_pipeline.selection.coresets import build_coreset
 from agent_pipeline.selection.embeddings import TFIDF
 from agent_pipeline.selection.strategies import strategy
@@ -86,7 +87,7 @@ def method_coreset(params: Params, by: Task, config: dict[str, Any], progress: P
                 saved += result["seconds"] - (time.monotonic() - asked)
             return result
 
-        coreset = build_coreset(asked_rows(params), lake, key, options, options.embeddings, ask)
+        coreset = build_coreset(lambda: asked_rows(params, columns=READ), lake, key, options, options.embeddings, ask)
         write_picks(coreset.table, folder)
         seconds = time.monotonic() - began + saved
         return {"rows": len(coreset.table), "chosen": coreset.chosen, "reasons": dict(coreset.reasons), "seconds": seconds}

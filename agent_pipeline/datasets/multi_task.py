@@ -8,10 +8,11 @@ users wrote before the agent answered, in two agents) stays where it is held out
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from hashlib import sha256
+from sys import intern
 from typing import Any, NamedTuple
 
 import msgspec
@@ -40,7 +41,7 @@ _KIND = Kind(ASSET, MULTI_TASK, "messages", "Conversations of several agents, to
 
 Row = dict[str, Any]
 
-_IDS = ["row_id", "session_id", "task_key", "split"]
+_IDS = ["row_id", "task_key", "split"]
 _RANK: dict[str, int] = {split: rank for rank, split in enumerate(SPLITS)}
 
 
@@ -49,7 +50,6 @@ class Candidate(NamedTuple):
 
     key: PartitionKey
     row_id: str
-    session_id: str
     task_key: str
     split: str
     text: bytes
@@ -150,11 +150,15 @@ def crossing(found: Iterable[Candidate]) -> dict[str, list[Candidate]]:
     every = list(found)
     crossed: dict[str, list[Candidate]] = {}
     for kind in ("task_key", "text", "request"):
-        holders: dict[Any, dict[str, set[PartitionKey]]] = defaultdict(lambda: defaultdict(set))
+        holders: dict[Any, frozenset[tuple[int, PartitionKey]]] = {None: frozenset()}
+        alike: dict[Any, Any] = {}  # nearly all of them have one holder: memory has each set of holders once
         for each in every:
-            holders[getattr(each, kind)][each.split].add(each.key)
-        holders.pop(None, None)
-        crossed[kind] = [each for each in every if _is_held_out_by_another(each, holders.get(getattr(each, kind), {}))]
+            if (name := getattr(each, kind)) is not None:
+                holding = holders.get(name, frozenset()) | {(_RANK[each.split], each.key)}
+                holders[name] = alike.setdefault(holding, holding)
+        crossed[kind] = [
+            each for each in every if any(rank > _RANK[each.split] and key != each.key for rank, key in holders[getattr(each, kind)])
+        ]
     return crossed
 
 
@@ -173,22 +177,22 @@ def mix(found: Mapping[PartitionKey, Sequence[Candidate]], config: MixerConfig, 
         new = {(each.key, each.row_id) for each in rows} - left_out
         counts[f"left_out_as_{_CROSSING[kind]}_is_held_out_more"] += len(new)
         left_out |= new
-    mixed = Mix(splits={str(key): Counter() for key in sorted(found)})
+    keys = {str(key): key for key in sorted(found)}
+    mixed = Mix(splits={name: Counter() for name in keys})
     for split in SPLITS:
         pools = {
-            str(key): [
-                TaskSample(str(key), {"text": each.text.hex()}, each.row_id)
-                for each in rows
+            name: [
+                TaskSample(name, {"text": each.text.hex()}, each.row_id)
+                for each in found[key]
                 if each.split == split and (key, each.row_id) not in left_out
             ]
-            for key, rows in found.items()
+            for name, key in keys.items()
         }
         if not any(pools.values()):
             if split == "train":
                 raise DataError(f"There is nothing to mix: no agent of {', '.join(map(str, sorted(found)))} has a row to train on.")
             continue
         mixer = MultiTaskMixer(config if split == "train" else MixerConfig(config.task_weights, "proportional", seed=config.seed))
-        keys = {str(key): key for key in found}
         for sample in mixer.mix(pools):
             mixed.taken.append((keys[sample.task_type], sample.source))
             mixed.splits[sample.task_type][split] += 1
@@ -232,14 +236,10 @@ def mixed_rows(lake: Lake, taken: Sequence[tuple[PartitionKey, str]]) -> Iterato
 _CROSSING = {"task_key": "its_task", "text": "its_text", "request": "its_request"}
 
 
-def _is_held_out_by_another(row: Candidate, holders: Mapping[str, Collection[PartitionKey]]) -> bool:
-    return any(_RANK[split] > _RANK[row.split] and set(keys) - {row.key} for split, keys in holders.items())
-
-
 def _candidate(key: PartitionKey, row: Row) -> Candidate:
     text = sha256(bytes(row["messages"]) + b"\n" + bytes(row["tools"])).digest()
-    row_id, session_id, task_key, split = (row[name] for name in _IDS)
-    return Candidate(key, row_id, session_id, task_key, split, text, _request(msgspec.json.decode(row["messages"])))
+    row_id, task_key, split = (row[name] for name in _IDS)
+    return Candidate(key, row_id, task_key, intern(split), text, _request(msgspec.json.decode(row["messages"])))
 
 
 def _request(messages: Sequence[Message]) -> bytes | None:

@@ -12,9 +12,11 @@ from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.run_config import in_force
 from agent_pipeline.defs.specs import asset_options, version
 from agent_pipeline.defs.worker_client import run_worker
+from agent_pipeline.selection.candidates import READ
 from agent_pipeline.selection.coresets import Coreset, build_coreset
 from agent_pipeline.selection.pool import DESCRIPTIONS
 from agent_pipeline.selection.tables import CORESET, CORESET_TABLE, dataset_rows
+from agent_pipeline.sessions.tables import ROWS_PER_BATCH
 
 
 @dg.asset(**asset_options("coresets", {"parquet"}, options=CoresetConfig), deps=["sft_dataset", "trained_sessions"])
@@ -31,8 +33,8 @@ def sft_coreset(
         def ask(task: str) -> dict[str, Any]:
             return run_worker(context, pipes, workspace, task, config.of_model())
 
-        coreset = build_coreset(dataset_rows(lake, key), lake, key, config, config.embeddings, ask)
-        staged = lake.stage(CORESET_TABLE, key, coreset.table.to_batches(), CORESET)
+        coreset = build_coreset(lambda: dataset_rows(lake, key, columns=READ), lake, key, config, config.embeddings, ask)
+        staged = lake.stage(CORESET_TABLE, key, coreset.table.to_batches(ROWS_PER_BATCH), CORESET)
         metadata = shown(coreset) | {"strategy": config.strategy, "embedded_by": config.embeddings}
         if coreset.embedded:
             metadata["embeddings"] = dg.MetadataValue.json(coreset.embedded)

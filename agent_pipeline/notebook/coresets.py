@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from agent_pipeline.errors import DataError
 from agent_pipeline.notebook.models import MAX_LENGTH, answering_of
+from agent_pipeline.selection.candidates import Candidates
 from agent_pipeline.selection.clusters import neighbourhood
 from agent_pipeline.selection.coresets import CoresetOptions, select
 from agent_pipeline.selection.embeddings import conversation_text, embed
-from agent_pipeline.selection.pool import LOSS_RATIO, candidate
+from agent_pipeline.selection.pool import LOSS_RATIO
 from agent_pipeline.selection.strategies import strategy
 from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.training.losses import losses_of
@@ -53,8 +54,8 @@ class CoresetSelector:
         losses = None
         if found.needs_losses and has_to_choose:
             losses = dict(zip((row["row_id"] for row in rows), self.compute_losses(samples, model), strict=True))
-        choices = select([candidate(row) for row in rows], self._options, losses).choices
-        chosen = {choice.row_id for choice in choices if choice.chosen}
+        index = select(Candidates.of(lambda: rows), self._options, losses).index
+        chosen = set(index.filter(index["chosen"])["row_id"].to_pylist())
         return [sample for sample, row in zip(samples, rows, strict=True) if row["row_id"] in chosen]
 
     def compute_losses(self, samples: Sequence[Sample], model: Any) -> list[float | None]:
@@ -96,8 +97,8 @@ def _with_ids(samples: Sequence[Sample]) -> list[Sample]:
     seen: Counter[str] = Counter()
     rows = []
     for sample in samples:
-        row_id = sample.get("row_id")
-        if row_id is None:
+        row_id = str(sample.get("row_id") or "")
+        if not row_id:
             content = sha256_of([sample["messages"], sample.get("tools") or []])
             row_id = f"{content}-{seen[content]:06d}"
             seen[content] += 1

@@ -12,11 +12,12 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
+import pyarrow.compute as pc
 
 from agent_pipeline.datasets.splits import SPLITS
 from agent_pipeline.errors import SettingsError
+from agent_pipeline.selection.candidates import Candidates
 from agent_pipeline.selection.embeddings import conversation_text
-from agent_pipeline.selection.pool import Candidate
 
 if TYPE_CHECKING:
     import numpy as np
@@ -59,40 +60,41 @@ class Duplicates(msgspec.Struct, frozen=True):
     similarities: list[float] = []
 
 
-def duplicates(rows: Sequence[Candidate], near: float | None = NEAR, seed: int = 0) -> Duplicates:
-    """Duplicates among `rows`; the same whatever their order.
+def duplicates(rows: Candidates, near: float | None = NEAR, seed: int = 0) -> Duplicates:
+    """Duplicates among `rows`.
 
     Of rows alike the better judged stands, then the earlier, then the first by id. `near` is a threshold, `None` for not looking; exact
-    duplicates are always found.
+    duplicates are always found. Looking for near ones holds all texts, and an index of their words.
 
     Raises:
         SettingsError: the threshold is not above 0 and at most 1.
     """
+    import numpy as np
+
     if near is not None and not 0 < near <= 1:
         raise SettingsError(f"The threshold of near duplicates is {near}: set it above 0 and at most 1.")
-    stands_for: dict[str, Duplicate] = {}
-    by_content: dict[bytes, Candidate] = {}
-    for row in sorted(rows, key=_standing):
-        first = by_content.setdefault(row.identity, row)
-        if first is not row:
-            stands_for[row.row_id] = Duplicate(row.row_id, first.row_id, "exact", 1.0)
-    distinct = list(by_content.values())
-    pairs, similarities = near_pairs([row.text for row in distinct], near, seed) if near is not None else ([], [])
-    for index, of, similarity in pairs:
-        name = distinct[index].row_id
-        stands_for[name] = Duplicate(name, distinct[of].row_id, "near", round(similarity, 4))
+    ids, scores, began = (rows.table[name] for name in ("row_id", "score", "began"))
+    unjudged_last, undated_last = (pc.fill_null(each, float("inf")).to_numpy() for each in (pc.negate(scores), began))
+    standing = np.lexsort((undated_last, unjudged_last))  # the last decides first
+    contents = rows.table["identity"].combine_chunks().dictionary_encode().indices.to_numpy()[standing]
+    _, first, content = np.unique(contents, return_index=True, return_inverse=True)
+    original = standing[first[content]]
+    copies = original != standing
+    exact = zip(ids.take(standing[copies]).to_pylist(), ids.take(original[copies]).to_pylist(), strict=True)
+    stands_for = {name: Duplicate(name, of, "exact", 1.0) for name, of in exact}
+    similarities: list[float] = []
+    if near is not None:
+        distinct, texts = standing[np.sort(first)].tolist(), list(rows.texts())
+        pairs, similarities = near_pairs([texts[place] for place in distinct], near, seed)
+        for index, of, similarity in pairs:
+            name, other = (ids[distinct[each]].as_py() for each in (index, of))
+            stands_for[name] = Duplicate(name, other, "near", round(similarity, 4))
     # The row that stands for an identical one may be a near-duplicate itself: what is named is a row that stands.
     named = [
         msgspec.structs.replace(each, duplicate_of=stands_for[each.duplicate_of].duplicate_of) if each.duplicate_of in stands_for else each
         for each in stands_for.values()
     ]
     return Duplicates(sorted(named, key=lambda each: each.row_id), similarities)
-
-
-def _standing(row: Candidate) -> tuple[float, float, str]:
-    """The better judged first (unjudged last), then the earlier (undated last), then by id."""
-    when = row.created_at.timestamp() if row.created_at else float("inf")
-    return (float("inf") if row.score is None else -row.score, when, row.row_id)
 
 
 class Sketches:

@@ -1,88 +1,18 @@
 """What a strategy is given, and what it gives back."""
 
-import hashlib
 import math
-import re
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from enum import StrEnum
 from functools import cached_property
-from sys import intern
-from typing import TYPE_CHECKING, Any
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from agent_pipeline.errors import DataError
-from agent_pipeline.selection.embeddings import conversation_text
-from agent_pipeline.sessions.session import Message, is_trained, json_bytes, tool_calls
 
 if TYPE_CHECKING:
     import numpy as np
 
 LOSS_RATIO = 0.6
-
-_TOKEN = re.compile(r"\w+|[^\w\s]")
-
-
-class Candidate(msgspec.Struct, frozen=True, kw_only=True):
-    """What selection needs to know of a row: it holds the text of the conversation, and neither its messages nor its tools.
-
-    `identity` is a hash of what was said and done and of which turns are trained; `called` are the names of the tools that were called, and
-    `words` counts the words and marks of the assistant's trained turns.
-    """
-
-    row_id: str
-    text: str
-    identity: bytes
-    called: tuple[str, ...]
-    group: str
-    words: int
-    score: float | None = None
-    created_at: datetime | None = None
-    session_id: str = ""
-    content_sha256: str = ""
-    task_key: str = ""
-
-
-def candidate(row: Mapping[str, Any]) -> Candidate:
-    """A row (`row_id`, `messages`, and the columns of `SFT` that it has) as a candidate."""
-    messages = row["messages"]
-    calls = Counter(name for name, _ in tool_calls(messages))
-    agent = [str(row[name]) for name in ("project", "agent") if row.get(name)]
-    tool = min(calls, key=lambda name: (-calls[name], name)) if calls else "no tool"
-    trained = [message for message in messages if message["role"] == "assistant" and is_trained(message)]
-    return Candidate(
-        row_id=row["row_id"],
-        text=conversation_text(messages),
-        identity=identity(messages),
-        called=tuple(map(intern, sorted(calls))),
-        group=intern(" ".join([*agent, tool])),
-        words=len(_TOKEN.findall(conversation_text(trained))),
-        score=row.get("score"),
-        created_at=time if isinstance(time := row.get("created_at"), datetime) else None,
-        **{name: row.get(name) or "" for name in ("session_id", "content_sha256", "task_key")},
-    )
-
-
-def identity(messages: Sequence[Message]) -> bytes:
-    """sha256 of what was said and done: all messages but the system's, without the ids of calls, which differ by chance; and of which turns
-    are trained."""
-    return hashlib.sha256(
-        json_bytes(
-            [
-                [
-                    message["role"],
-                    message.get("content") or "",
-                    [[call["function"]["name"], call["function"]["arguments"]] for call in message.get("tool_calls") or ()],
-                    is_trained(message),
-                ]
-                for message in messages
-                if message["role"] != "system"
-            ]
-        )
-    ).digest()
 
 
 class Reason(StrEnum):

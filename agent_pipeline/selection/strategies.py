@@ -122,7 +122,8 @@ def _clusters(pool: Pool, ranking: Ranking, among: "np.ndarray | None" = None) -
     import numpy as np
 
     rows = np.arange(len(pool.ids)) if among is None else among
-    alone = rows[outliers(pool.embeddings[rows], pool.seed, keep=pool.size)]
+    vectors = pool.embeddings if len(rows) == len(pool.ids) else pool.embeddings[rows]  # of all rows no copy is made
+    alone = rows[outliers(vectors, pool.seed, keep=pool.size)]
     ranking.pass_over(alone, Reason.OUTLIER)
     rows = np.setdiff1d(rows, alone)
     return rows, cluster(pool.embeddings[rows], min(pool.size, len(rows)), pool.seed)

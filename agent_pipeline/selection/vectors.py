@@ -5,7 +5,7 @@ is a cache, and a damaged or deleted one is made again.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -43,7 +43,7 @@ def keep_vectors(lake: Lake, key: PartitionKey, encoder: Encoder, texts: Sequenc
     return {"origin": encoder.origin, "computed": len(new), "kept": len(distinct) - len(new)}
 
 
-def kept_vectors(lake: Lake, key: PartitionKey, origin: dict[str, Any], texts: Sequence[str]) -> "np.ndarray":
+def kept_vectors(lake: Lake, key: PartitionKey, origin: dict[str, Any], texts: Iterable[str]) -> "np.ndarray":
     """(n, d) float32 of length one: the vectors of texts that `keep_vectors` put into the lake."""
     import numpy as np
 

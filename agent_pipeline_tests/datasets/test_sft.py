@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from agent_pipeline.datasets.sft import SFT, sft_rows, to_last_assistant
 from agent_pipeline.datasets.splits import SplitSizes, split_of
+from agent_pipeline.selection.candidates import Candidates
 from agent_pipeline.selection.duplicates import duplicates
-from agent_pipeline.selection.pool import candidate
 from agent_pipeline.sessions.session import THOUGHT
 from agent_pipeline.sessions.tables import to_rows, to_table
 from agent_pipeline_tests.datasets.chats import answers, calls, chats, rows_of, says, session, user, with_turns
@@ -69,7 +69,7 @@ def test_of_rows_alike_the_better_judged_stands_and_then_the_earlier():
     sessions = [session(name, [user("x"), says("y")], score=score, created_at=time) for name, (score, time) in judged.items()]
     rows = list(to_rows(to_table(sft_rows(rows_of(*sessions), SplitSizes()), SFT)))
     assert {row["row_id"]: (row["score"], row["created_at"]) for row in rows} == judged
-    assert {each.row_id: each.duplicate_of for each in duplicates(list(map(candidate, rows))).rows} == {"a": "c", "b": "c", "d": "c"}
+    assert {each.row_id: each.duplicate_of for each in duplicates(Candidates.of(lambda: rows)).rows} == {"a": "c", "b": "c", "d": "c"}
 
 
 def test_of_a_session_that_no_judge_heard_the_sources_judgment_counts_before_its_score():

@@ -1,5 +1,9 @@
 """What every strategy promises, and what each one does."""
 
+import tracemalloc
+from collections import namedtuple
+from unittest.mock import Mock
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -7,12 +11,14 @@ from hypothesis import strategies as st
 
 from agent_pipeline.errors import DataError, SettingsError
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.selection import coresets
-from agent_pipeline.selection.coresets import Choice, CoresetOptions, build_coreset
+from agent_pipeline.selection import coresets, embeddings
+from agent_pipeline.selection.candidates import Candidates
+from agent_pipeline.selection.coresets import CoresetOptions, build_coreset
 from agent_pipeline.selection.coverage import coverage
 from agent_pipeline.selection.embeddings import conversation_text, embed
-from agent_pipeline.selection.pool import DESCRIPTIONS, Pool, Ranking, Reason, Strategy, candidate
+from agent_pipeline.selection.pool import DESCRIPTIONS, Pool, Ranking, Reason, Strategy
 from agent_pipeline.selection.strategies import STRATEGIES, strategy
+from agent_pipeline.selection.tables import CORESET
 from agent_pipeline.storage.lake import Lake
 
 TOPICS = (
@@ -44,9 +50,12 @@ def losses_of(rows: list[dict]) -> dict[str, float]:
     return {row["row_id"]: i % 17 / 10 for i, row in enumerate(rows)}
 
 
+Choice = namedtuple("Choice", CORESET.names)
+
+
 def select(rows: list[dict], strategy: str, size: int, seed: int = 0, losses=None, **options) -> list[Choice]:
     options = CoresetOptions(strategy=strategy, target_size=size, seed=seed, **options)
-    return coresets.select([candidate(row) for row in rows], options, losses).choices
+    return [Choice(**each) for each in coresets.select(Candidates.of(lambda: rows), options, losses).index.to_pylist()]
 
 
 def chosen(choices: list[Choice]) -> list[str]:
@@ -189,7 +198,7 @@ def test_system_prompt_and_tools_do_not_place_a_row_but_arguments_do():
 )
 def test_mistakes_are_errors_of_the_user(asked, error):
     with pytest.raises(error):
-        coresets.select([candidate(row) for row in world(9)], CoresetOptions(**({"strategy": "random", "target_size": 2} | asked)))
+        coresets.select(Candidates.of(lambda: world(9)), CoresetOptions(**({"strategy": "random", "target_size": 2} | asked)))
 
 
 def test_two_rows_of_one_id_are_refused_and_no_rows_give_no_choices():
@@ -249,6 +258,26 @@ def test_a_text_is_placed_the_same_whatever_the_order_and_without_words_nowhere(
     assert embed([]).shape == (0, 1) and embed(["", "..."]).shape == (2, 1)
 
 
+def test_of_many_texts_some_fit_the_space_which_does_not_depend_on_their_order(monkeypatch):
+    monkeypatch.setattr(embeddings, "FITTED_ON", 20)
+    monkeypatch.setattr(embeddings, "CHUNK", 7)
+    texts = [f"{TOPICS[i % 4]} {i}" for i in range(50)]
+    vectors = embed(texts)
+    assert np.array_equal(vectors[::-1], embed(texts[::-1])) and vectors.any(axis=1).all() and vectors.shape[1] < 20
+
+
+def test_memory_holds_no_texts_of_the_rows_that_are_chosen_from(tmp_path):
+    def read():
+        return (row(f"r{i:03d}", f"{i} " * 5000) for i in range(300))
+
+    lake, key = Lake(str(tmp_path)), PartitionKey("shop", "support")
+    tracemalloc.start()
+    made = build_coreset(read, lake, key, CoresetOptions(strategy="random", target_size=20), "tfidf", Mock())
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert made.chosen == 20 and most < 2_000_000, "all texts have 6 MB"
+
+
 def test_tools_and_tasks_of_the_chosen_are_counted_and_nothing_is_embedded_for_a_figure(tmp_path):
     rows = [row(f"r{i}", "x", name=f"tool{i % 3}", arguments=f'{{"n": {i}}}') | {"task_key": f"t{i // 2}"} for i in range(6)]
 
@@ -256,7 +285,7 @@ def test_tools_and_tasks_of_the_chosen_are_counted_and_nothing_is_embedded_for_a
         raise AssertionError("nobody asked for this")
 
     lake, key = Lake(str(tmp_path)), PartitionKey("shop", "support")
-    made = build_coreset(rows, lake, key, CoresetOptions(strategy="random", target_size=2), "tfidf", never)
+    made = build_coreset(lambda: rows, lake, key, CoresetOptions(strategy="random", target_size=2), "tfidf", never)
     assert made.tools == (2, 3) and made.tasks[1] == 3 and made.chosen == 2 and made.coverage is None
-    everything = build_coreset(rows, lake, key, CoresetOptions(), "tfidf", never)
+    everything = build_coreset(lambda: rows, lake, key, CoresetOptions(), "tfidf", never)
     assert everything.reasons == {Reason.ALL_FIT: 6} and not everything.had_to_choose

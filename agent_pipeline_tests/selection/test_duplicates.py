@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.selection import duplicates as dedup
+from agent_pipeline.selection.candidates import Candidates
 from agent_pipeline.selection.duplicates import Duplicate, bands, near_across_splits, near_pairs, shingles
-from agent_pipeline.selection.pool import candidate
 from agent_pipeline_tests.conftest import REPOSITORY
 from agent_pipeline_tests.datasets.chats import says, user
 
@@ -34,7 +34,7 @@ def row(row_id: str, text: str, system: str = "You help.", call_id: str = "c1", 
 
 
 def duplicates(rows: list[dict], *arguments, **options):
-    return dedup.duplicates([candidate(row) for row in rows], *arguments, **options)
+    return dedup.duplicates(Candidates.of(lambda: rows), *arguments, **options)
 
 
 def text(rng: random.Random, words: int = 60) -> str:
