@@ -6,6 +6,7 @@ fails ends the reading: half of a server is never taken for all of it. Nothing i
 
 import logging
 import sqlite3
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -22,7 +23,9 @@ from agent_pipeline.sources.formats.fields import Record, parsed
 from agent_pipeline.sources.formats.record_files import Place
 
 SECONDS = 60.0
-"""How long a server may be silent."""
+"""How long a server may be silent, or ask to be left alone."""
+RETRIES = 5
+"""How often a request is sent again that a server refuses because of too many (429)."""
 
 
 class ServerError(StoreError):
@@ -119,7 +122,7 @@ class Service(ABC):
                 file.unlink()
 
     def pages(self, path: str, items: str, about: Record, cursor: str = "cursor", method: str = "GET") -> Iterator[Record]:
-        """The items of all pages; `cursor` is the name of what leads to the next one, with `next_` before it in an answer."""
+        """The items of all pages; `cursor` is the name of what leads to the next one."""
         token: Any = None
         while True:
             page = self.asked(path, about | ({cursor: token} if token else {}), method)
@@ -127,11 +130,15 @@ class Service(ABC):
             if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
                 raise self._useless(path, f"{items} is no list of objects")
             yield from found
-            before, token = token, page.get(f"next_{cursor}")
+            before, token = token, self.following(page, cursor)
             if not token:
                 return
             if token == before:
                 raise self._useless(path, "the next page is the same page")
+
+    def following(self, page: Record, cursor: str) -> Any:
+        """What a page says that leads to the next one."""
+        return page.get(f"next_{cursor}")
 
     def asked(self, path: str, about: Record, method: str = "GET") -> Record:
         """The object that the server answers."""
@@ -140,6 +147,12 @@ class Service(ABC):
         what = {"params": about} if method == "GET" else {"json": about}
         try:
             response = self._client.request(method, self._url + path, **what)
+            for _ in range(RETRIES):
+                if response.status_code != httpx2.codes.TOO_MANY_REQUESTS:
+                    break
+                after = response.headers.get("Retry-After", "")
+                time.sleep(min(int(after) if after.isdecimal() else 1, SECONDS))
+                response = self._client.request(method, self._url + path, **what)
             value = parsed(response.content) if response.is_success else None
         except (httpx2.TransportError, httpx2.InvalidURL) as error:
             why = first_line(error)

@@ -21,6 +21,7 @@ from agent_pipeline.sources.formats.fields import (
 from agent_pipeline.sources.formats.file_source import Ident
 from agent_pipeline.sources.formats.record_files import Place
 from agent_pipeline.sources.platforms.dialects import fill_in
+from agent_pipeline.sources.platforms.langfuse_server import LangfuseServer
 from agent_pipeline.sources.platforms.span_source import Score, SpanSource
 from agent_pipeline.sources.platforms.spans import Span, span_of
 
@@ -36,8 +37,10 @@ class LangfuseSource(SpanSource):
     """Files of observations, traces and scores, in one file or several."""
 
     name = "langfuse"
-    version = 5
-    looks_like = "observations with traceId and type, traces with observations, scores with traceId"
+    version = 6
+    looks_like = "observations with traceId and type, traces with observations, scores with traceId, or langfuse+https://host"
+    schemes = ("langfuse+http", "langfuse+https")
+    service = LangfuseServer
 
     @classmethod
     def accepts(cls, record: Record) -> bool:
@@ -81,7 +84,7 @@ class LangfuseSource(SpanSource):
         if span.kind != "tool":
             span.exchange(given, answered)
         span.tools = span.tools or section(record, "modelParameters").get("tools") or record.get("toolDefinitions")
-        fill_in(span, decoded_object(decoded_object(record.get("metadata")).get("attributes")))
+        fill_in(span, decoded_object(_metadata(record).get("attributes")))
         span.model = record.get("model") or span.model
         span.usage = section(record, "usageDetails") or chosen(section(record, "usage"), _COUNTS) or span.usage
         span.cost = number(first_of({"of": section(record, "costDetails").get("total"), **record}, "of", "totalCost"))
@@ -97,9 +100,22 @@ class LangfuseSource(SpanSource):
     def metadata(self, record: Record) -> Record:
         if not (is_trace := _is_trace(record)) and record.get("isRootObservation") is not True:
             return {}
-        metadata = decoded_object(record.get("metadata"))
+        metadata = _metadata(record)
         kept = {name: decoded_text(metadata[name]) for name in metadata if is_trace or name not in _OF_OPENTELEMETRY}
         return kept | {"tags": record.get("tags")}
+
+
+def _metadata(record: Record) -> Record:
+    """A record's metadata; what Langfuse 4 spells flat of OpenTelemetry's (`attributes.llm.model_name`) is put together again."""
+    kept: Record = {}
+    flat: dict[str, Record] = {}
+    for name, value in decoded_object(record.get("metadata")).items():
+        of, _, inner = name.partition(".")
+        if inner and of in _OF_OPENTELEMETRY:
+            flat.setdefault(of, {})[inner] = value
+        else:
+            kept[name] = value
+    return kept | {of: decoded_object(kept.get(of)) | values for of, values in flat.items()}
 
 
 def _is_download(record: Record) -> bool:

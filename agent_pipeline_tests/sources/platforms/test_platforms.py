@@ -168,6 +168,18 @@ def test_scores_of_langfuse_name_what_they_are_of_and_what_a_person_wrote_instea
     assert before.context["labels"] == now.context["labels"] == {"output": "Gladly."}
 
 
+def test_attributes_that_langfuse_4_spells_flat_in_metadata_say_what_they_say_as_objects(tmp_path):
+    for at, download in enumerate(exports.written("langfuse.jsonl")):
+        before = only(write(tmp_path / f"{at}.json", download))
+        for step in download["observations"]:
+            step["metadata"] = {f"attributes.{name}": value for name, value in step["metadata"].get("attributes", {}).items()}
+        after = only(write(tmp_path / "flat" / f"{at}.json", download))
+        assert (after.messages, after.tools, after.usage) == (before.messages, before.tools, before.usage)
+    flat = {"attributes.llm.system": "words", "scope.name": "x", "plan.name": "gold"}
+    root = {**exports.written("langfuse_api.jsonl")[0]["data"][2], "metadata": flat}
+    assert only(write(tmp_path / "root.jsonl", [root])).context == {"plan.name": "gold", "tags": None}
+
+
 @pytest.mark.parametrize(
     ("update", "judgment"),
     [

@@ -1,0 +1,75 @@
+"""A running Langfuse (4.x): a look lists the observations of every trace without input and output, and all scores.
+
+Pages start with the latest and go on after the last one listed (a cursor), so that what comes or goes meanwhile moves no page.
+"""
+
+import json
+import os
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+from agent_pipeline.sources.base import digest
+from agent_pipeline.sources.formats.fields import Record, chosen, section
+from agent_pipeline.sources.formats.services import Head, Service
+
+_OBSERVATIONS = "/api/public/v2/observations"
+_CUT = 200
+"""Of a metadata value that is not named in a request, the API may give so many characters."""
+
+
+class LangfuseServer(Service):
+    """The project of a key. What is scored on a session is a head of its own, as it is a record of its own in a file."""
+
+    variables = "LANGFUSE_PUBLIC_KEY and LANGFUSE_SECRET_KEY"
+
+    def login(self) -> Record:
+        key = os.environ.get("LANGFUSE_PUBLIC_KEY")
+        return {"auth": (key, os.environ.get("LANGFUSE_SECRET_KEY", ""))} if key else {}
+
+    def following(self, page: Record, cursor: str) -> Any:
+        return section(page, "meta").get(cursor)
+
+    def projects(self) -> Iterator[tuple[str, str]]:
+        for each in self.pages("/api/public/projects", "data", {}):
+            yield str(each.get("id")), str(each.get("name"))
+
+    def look(self, project: str, name: str) -> Iterator[Head]:
+        scores: dict[str, list[Record]] = defaultdict(list)
+        # Scores first: what they are of is there already when the observations are listed.
+        for score in self.pages("/api/public/v3/scores", "data", {"fields": "subject", "limit": 100}):
+            of = section(score, "subject")
+            scores[f"session {of.get('id')}" if of.get("kind") == "session" else str(of.get("traceId") or of.get("id"))].append(score)
+        steps: dict[str, dict[str, tuple[str, str, str]]] = defaultdict(dict)
+        about: dict[str, Record] = {}
+        for each in self.pages(_OBSERVATIONS, "data", {"fields": "core,basic,time,trace_context", "limit": 1000}):
+            trace, step = str(each.get("traceId")), str(each.get("id"))
+            now = (str(each.get("updatedAt")), str(each.get("type")), digest(json.dumps(each, sort_keys=True).encode()).hex())
+            steps[trace][step] = max(steps[trace].get(step, now), now)  # one that was updated meanwhile may be listed twice
+            about[trace] = chosen(each, ("traceId", "projectId", "sessionId", "traceName")) | about.get(trace, {})
+        known = steps.keys() | {f"session {each.get('sessionId')}" for each in about.values()}
+        for of_nothing in scores.keys() - known:
+            scores[""] += ({**score, "subject": {}} for score in scores.pop(of_nothing))
+        for group in sorted(steps.keys() | scores.keys()):
+            own, said = sorted(steps.get(group, {}).items()), sorted(scores.get(group, []), key=lambda each: str(each.get("id")))
+            listed = {"steps": {step: about[group] | {"type": kind} for step, (_, kind, _) in own}, "scores": said}
+            yield Head(project, group, digest(json.dumps([own, said], sort_keys=True).encode()), listed)
+
+    def outlines(self, heads: list[Head]) -> Iterator[Record]:
+        return ({"data": [*head.listed["steps"].values(), *head.listed["scores"]]} for head in heads)
+
+    def fetched(self, head: Head) -> Record:
+        steps = head.listed["steps"]
+        found = self._observations(head.trace) if steps else {}
+        values = [item for each in found.values() for item in section(each, "metadata").items()]
+        if cut := {name for name, value in values if isinstance(value, str) and len(value) == _CUT}:
+            found = self._observations(head.trace, {"expandMetadata": ",".join(sorted(cut))})
+        if steps.keys() - found.keys():
+            raise self.lost()
+        return {"data": [*(found[step] for step in steps), *head.listed["scores"]]}
+
+    def _observations(self, trace: str, more: Record | None = None) -> dict[str, Record]:
+        """The observations of a trace by their ids; of two states of one the later."""
+        asked = {"traceId": trace, "fields": "core,basic,time,io,metadata,model,usage,trace_context", "limit": 100} | (more or {})
+        found = sorted(self.pages(_OBSERVATIONS, "data", asked), key=lambda each: str(each.get("updatedAt")))
+        return {str(each.get("id")): each for each in found}
