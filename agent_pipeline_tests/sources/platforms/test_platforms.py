@@ -168,6 +168,14 @@ def test_scores_of_langfuse_name_what_they_are_of_and_what_a_person_wrote_instea
     assert before.context["labels"] == now.context["labels"] == {"output": "Gladly."}
 
 
+def test_what_a_page_of_langfuse_holds_beside_what_is_known_is_counted(tmp_path):
+    (page, *_) = exports.written("langfuse_api.jsonl")
+    page["data"] += [{"id": "o9", "traceId": "t9", "type": "OF_TOMORROW"}, "no object"]
+    source = open_source(write(tmp_path / "page.json", page))
+    list(source.sessions(source.partitions()[0]))
+    assert any("2 records of langfuse belong to no session" in note for note in source.notes)
+
+
 def test_attributes_that_langfuse_4_spells_flat_in_metadata_say_what_they_say_as_objects(tmp_path):
     for at, download in enumerate(exports.written("langfuse.jsonl")):
         before = only(write(tmp_path / f"{at}.json", download))
