@@ -52,8 +52,8 @@ class LangfuseSource(SpanSource):
     def unpack(self, record: Record) -> list[Record]:
         if isinstance(record.get("data"), list):
             # What no observation, trace or score is stays, empty: it is counted among what belongs to no session.
-            parts = (self.unpack(each) if isinstance(each, dict) and self.accepts(each) else [{}] for each in record["data"])
-            return [inner for part in parts for inner in part] or [{}]
+            known = [each if isinstance(each, dict) and self.accepts(each) else None for each in record["data"]]
+            return [inner for each in known for inner in (self.unpack(each) if each else [{}])] or [{}]
         if _is_download(record):
             record = record["trace"] | {"observations": record["observations"]}
         if of := section(record, "subject"):
