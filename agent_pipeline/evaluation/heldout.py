@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from agent_pipeline.datasets.splits import Split
-from agent_pipeline.errors import DataError
+from agent_pipeline.errors import DataError, MissingError
 from agent_pipeline.evaluation.episodes import PLAYED
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.selection.tables import DATASET, dataset_rows
@@ -43,7 +43,7 @@ def reply_limit(lake: Lake, key: PartitionKey) -> int:
     That is a token for two characters, twice what text takes, and `AROUND_A_CALL`; `LEAST_REPLY` at least, also where there are no rows.
     """
     longest = 0
-    with suppress(DataError):
+    with suppress(MissingError):
         for row in dataset_rows(lake, key, ("test",), columns=["messages"]):
             longest = max([longest, *(characters([each]) for each in row["messages"] if each["role"] == "assistant")])
     return max(LEAST_REPLY, longest // 2 + AROUND_A_CALL)
