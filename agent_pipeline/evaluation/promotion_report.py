@@ -3,11 +3,12 @@
 from collections.abc import Iterable, Sequence
 
 from agent_pipeline.evaluation.episode_report import SEE_MORE
+from agent_pipeline.evaluation.promotion import DONE
 from agent_pipeline.evaluation.scores import Decision, Figure, Reason
 from agent_pipeline.sessions.text import markdown
 
 LESS_IS_BETTER = {"over-call", "loss", "harm"}
-_MEASURES = {"gain", "gain on newer tasks", "call recall", "tasks done", "done where it must not act", *LESS_IS_BETTER}
+_MEASURES = {"gain", "gain on newer tasks", "call recall", *DONE, *LESS_IS_BETTER}
 
 
 def headline(decision: Decision) -> str:
@@ -40,7 +41,7 @@ def sentence(reason: Reason) -> str:
         "hidden harm": f"with those that were cut off, {now} of its episodes may change the world wrongly, at most {limit} may: {SEE_MORE}",
         "hidden harm beside the rival": f"with those that were cut off, {now} more of its episodes may change the world wrongly than "
         f"of its rival's, at most {limit} may: {SEE_MORE}",
-        "no task done": f"it does none of {most} tasks: see in the transcripts whether it fails, or the episodes end too early",
+        "no task done": f"{reason.name}: 0 of {most}; see in the transcripts whether it fails, or the episodes end too early",
         "base": f"beside its base, {reason.name}",
         "held": "a person holds it back",
         "confirmed": f"it is better by {now} on {most} tasks that came after the champion was trained",

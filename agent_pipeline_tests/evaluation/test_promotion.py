@@ -13,7 +13,7 @@ from agent_pipeline.errors import DataError
 from agent_pipeline.evaluation import episode_report
 from agent_pipeline.evaluation.episode_report import does_less, verdict
 from agent_pipeline.evaluation.paired import paired, sign_flip, tasks_needed
-from agent_pipeline.evaluation.promotion import decide, error_rate, watch
+from agent_pipeline.evaluation.promotion import DONE, decide, error_rate, watch
 from agent_pipeline.evaluation.promotion_report import sentence
 from agent_pipeline.evaluation.scores import Canary, Facts, Played, Policy, RowLoss, Scores, TurnScore
 
@@ -154,8 +154,9 @@ def test_a_first_champion_that_the_check_model_does_the_job_fails_is_never_promo
     played = {}
     for name, each in (("model", model), ("base", base)):
         episodes = each.scores().episodes
-        parts = {"done": [x.done for x in episodes], "must_not": [x.done for x in episodes if not x.must_act]}
-        played[name] = {part: episode_report.share(values) for part, values in (parts | {"harm": [x.harmed for x in episodes]}).items()}
+        parts = {"done": [x.done for x in episodes], "harm": [x.harmed for x in episodes]}
+        parts |= {part: [x.done for x in episodes if x.must_act is due] for part, due in (("must_act", True), ("must_not", False))}
+        played[name] = {part: episode_report.share(values) for part, values in parts.items()}
     report = {"players": played}
     if verdict(report):
         assert decided(model, base.scores(), unfit=does_less(report), first=True).outcome in ("hold", "reject")
@@ -211,7 +212,22 @@ def test_a_model_that_does_no_task_is_held_back_though_its_rival_does_none_eithe
     """As where all episodes end too early: nothing was done, and nothing harmed."""
     nothing = {"done": 0.0, "idle": 0.0, "episodes": 80}
     found = decided(Model(over_call=0.02, **nothing), Model(exact=0.5, over_call=0.02, **nothing).scores(), first=first)
-    assert found.outcome == "hold" and against(found, "hold") == {"tasks done"} and "none of 80 tasks" in sentence(found.reasons[0])
+    assert found.outcome == "hold" and against(found, "hold") == set(DONE) and "0 of 80" in sentence(found.reasons[0])
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_model_that_looks_up_and_then_never_acts_is_held_back_though_its_rival_never_acts_either(first):
+    """Its look-ups are exact calls, which an idle base has none of, and it does every task in which nothing is due: it was promoted."""
+    looks_up = Model(over_call=0.02, done=0.0, episodes=160)
+    rival = Model(**IDLE, episodes=160) if first else Model(exact=0.5, over_call=0.02, done=0.0, episodes=160)
+    found = decided(looks_up, rival.scores(), first=first)
+    assert found.outcome == "hold" and against(found, "hold") == {"done where it must act"}
+
+
+def test_a_candidate_that_acts_less_and_refuses_better_is_no_gain():
+    """As many tasks done in all: the figure hid which."""
+    acts = Model(exact=0.5, over_call=0.02, done=0.9, idle=0.5, episodes=80).scores()
+    assert "done where it must act" in against(decided(Model(over_call=0.02, done=0.5, idle=0.9, episodes=80), acts))
 
 
 def test_episodes_of_one_of_the_two_alone_never_compare():
