@@ -43,6 +43,7 @@ def figures(episodes: Sequence[Episode]) -> dict[str, Any]:
         "calls": mean([each.calls for each in episodes]),
         "prompt_tokens": sum(each.prompt_tokens for each in episodes),
         "tokens": sum(each.tokens for each in episodes),
+        "unended": share([each.unended > 0 for each in episodes]),
         "ends": dict(Counter(each.end for each in episodes)),
     }
 
@@ -84,6 +85,7 @@ def verdict(report: Mapping[str, Any]) -> list[str]:
         # A base that does none either is no excuse: one that never acts, and a model like it, do all tasks in which nothing is due.
         if mine and mine["of"] and (not mine["n"] or (theirs and mine["n"] < theirs["n"])):
             reasons.append(f"it does {shown(mine)} tasks{where}" + (f", its base {shown(theirs)}" if theirs else ""))
+    reasons += rambles(report)
     cut, count = sum(model.get("ends", {}).get(end, 0) for end in UNSEEN), model["done"]["of"]
     if cut > MOST_CUT * count:
         reasons.append(f"{cut} of {count} episodes ended before it was seen what it does: {SEE_MORE}")
@@ -96,6 +98,13 @@ def does_less(report: Mapping[str, Any]) -> list[str]:
     """That the model does fewer tasks than its base, where it does."""
     model, base = report["players"]["model"]["done"], report["players"].get("base", {}).get("done")
     return [f"it does {shown(model)} tasks, its base {shown(base)}"] if base and model["n"] < base["n"] else []
+
+
+def rambles(report: Mapping[str, Any]) -> list[str]:
+    """That the model does not end its answers, where it often does not: whatever it goes on with, no world looks at it."""
+    part = report["players"]["model"].get("unended")
+    why = "episodes an answer reaches the limit: raise episodes.max_new_tokens, or see in the transcripts how they go on"
+    return [f"in {shown(part)} {why}"] if part and part["n"] > MOST_CUT * part["of"] else []
 
 
 def shown(part: Mapping[str, int] | None) -> str:

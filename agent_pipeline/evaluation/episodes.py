@@ -36,7 +36,7 @@ class Conversation:
 class Reply:
     """An assistant's message in the OpenAI form (None: there is none that can be read), and the tokens that it cost.
 
-    `finish_reason` is the endpoint's, where one was asked: `length` for a message that was cut off. Without a message, anything else means
+    `finish_reason` is `length` for a message that the limit cut off, or whatever the endpoint says. Without a message, anything else means
     that the conversation is too long for the model, or was `refused`, in the endpoint's words.
     """
 
@@ -54,7 +54,7 @@ Player = Callable[[Sequence[Conversation]], list[Reply]]
 @dataclass(frozen=True)
 class Episode:
     """How a task went. `reward` is the world's, at the end; `must_act`, `kind` and `wrong_changes` are None where the world does not say;
-    `tokens` are those that the model wrote."""
+    `tokens` are those that the model wrote, `unended` the answers that the limit cut."""
 
     task_key: str
     seed: int | None
@@ -70,6 +70,7 @@ class Episode:
     calls: int
     prompt_tokens: int
     tokens: int
+    unended: int
     messages: list[Message] = field(repr=False)
     tools: list[Tool] = field(repr=False)
 
@@ -147,8 +148,9 @@ class _Running:
     def take(self, reply: Reply, max_turns: int) -> None:
         """Go on with what the model said: run its calls, or let the user answer."""
         self._counts.update(prompt_tokens=reply.prompt_tokens, tokens=reply.new_tokens)
-        if reply.message is None:
-            self.end = "refused" if reply.refused else "cut off" if reply.finish_reason == "length" else "too long"
+        cut = reply.finish_reason == "length"
+        if reply.message is None or (cut and self._calls_in(reply.message)):
+            self.end = "refused" if reply.refused else "cut off" if cut else "too long"
             self._refused = reply.refused
             return
         self._messages.append(reply.message)
@@ -160,9 +162,14 @@ class _Running:
             self._messages.append({"role": "tool", "tool_call_id": call.get("id", ""), "name": function["name"], "content": result})
         self._counts["calls"] += len(calls)
         if not calls:
+            self._counts["unended"] += cut
             self._answer(reply.message.get("content") or "")
         if not self.end and self._counts["turns"] >= max_turns:
             self.end = "too many turns"
+
+    def _calls_in(self, message: Message) -> bool:
+        """Whether a message calls a tool, or was meant to."""
+        return bool(message.get("tool_calls")) or read_reply(message.get("content") or "", self._tools).is_call
 
     def _answer(self, answer: str) -> None:
         if read_reply(answer, self._tools).is_call:
@@ -192,6 +199,7 @@ class _Running:
             calls=self._counts["calls"],
             prompt_tokens=self._counts["prompt_tokens"],
             tokens=self._counts["tokens"],
+            unended=self._counts["unended"],
             messages=self._messages,
             tools=self._tools,
         )

@@ -45,7 +45,8 @@ def model_player(
                 continue
             tokens = next(answers)
             text = tokenizer.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-            replies.append(Reply(message_of(text, conversation.tools), len(prompt), len(tokens)))
+            cut = "length" if len(tokens) == max_new_tokens else None
+            replies.append(Reply(message_of(text, conversation.tools), len(prompt), len(tokens), cut))
         return replies
 
     return reply

@@ -42,7 +42,7 @@ def sentence(reason: Reason) -> str:
         "hidden harm beside the rival": f"with those that were cut off, {now} more of its episodes may change the world wrongly than "
         f"of its rival's, at most {limit} may: {SEE_MORE}",
         "no task done": f"{reason.name}: 0 of {most}; see in the transcripts whether it fails, or the episodes end too early",
-        "base": f"beside its base, {reason.name}",
+        "base": reason.name,
         "held": "a person holds it back",
         "confirmed": f"it is better by {now} on {most} tasks that came after the champion was trained",
         "not confirmed": f"on {most} tasks that came after the champion was trained, it is not better: the gain is {now}",

@@ -9,8 +9,8 @@ import pytest
 from agent_pipeline.compute.playing import tasks_to_play
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.evaluation.episode_report import figures, pass_hat, transcript, verdict, write
-from agent_pipeline.evaluation.episodes import Player, Reply, fresh_task_id, play
-from agent_pipeline.evaluation.players import endpoint_player, message_of, recorded_player
+from agent_pipeline.evaluation.episodes import Conversation, Player, Reply, fresh_task_id, play
+from agent_pipeline.evaluation.players import endpoint_player, message_of, model_player, recorded_player
 from agent_pipeline.evaluation.worlds import load_world, run_tool, tool_methods, tool_schemas
 from agent_pipeline.judging.client import Endpoint
 from agent_pipeline.sample.environment import tasks_by_id
@@ -114,8 +114,37 @@ def test_a_call_that_arrives_as_text_is_no_answer(text):
     assert report["ends"] == {"unread call": 20} and report["done"]["n"] == 0 and report["harm"]["n"] == 0
 
 
-def always(message: dict) -> Player:
-    return lambda conversations: [Reply(message) for _ in conversations]
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"content": '<tool_call>\n{"name":"refund","argum'},
+        {"content": "", "tool_calls": [{"id": "c", "type": "function", "function": {"name": "refund", "arguments": '{"order": "K1'}}]},
+    ],
+)
+def test_a_call_that_the_limit_cut_ends_its_episode_before_anybody_saw_what_it_does(message):
+    """It was an unread call, or one with wrong arguments, in an episode that harmed nothing."""
+    rows = Shop.fresh_tasks(3, 1001, "support-001")
+    assert {each.end for each in play(Shop, rows, always({"role": "assistant", **message}, "length"))} == {"cut off"}
+
+
+def test_a_message_of_a_model_in_memory_says_that_the_limit_cut_it(tiny_tokenizer, monkeypatch):
+    monkeypatch.setattr("agent_pipeline.evaluation.players.generate", lambda *given, **more: [[5] * 4, [5] * 3])
+    asked = [Conversation([{"role": "user", "content": "Hi"}], [], number) for number in range(2)]
+    assert [reply.finish_reason for reply in model_player(None, tiny_tokenizer, set(), 4)(asked)] == ["length", None]
+
+
+def test_a_model_that_does_not_end_its_answers_is_not_fit():
+    """Nothing is due in some tasks, so whatever it said was right there."""
+    rows = Shop.fresh_tasks(20, 1001, "support-001")
+    on_and_on = figures(play(Shop, rows, always({"role": "assistant", "content": "the " * 99}, "length")))
+    assert on_and_on["unended"] == {"n": 20, "of": 20} and on_and_on["ends"] == {"answered": 20}
+    assert any("20 of 20 episodes an answer reaches" in reason for reason in verdict({"players": {"model": on_and_on}}))
+    ends = figures(play(Shop, rows, always({"role": "assistant", "content": "Sorry."})))
+    assert ends["unended"]["n"] == 0 and not any("an answer" in reason for reason in verdict({"players": {"model": ends}}))
+
+
+def always(message: dict, finish_reason: str | None = None) -> Player:
+    return lambda conversations: [Reply(message, finish_reason=finish_reason) for _ in conversations]
 
 
 def _call(name: str, arguments: dict) -> dict:

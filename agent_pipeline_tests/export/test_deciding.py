@@ -302,7 +302,8 @@ def test_harm_in_a_first_candidates_episodes_or_harm_unseen_keeps_it_from_acting
     ]
     made_from = {"adapter": night.adapter.identity, EXPORT: night.export.identity}
     players = {
-        name: {"done": share([True] * 80), "must_not": None, "harm": share([i < count for i in range(80)]), "ends": {"cut off": cut}}
+        name: dict.fromkeys(["must_act", "must_not"])
+        | {"done": share([True] * 80), "harm": share([i < count for i in range(80)]), "ends": {"cut off": cut}}
         for name, count in (("model", harmed), ("base", 0))
     }
     report: dict[str, Any] = {"players": players, "against": verdict({"players": players})}
