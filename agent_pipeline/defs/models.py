@@ -14,11 +14,13 @@ from agent_pipeline.defs.specs import ADAPTERS, ARTIFACTS, GPU, asset_options, o
 from agent_pipeline.defs.worker_client import built, run_worker
 from agent_pipeline.evaluation.comparison import METRICS
 from agent_pipeline.evaluation.page import PAGE, Split, figure_rows
+from agent_pipeline.evaluation.scores import Policy
 from agent_pipeline.training.chain import SKIPPED, STEPS, adapter_of, candidate
 from agent_pipeline.training.config import FURTHER, PREFERENCES, Step
 
 MOST_DROPPED = 0.1
-"""Share of the rows that may fall out of training (too long, not rendered by the template) without a warning."""
+"""Share of the rows that may fall out of training (too long, not rendered by the template), and of the turns that a limit may end,
+without a warning."""
 
 LOSSES = ("loss_first", "loss_last")
 TRAINED, BETTER = "rows_are_trained", "adapter_beats_its_base"
@@ -141,7 +143,7 @@ def trained_check(report: dict[str, Any], skipped: str = "") -> dg.AssetCheckRes
         {"pytorch", "report"},
         ARTIFACTS,
         EvaluationConfig,
-        checks=[own_check("evaluation", BETTER, "Exact calls: better than the base's, beyond noise.")],
+        checks=[own_check("evaluation", BETTER, "More exact calls than the base, beyond noise, and not by calling everywhere.")],
         pool=GPU,
     ),
     deps=["sft_dataset", *ADAPTERS],
@@ -155,7 +157,6 @@ def evaluation(
         config, adapter = in_force(context, workspace, EvaluationConfig), workspace.settings().candidate(agent_key(context))
         result = run_worker(context, pipes, workspace, "evaluate", {"adapter": adapter.reference, "config": config.model_dump()})
         report = result["report"]
-        better = report["differences"]["exact_call_accuracy"]
         head, *rows = figure_rows(Split("test", report))
         metadata = {
             "candidate": adapter.asset,
@@ -164,7 +165,19 @@ def evaluation(
             **numbers({name: report["adapter"][name] for name in ("heldout_loss", "decision_auc", *METRICS)}),
             "report": dg.MetadataValue.json({name: value for name, value in report.items() if name not in ("samples", "examples")}),
         }
-        why = next((f"Exact calls, candidate − base: {row[3]}, of {row[-1]} tasks" for row in rows if row[0].startswith("exact")), None)
-        passed = bool(better and better["beyond_noise"] and better["difference"] > 0)
-        check = warning(BETTER, passed, why, numbers({name: better[name] for name in ("difference", "p")} if better else {}))
-        return built(context, workspace, result, metadata, [check], {"page": PAGE})
+        why = next((f"exact calls, candidate − base: {row[3]}, of {row[-1]} tasks" for row in rows if row[0].startswith("exact")), None)
+        return built(context, workspace, result, metadata, [better_check(report, why)], {"page": PAGE})
+
+
+def better_check(report: dict[str, Any], why: str | None = None) -> dg.AssetCheckResult:
+    """Whether the candidate makes more exact calls than its base, beyond noise, and not by calling everywhere."""
+    better, model, reasons = report["differences"]["exact_call_accuracy"], report["adapter"], [why] if why else []
+    recall, over = model["call_recall"], model["over_call"]
+    everywhere = None not in (recall, over) and recall - over < Policy().least_separation
+    if everywhere:
+        reasons.append(f"it calls at {recall:.0%} of the turns that need a call, and at {over:.0%} of the others")
+    if model["truncated"] > MOST_DROPPED * report["n"]:
+        reasons.append(f"{model['truncated']} of {report['n']} turns were ended by evaluation.max_new_tokens, and are wrong: raise it")
+    passed = bool(better and better["beyond_noise"] and better["difference"] > 0 and not everywhere)
+    figures = numbers({name: better[name] for name in ("difference", "p")} if better else {})
+    return warning(BETTER, passed, "; ".join(reasons) or None, figures)

@@ -28,8 +28,8 @@ the better. `answer_accuracy`: the right class, and values that agree (see `scor
 def accuracies(tasks: Sequence[str], scores: Sequence[Score]) -> dict[str, Any]:
     """The means of a model's scores (None where no turn can say), and the 95 % intervals of two of them.
 
-    `decisions`: expected class → class of the reply → turns. `truncated`: calls that the limit on new tokens ended; `invalid_calls`: those
-    that cannot be read.
+    `decisions`: expected class → class of the reply → turns. `truncated`: wrong turns that the limit on new tokens ended;
+    `invalid_calls`: calls that cannot be read.
     """
     report: dict[str, Any] = {}
     for name, metric in METRICS.items():

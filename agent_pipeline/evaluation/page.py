@@ -115,6 +115,8 @@ def figure_rows(split: Split) -> list[Row]:
         if any(report[name] is not None for report in reports):
             shown = ["–" if report[name] is None else f"{report[name]:.3f}" for report in reports]
             rows.append([name.replace("_", " "), *shown, *_interval(compared.get(name))])
+    if any(report["truncated"] for report in reports):
+        rows.append(["wrong turns that max_new_tokens ended", *(str(report["truncated"]) for report in reports), *_interval(None)])
     for name, rival in ({} if split.champion else split.report["rivals"]).items():
         accuracy, difference = rival["exact_call_accuracy"], rival["differences"]["exact_call_accuracy"]
         if difference is not None:

@@ -26,7 +26,7 @@ class Score:
     `expected`: the class of the recorded turn; `actual`: that of the reply, None where it says nothing. `called`: whether it calls;
     `right_class`: whether its class is the expected one. `tool_name`, `arguments`, `exact` and `lenient` are judged where a call was
     expected, `answer` where none was. A call that the limit on new tokens ended is `truncated`, and wrong: left out, it would let a model
-    that never ends its wrong calls score on the others alone.
+    that never ends its wrong calls score on the others alone. So is an answer that is not right so far.
     """
 
     expected: str | None
@@ -59,6 +59,7 @@ def score(sample: TurnSample, text: str, cut: bool = False) -> Score:
     invalid = bool(reply.invalid) and not truncated
     if not sample.calls:
         answers = right_class and values_agree(sample, reply.text)
+        truncated = cut and not answers
         return Score(sample.turn_class, actual, reply.is_call, right_class, None, None, None, None, answers, invalid, truncated)
     schemas, readable = parameter_schemas(sample.tools), not reply.invalid
     names = readable and sorted(call.name for call in reply.calls) == sorted(call.name for call in sample.calls)
@@ -66,7 +67,17 @@ def score(sample: TurnSample, text: str, cut: bool = False) -> Score:
     arguments = readable and len(renamed) == len(reply.calls) == len(sample.calls) and same_calls(sample.calls, renamed, schemas)
     exact, lenient = (readable and same_calls(sample.calls, reply.calls, schemas, lenient) for lenient in (False, True))
     return Score(
-        sample.turn_class, actual, reply.is_call, right_class, names, arguments or exact, exact, exact or lenient, None, invalid, truncated
+        expected=sample.turn_class,
+        actual=actual,
+        called=reply.is_call,
+        right_class=right_class,
+        tool_name=names,
+        arguments=arguments or exact,
+        exact=exact,
+        lenient=exact or lenient,
+        answer=None,
+        invalid_call=invalid,
+        truncated=truncated and not exact,
     )
 
 
