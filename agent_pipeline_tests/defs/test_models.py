@@ -34,5 +34,5 @@ def test_an_adapter_that_calls_everywhere_does_not_beat_its_base():
 
 def test_turns_that_the_limit_ended_are_said_to_be_so():
     """A long answer was wrong, and nobody was told why."""
-    assert "20 of 40 turns were ended by evaluation.max_new_tokens" in checked("", "How is the", cut=True).description
+    assert "20 of 40 turns were ended by evaluation.max_new_tokens" in checked("", "In 99 days, as", cut=True).description
     assert not checked("", "", cut=True).description
