@@ -15,7 +15,7 @@ import msgspec
 from agent_pipeline.compute.building import MODELS, asked_base, asked_lake, asked_rows, build, find_artifact
 from agent_pipeline.compute.coresets import embed, losses
 from agent_pipeline.compute.registry import TASKS, Params, Result, Task, task
-from agent_pipeline.errors import DataError
+from agent_pipeline.errors import DataError, SettingsError
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.selection.tables import dataset_rows
 from agent_pipeline.sessions.session import sha256_of
@@ -221,6 +221,8 @@ def episodes(params: Params, progress: Progress = silent) -> Result:
     lake, key = asked_lake(params)
     rows, adapter = heldout_rows(lake, key, params.get("held_out", "test")), find_artifact(params, params["adapter"])
     config, world, alone = params["config"], params["world"], params.get("alone", False)
+    if config["trials"] > 1 and not config["temperature"]:  # the values come from several places, so no form can check the two together
+        raise SettingsError(f"{config['trials']} greedy trials of a task are the same trial: set episodes.temperature, or one trial.")
     config = config | {"max_new_tokens": config["max_new_tokens"] or reply_limit(lake, key)}
     base, exported = _base_of(params, adapter), params["gguf_export"] and find_artifact(params, params["gguf_export"])
     sessions = recorded_sessions(lake, key, {row["task_key"] for row in rows})

@@ -37,7 +37,7 @@ def comparison(settings: Settings, key: PartitionKey, config: ComparisonConfig) 
         "seeds": config.seeds,
         "held_out": config.split,
         "evaluation": _in_force(settings, key, "evaluation", shared) | own,
-        "episodes": _in_force(settings, key, "episodes", shared),
+        "episodes": _in_force(settings, key, "episodes", shared) | {"trials": 1},  # models in memory answer greedily
         "world": settings.world(key),
     }
 
@@ -69,8 +69,11 @@ def methods(settings: Settings, key: PartitionKey, config: ComparisonConfig, sha
                 description=f"As {name}, with as many rows drawn by chance.",
                 assets=assets | {"sft_coreset": coreset | {"strategy": "random"}},
             )
-            each = msgspec.structs.replace(each, control=control)
-            found |= {name: each, control: found.get(control, chance)}
+            # One control serves all methods that differ from it in nothing but the choice of rows.
+            if control in found and (found[control].assets, found[control].chain) != (chance.assets, chain):
+                chance = msgspec.structs.replace(chance, id=f"{control}_{name}")
+            found |= {name: msgspec.structs.replace(each, control=chance.id)}
+            found.setdefault(chance.id, chance)
         found.setdefault(name, each)
     return list(found.values())
 

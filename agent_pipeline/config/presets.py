@@ -26,6 +26,7 @@ PRESETS: dict[str, Mapping[str, Mapping[str, Any]]] = {
         "kto_adapter": {"batch_size": 8, "max_length": 8192, "learning_rate": 2e-5},
         **{f"{step}_adapter": {"batch_size": 16, "max_length": 8192, "max_new_tokens": 512} for step in ("sdft", "distill", "grpo")},
         "evaluation": {"max_samples": 400, "max_new_tokens": 512, "max_length": 8192},
+        "episodes": {"max_length": 8192},
     },
 }
 """By preset and asset: `smoke` shows in few steps that everything runs, `gpu` is for models of billions of weights and long sessions."""

@@ -10,6 +10,7 @@ from agent_pipeline.errors import InfrastructureError, first_line
 from agent_pipeline.evaluation.episodes import Conversation, Player, Reply
 from agent_pipeline.evaluation.generate import BATCH, generate
 from agent_pipeline.judging.client import Endpoint
+from agent_pipeline.sessions.json_text import without_surrogates
 from agent_pipeline.sessions.session import Message, Tool
 from agent_pipeline.training.families import read_reply
 from agent_pipeline.training.losses import Read
@@ -64,7 +65,10 @@ def message_of(text: str, tools: Sequence[Tool]) -> Message:
         {
             "id": f"call_{secrets.token_hex(8)}",
             "type": "function",
-            "function": {"name": call.name, "arguments": json.dumps(call.arguments, ensure_ascii=False, separators=(",", ":"))},
+            "function": {
+                "name": call.name,
+                "arguments": without_surrogates(json.dumps(call.arguments, ensure_ascii=False, separators=(",", ":"))),
+            },
         }
         for call in reply.calls
     ]

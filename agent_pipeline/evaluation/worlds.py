@@ -17,6 +17,7 @@ a world has them:
 """
 
 import inspect
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -24,6 +25,7 @@ from pydantic_core import to_json
 
 from agent_pipeline.errors import InfrastructureError, SettingsError
 from agent_pipeline.plugins import load_plugin
+from agent_pipeline.sessions.json_text import storable
 from agent_pipeline.sessions.session import Tool
 
 World = Any
@@ -67,8 +69,8 @@ def run_tool(world: World, name: str, arguments: Any) -> str:
     if method is None:
         return '{"error":"no such tool"}'
     try:
-        bound = inspect.signature(method).bind(**arguments)
-    except TypeError:
+        bound = inspect.signature(method).bind(**storable(arguments, Counter()))  # half an emoji could be written nowhere
+    except (TypeError, ValueError):
         return '{"error":"wrong arguments"}'
     try:
         result = method(*bound.args, **bound.kwargs)

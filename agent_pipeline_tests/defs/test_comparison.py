@@ -10,6 +10,8 @@ from typer.testing import CliRunner
 
 from agent_pipeline import MethodRegistry
 from agent_pipeline.cli.app import app
+from agent_pipeline.config.assets import ComparisonConfig
+from agent_pipeline.config.comparing import comparison
 from agent_pipeline.config.settings import load_settings
 from agent_pipeline.errors import PipelineError, SettingsError
 from agent_pipeline.governance.forgetting import forget
@@ -121,6 +123,20 @@ def test_a_comparison_that_was_killed_goes_on_and_nothing_is_trained_twice_from_
     forget(lake, "session-0", KEY)
     of_rows = [file.path for file in lake.files() if file.asset in ("method_coreset", "row_losses") and file.path.suffix == ".json"]
     assert len(of_rows) > 8 and not [path for path in of_rows if '"session-0"' in path.read_text() or '"row-0"' in path.read_text()]
+
+
+def test_a_random_coreset_differs_from_its_method_in_the_choice_of_rows_alone(lake: Any) -> None:
+    """One served all: a coreset with more replay, or a wider adapter, was held against chance without them."""
+    toml = Path("pipeline.toml").read_text(encoding="utf-8") + (
+        '[methods.wide_coreset]\nassets = { sft_coreset = { strategy = "hybrid" }, sft_adapter = { lora_r = 64, replay_ratio = 0.0 } }\n'
+    )
+    Path("pipeline.toml").write_text(toml, encoding="utf-8")
+    asked = ComparisonConfig(methods=["B1_coreset_loss", "B3_coreset_hybrid", "D_combined", "wide_coreset"])
+    made = {each["id"]: each for each in comparison(load_settings(), KEY, asked)["methods"]}
+    assert made["B1_coreset_loss"]["control"] == made["B3_coreset_hybrid"]["control"] == "random_8"
+    for name in ("B3_coreset_hybrid", "D_combined", "wide_coreset"):
+        method, control = made[name], made[made[name]["control"]]
+        assert control["assets"] == method["assets"] | {"sft_coreset": method["assets"]["sft_coreset"] | {"strategy": "random"}}
 
 
 @pytest.mark.parametrize(

@@ -4,14 +4,19 @@ from types import SimpleNamespace
 
 import dagster as dg
 import pyarrow as pa
+import pytest
 
+from agent_pipeline.compute import tasks
+from agent_pipeline.config.assets import EpisodesConfig
 from agent_pipeline.defs.episodes import episodes
+from agent_pipeline.errors import SettingsError
 from agent_pipeline.evaluation.heldout import recorded_sessions, reply_limit
 from agent_pipeline.export.serving import unfit
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.tables import JUDGED, to_table
 from agent_pipeline.storage.lake import Lake
 from agent_pipeline_tests.lakes import artifact, put_rows
+from agent_pipeline_tests.training.world import row
 
 KEY = PartitionKey("shop", "support")
 
@@ -42,6 +47,17 @@ def test_a_model_may_write_as_long_a_message_as_the_agent_did_in_its_held_out_ro
     rows = [{"row_id": "1", "split": "test", "messages": said}, {"row_id": "2", "split": "train", "messages": longer}]
     put_rows(lake, KEY, [row | each for each in rows])
     assert reply_limit(lake, KEY) == 564
+
+
+def test_greedy_trials_of_a_task_are_refused_before_they_are_played(tmp_path):
+    """They are one trial: pass^k said of k of them what pass^1 does."""
+    lake = Lake(str(tmp_path))
+    put_rows(lake, KEY, [row(0, "test")])
+    adapter = artifact(lake, "sft_adapter", KEY)
+    asked = {"lake": str(tmp_path), "cache": str(tmp_path), "partition": str(KEY), "world": "", "gguf_export": None}
+    config = EpisodesConfig(trials=3).model_dump()
+    with pytest.raises(SettingsError, match="3 greedy trials"):
+        tasks.episodes.run(asked | {"adapter": adapter.reference, "config": config})
 
 
 def test_the_recorded_agent_plays_the_first_whole_session_of_each_held_out_task(tmp_path):

@@ -253,6 +253,36 @@ def test_a_model_s_text_becomes_words_and_calls():
     assert "tool_calls" not in message_of("<tool_call>\n{broken", [])
 
 
+@pytest.mark.parametrize("escaped", [True, False])
+def test_half_an_emoji_in_a_call_ends_no_play(tmp_path, escaped):
+    """A model writes what its sessions held. No UTF-8 holds it, and the night's episodes ended when they were written."""
+    text = '{"name":"find_orders","arguments":{"query":"K1 \\ud83d"}}'
+    message = message_of(f"<tool_call>{text}</tool_call>", [])
+    if escaped:  # as an endpoint hands on what the model wrote
+        message["tool_calls"][0]["function"]["arguments"] = '{"query":"K1 \\ud83d"}'
+    episodes = play(Echo, [{"task_key": "a"}], recorded_player([[message, {"role": "assistant", "content": "Done."}]]))
+    write(tmp_path, {"world": "w", "players": {"model": figures(episodes)}}, {"model": episodes})
+    assert "K1 \ufffd" in (tmp_path / "episodes.md").read_text(encoding="utf-8")
+
+
+class Echo:
+    """A world whose tool says what it was given."""
+
+    def reset(self, **row) -> str:
+        return "Find it."
+
+    def find_orders(self, query: str) -> str:
+        """Find orders.
+
+        Args:
+            query: What.
+        """
+        return f"nothing of {query}"
+
+    def get_reward(self) -> float:
+        return 1.0
+
+
 def test_every_transcript_is_written_and_the_harmful_ones_come_first(tmp_path):
     rows = Shop.fresh_tasks(40, 1001, "support-001")
     bad = [turns_of(Shop, "support", row, "broken_rule") for row in rows]
