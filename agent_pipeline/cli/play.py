@@ -60,13 +60,12 @@ def play(
         report, played = play_all(world, chosen, {"model": player}, {}, max_turns or usual.max_turns, trials, in_turn)
     out.mkdir(parents=True, exist_ok=True)
     write(out, report, played)
-    with store.open("w", encoding="utf-8") as file:
-        for session_id, each in zip(ids, played["model"], strict=True):
-            file.write(json.dumps(_session(key, model, session_id, each), ensure_ascii=False) + "\n")
+    sessions = [_session(key, model, session_id, each) for session_id, each in zip(ids, played["model"], strict=True)]
+    store.write_text("".join(json.dumps(session, ensure_ascii=False) + "\n" for session in sessions), encoding="utf-8")
     (out / "episodes.jsonl").unlink()
-    if refused := [each.complaint for each in played["model"] if each.end == "refused"]:
-        counted = f"{len(refused)} of {len(played['model'])} episodes were refused, and have an error in the store in place of a verdict"
-        typer.echo(f"{counted}: {'; '.join(sorted(set(refused))[:3])}", err=True)
+    if errors := [session["error"] for session in sessions if "error" in session]:
+        counted = f"{len(errors)} of {len(sessions)} episodes were refused or cut, and have an error in the store in place of a verdict"
+        typer.echo(f"{counted}: {'; '.join(sorted(set(errors))[:3])}", err=True)
     typer.echo(f"{table(report)}\n\nThe sessions are in {store}, and to read in {out / 'episodes.md'}.")
 
 
@@ -95,11 +94,14 @@ def _session_ids(task_pattern: str, tasks: Sequence[Mapping[str, Any]], trials: 
 
 
 def _session(key: PartitionKey, model: str, session_id: str, episode: "Episode") -> dict[str, Any]:
-    """An episode as the reader openai_chat knows sessions; the world gave the verdict."""
+    """An episode as the reader openai_chat knows sessions; the world gave the verdict, where the model could say all that it meant to."""
     from agent_pipeline.evaluation.episodes import fresh_task_id
 
     task_id = fresh_task_id(episode.task_key, episode.seed)
     verdict = {"judgment": "acceptable" if episode.done and not episode.wrong_changes else "unacceptable"}
+    # A beginning of an answer is no example of one.
+    cut = "max_new_tokens cut a message of the model's" if episode.end == "cut off" or episode.unended else ""
+    error = episode.complaint if episode.end == "refused" else cut
     return {
         "session_id": session_id,
         "project": key.project,
@@ -107,7 +109,7 @@ def _session(key: PartitionKey, model: str, session_id: str, episode: "Episode")
         "model": model,
         "task_id": task_id,
         "trial": str(episode.trial),
-        **({"error": episode.complaint} if episode.end == "refused" else verdict),
+        **({"error": error} if error else verdict),
         "tools": episode.tools,
         "messages": episode.messages,
     }

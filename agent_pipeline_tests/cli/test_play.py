@@ -57,6 +57,18 @@ def test_an_episode_that_the_endpoint_refuses_is_kept_without_a_verdict_and_the_
     assert "1 of 6 episodes were refused" in capsys.readouterr().err
 
 
+def test_an_answer_that_the_limit_cut_is_no_example_for_the_next_night(
+    tmp_path: Path, rows: list[dict[str, str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where nothing is due, the world found it acceptable, and its beginning was trained as a whole answer."""
+    status, headers, body = says("Sorry, I cann")
+    with endpoint(lambda request, number: (status, headers, body.replace('"stop"', '"length"'))) as server:
+        play("shop/support", tmp_path / "out", model=f"{server.url}#m", tasks=6, seed=0, trials=1, temperature=0.0)
+    sessions = list(read_sessions(open_sources([parse_location(str(tmp_path / "out"))]), KEY, ReadingOptions()))
+    assert {(each.judgment, each.error) for each in sessions} == {(None, "max_new_tokens cut a message of the model's")}
+    assert "6 of 6 episodes were refused or cut" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("status", [400, 401, 404])
 def test_an_endpoint_that_refuses_all_ends_the_play_with_one_sentence(tmp_path: Path, rows: list[dict[str, str]], status: int) -> None:
     with endpoint(lambda request, number: refuses(status)) as server, pytest.raises(InfrastructureError, match=f"{status}.*correct its"):
