@@ -47,7 +47,7 @@ def sft_adapter(
         params = {name: config.pop(name) for name in ("base_model", "base_revision", "replay_ratio", "rehearsal")}
         result = run_worker(context, pipes, workspace, "train", params | {"config": config})
         report = result["report"]
-        context.log.info(result["replayed"])
+        context.log.info(f"trained on: {report['device']}; {result['replayed']}")
         metadata = {
             "rows": result["rows"],
             "replayed": result["replayed"],
@@ -99,6 +99,7 @@ def further_asset(step: Step, how: str) -> dg.AssetsDefinition:
             result = run_worker(context, pipes, workspace, "prefer" if step in PREFERENCES else "on_policy", params)
             report = result["report"]
             skipped = report.get(SKIPPED, "")
+            context.log.info(f"trained on: {report.get('device', 'nothing')}")
             if skipped:
                 context.log.warning(f"{context.partition_key} has no {name}: {skipped} The candidate stays {reference.asset}.")
             metadata = {"reference": reference.asset, "report": report_metadata(report)}

@@ -85,7 +85,7 @@ def verdict(report: Mapping[str, Any]) -> list[str]:
         # A base that does none either is no excuse: one that never acts, and a model like it, do all tasks in which nothing is due.
         if mine and mine["of"] and (not mine["n"] or (theirs and mine["n"] < theirs["n"])):
             reasons.append(f"it does {shown(mine)} tasks{where}" + (f", its base {shown(theirs)}" if theirs else ""))
-    reasons += rambles(report)
+    reasons += unended(report)
     cut, count = sum(model.get("ends", {}).get(end, 0) for end in UNSEEN), model["done"]["of"]
     if cut > MOST_CUT * count:
         reasons.append(f"{cut} of {count} episodes ended before it was seen what it does: {SEE_MORE}")
@@ -100,11 +100,17 @@ def does_less(report: Mapping[str, Any]) -> list[str]:
     return [f"it does {shown(model)} tasks, its base {shown(base)}"] if base and model["n"] < base["n"] else []
 
 
-def rambles(report: Mapping[str, Any]) -> list[str]:
-    """That the model does not end its answers, where it often does not: whatever it goes on with, no world looks at it."""
-    part = report["players"]["model"].get("unended")
-    why = "episodes an answer reaches the limit: raise episodes.max_new_tokens, or see in the transcripts how they go on"
-    return [f"in {shown(part)} {why}"] if part and part["n"] > MOST_CUT * part["of"] else []
+def unended(report: Mapping[str, Any]) -> list[str]:
+    """That too many of the model's answers or conversations have no end: whatever it goes on with, no world looks at it."""
+    model = report["players"]["model"]
+    found = {
+        "have an answer that reaches the limit: raise episodes.max_new_tokens, or see in the transcripts how it goes on": model.get(
+            "unended", {"n": 0}
+        )["n"],
+        "do not fit: raise episodes.max_length, or see in the transcripts what fills them": model.get("ends", {}).get("too long", 0),
+    }
+    of = model["done"]["of"]
+    return [f"{count} of {of} episodes {what}" for what, count in found.items() if count > MOST_CUT * of]
 
 
 def shown(part: Mapping[str, int] | None) -> str:

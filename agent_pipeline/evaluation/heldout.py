@@ -14,7 +14,7 @@ from agent_pipeline.keys import PartitionKey
 from agent_pipeline.selection.tables import DATASET, dataset_rows
 from agent_pipeline.sessions.session import Message
 from agent_pipeline.sessions.tables import stored_batches, to_rows
-from agent_pipeline.sessions.text import characters
+from agent_pipeline.sessions.text import message_texts
 from agent_pipeline.storage.lake import Lake
 
 LEAST_REPLY, AROUND_A_CALL = 96, 64
@@ -40,13 +40,15 @@ def heldout_rows(lake: Lake, key: PartitionKey, split: Split = "test") -> list[d
 def reply_limit(lake: Lake, key: PartitionKey) -> int:
     """The tokens that a model may write in a message: room for the longest that the agent wrote in its held-out rows.
 
-    That is a token for two characters, twice what text takes, and `AROUND_A_CALL`; `LEAST_REPLY` at least, also where there are no rows.
+    That is a token for two characters, twice what English takes, or three for one of a script such as Chinese, of which an English
+    vocabulary has few; and `AROUND_A_CALL`. It is `LEAST_REPLY` at least, also where there are no rows.
     """
     longest = 0
     with suppress(MissingError):
         for row in dataset_rows(lake, key, ("test",), columns=["messages"]):
-            longest = max([longest, *(characters([each]) for each in row["messages"] if each["role"] == "assistant")])
-    return max(LEAST_REPLY, longest // 2 + AROUND_A_CALL)
+            for text in ("".join(message_texts(each)) for each in row["messages"] if each["role"] == "assistant"):
+                longest = max(longest, len(text) // 2, 3 * (len(text.encode()) - len(text)) // 2)
+    return max(LEAST_REPLY, longest + AROUND_A_CALL)
 
 
 def recorded_sessions(lake: Lake, key: PartitionKey, tasks: Collection[str]) -> dict[str, tuple[str, list[Message]]]:

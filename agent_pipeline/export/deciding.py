@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from agent_pipeline.errors import DataError
 from agent_pipeline.evaluation.canaries import FILE as CANARIES
-from agent_pipeline.evaluation.episode_report import TRANSCRIPTS, does_less, rambles
+from agent_pipeline.evaluation.episode_report import TRANSCRIPTS, does_less, unended
 from agent_pipeline.evaluation.episodes import UNSEEN
 from agent_pipeline.evaluation.evaluate import ROW_LOSSES, SAMPLES
 from agent_pipeline.evaluation.promotion import decide
@@ -142,7 +142,7 @@ def decide_on(
         raise DataError(f"The champion of {key} was moved by {before.who} at {before.when}: materialize champion again.")
     facts = facts_since(lake, key, champion)
     played = compared.episodes[0].manifest["report"] if compared.episodes[0] else None
-    unfit = does_less(played) + rambles(played) if played else []
+    unfit = does_less(played) + unended(played) if played else []
     evaluator = sha256_of([candidate_scores.evaluator, candidate_scores.world, msgspec.to_builtins(policy)])
 
     def decision_before(records: list[Record]) -> Record | None:

@@ -47,6 +47,9 @@ def test_a_model_may_write_as_long_a_message_as_the_agent_did_in_its_held_out_ro
     rows = [{"row_id": "1", "split": "test", "messages": said}, {"row_id": "2", "split": "train", "messages": longer}]
     put_rows(lake, KEY, [row | each for each in rows])
     assert reply_limit(lake, KEY) == 564
+    # SmolLM2 takes 1.8 tokens for a Chinese character: an agent's usual answer was cut, and its model called unfit.
+    put_rows(lake, KEY, [rows[0] | row | {"messages": [*said[:1], {"role": "assistant", "content": "退款已到账" * 40}]}])
+    assert reply_limit(lake, KEY) == 664
 
 
 def test_greedy_trials_of_a_task_are_refused_before_they_are_played(tmp_path):

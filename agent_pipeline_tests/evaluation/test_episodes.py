@@ -138,8 +138,10 @@ def test_a_model_that_does_not_end_its_answers_is_not_fit():
     rows = Shop.fresh_tasks(20, 1001, "support-001")
     on_and_on = figures(play(Shop, rows, always({"role": "assistant", "content": "the " * 99}, "length")))
     assert on_and_on["unended"] == {"n": 20, "of": 20} and on_and_on["ends"] == {"answered": 20}
-    assert any("20 of 20 episodes an answer reaches" in reason for reason in verdict({"players": {"model": on_and_on}}))
+    assert any("20 of 20 episodes have an answer" in reason for reason in verdict({"players": {"model": on_and_on}}))
     ends = figures(play(Shop, rows, always({"role": "assistant", "content": "Sorry."})))
+    long = figures(play(Shop, rows, lambda asked: [Reply(None) for _ in asked]))
+    assert any("raise episodes.max_length" in reason for reason in verdict({"players": {"model": long}}))
     assert ends["unended"]["n"] == 0 and not any("an answer" in reason for reason in verdict({"players": {"model": ends}}))
 
 
