@@ -13,9 +13,7 @@ from rich.padding import Padding
 from rich.table import Column, Table
 
 from agent_pipeline.cli.report import latest
-from agent_pipeline.config.assets import ServingConfig
-from agent_pipeline.config.notices import moved_by_hand, tell
-from agent_pipeline.config.resolution import resolve
+from agent_pipeline.config.champions import follow
 from agent_pipeline.config.settings import load_settings
 from agent_pipeline.errors import DataError
 from agent_pipeline.evaluation.page import PAGE
@@ -24,7 +22,6 @@ from agent_pipeline.export import serving
 from agent_pipeline.export.deciding import hold as hold_back
 from agent_pipeline.export.evidence import ASSET
 from agent_pipeline.export.ledger import EXPORT, last_decision, ledger
-from agent_pipeline.export.mlflow_runs import write_run
 from agent_pipeline.keys import PartitionKey, parse_key
 from agent_pipeline.storage.lake import Lake
 from agent_pipeline.storage.pointers import Entry
@@ -133,16 +130,12 @@ def _print_entry(number: int, when: str, what: str, why: str) -> None:
 def _print_champion(partition: str, move: Callable[[Lake, PartitionKey], Entry]) -> None:
     """Move the champion, and serve the new one at once."""
     settings, key = load_settings(), parse_key(partition)
-    lake = settings.open_lake()
-    entry = move(lake, key)
+    entry = move(settings.open_lake(), key)
     instead = f", instead of {_short(entry.against)}" if entry.against and entry.moved == "champion" else ""
-    champion = lake.champion(EXPORT, key)
-    if champion and (against := serving.unfit(lake, key, champion)):
-        console.print(f"It is not fit to act unwatched: {'; '.join(against)}.", style="bold red", markup=False, soft_wrap=True)
-    lines = serving.serve_champion(lake, key, **resolve(settings, ServingConfig, key).options.model_dump())
-    lines += [written.text] if (written := write_run(lake, key)) else []
-    lines += filter(None, [tell(settings, [moved_by_hand(partition, entry)])])
-    for line in (f"{_short(entry.champion)} is the champion of {partition}{instead}.", *lines):
+    followed = follow(settings, key, entry)
+    for warning in followed.warnings:
+        console.print(warning, style="bold red", markup=False, soft_wrap=True)
+    for line in (f"{_short(entry.champion)} is the champion of {partition}{instead}.", *followed.lines):
         console.print(escape(line), soft_wrap=True, highlight=False)
 
 

@@ -4,9 +4,8 @@ from typing import Any
 
 import dagster as dg
 
-from agent_pipeline.config.assets import ChampionConfig, ServingConfig
-from agent_pipeline.config.notices import moved_by_hand, tell
-from agent_pipeline.config.resolution import resolve
+from agent_pipeline.config.assets import ChampionConfig
+from agent_pipeline.config.champions import follow
 from agent_pipeline.defs.failures import user_errors
 from agent_pipeline.defs.metadata import numbers, table
 from agent_pipeline.defs.partitions import AGENTS, agent_key
@@ -19,10 +18,9 @@ from agent_pipeline.evaluation.promotion_report import figure_rows, headline, se
 from agent_pipeline.export import serving
 from agent_pipeline.export.deciding import hold as hold_back
 from agent_pipeline.export.evidence import decide_night
-from agent_pipeline.export.ledger import EXPORT
 from agent_pipeline.export.mlflow_runs import write_run
-from agent_pipeline.keys import PartitionKey, parse_key
-from agent_pipeline.storage.lake import Artifact, Lake
+from agent_pipeline.keys import parse_key
+from agent_pipeline.storage.lake import Artifact
 from agent_pipeline.storage.pointers import Entry
 
 CHECK = "candidate_is_not_rejected"
@@ -59,7 +57,10 @@ def champion(
         approve, nights, who = config.approve, config.probation_nights, f"run {context.run_id}"
         seen, decided, failed = decide_night(lake, key, evaluation, gguf_export, world, compare, config.policy(), approve, nights, who)
         probation = {"probation": f"{seen.candidate[:16]}: {summary(seen.decision)}"} if seen else {}
-        in_mlflow = _write_to_mlflow(context, lake, key, gguf_export)
+        written = write_run(lake, key, gguf_export)
+        in_mlflow = {"mlflow": written.text} if written else {}
+        if written and not written.ok:
+            context.log.warning(written.text)
         if decided is None:
             metadata = probation if failed else {"decision": "it is the champion already"}
             stands = str(seen.champion) if seen and failed else gguf_export.identity
@@ -132,25 +133,12 @@ def roll_back(context: dg.OpExecutionContext, workspace: dg.ResourceParam[Worksp
 
 
 def _serve(context: dg.OpExecutionContext, workspace: Workspace, entry: Entry) -> None:
-    lake, key = workspace.open_lake(), parse_key(context.partition_key)
-    context.log.info(f"{entry.champion} is the champion of {key}")
-    if (champion := lake.champion(EXPORT, key)) and (against := serving.unfit(lake, key, champion)):
-        context.log.error(f"It is not fit to act unwatched: {'; '.join(against)}")
-    for line in serving.serve_champion(lake, key, **resolve(workspace.settings(), ServingConfig, key).options.model_dump()):
+    context.log.info(f"{entry.champion} is the champion of {context.partition_key}")
+    followed = follow(workspace.settings(), parse_key(context.partition_key), entry)
+    for line in followed.lines:
         context.log.info(line)
-    _write_to_mlflow(context, lake, key)
-    if problem := tell(workspace.settings(), [moved_by_hand(str(key), entry)]):
-        context.log.error(problem)
-
-
-def _write_to_mlflow(
-    context: dg.OpExecutionContext | dg.AssetExecutionContext, lake: Lake, key: PartitionKey, candidate: Artifact | None = None
-) -> dict[str, str]:
-    """What MLflow was given, as metadata; a warning in the run's log where it did not take it."""
-    if not (written := write_run(lake, key, candidate)):
-        return {}
-    (context.log.info if written.ok else context.log.warning)(written.text)
-    return {"mlflow": written.text}
+    for line in followed.warnings:
+        context.log.error(line)
 
 
 @dg.job(partitions_def=AGENTS, description="Make an export of one agent its champion: the model that is served.")

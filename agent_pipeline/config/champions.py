@@ -1,0 +1,34 @@
+"""What follows when a person moves a champion, in a shell or in the UI: it is served, MLflow is given it, and people are told."""
+
+from typing import NamedTuple
+
+from agent_pipeline.config.assets import ServingConfig
+from agent_pipeline.config.notices import moved_by_hand, tell
+from agent_pipeline.config.resolution import resolve
+from agent_pipeline.config.settings import Settings
+from agent_pipeline.export.ledger import EXPORT
+from agent_pipeline.export.mlflow_runs import write_run
+from agent_pipeline.export.serving import serve_champion, unfit
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.storage.pointers import Entry
+
+
+class Followed(NamedTuple):
+    """What a person must hear, and what else there is to say."""
+
+    warnings: list[str]
+    lines: list[str]
+
+
+def follow(settings: Settings, key: PartitionKey, entry: Entry) -> Followed:
+    """Serve the champion of a partition after the change `entry`. Raises as `serve`."""
+    lake = settings.open_lake()
+    champion = lake.champion(EXPORT, key)
+    against = unfit(lake, key, champion) if champion else []
+    warnings = [f"It is not fit to act unwatched: {'; '.join(against)}."] if against else []
+    lines = serve_champion(lake, key, **resolve(settings, ServingConfig, key).options.model_dump())
+    if written := write_run(lake, key):
+        (lines if written.ok else warnings).append(written.text)
+    if problem := tell(settings, [moved_by_hand(str(key), entry)]):
+        warnings.append(problem)
+    return Followed(warnings, lines)
