@@ -57,8 +57,9 @@ def test_a_run_whose_settings_are_not_saved_says_that_nights_do_not_have_them(mo
         assert ("--save" in CliRunner().invoke(app, ["materialize", "shop/intern", *given], catch_exceptions=False).output) == told
 
 
-def test_one_mistake_is_one_line(project: Path) -> None:
-    chain = ["materialize", "shop/intern", "--select", "+sft_dataset", "--set", 'repair={"orphan": "keep"}']
-    done = CliRunner().invoke(app, chain)
+@pytest.mark.parametrize(("lake", "repair", "mistake"), [("lake", '{"orphan": "keep"}', "orphan"), ("pipeline.toml", "{}", "is a file")])
+def test_one_mistake_is_one_line(project: Path, monkeypatch: pytest.MonkeyPatch, lake: str, repair: str, mistake: str) -> None:
+    monkeypatch.setenv("AGENT_PIPELINE_LAKE", lake)
+    done = CliRunner().invoke(app, ["materialize", "shop/intern", "--select", "+sft_dataset", "--set", f"repair={repair}"])
     assert done.exit_code != 0
-    assert sum("Dependencies for step" in line or "orphan" in line for line in done.output.splitlines()) == 1, done.output
+    assert sum("Dependencies for step" in line or mistake in line for line in done.output.splitlines()) == 1, done.output

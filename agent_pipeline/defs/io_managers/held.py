@@ -32,6 +32,8 @@ class HoldingIOManager(dg.ConfigurableIOManager):
                     waiting = f"waiting for another run of {key or 'what pools all agents'} to end"
                     try:
                         held.enter_context(load_settings().open_lake().run_of(key, lambda: _log(context, waiting)))
+                    except PipelineError:
+                        raise
                     except Exception as error:  # nothing else would say why the run failed
                         _log(context, disk_sentence(error) or f"The lake cannot be locked ({first_line(error)}).")
                         raise
