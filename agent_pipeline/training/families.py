@@ -1,7 +1,7 @@
 """Families of chat templates: how each writes a tool call, how that is read back, and what ends its turns.
 
-A new family is one more entry of `FAMILIES`. What a model renders is its own template where that loses nothing (`templates`); a family
-that needs another one for training says so with `template`. What a model writes is read by `read_reply`; the readers are in `notations`:
+A new family is one more entry of `FAMILIES`. A model renders with its own template where that loses nothing (`templates`), else with ours
+in the `markers` of its family. What a model writes is read by `read_reply`; the readers are in `notations`:
 
 | form of a call | family |
 |---|---|
