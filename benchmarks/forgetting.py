@@ -105,7 +105,7 @@ def main() -> None:
 
 
 def measure(folder: Path) -> None:
-    """Forget a session that a model learnt from, and one that was rejected in a pair."""
+    """Forget a session that a model was trained on, and one that was rejected in a pair."""
     from agent_pipeline.governance.forgetting import forget
     from agent_pipeline.governance.lineage import session_lineage
     from agent_pipeline.governance.scanning import scan
@@ -124,9 +124,9 @@ def measure(folder: Path) -> None:
     print(f"| yardstick: decode and write the table sessions | {seconds} | {table.stat().st_size / 1e6:.0f} MB |", flush=True)
     key = PartitionKey("shop", "support")
     rows = lake.open("sft_dataset", key).read(["session_id", "split"]).to_pylist()
-    learnt = [row["session_id"] for row in rows if row["split"] == "train"]
+    trained_on = [row["session_id"] for row in rows if row["split"] == "train"]
     rejected = lake.open("preference_dataset", key).read(["rejected_session_id"])["rejected_session_id"].to_pylist()
-    for name in (learnt[len(learnt) // 2], rejected[len(rejected) // 3]):
+    for name in (trained_on[len(trained_on) // 2], rejected[len(rejected) // 3]):
         needles = [name, marker(int(name[1:]))]
         seconds, there = timed(lambda name=name: session_lineage(lake, name))
         print(f"| lineage session {name} | {seconds} | {len(there.rows)} rows, {len(there.files)} copies, {len(there.models)} models |")

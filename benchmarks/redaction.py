@@ -3,7 +3,7 @@
 `python -m benchmarks.redaction people MODEL` measures a spaCy pipeline alone, `python -m benchmarks.redaction long` sessions of 1 and 2 MB.
 
 Without arguments: the sample, and the real traces where they are. Three tables for each store: finds per 1,000 messages of the untouched
-sessions, by kind, with the values that occur most (look at them: a genuine address is no false positive); how many of 200 planted values
+sessions, by kind, with the values that occur most (look at them: a genuine address is not a false positive); how many of 200 planted values
 of 20 kinds are found; the time of the whole ingestion with and without, in turn, each in a process of its own.
 """
 

@@ -3,7 +3,7 @@
 The store begins with the sessions of some weeks. Each day more arrive, and the champion (once there is one) plays tasks of a fresh seed,
 whose transcripts join the store with the world's verdicts. Each night the sensor and the schedule look, and the job that the schedule asks
 for runs with `approve = "auto"`. One night every verdict of the store says the opposite, another night the database of the sessions is cut
-in half; both are mended the next morning.
+in half; both are repaired the next morning.
 
 The first champion is a person's: where the decision holds a first candidate back, for its harm say, it is promoted by hand the next
 morning. Every later one promotes itself or is not promoted.

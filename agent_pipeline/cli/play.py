@@ -140,7 +140,7 @@ def _player(model: str, key: PartitionKey, temperature: float, limits: tuple[int
             raise SettingsError(f"There is no GGUF file {form.model}: export one (gguf_export), or name another.")
         return stack.enter_context(gguf_player(form, *limits, temperature))
     if model not in ("adapter", "base"):
-        raise SettingsError(f"{model!r} is no model to play: give champion, gguf, adapter, base, a .gguf file or URL#name.")
+        raise SettingsError(f"{model!r} is not a model to play: give champion, gguf, adapter, base, a .gguf file or URL#name.")
     if temperature:
         raise SettingsError("A model in memory answers greedily: play gguf, or an endpoint, with a temperature.")
     adapter = settings.candidate(key)

@@ -25,7 +25,7 @@ MODEL_ASSETS = (*map(adapter_of, STEPS), "evaluation", "gguf_export", "serving",
 
 
 def count_values(lake: Lake, asset: str, column: str, key: PartitionKey) -> Counter[str]:
-    """How often each value of a table's column occurs (null, which is no drop reason, as `kept`); empty for a table never made."""
+    """How often each value of a table's column occurs (null, which is not a drop reason, as `kept`); empty for a table never made."""
     if not lake.has(asset, key):
         return Counter()
     with lake.open(asset, key) as table:

@@ -29,7 +29,7 @@ def discover(
 ) -> None:
     """Say what a session store is and what it holds; the agents of the settings' stores become known to Dagster.
 
-    Exit code 1 if a part of a store could not be read. What was left out of a store that could be (a line that is no JSON, say) is noted.
+    Exit code 1 if a part of a store could not be read. What was left out of a store that could be (a line that is not JSON, say) is noted.
     """
     from agent_pipeline.ingestion.discovery import discover as look
     from agent_pipeline.ingestion.forgotten import BlockList

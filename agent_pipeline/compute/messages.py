@@ -37,7 +37,7 @@ class Letterbox:
             put_file(file, self._path(name))
 
     def read(self, name: str) -> str | None:
-        """A file's text; null where there is none yet, or the lake cannot be reached now."""
+        """A file's text; `None` where there is none yet, or the lake cannot be reached now."""
         path = self._path(name)
         try:  # a listing is never out of date on NFS, where a file that was looked for too early stays missing for a while
             return path.read_text(encoding="utf-8") if path.name in {each.name for each in self.folder.iterdir()} else None
@@ -54,7 +54,7 @@ class Letterbox:
 
 
 def writer(params: PipesParams) -> PipesMessageWriter | None:
-    """What writes a worker's messages into the lake; null where the run reads them from a file of this machine."""
+    """What writes a worker's messages into the lake; `None` where the run reads them from a file of this machine."""
     if "launch" not in params:
         return None
     box = Letterbox(Lake(params["lake"], options=params["lake_options"]), params["asset"], params["partition"], params["launch"])

@@ -290,7 +290,7 @@ def canaries(params: Params, progress: Progress = silent) -> Result:
 def compare(params: Params, progress: Progress = silent) -> Result:
     """Candidate and champion on the rows of the split `select`, the champion on those of `test` and in the candidate's episodes; canaries.
 
-    The identities of what a promotion is decided on; null where there is no such row, no champion or no world. What is there is reused.
+    The identities of what a promotion is decided on; `None` where there is no such row, no champion or no world. What is there is reused.
     With `watch` (of a champion on probation and the one before it), those of `select` only."""
     candidate, champion, play = params["candidate"], params["champion"], params["play"]
     on_test = params["evaluation"]

@@ -55,7 +55,7 @@ def _table(document: Any, names: tuple[str, ...]) -> Any:
         table.append(names[-1], tomlkit.table())
     found = table[names[-1]]
     if not isinstance(found, Table | Mapping):
-        raise TypeError(f"{'.'.join(names)} is no table")
+        raise TypeError(f"{'.'.join(names)} is not a table")
     return found
 
 

@@ -109,7 +109,7 @@ class Settings(BaseSettings):
             try:
                 store = json.loads(store)
             except ValueError as error:
-                raise ValueError(f"it is no JSON list: {error}") from error
+                raise ValueError(f"it is not a JSON list: {error}") from error
         several = isinstance(store, list) and bool(store) and all(isinstance(each, str) and each for each in store)
         if not several and not (isinstance(store, str) and store):
             raise ValueError("it is neither a path nor a list of paths")
@@ -275,7 +275,7 @@ def config_file() -> Path | None:
     """
     if named := os.environ.get(PREFIX + "CONFIG"):
         if not Path(named).is_file():
-            raise SettingsError(f"AGENT_PIPELINE_CONFIG names {named}, which is no file: correct it or unset it.")
+            raise SettingsError(f"AGENT_PIPELINE_CONFIG names {named}, which is not a file: correct it or unset it.")
         return Path(named).resolve()
     here = Path.cwd()
     return next((folder / "pipeline.toml" for folder in (here, *here.parents) if (folder / "pipeline.toml").is_file()), None)
@@ -288,7 +288,7 @@ def _refuse_unknown_variables() -> None:
             continue
         name, nested, _ = variable.upper().removeprefix(PREFIX).partition("__")
         if name not in known or (nested and name not in _NESTED):
-            raise SettingsError(f"{variable} is no setting{did_you_mean(PREFIX + name, [PREFIX + each for each in known])}")
+            raise SettingsError(f"{variable} is not a setting{did_you_mean(PREFIX + name, [PREFIX + each for each in known])}")
 
 
 def _check_assets(settings: Settings, file: Path | None) -> None:

@@ -108,7 +108,7 @@ def build_sft(
 
     Raises:
         DataError: there are no curated sessions, or they or the ledger are damaged.
-        SettingsError: one is no fact about a turn.
+        SettingsError: one is not a fact about a turn.
         SplitError: something is in two splits.
         ExportError: the hub refuses.
     """

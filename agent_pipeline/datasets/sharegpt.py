@@ -76,7 +76,7 @@ def sharegpt_rows(
 
 
 def _schema(tool: Any) -> Tool | None:
-    """A tool in OpenAI's form, with parameters even if it takes none, which LLaMA-Factory needs; `None` where it is no schema."""
+    """A tool in OpenAI's form, with parameters even if it takes none, which LLaMA-Factory needs; `None` where it is not a schema."""
     function = tool.get("function", tool) if isinstance(tool, dict) else None
     parameters = (function.get("parameters") or {}) if isinstance(function, dict) else None
     if not isinstance(function, dict) or not isinstance(parameters, dict):

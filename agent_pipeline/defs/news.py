@@ -37,7 +37,7 @@ def trained_sessions(context: dg.AssetExecutionContext, workspace: dg.ResourcePa
             tags = {WAITING_TAG: LATE if staged.sessions is None else str(staged.sessions)}
             trained = {TRAINED_AT_TAG: str(last.timestamp)} if last else {}
             context.instance.add_run_tags(context.run.run_id, tags | trained)
-            context.log.warning(f"{staged.why}: {key} is not trained tonight.")
+            context.log.warning(f"{staged.why}: {key} is not trained this night.")
             return
     yield dg.MaterializeResult(value=staged, data_version=version(staged.sha256), metadata={"sessions": staged.rows})
 

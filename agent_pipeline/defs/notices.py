@@ -61,7 +61,7 @@ def notices(context: dg.SensorEvaluationContext, workspace: dg.ResourceParam[Wor
 
 
 def of_run(instance: dg.DagsterInstance, run: dg.DagsterRun) -> Iterator[Notice]:
-    """What a finished run leaves for a person to know. Nothing of a session is in it: of an error that is no sentence for users, only the
+    """What a finished run leaves for a person to know. Nothing of a session is in it: of an error without a sentence for users, only its
     name."""
     partition = run.tags.get(PARTITION_TAG, "")
     failed = run.status == dg.DagsterRunStatus.FAILURE

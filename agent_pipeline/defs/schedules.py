@@ -53,7 +53,7 @@ def nightly(context: dg.ScheduleEvaluationContext, workspace: dg.ResourceParam[W
         source = workspace.open_store()
         versions = workspace.versions(source, TICK_SECONDS)
     except PipelineError as error:
-        problem = tell(settings, [Notice("no run tonight", "", str(error))]) if settings else ""
+        problem = tell(settings, [Notice("no run this night", "", str(error))]) if settings else ""
         yield dg.SkipReason(f"{error} {problem}".rstrip())
         return
     night = {NIGHT_TAG: began.isoformat()}
@@ -69,7 +69,7 @@ def nightly(context: dg.ScheduleEvaluationContext, workspace: dg.ResourceParam[W
             config = run_config(settings, key)
         except PipelineError as error:
             reasons.append(f"{name}: {error}")
-            unsent.append(Notice("no run tonight", name, str(error)))
+            unsent.append(Notice("no run this night", name, str(error)))
             continue
         needed = settings.new_sessions(key)
         if store and last.has(name, tags, needed):

@@ -82,7 +82,7 @@ def verdict(report: Mapping[str, Any]) -> list[str]:
     reasons = []
     for part, where in PARTS.items():
         mine, theirs = model[part], base and base[part]
-        # A base that does none either is no excuse: one that never acts, and a model like it, do all tasks in which nothing is due.
+        # That the base does none either excuses nothing: one that never acts, and a model like it, do all tasks in which nothing is due.
         if mine and mine["of"] and (not mine["n"] or (theirs and mine["n"] < theirs["n"])):
             reasons.append(f"it does {shown(mine)} tasks{where}" + (f", its base {shown(theirs)}" if theirs else ""))
     reasons += unended(report)

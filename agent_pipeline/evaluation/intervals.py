@@ -17,7 +17,7 @@ def reported(difference: Difference | None, of_shares: bool = True, error: float
 
     - `p`: the two-sided chance of so large a difference between exchangeable models;
     - `beyond_noise`: whether the interval excludes 0 and `p` is at most `error`;
-    - `least_visible`: the least difference of shares that 80 % of evaluations of this size would find; None for what is no share.
+    - `least_visible`: the least difference of shares that 80 % of evaluations of this size would find; None for what is not a share.
     """
     if difference is None:
         return None
@@ -36,7 +36,7 @@ def reported(difference: Difference | None, of_shares: bool = True, error: float
 
 
 def jackknife(tasks: Sequence[str], statistic: "Callable[[np.ndarray], float]") -> Difference | None:
-    """A difference that is no mean (of two areas under curves): `statistic` of the samples that a boolean mask leaves.
+    """A difference that is not a mean (of two areas under curves): `statistic` of the samples that a boolean mask leaves.
 
     It is computed without one task after the other; the tasks' pseudo-values (Tukey, 1958) are compared with 0 as means are. None where the
     statistic is none (nan) for some mask.

@@ -184,7 +184,7 @@ def _mean(samples: Sequence[Sample]) -> float | None:
 
 
 def _auc(runs: Sequence[Run]) -> dict[str, Any] | None:
-    """No interval: an area is no mean over tasks."""
+    """No interval: an area is not a mean over tasks."""
     known = [run.auc for run in runs if run.auc is not None]
     return {"mean": sum(known) / len(known), "low": None, "high": None, "by_seed": known} if len(known) == len(runs) else None
 

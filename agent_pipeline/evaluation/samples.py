@@ -57,7 +57,7 @@ def turn_samples(
         if row["split"] != split:
             continue
         for index, message in enumerate(row["messages"]):
-            if message["role"] != "assistant" or not is_trained(message):  # what should not be trained is no reference either
+            if message["role"] != "assistant" or not is_trained(message):  # what should not be trained is not a reference either
                 continue
             turns += 1
             sample = TurnSample(

@@ -80,7 +80,7 @@ def convert(model_dir: Path, out_file: Path, outtype: str = "f16", llama_cpp_pat
     """
     script = find_converter(llama_cpp_path)
     if not (model_dir / "config.json").is_file():
-        raise ExportError(f"{model_dir} holds no config.json, so it is no model that can be converted to GGUF: merge the adapter first.")
+        raise ExportError(f"{model_dir} holds no config.json, so it is not a model that can be converted to GGUF: merge the adapter first.")
     named = ["--model-name", name] if name else []
     command = [sys.executable, str(script), str(model_dir), "--outfile", OUT, "--outtype", outtype, *named]
     return run_tool(

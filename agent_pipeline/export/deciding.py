@@ -265,7 +265,7 @@ def _turns(evaluation: Artifact | None, model: str) -> dict[str, TurnScore]:
             each["expected_tool"] or each["expected_class"],
             each["expected_class"] == "call",
             each[model]["called"],
-            bool(each[model]["right"]),  # null in evaluations of older versions: a call that the limit ended
+            bool(each[model]["right"]),  # None in evaluations of older versions: a call that the limit ended
         )
         for each in read_entries(evaluation, SAMPLES)
     }

@@ -35,7 +35,7 @@ def main(base: Path, adapter: Path, out: Path) -> None:
         if name.endswith(".lora_B.weight"):
             continue
         if module == name.removeprefix(PREFIX):
-            raise SystemExit(f"The adapter holds {name}, which is no matrix of a LoRA")
+            raise SystemExit(f"The adapter holds {name}, which is not a matrix of a LoRA")
         layer = next((int(part) for part in module.split(".") if part.isdecimal()), None)
         rows = tensors[f"{PREFIX}{module}.lora_B.weight"]
         for new, b in model.modify_tensors(rows, f"{module}.weight", layer):

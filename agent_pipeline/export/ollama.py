@@ -1,6 +1,6 @@
 """Registers an exported GGUF with Ollama, where there is one.
 
-Not having Ollama is no failure: the GGUF and its Modelfile are complete without it. A registration that was tried and failed is one.
+Not having Ollama is not a failure: the GGUF and its Modelfile are complete without it. A registration that was tried and failed is one.
 """
 
 import json

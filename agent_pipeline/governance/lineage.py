@@ -200,7 +200,7 @@ def naming(rows: pa.Table, ids: Sequence[str], key: PartitionKey | None = None) 
         here = pc.fill_null(pc.and_(project, agent), False)
         masks = {name: pc.and_(mask, here) for name, mask in masks.items()}
     if own := [mask for name, mask in masks.items() if is_own(name)]:
-        others = pc.invert(reduce(pc.or_, own))  # what a row says of its own session is no mention
+        others = pc.invert(reduce(pc.or_, own))  # what a row says of its own session is not a mention
         masks = {name: mask if is_own(name) else pc.and_(mask, others) for name, mask in masks.items()}
     return masks
 
@@ -303,7 +303,7 @@ def _with_weights(lake: Lake, copy: UPath, known: Iterable[tuple[UPath, dict[str
     sha256 = sha256_file(Path(copy.path)) if copy.suffix in (".gguf", ".safetensors") else ""
     found = next((each for each in known if any(file["sha256"] == sha256 for file in each[1]["files"].values())), None)
     if found is None:
-        raise DataError(f"{copy} has no {MANIFEST}, and is no copy of the weights of a model of {lake.root}: give a model's identity.")
+        raise DataError(f"{copy} has no {MANIFEST}, and is not a copy of the weights of a model of {lake.root}: give a model's identity.")
     return found
 
 

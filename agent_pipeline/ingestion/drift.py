@@ -90,7 +90,7 @@ def drift(lake: Lake, asset: str, key: PartitionKey, staged: StagedTable) -> Dri
 
 def compare(before: pq.ParquetFile, now: pq.ParquetFile) -> Drift:
     """The drift of the sessions that `now` has and `before` had not, or had with another content; and where so many verdicts turned or are
-    gone that it is no correction of a few, of those sessions too."""
+    gone that it is not a correction of a few, of those sessions too."""
     known, found = (file.read(["session_id"])["session_id"] for file in (before, now))
     at = pc.index_in(found, known)  # null: there was no such session
     same = pc.fill_null(pc.equal(*_both(before, now, "content_sha256", at)), False)

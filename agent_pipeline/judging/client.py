@@ -54,7 +54,7 @@ class Endpoint:
 
         host = urlsplit(self.url).hostname
         if not host:
-            raise SettingsError(f"{called} {self.url!r} is no URL: write it as https://host/v1.")
+            raise SettingsError(f"{called} {self.url!r} is not a URL: write it as https://host/v1.")
         logging.getLogger("httpx2").setLevel(logging.WARNING)  # a line a request would bury the run's own
         return openai.OpenAI(
             base_url=self.url,
@@ -198,7 +198,7 @@ class AnswerCache:
 
     @contextmanager
     def _usable(self) -> Iterator[None]:
-        """One thread at a time; raises SettingsError where the file is no database, or cannot be written."""
+        """One thread at a time; raises SettingsError where the file is not a database, or cannot be written."""
         try:
             with self._lock:
                 yield

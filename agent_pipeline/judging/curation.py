@@ -165,7 +165,7 @@ def curate(candidates: Iterable[Candidate], max_sessions: int = 0) -> Decisions:
 
     Of several sessions with the same content the one that a person judged is kept, then the better judged, then the earlier. A session
     that another one of the same use (or a positive one) begins with and goes on from is dropped: it would be trained on twice. What begins
-    with all of a session that a person found bad is no example, unless a person found it good.
+    with all of a session that a person found bad is not an example, unless a person found it good.
     """
     decisions = Decisions(candidates)
     _drop_duplicates(decisions)

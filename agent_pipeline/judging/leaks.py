@@ -19,12 +19,12 @@ def leak_patterns(patterns: Sequence[str]) -> list[re.Pattern[str]]:
     """Patterns of verdicts, compiled.
 
     Raises:
-        SettingsError: one is no regular expression.
+        SettingsError: one is not a regular expression.
     """
     try:
         return [re.compile(pattern, re.MULTILINE) for pattern in patterns]
     except re.error as error:
-        raise SettingsError(f"verdict_leaks has a pattern that is no regular expression ({error}): correct it.") from error
+        raise SettingsError(f"verdict_leaks has a pattern that is not a regular expression ({error}): correct it.") from error
 
 
 def without_leaks(messages: list[Message], patterns: Sequence[re.Pattern[str]]) -> tuple[list[Message], int, str | None]:

@@ -1,7 +1,7 @@
 """A language model as a judge of one session.
 
 The rubric is a Jinja template over the evaluation context; what the answer must look like is added to it, and an answer that is anything
-else is no opinion: it is counted, never guessed at.
+else is not an opinion: it is counted, never guessed at.
 """
 
 import json
@@ -49,7 +49,7 @@ class LlmJudge:
     A session whose question would have more than `max_characters` is not asked about: cutting it would judge another session.
 
     Raises:
-        SettingsError: the rubric is no Jinja template.
+        SettingsError: the rubric is not a Jinja template.
     """
 
     def __init__(self, client: LlmClient, rubric: str = "", max_characters: int = 200_000) -> None:
@@ -71,8 +71,8 @@ class LlmJudge:
         return self.client.pool.submit(self._opinion, context)
 
     def check_refusals(self) -> None:
-        """Raise SettingsError where the endpoint refused all of five questions or more: then it is no session that is too long, and what it
-        did not read would pass for done."""
+        """Raise SettingsError where the endpoint refused all of five questions or more: then no single session was too long for it, and
+        what it did not read would pass for done."""
         counts = self.client.counts
         refused = sum(count for name, count in counts.items() if name.startswith(REFUSED))
         if refused >= FAILURES_IN_A_ROW and not (counts["asked"] or counts["cached"]):
@@ -138,7 +138,7 @@ def _template(text: str) -> Any:
     try:
         return environment.from_string(text)
     except jinja2.TemplateError as error:
-        raise SettingsError(f"The judge's rubric is no Jinja template ({error}): correct it.") from error
+        raise SettingsError(f"The judge's rubric is not a Jinja template ({error}): correct it.") from error
 
 
 def _rendered(template: Any, fields: dict[str, Any]) -> str:

@@ -96,7 +96,7 @@ def parse_measure(text: str) -> ConfiguredMeasure:
         keywords = {_word(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:
         raise SettingsError(
-            f"{text!r} is no measure: write name, name(12), name(parameter='text'), or one of these with >= 0.8 after it (from 0 to 1)."
+            f"{text!r} is not a measure: write name, name(12), name(parameter='text'), or one of these with >= 0.8 after it (from 0 to 1)."
         ) from error
     function = _function(name)
     _check_parameters(function, arguments, keywords, text)

@@ -1,7 +1,8 @@
 """One verdict per session: who may decide, in which order, and what it means that nobody did.
 
 Every judge (a person's label, the source's own judgment or score, metrics with a declared direction, measures, a language model) has an
-opinion of a session or none. The first judge in the policy's order that has one decides. No opinion is no verdict, never a bad one.
+opinion of a session or none. The first judge in the policy's order that has one decides. Without an opinion there is no verdict; that is
+never a bad one.
 """
 
 import math
@@ -89,7 +90,7 @@ class Policy:
         named = [name for group in self.groups for name in group]
         for name in named:
             if name not in JUDGES:
-                raise SettingsError(f"decided_by names {name!r}, which is no judge{did_you_mean(name, JUDGES)}")
+                raise SettingsError(f"decided_by names {name!r}, which is not a judge{did_you_mean(name, JUDGES)}")
         if len(set(named)) < len(named):
             raise SettingsError(f"decided_by names a judge twice ({', '.join(self.decided_by)}): the second would never be heard.")
         if not self.score_unacceptable < self.score_acceptable:
@@ -194,7 +195,7 @@ def _opinion_of_score(score: float, policy: Policy) -> Opinion:
 
 
 def _verdict_of_metric(value: float, rule: str, policy: Policy) -> Verdict | None:
-    """The verdict of one value; `None` between the two thresholds, above their scale, and for what is no number."""
+    """The verdict of one value; `None` between the two thresholds, above their scale, and for what is not a number."""
     if not math.isfinite(value):
         return None
     if comparison := _COMPARISON.fullmatch(rule):

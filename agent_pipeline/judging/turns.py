@@ -36,10 +36,10 @@ FACTS = TurnFacts._fields
 
 
 def check_facts(names: Sequence[str]) -> None:
-    """Raise SettingsError where one is no fact about a turn."""
+    """Raise SettingsError where one is not a fact about a turn."""
     for name in names:
         if name not in FACTS:
-            raise SettingsError(f"untrained_turns names {name!r}, which is no fact about a turn{did_you_mean(name, FACTS)}")
+            raise SettingsError(f"untrained_turns names {name!r}, which is not a fact about a turn{did_you_mean(name, FACTS)}")
 
 
 def turn_facts(context: EvaluationContext, measures: Sequence[ConfiguredMeasure] = ()) -> list[TurnFacts]:

@@ -137,7 +137,7 @@ class AgentCapabilityEvaluator:
                 lambda samples: [_text(model(sample.prompt, sample.tools)) for sample in samples],
                 lambda waiting: [Played(message_of(_text(model(each.messages, each.tools)), each.tools)) for each in waiting],
             )
-        raise ArgumentError(f"A {type(model).__name__} is no model: give a model of transformers, its name, a trainer, or a function.")
+        raise ArgumentError(f"A {type(model).__name__} is not a model: give a model of transformers, its name, a trainer, or a function.")
 
 
 _Replies = Callable[[Sequence[TurnSample]], Sequence[str | None]]

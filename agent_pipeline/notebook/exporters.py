@@ -110,7 +110,7 @@ class Exporter:
 
         Raises:
             NothingToExport: there is none; says the threshold, and why.
-            DataError: a score is no number from 0 to 1.
+            DataError: a score is not a number from 0 to 1.
         """
         counts = Counter() if counts is None else counts
         ready = sorted(_examples(traces, options, counts), key=_order)
@@ -242,7 +242,7 @@ def scored_traces(
     """The traces of a run, with the mean of their metrics; `counts` gets `cases_without_an_invocation`.
 
     Raises:
-        DataError: it is no result, or a summary without conversations.
+        DataError: it is not a result, or a summary without conversations.
     """
     cases = {case.get("id"): chosen(case, _PROMPTS) for case in objects((eval_set or {}).get("cases"))}
     results = objects(result.get("case_results"))

@@ -80,7 +80,7 @@ class MethodConfig:
 
 
 def _config(method_id: str, method: MethodSettings) -> MethodConfig:
-    """The switches that a method's settings turn on. That data are trajectories is no setting: in the graph they always are."""
+    """The switches that a method's settings turn on. That data are trajectories is not a setting: in the graph they always are."""
     coreset, adapter = (method.assets[asset] for asset in ("sft_coreset", "sft_adapter"))
     return MethodConfig(
         method.name,

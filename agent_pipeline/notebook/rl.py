@@ -85,7 +85,7 @@ class RLTrainingConfig:
     def to_trl_config(self, output_dir: str = "./rl_output", **options: Any) -> "TrainingArguments":
         """TRL's configuration; `options` are its own fields. bfloat16 only where the device has units for it.
 
-        Warns (`PPO`) that `ppo` is no whole PPO. Raises ArgumentError where a reward is needed and there is none.
+        Warns (`PPO`) that `ppo` is not a whole PPO. Raises ArgumentError where a reward is needed and there is none.
         """
         import trl
 

@@ -96,7 +96,7 @@ def _of_path(path: Path) -> Iterable[Any]:
 
         return load_from_disk(str(path))
     if not path.is_file():
-        raise DataError(f"The training data {path} is no file and no folder of a saved data set: give one of them.")
+        raise DataError(f"The training data {path} is neither a file nor a folder of a saved data set: give one of them.")
     notes: list[str] = []
     lines = [record for _, record in records(path, notes)]
     if notes:

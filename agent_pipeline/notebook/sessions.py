@@ -175,7 +175,7 @@ def _why_passed_over(
 
 
 def _unfit(session: Session, leaks: list[re.Pattern[str]]) -> str | None:
-    """Why a session that is repaired and redacted is no example; what tells its verdict is taken out of the others."""
+    """Why a session that is repaired and redacted is not an example; what tells its verdict is taken out of the others."""
     if session.broken is not None:
         return f"broken:{session.broken}"
     session.messages, _, leak = without_leaks(session.messages, leaks)

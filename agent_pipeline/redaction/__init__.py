@@ -59,7 +59,7 @@ class Redactor:
 
     def __init__(self, options: RedactionOptions) -> None:
         if unknown := sorted(set(options.types) - set(KINDS)):
-            raise SettingsError(f"redaction.types has {unknown[0]!r}, which is no kind: there are {', '.join(KINDS)}.")
+            raise SettingsError(f"redaction.types has {unknown[0]!r}, which is not a kind: there are {', '.join(KINDS)}.")
         self._allowed = {folded(each) for each in options.allow if not _is_expression(each)}
         self._allowed_forms = [_compiled(each) for each in options.allow if _is_expression(each)]
         self._detectors: Detectors | None = None
@@ -193,4 +193,4 @@ def _known_regions(regions: tuple[str, ...]) -> None:
     import phonenumbers
 
     if unknown := sorted(set(regions) - phonenumbers.SUPPORTED_REGIONS):
-        raise SettingsError(f"redaction.phone_regions has {unknown[0]!r}, which is no country: give ISO 3166 codes such as US or DE.")
+        raise SettingsError(f"redaction.phone_regions has {unknown[0]!r}, which is not a country: give ISO 3166 codes such as US or DE.")

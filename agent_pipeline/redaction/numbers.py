@@ -207,7 +207,7 @@ _ID_WORDS = _set_of(
 
 
 def _label(text: str, start: int) -> str:
-    """The word that says what the number at a place is (the key of a JSON value, for one): the nearest that is no `_BETWEEN`.
+    """The word that says what the number at a place is (the key of a JSON value, for one): the nearest that is not a `_BETWEEN`.
 
     Words beyond another private value do not count, so that its pseudonym, which may have fewer words, changes nothing.
     """

@@ -139,7 +139,7 @@ def is_whole_word(value: str, kind: str, text: str, start: int) -> bool:
 
 
 def _continues(text: str, place: int) -> bool:
-    """Whether a word or number goes on across a place between two characters; the n of an escaped line's end is no part of one."""
+    """Whether a word or number goes on across a place between two characters; the n of an escaped line's end is not a part of one."""
     if not (0 < place < len(text) and text[place - 1].isalnum() and text[place].isalnum()):
         return False
     return not (text[place - 1] in "nrt" and text[place - 2 : place - 1] == "\\")

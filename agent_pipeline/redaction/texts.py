@@ -63,7 +63,7 @@ def _changed_call(call: dict[str, Any], change: Callable[[str], str]) -> dict[st
 
 
 def _changed(value: Any, change: Callable[[str], str]) -> Any:
-    """A value with its texts changed: one that is no text as its JSON."""
+    """A value with its texts changed: one that is not a text as its JSON."""
     if isinstance(value, str):
         return change(value)
     if not value or isinstance(value, bool):

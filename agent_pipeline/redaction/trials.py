@@ -37,7 +37,7 @@ class Known:
                 self._written += msgspec.json.encode((value, kind)) + b"\n"
 
     def within(self, text: str) -> dict[str, str]:
-        """Those of the values that a redacted text says, with their kinds; a word that it writes small too is no name."""
+        """Those of the values that a redacted text says, with their kinds; a word that it writes small too is not a name."""
         by_run, all_kinds = _looked_up(self, len(self._written))
         runs = set(_RUN.findall(text))
         near = [value for run in by_run.keys() & {run.lower() for run in runs} for value in by_run[run]]

@@ -28,7 +28,7 @@ def checked_ratio(ratio: float) -> Fraction:
     """A replay ratio as the fraction that was meant: 0.1 is a tenth.
 
     Raises:
-        SettingsError: it is no share from 0 to below 1.
+        SettingsError: it is not a share from 0 to below 1.
     """
     fraction = Fraction(ratio).limit_denominator(10**6) if 0 <= ratio < 1 else Fraction(1)
     if fraction == 1:
@@ -104,8 +104,8 @@ class OnlineContinualLearner:
     def mix_with_replay(self, batch: Sequence[Row]) -> list[Row]:
         """`batch`, then so many rows of the buffer that they are `replay_ratio` of the whole; the buffer does not change.
 
-        Where that is no whole number of rows, the rest is carried to the next batch: any run of batches is exact to less than a row. From a
-        buffer smaller than that, rows come more than once; from an empty one none do, and nothing is owed.
+        Where that is not a whole number of rows, the rest is carried to the next batch: any run of batches is exact to less than a row.
+        From a buffer smaller than that, rows come more than once; from an empty one none do, and nothing is owed.
         """
         if not self.buffer:
             return list(batch)

@@ -180,7 +180,9 @@ def _model_folder(name: str) -> tuple[Path, str]:
             reason = first_line(error)
         else:
             return found, found.name
-    raise ModelError(f"The embedding model {name} is no folder, and the Hugging Face hub gave nothing ({reason}): check name and network.")
+    raise ModelError(
+        f"The embedding model {name} is not a folder, and the Hugging Face hub gave nothing ({reason}): check name and network."
+    )
 
 
 def _load(kind: str, folder: Path, trust_remote_code: bool) -> Any:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 LOSS_CAP = 0.95
-"""Quantile above which a higher loss is no stronger reason: the very highest are often noise no model should learn."""
+"""Quantile above which a higher loss is not a stronger reason: the very highest are often noise no model should learn."""
 
 
 def random_rows(pool: Pool) -> Ranking:

@@ -56,7 +56,7 @@ _THOUGHT_TEXT = ("thinking", "reasoning", "text", "content", "summary")
 
 
 def to_messages(history: Any) -> Chat:
-    """The chat of a history: messages and items of any spelling, mixed. Anything that is no list is one invalid item."""
+    """The chat of a history: messages and items of any spelling, mixed. Anything that is not a list is one invalid item."""
     return assembled(plain_items(history if isinstance(history, list) else [None]))
 
 

@@ -59,7 +59,7 @@ def readers(dotted: Sequence[str] = ()) -> tuple[Reader, ...]:
     """Every reader: the user's (`dotted` from the settings, then entry points) before those of this package.
 
     Raises:
-        SettingsError: a reader of the user's cannot be loaded, or is no `TraceSource`.
+        SettingsError: a reader of the user's cannot be loaded, or is not a `TraceSource`.
     """
     return (*plugin_readers(tuple(dotted)), *SOURCES)
 
@@ -184,7 +184,7 @@ def _unknown(path: Path) -> StoreError:
             return error
         fields = [str(name) for name in first][:6] if isinstance(first, dict) else []
         holds = f"it has records with the fields {', '.join(fields)}" if fields else "it holds no records"
-    return StoreError(f"{path} is no session store that a reader knows: {holds}. To write a source of your own, see docs/traces.md.")
+    return StoreError(f"{path} is not a session store that a reader knows: {holds}. To write a source of your own, see docs/traces.md.")
 
 
 def _is_file(path: Path) -> bool:

@@ -31,7 +31,7 @@ def plugin_readers(dotted: tuple[str, ...]) -> tuple[type[TraceSource], ...]:
 def _loaded(what: str, path: str) -> Any:
     loaded = load_plugin(path, "reader", GROUP)
     if not (isinstance(loaded, type) and issubclass(loaded, TraceSource)):
-        raise SettingsError(f"The reader {what} is no subclass of agent_pipeline.sources.TraceSource: make it one.")
+        raise SettingsError(f"The reader {what} is not a subclass of agent_pipeline.sources.TraceSource: make it one.")
     missing = sorted(loaded.__abstractmethods__)
     missing += [member for member in ("name", "looks_like") if not isinstance(getattr(loaded, member, None), str)]
     if missing:

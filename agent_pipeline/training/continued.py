@@ -28,7 +28,7 @@ Row = dict[str, Any]
 
 
 class NothingTrained(DataError):
-    """There is no adapter, for a reason that is no fault: too few rows, or a first look at `select` that showed harm. `counts` are those
+    """There is no adapter, for a reason that is not a fault: too few rows, or a first look at `select` that showed harm. `counts` are those
     of the rows."""
 
     def __init__(self, text: str, counts: dict[str, Any]) -> None:

@@ -78,7 +78,7 @@ def probes(tokenizer: "PreTrainedTokenizerBase", rows: Iterable[dict[str, Any]],
             places = spoken(tokenizer, shown.messages)
             for at, (start, stop), words in zip(places, shown.encoded.turns, shown.encoded.words, strict=True):
                 message, place = shown.messages[at], sha256_of([row["row_id"], at])
-                if is_trained(message):  # what should not be trained is no right decision either
+                if is_trained(message):  # what should not be trained is not a right decision either
                     of = kind(shown.messages, at)
                     turns.append(_Turn(place, of, message, shown.encoded.input_ids, words, stop, words > start))
     others = [turn for turn in turns if not turn.thought]
@@ -125,6 +125,6 @@ def decision_probabilities(model: "PreTrainedModel", asked: Sequence[Probe]) -> 
 
 
 def fallen(before: Mapping[str, float], now: Mapping[str, float], asked: Sequence[Probe], most: float) -> list[str]:
-    """The kinds, of enough turns, whose probability fell by more than `most`, or is no number any more."""
+    """The kinds, of enough turns, whose probability fell by more than `most`, or is not a number any more."""
     turns = Counter(probe.kind for probe in asked)
     return [name for name in before if turns[name] >= FEWEST_TURNS and not before[name] - now[name] <= most]

@@ -38,7 +38,7 @@ def _with_adapter(model: "PreTrainedModel", base: BaseModel, adapter_dir: Path, 
     from peft import PeftModel
 
     if not (adapter_dir / "adapter_config.json").is_file():
-        raise ModelError(f"{adapter_dir} holds no adapter_config.json, so it is no trained adapter: train one first.")
+        raise ModelError(f"{adapter_dir} holds no adapter_config.json, so it is not a trained adapter: train one first.")
     try:
         return PeftModel.from_pretrained(model, str(adapter_dir), is_trainable=trainable)
     except (OSError, ValueError, RuntimeError, KeyError) as error:

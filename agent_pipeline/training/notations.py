@@ -22,7 +22,7 @@ class Call:
 
 
 Calls = list[Call] | None
-"""The calls that one marked place of a text holds; None where it is no valid call."""
+"""The calls that one marked place of a text holds; None where it is not a valid call."""
 
 Schemas = Mapping[str, Mapping[str, Any]]
 """The tools of a row: name → JSON schema of the parameters."""

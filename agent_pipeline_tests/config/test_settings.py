@@ -83,7 +83,7 @@ def test_who_sets_no_store_has_the_one_of_omniagents_own_variables(monkeypatch):
 
 def test_a_named_file_is_taken_and_must_be_there(tmp_path, monkeypatch):
     monkeypatch.setenv("AGENT_PIPELINE_CONFIG", str(tmp_path / "other.toml"))
-    assert "which is no file" in refused()
+    assert str(tmp_path / "other.toml") in refused()
     (tmp_path / "other.toml").write_text('lake = "x"', encoding="utf-8")
     assert load_settings().lake_url == str(tmp_path / "x")
 
@@ -114,10 +114,10 @@ def test_a_wrong_file_is_a_sentence_that_names_it(toml, text, sentence):
 @pytest.mark.parametrize(
     ("name", "value", "sentence"),
     [
-        ("AGENT_PIPELINE_STOER", "x", "AGENT_PIPELINE_STOER is no setting: did you mean AGENT_PIPELINE_STORE"),
-        ("agent_pipeline_stoer", "x", "agent_pipeline_stoer is no setting"),
-        ("AGENT_PIPELINE_HOME", "x", "AGENT_PIPELINE_HOME is no setting"),
-        ("AGENT_PIPELINE_STORE__PATH", "x", "AGENT_PIPELINE_STORE__PATH is no setting"),
+        ("AGENT_PIPELINE_STOER", "x", "AGENT_PIPELINE_STOER .*: did you mean AGENT_PIPELINE_STORE"),
+        ("agent_pipeline_stoer", "x", "^agent_pipeline_stoer "),
+        ("AGENT_PIPELINE_HOME", "x", "^AGENT_PIPELINE_HOME "),
+        ("AGENT_PIPELINE_STORE__PATH", "x", "^AGENT_PIPELINE_STORE__PATH "),
         ("AGENT_PIPELINE_SPLIT__TSET", "0.1", "'split.tset' .* does not exist: did you mean test"),
         ("AGENT_PIPELINE_SPLIT__TEST", "much", "'split.test'"),
         ("AGENT_PIPELINE_AGENTS", "{", "A variable of the environment is wrong"),

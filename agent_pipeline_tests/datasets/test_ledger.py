@@ -1,4 +1,4 @@
-"""The ledger of tasks and sides."""
+"""The ledger of tasks and their splits."""
 
 from pathlib import Path
 

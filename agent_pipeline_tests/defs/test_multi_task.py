@@ -1,4 +1,4 @@
-"""`multi_task_dataset`: several agents in true proportions, every row on its side, nothing on two."""
+"""`multi_task_dataset`: several agents in true proportions, every row in its split, nothing in two."""
 
 import json
 from collections import Counter

@@ -179,7 +179,7 @@ def test_an_agent_that_cannot_be_read_at_night_is_told_of_while_the_others_run(s
     database.write_bytes(database.read_bytes()[: database.stat().st_size // 2])
     assert [each.partition_key for each in nights(stored, datetime.now(UTC))] == ["office/rooms"]
     ((cause, line),) = messages(server)
-    assert cause == "no run tonight" and line.startswith(f"{AGENT}: ") and "damaged" in line
+    assert cause == "no run this night" and line.startswith(f"{AGENT}: ") and "damaged" in line
 
 
 @pytest.mark.parametrize(("days", "told"), [(6, False), (7, True), (8, False), (14, True)])

@@ -154,7 +154,7 @@ def test_of_equal_sessions_the_one_that_a_person_judged_stands_even_against_a_be
 
 
 @pytest.mark.parametrize("label", ["acceptable", None])
-def test_what_a_person_called_bad_is_not_learnt_as_the_beginning_of_what_another_judge_calls_good(label):
+def test_what_a_person_called_bad_is_not_trained_as_the_beginning_of_what_another_judge_calls_good(label):
     rows = [
         judged_row("short", chat("Hi", "Go away!"), label=Label("unacceptable")),
         judged_row("long", chat("Hi", "Go away!", "A bike?", "Here."), score=1.0, label=Label(label) if label else None),

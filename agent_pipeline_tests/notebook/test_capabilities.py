@@ -123,7 +123,7 @@ def test_fewer_turns_may_be_asked():
 def test_what_cannot_be_asked_is_one_sentence(cap, data, what):
     with pytest.raises((ArgumentError, DataError), match=what):
         scored(cap, agent, data)
-    with pytest.raises(ArgumentError, match="is no model"):
+    with pytest.raises(ArgumentError, match="model of transformers"):
         scored("tool_use", 3)
 
 

@@ -126,7 +126,7 @@ def test_what_cannot_be_learnt_is_counted():
         ([], "it is empty"),
         ([{"text": "x"}], "unknown_keys 1.*give records with messages"),
         ({"messages": CHAT}, "cannot be a dict"),
-        ("/nowhere.jsonl", "no file"),
+        ("/nowhere.jsonl", "/nowhere.jsonl"),
     ],
 )
 def test_no_data_is_one_sentence(data, what):

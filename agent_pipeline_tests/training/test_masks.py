@@ -1,4 +1,4 @@
-"""Which tokens are learnt."""
+"""Which tokens are trained."""
 
 import dataclasses
 
@@ -86,7 +86,7 @@ def test_the_mask_equals_hugging_faces_generation_mask(tiny_tokenizer, messages)
     assert ours.trained == [bool(bit) for bit in theirs["assistant_masks"]]
 
 
-def test_a_greeting_before_the_user_speaks_is_learnt(tiny_tokenizer):
+def test_a_greeting_before_the_user_speaks_is_trained(tiny_tokenizer):
     messages = [
         {"role": "assistant", "content": "Hello!"},
         {"role": "user", "content": "Hi"},
@@ -149,16 +149,16 @@ def test_another_familys_template_gives_the_same_kind_of_mask(tiny_tokenizer):
 
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(conversations, st.sets(st.integers(0, 12)))
-def test_a_turn_of_weight_0_has_no_trained_token_and_the_others_have_all_of_theirs(tiny_tokenizer, messages, unlearnt):
+def test_a_turn_of_weight_0_has_no_trained_token_and_the_others_have_all_of_theirs(tiny_tokenizer, messages, untrained):
     whole = encode(tiny_tokenizer, messages, [TOOL])
     spoken = [at for at, message in enumerate(messages) if message["role"] == "assistant"]
-    unlearnt &= set(spoken[:-1])
-    marked = [message | {"weight": 0} if at in unlearnt else message for at, message in enumerate(messages)]
+    untrained &= set(spoken[:-1])
+    marked = [message | {"weight": 0} if at in untrained else message for at, message in enumerate(messages)]
     encoded = encode(tiny_tokenizer, marked, [TOOL])
     check(encoded, tiny_tokenizer, marked)
     assert (encoded.input_ids, encoded.turns) == (whole.input_ids, whole.turns), "it stays in the context"
     for at, (start, end) in zip(spoken, encoded.turns, strict=True):
-        assert encoded.trained[start:end] == [at not in unlearnt] * (end - start)
+        assert encoded.trained[start:end] == [at not in untrained] * (end - start)
 
 
 def test_a_trained_token_of_a_turn_of_weight_0_is_found(tiny_tokenizer):

@@ -95,7 +95,7 @@ def _reader(obj: Any) -> pa.RecordBatchReader:
     for module, convert in _CONVERTERS.items():
         if module in sys.modules and type(obj).__module__.split(".")[0] == module:
             return convert(obj).to_reader()
-    raise TypeError(f"A {type(obj).__name__} is no table: give a pyarrow, pandas, polars or datasets one.")
+    raise TypeError(f"A {type(obj).__name__} is not a table: give a pyarrow, pandas, polars or datasets one.")
 
 
 def _as_table(reader: pa.RecordBatchReader) -> pa.Table:

@@ -224,7 +224,7 @@ def _awaited(answer: Awaitable[Any]) -> Any:
 
 
 def why_not(run: AgentTrajectory, require_success: bool) -> str | None:
-    """Why a run is no example, by what is known of its end; `None` where it may be one."""
+    """Why a run is not an example, by what is known of its end; `None` where it may be one."""
     if run.error:
         return "infrastructure_error"
     if not require_success or run.success:
@@ -251,7 +251,7 @@ def _completed(run: AgentTrajectory, answer: Any) -> AgentTrajectory:
     """The run with what the agent answered.
 
     Raises:
-        DataError: the answer is no run.
+        DataError: the answer is not a run.
     """
     if isinstance(answer, str):
         answer = {"steps": [TrajectoryStep(answer)]}
@@ -260,7 +260,7 @@ def _completed(run: AgentTrajectory, answer: Any) -> AgentTrajectory:
         return msgspec.structs.replace(answer, task_id=run.task_id, steps=[_step(step) for step in answer.steps], **fields)
     if not isinstance(answer, Mapping) or not (answer.get("steps") or answer.get("messages")):
         raise DataError(
-            f"The agent answered task {run.task_id} with {type(answer).__name__}, which is no run: let it yield steps, or answer with a "
+            f"The agent answered task {run.task_id} with {type(answer).__name__}, which is not a run: let it yield steps, or answer with a "
             "trajectory, its last words, or an object with steps or messages, success and reward."
         )
     if answer.get("messages"):

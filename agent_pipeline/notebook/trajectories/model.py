@@ -26,7 +26,7 @@ FINISH = "finish"
 class TrajectoryStep(msgspec.Struct):
     """One step; see the module. `observation` is `None` where none came, `reward` where nobody gave one.
 
-    `parallel`: called in one breath with the step before. `invalid_input` is what the agent wrote where that was no JSON object.
+    `parallel`: called in one breath with the step before. `invalid_input` is what the agent wrote where that was not a JSON object.
     """
 
     thought: str = ""
@@ -88,7 +88,7 @@ def load_trajectories(path: str | Path, *, cut_off: bool = False) -> list[AgentT
 
     Raises:
         StoreError: the file cannot be read.
-        DataError: a line is no trajectory; says which, and why.
+        DataError: a line is not a trajectory; says which, and why.
     """
     try:
         lines = Path(path).read_bytes().split(b"\n")
@@ -104,7 +104,7 @@ def load_trajectories(path: str | Path, *, cut_off: bool = False) -> list[AgentT
             if cut_off and place == len(lines):
                 break
             raise DataError(
-                f"Line {place} of {path} is no trajectory ({error}): give each line as an object with task_id, instruction and steps."
+                f"Line {place} of {path} is not a trajectory ({error}): give each line as an object with task_id, instruction and steps."
             ) from error
     return found
 

@@ -74,13 +74,13 @@ class ClaudeCodeSource(FileSource):
         forks = [chain for chain, lines in sides.items() if text(lines[0].get("parentUuid")) in forked_from]
         left_out = sum(len(sides.pop(chain)) for chain in forks)
         if main:
-            said = self._said(main, None)
+            said = self._conversation(main, None)
             said["skipped"]["line:fork"] = left_out
             yield session_id, said
         for chain, lines in sorted(sides.items()):
-            yield f"{session_id}:{chain}", self._said(lines, session_id)
+            yield f"{session_id}:{chain}", self._conversation(lines, session_id)
 
-    def _said(self, lines: list[Record], parent: str | None) -> Record:
+    def _conversation(self, lines: list[Record], parent: str | None) -> Record:
         taken, others = _branch(lines)
         self._left += others
         spoken = [line for line in taken if not _synthetic(line)]

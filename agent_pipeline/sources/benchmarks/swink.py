@@ -89,7 +89,7 @@ class SwinkSource(RecordSource):
     def _set(self, name: str, results: Path) -> Record:
         """The set of that name."""
         if not name or name in (".", "..") or set(name) & set("/\\\0"):
-            add_note(self.notes, f"{results} names a set {name!r}, which is no file name: its prompts are not known.")
+            add_note(self.notes, f"{results} names a set {name!r}, which is not a file name: its prompts are not known.")
             return {}
         lost = f"The prompts of {name} are not known, so its sessions begin with the agent"
         return self.file_beside(_sets_of(results) / f"{name}.json", lost)

@@ -56,7 +56,7 @@ class Traces:
     """The traces of a database, a JSON text each, by the numbers of their rows: while a server writes, their order changes.
 
     Raises:
-        StoreError: it is no platform's database, or cannot be read.
+        StoreError: it is not a platform's database, or cannot be read.
     """
 
     def __init__(self, path: Path) -> None:
@@ -64,7 +64,7 @@ class Traces:
         with read_only(path) as connection:
             platform = next((make for tables, make in _PLATFORMS.items() if all(columns(connection, each) for each in tables)), None)
             if platform is None:
-                raise StoreError(f"{path} is no database of MLflow or Phoenix with traces: take it out of the store.")
+                raise StoreError(f"{path} is not a database of MLflow or Phoenix with traces: take it out of the store.")
             rows, self._query = platform(connection)
             self._rows = [row[0] for row in connection.execute(rows)]
 

@@ -35,7 +35,7 @@ def parsed(raw: Any) -> Any:
     """The value of a JSON text; what is neither bytes nor `msgspec.Raw` is a value already.
 
     Raises:
-        ValueError: the text is no JSON.
+        ValueError: the text is not JSON.
     """
     if not isinstance(raw, _JSON):
         return raw

@@ -198,7 +198,7 @@ def _document(path: Path, notes: list[str]) -> list[Any]:
     except ValueError as error:
         values, is_whole = _values_in(raw.decode("utf-8", "surrogateescape"))
         if not values:
-            raise StoreError(f"{path} is no JSON ({error}): it may be cut off, so take it out or restore it.") from error
+            raise StoreError(f"{path} is not JSON ({error}): it may be cut off, so take it out or restore it.") from error
         if not is_whole:
             add_note(notes, f"{path} is cut off or damaged ({error}): the first {len(values)} records were read, the rest was left out.")
         return values
@@ -223,7 +223,7 @@ class Archive(Sequence[bytes]):
     """A zip of JSON files as Inspect writes it: its records are those in the folder `samples`; `member` reads any other.
 
     Raises:
-        StoreError: it is no whole zip.
+        StoreError: it is not a whole zip.
     """
 
     def __init__(self, path: Path) -> None:
@@ -254,7 +254,7 @@ class Archive(Sequence[bytes]):
         except OSError as error:
             raise unreadable(self._path, error) from error
         except _ZIP_ERRORS as error:
-            raise StoreError(f"{self._path} is no whole zip ({error}): restore it, or take it out of the store.") from error
+            raise StoreError(f"{self._path} is not a whole zip ({error}): restore it, or take it out of the store.") from error
 
 
 class _Rows(Sequence[dict[str, Any]]):
@@ -271,7 +271,7 @@ class _Rows(Sequence[dict[str, Any]]):
                     self._table = (pa.ipc.open_file if head == b"ARRO" else pa.ipc.open_stream)(file).read_all()
             self._table.validate(full=True)  # Arrow trusts the offsets in a file, and would read outside of it
         except (pa.ArrowException, OSError, ValueError) as error:
-            raise StoreError(f"{path} is no whole Parquet or Arrow file ({first_line(error)}): restore it, or take it out.") from error
+            raise StoreError(f"{path} is not a whole Parquet or Arrow file ({first_line(error)}): restore it, or take it out.") from error
 
     def __len__(self) -> int:
         return int(self._table.num_rows)

@@ -128,7 +128,7 @@ class Service(ABC):
             page = self.asked(path, about | ({cursor: token} if token else {}), method)
             found = page.get(items, None if page else [])  # MLflow leaves out what is empty
             if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
-                raise self._useless(path, f"{items} is no list of objects")
+                raise self._useless(path, f"{items} is not a list of objects")
             yield from found
             before, token = token, self.following(page, cursor)
             if not token:
@@ -158,11 +158,11 @@ class Service(ABC):
             why = first_line(error)
             raise ServerError(f"{self._called} cannot be reached ({why}): start it, or correct its address in store.") from error
         except (ValueError, httpx2.DecodingError) as error:
-            raise self._useless(path, "it is no JSON") from error
+            raise self._useless(path, "it is not JSON") from error
         if response.status_code in (401, 403):
             raise ServerError(f"{self._called} refuses to be read ({response.status_code}): set {self.variables}.")
         if not isinstance(value, dict):
-            said = "it is no object" if response.is_success else f"{response.status_code} {first_line(Exception(response.text))}"
+            said = "it is not an object" if response.is_success else f"{response.status_code} {first_line(Exception(response.text))}"
             raise self._useless(path, said)
         return value
 
@@ -171,7 +171,9 @@ class Service(ABC):
         return ServerError(f"{self._called} lost spans while it was read: run again.")
 
     def _useless(self, path: str, why: str) -> ServerError:
-        return ServerError(f"{self._called} gives an answer that cannot be used ({path}: {why}): mend it, or correct its address in store.")
+        return ServerError(
+            f"{self._called} gives an answer that cannot be used ({path}: {why}): repair it, or correct its address in store."
+        )
 
     @cached_property
     def _client(self) -> Any:

@@ -32,7 +32,7 @@ def read_only(path: Path) -> Iterator[sqlite3.Connection]:
     bytes as surrogates.
 
     Raises:
-        StoreError: the file is no database, or is locked, cut off, not readable, or changed while it was read.
+        StoreError: the file is not a database, or is locked, cut off, not readable, or changed while it was read.
     """
     if not is_sqlite(path):
         raise StoreError(f"{path} is not an SQLite database (it may be cut off or empty): restore it, or take it out of the store.")

@@ -88,7 +88,7 @@ def key_of(item: Item) -> Any:
 
 
 def _canonical(arguments: str) -> str:
-    """One text for arguments that mean the same; what is no JSON stays as it is."""
+    """One text for arguments that mean the same; what is not JSON stays as it is."""
     try:
         return json.dumps(json.loads(arguments or "{}"), sort_keys=True)
     except (ValueError, RecursionError):

@@ -72,13 +72,13 @@ class SpanSource(FileSource):
         fields["judgment"] = verdict_in(word for _, record in records for word in self.words_of(record))
         fields |= self.beside(session_id)
         main, *others = conversations_in(spans)
-        yield session_id, _said(main, spans) | {"error": _error(spans, main)} | fields
+        yield session_id, _arguments(main, spans) | {"error": _error(spans, main)} | fields
         index = self._index() if others else {}
         for count, conversation in enumerate(others, 1):
             name = f"{session_id}~side{count}"
             while any(name in sessions for sessions in index.values()):
                 name += "~"
-            yield name, _said(conversation, conversation.calls) | {"parent_session_id": session_id}
+            yield name, _arguments(conversation, conversation.calls) | {"parent_session_id": session_id}
 
     def _new_index(self) -> Index:
         """Runs of one session by several agents of a project are one session: that of the agent with the most records of it."""
@@ -95,7 +95,7 @@ class SpanSource(FileSource):
         return {key: sessions for key, sessions in index.items() if sessions}
 
 
-def _said(conversation: Conversation, spans: list[Span]) -> Record:
+def _arguments(conversation: Conversation, spans: list[Span]) -> Record:
     """What a conversation and its steps say, as arguments of `new_session`."""
     calls = conversation.calls or [span for span in spans if span.kind == "model" and span.usage] or spans
     return {

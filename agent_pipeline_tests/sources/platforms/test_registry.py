@@ -105,8 +105,8 @@ def test_an_entry_point_brings_a_reader_too(mine, monkeypatch, tmp_path):
     ("name", "why"),
     [
         ("Gone", "cannot be loaded .AttributeError"),
-        ("thing", "is no subclass of agent_pipeline.sources.TraceSource"),
-        ("Stranger", "is no subclass of agent_pipeline.sources.TraceSource"),
+        ("thing", "subclass of agent_pipeline.sources.TraceSource"),
+        ("Stranger", "subclass of agent_pipeline.sources.TraceSource"),
         ("Half", "lacks partitions, sessions, looks_like"),
     ],
 )
