@@ -21,7 +21,7 @@ class Followed(NamedTuple):
 
 
 def follow(settings: Settings, key: PartitionKey, entry: Entry) -> Followed:
-    """Serve the champion of a partition after the change `entry`. Raises as `serve`."""
+    """Serve the champion of a partition after the change `entry`; people are told only if something moved. Raises as `serve`."""
     lake = settings.open_lake()
     champion = lake.champion(EXPORT, key)
     against = unfit(lake, key, champion) if champion else []
@@ -29,6 +29,6 @@ def follow(settings: Settings, key: PartitionKey, entry: Entry) -> Followed:
     lines = serve_champion(lake, key, **resolve(settings, ServingConfig, key).options.model_dump())
     if written := write_run(lake, key):
         (lines if written.ok else warnings).append(written.text)
-    if problem := tell(settings, [moved_by_hand(str(key), entry)]):
+    if entry.moved and (problem := tell(settings, [moved_by_hand(str(key), entry)])):
         warnings.append(problem)
     return Followed(warnings, lines)

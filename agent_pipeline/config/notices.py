@@ -56,7 +56,7 @@ def _sent(senders: list[Any], cause: str, text: str) -> bool:
 
 def moved_by_hand(partition: str, entry: Entry) -> Notice:
     """That a person promoted an export or rolled back."""
-    before = f", instead of {entry.against[:16]}" if entry.against and entry.moved == "champion" else ""
+    before = f", instead of {entry.against[:16]}" if entry.against else ""
     return Notice(
         "champion moved",
         partition,

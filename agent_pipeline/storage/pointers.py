@@ -23,7 +23,8 @@ _OLD = "current.json"
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """The state after a change. `moved` is the pointer that changed, `against` the identity that it had before (`None`: it had none)."""
+    """The state after a change. `moved` is the pointer that changed (empty: none did), `against` the identity that it had before
+    (`None`: it had none)."""
 
     generation: int = 0
     latest: str | None = None
@@ -109,7 +110,7 @@ class Pointers(Artifacts):
             change = {"generation": number, "moved": moved, moved: identity, "against": against}
             return msgspec.structs.replace(before, **change, who=who or user_name(), when=now(), why=why)
 
-        return self._entries(asset, key).append(entry) or self.pointers(asset, key)
+        return self._entries(asset, key).append(entry) or msgspec.structs.replace(self.pointers(asset, key), moved="")
 
     def _whole(self, asset: str, key: PartitionKey, identity: str) -> Artifact:
         artifact = self.find(asset, key, identity)

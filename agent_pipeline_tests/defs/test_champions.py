@@ -90,7 +90,11 @@ def test_the_commands_show_decisions_and_hold_a_candidate_back(bench: Any, monke
     shown = CliRunner()
     monkeypatch.setattr("agent_pipeline.cli.champions.console", Console(width=240))
     assert "waits for you" in shown.invoke(app, ["champions"]).output
-    assert shown.invoke(app, ["promote", str(KEY), "--why", "as in [/ticket] 7"]).exit_code == 0
+    told: list[Any] = []
+    monkeypatch.setattr("agent_pipeline.config.champions.tell", lambda settings, notices: told.extend(notices))
+    for _ in range(2):
+        assert shown.invoke(app, ["promote", str(KEY), "--why", "as in [/ticket] 7"]).exit_code == 0
+    assert len(told) == 1, "what is the champion already did not move"
     assert "as in [/ticket] 7" in shown.invoke(app, ["champions", str(KEY)]).output
     assert shown.invoke(app, ["hold", str(KEY), "--why", "[a] bad feeling"]).exit_code == 0
     record = last_decision(bench.lake, KEY, night.export.identity)
