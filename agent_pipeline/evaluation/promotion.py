@@ -49,6 +49,7 @@ def decide(candidate: Scores, rival: Scores, policy: Policy, facts: Facts) -> De
         # Whether a model for one job must still know the capital of France is for a person to say.
         reasons += [msgspec.structs.replace(reason, against="hold") for reason in lost]
     reasons += [Reason("base", name, "reject") for name in facts.unfit]
+    reasons += [Reason("base", name, "hold") for name in facts.unended]  # by the model, or by a limit that is too low for its agent
     if facts.turned > MOST_TURNED:  # the held-out rows, by which the candidate would win, are chosen by the same verdicts
         reasons.append(Reason("turned", "verdicts", "hold", facts.turned, limit=MOST_TURNED))
     new, old = candidate.turns, rival.turns

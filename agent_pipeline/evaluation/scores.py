@@ -68,7 +68,8 @@ class Canary(msgspec.Struct, frozen=True):
 class Facts(msgspec.Struct, frozen=True):
     """What a decision looks at beside the scores. `earlier` is the number of decisions of this year on the partition; `first`: there is no
     champion yet, and the rival is the base model. Of the sessions that the champion was trained on, the share `turned` is judged bad now;
-    `newer` are the tasks that came after its training. `unfit` is what the candidate's episodes say against it beside its base."""
+    `newer` are the tasks that came after its training. `unfit` is what the candidate's episodes say against it beside its base,
+    `unended` that too many of them have no end."""
 
     earlier: int = 0
     first: bool = False
@@ -76,6 +77,7 @@ class Facts(msgspec.Struct, frozen=True):
     newer: Collection[str] = ()
     canaries: Sequence[Canary] = ()
     unfit: Sequence[str] = ()
+    unended: Sequence[str] = ()
 
 
 class Policy(msgspec.Struct, frozen=True):

@@ -142,7 +142,7 @@ def decide_on(
         raise DataError(f"The champion of {key} was moved by {before.who} at {before.when}: materialize champion again.")
     facts = facts_since(lake, key, champion)
     played = compared.episodes[0].manifest["report"] if compared.episodes[0] else None
-    unfit = does_less(played) + unended(played) if played else []
+    against_it = {"unfit": does_less(played), "unended": unended(played)} if played else {}
     evaluator = sha256_of([candidate_scores.evaluator, candidate_scores.world, msgspec.to_builtins(policy)])
 
     def decision_before(records: list[Record]) -> Record | None:
@@ -153,7 +153,7 @@ def decide_on(
         records = ledger(lake, key).records()
         if decision_before(records):
             return None
-        seen = msgspec.structs.replace(facts, earlier=spent_in_year(records, now()), canaries=compared.canaries, unfit=unfit)
+        seen = msgspec.structs.replace(facts, earlier=spent_in_year(records, now()), canaries=compared.canaries, **against_it)
         return Record(
             number=number,
             when=now(),

@@ -237,6 +237,7 @@ def test_episodes_of_one_of_the_two_alone_never_compare():
 
 def test_what_episodes_say_beside_the_base_rejects():
     assert decided(BETTER, unfit=["done"]).outcome == "reject"
+    assert decided(BETTER, unended=["80 of 80 episodes have an answer that reaches the limit"]).outcome == "hold"
 
 
 def test_a_canary_that_is_lost_holds_the_candidate_back_and_one_of_many_that_moved_does_not():
