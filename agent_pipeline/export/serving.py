@@ -136,10 +136,10 @@ def unfit(lake: Lake, key: PartitionKey, export: Artifact) -> list[str]:
 
 
 def own_episodes(lake: Lake, key: PartitionKey, export: Artifact) -> Artifact | None:
-    """The latest episodes, if this very export played them."""
-    identity = lake.pointers("episodes", key).latest
-    played = lake.find("episodes", key, identity) if identity else None
-    return played if played and played.manifest["made_from"][EXPORT] == export.identity else None
+    """The last episodes that this very export played, whatever other exports played since."""
+    identities = dict.fromkeys(entry.latest for entry in reversed(lake.history("episodes", key)) if entry.latest)
+    played = (lake.find("episodes", key, identity) for identity in identities)
+    return next((each for each in played if each and each.manifest["made_from"].get(EXPORT) == export.identity), None)
 
 
 def promote(lake: Lake, key: PartitionKey, identity: str = "", why: str = "") -> Entry:

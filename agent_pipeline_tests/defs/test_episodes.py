@@ -28,6 +28,10 @@ def test_a_model_is_kept_from_registration_by_its_own_episodes_only(tmp_path):
     artifact(lake, "episodes", KEY, {"gguf_export": harmful.identity}, report={"against": ["it harms"]})
     assert unfit(lake, KEY, harmful) == ["it harms"]
     assert unfit(lake, KEY, other) == []
+    artifact(lake, "episodes", KEY, {"gguf_export": other.identity}, report={"against": []})
+    assert unfit(lake, KEY, harmful) == ["it harms"], (
+        "the next night took its harm from sight, also of who promoted it or rolled back to it"
+    )
 
 
 def test_what_no_world_measures_does_not_pass(tmp_path):
