@@ -63,7 +63,7 @@ def to_compare(
     adapter = evaluation.manifest["made_from"]["adapter"]
     if adapter != candidate.manifest["made_from"]["adapter"]:
         raise DataError(f"The evaluation of {key} is of another adapter than its export: materialize evaluation and gguf_export again.")
-    played = own_episodes(lake, key, candidate)
+    played = own_episodes(lake, key, candidate.identity)
     made_from = played.manifest["made_from"] if played else {}
     if world and made_from.get("world") != world:
         raise DataError(f"The export {candidate.identity[:16]} of {key} has not played in {world}: materialize episodes again.")
@@ -97,7 +97,7 @@ def comparison(lake: Lake, key: PartitionKey, evaluation: Artifact, candidate: A
     return Comparison(
         (made("evaluation", result["candidate"]), made("evaluation", result["champion"])),
         (evaluation, made("evaluation", result["champion_on_test"])),
-        (own_episodes(lake, key, candidate), made("episodes", result["champion_episodes"])),
+        (own_episodes(lake, key, candidate.identity), made("episodes", result["champion_episodes"])),
         canaries=tuple(msgspec.convert(read_entries(made("canaries", result["canaries"]), CANARIES), list[Canary])),
         same_base=result["same_base"],
     )

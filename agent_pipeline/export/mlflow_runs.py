@@ -107,7 +107,7 @@ def facts(lake: Lake, key: PartitionKey, export: Artifact) -> tuple[dict[str, An
     evaluation = lake.find("evaluation", key, evaluated) if evaluated else None
     if evaluation and evaluation.manifest["made_from"]["adapter"] != export.manifest["made_from"]["adapter"]:
         evaluation = None
-    episodes, decided = own_episodes(lake, key, export), last_decision(lake, key, export.identity)
+    episodes, decided = own_episodes(lake, key, export.identity), last_decision(lake, key, export.identity)
     made = [*adapters, *(each for each in (evaluation, episodes) if each), export]
     tags = {"partition": key, "code": export.manifest["made_by"]["code_sha256"]} | {each.asset: each.identity for each in made}
     tags |= {f"table.{name}": version for each in adapters for name, version in each.manifest["tables"].items()}

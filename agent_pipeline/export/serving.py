@@ -127,7 +127,7 @@ def serve_champion(lake: Lake, key: PartitionKey, **settings: Any) -> list[str]:
 
 def unfit(lake: Lake, key: PartitionKey, export: Artifact) -> list[str]:
     """What its episodes and the last decision on it speak against an export."""
-    played = own_episodes(lake, key, export)
+    played = own_episodes(lake, key, export.identity)
     against = list(played.manifest["report"]["against"]) if played else []
     decisions = [record.decision for record in ledger(lake, key).records() if record.candidate == export.identity]
     # What a person holds back may have been rejected before: holding it does not make it fit.
@@ -135,11 +135,11 @@ def unfit(lake: Lake, key: PartitionKey, export: Artifact) -> list[str]:
     return against + [summary(decision) for decision in measured[-1:] if decision.outcome in ("reject", "roll back")]
 
 
-def own_episodes(lake: Lake, key: PartitionKey, export: Artifact) -> Artifact | None:
-    """The last episodes that this very export played, whatever other exports played since."""
+def own_episodes(lake: Lake, key: PartitionKey, export: str) -> Artifact | None:
+    """The last episodes that the very export with this identity played, whatever other exports played since."""
     identities = dict.fromkeys(entry.latest for entry in reversed(lake.history("episodes", key)) if entry.latest)
     played = (lake.find("episodes", key, identity) for identity in identities)
-    return next((each for each in played if each and each.manifest["made_from"].get(EXPORT) == export.identity), None)
+    return next((each for each in played if each and each.manifest["made_from"].get(EXPORT) == export), None)
 
 
 def promote(lake: Lake, key: PartitionKey, identity: str = "", why: str = "") -> Entry:

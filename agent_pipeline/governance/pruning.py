@@ -1,8 +1,8 @@
 """Which model directories nothing names any more, and their deletion.
 
-Kept of a partition: what the pointers of each asset name, the exports of the history's last changes, and every artifact that one of these
-was made from. Everything else only costs disk: a night that needs it makes it again. So does what a killed run left
-half made, once it is a week old: until then, the same run goes on from it.
+Kept of a partition: what the pointers of each asset name, the exports of the history's last changes with the episodes that they played, and
+every artifact that one of these was made from. Everything else only costs disk: a night that needs it makes it again. So does what a killed
+run left half made, once it is a week old: until then, the same run goes on from it.
 """
 
 import shutil
@@ -17,6 +17,7 @@ from urllib.parse import unquote
 import msgspec
 
 from agent_pipeline.export.ledger import EXPORT
+from agent_pipeline.export.serving import own_episodes
 from agent_pipeline.governance.lineage import parents
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.storage.lake import Lake, remove
@@ -122,7 +123,11 @@ def _named(lake: Lake, key: PartitionKey, found: Found, keep: int) -> set[str]:
             continue
         stays.add(identity)
         if identity in found:
-            waiting += parents(found[identity][1])
+            file, manifest = found[identity]
+            waiting += parents(manifest)
+            # What a champion, or one that may be champion again, played says whether it is fit to act.
+            played = own_episodes(lake, key, identity) if file.asset == EXPORT else None
+            waiting += [played.identity] if played else []
     return stays
 
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from agent_pipeline.cli.app import app
 from agent_pipeline.errors import DataError
-from agent_pipeline.export.serving import promote, rollback
+from agent_pipeline.export.serving import promote, rollback, unfit
 from agent_pipeline.governance import pruning
 from agent_pipeline.governance.pruning import Pruned, prune
 from agent_pipeline.keys import PartitionKey
@@ -56,6 +56,17 @@ def test_what_is_deleted_from_a_bucket_is_of_this_lake_whatever_its_name_matches
 
 def there(lake: Lake, asset: str, key: PartitionKey = KEY) -> list[str]:
     return sorted((each.path / "weights").read_text(encoding="utf-8").rpartition(" ")[2] for each in lake.finished(asset, key))
+
+
+def test_what_a_kept_export_played_stays_and_goes_on_speaking_against_it(lake: Lake) -> None:
+    for number in range(4):
+        made_from = {"gguf_export": night(lake, number).identity}
+        artifact(lake, "episodes", KEY, made_from, {"weights": f"of {number}"}, {"against": [f"{number} harms"]})
+        if number == 0:
+            promote(lake, KEY)
+    prune(lake, keep=0, delete=True)
+    champion = lake.champion("gguf_export", KEY)
+    assert there(lake, "episodes") == ["0", "3"] and champion and unfit(lake, KEY, champion) == ["0 harms"]
 
 
 def test_champion_latest_and_the_last_of_the_history_stay_with_what_they_were_made_from(lake: Lake) -> None:
