@@ -8,7 +8,7 @@ import msgspec
 
 from agent_pipeline.errors import DataError
 from agent_pipeline.evaluation.promotion_report import summary
-from agent_pipeline.export.hub import push
+from agent_pipeline.export.hub import card, push
 from agent_pipeline.export.ledger import EXPORT, is_held, last_decision, ledger
 from agent_pipeline.export.ollama import check_rendering, create, model_name
 from agent_pipeline.export.serving_folder import MODELFILE, partition_folder, reload_preset, write_folder
@@ -115,7 +115,9 @@ def _register(
         if created.created and adapters:
             yield check_rendering(created.name, read_tokenizer(adapters[-1].path))
     if hub:
-        yield push(hub, folder, choice.export, last_decision(lake, key, choice.export.identity), template_used(adapters))
+        export, identity = choice.export, choice.export.identity
+        told = own_episodes(lake, key, identity), unfit(lake, key, export)
+        yield push(hub, folder, export, card(export, last_decision(lake, key, identity), template_used(adapters), *told))
 
 
 def serve_champion(lake: Lake, key: PartitionKey, **settings: Any) -> list[str]:

@@ -7,8 +7,10 @@ from threading import Thread
 import pytest
 
 from agent_pipeline.errors import DataError, ExportError
+from agent_pipeline.evaluation.episode_report import ROWS
 from agent_pipeline.export import serving
 from agent_pipeline.export.gguf_export import ADAPTER, base_gguf_file
+from agent_pipeline.export.ledger import EXPORT
 from agent_pipeline.export.ollama import OllamaResult
 from agent_pipeline.export.serving import champions, promote, rollback, serve_champion, served
 from agent_pipeline.export.serving_folder import base_folder, served_form, write_folder
@@ -111,10 +113,13 @@ def test_a_champion_is_pushed_to_the_hub_with_its_card_and_a_refusal_is_one_sent
     lake.finish("sft_adapter", KEY, sha256_of("first"), adapter, made_from, report)
     assert "champions only" in serve_champion(lake, KEY, hub="me/support")[-1] and not asked
     promote(lake, KEY)
+    model = dict.fromkeys(ROWS) | {"done": {"n": 3, "of": 4}, "kinds": {}, "pass_hat": {}, "turns": 2.0, "tokens": 9}
+    artifact(lake, "episodes", KEY, {EXPORT: champion.identity}, report={"players": {"model": model}, "against": ["it harms"]})
     assert "me/support" in serve_champion(lake, KEY, hub="me/support")[-1]
     assert asked[0] == ("me/support", {"private": True, "exist_ok": True})
     assert asked[1]["delete_patterns"] == ["*.gguf"] and champion.identity[:16] in asked[1]["commit_message"]
     card = (asked[1]["folder_path"] / "README.md").read_text(encoding="utf-8")
+    assert "**Not fit to act unwatched**: it harms." in card and "| tasks done | 3 of 4 |" in card, "a person promoted it all the same"
     assert card.startswith("---\nlibrary_name: peft\n") and f"`{champion.identity}`" in card and "Chat template: ours in ChatML." in card
     with pytest.raises(ExportError, match=r"to nobody/at-all \(401 Client Error Unauthorized\): check"):
         serve_champion(lake, KEY, hub="nobody/at-all")
