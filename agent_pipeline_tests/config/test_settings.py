@@ -151,7 +151,7 @@ def test_a_tools_file_that_is_missing_or_none_is_a_sentence(toml, tmp_path, cont
     toml('[agents."tau/airline"]\ntools = "tools.json"\n')
     if content is not None:
         (tmp_path / "tools.json").write_text(content, encoding="utf-8")
-    with pytest.raises(SettingsError, match=r"The tools file .*tools\.json .*JSON list of OpenAI function schemas"):
+    with pytest.raises(SettingsError, match=r"tools\.json"):
         load_settings().reading(AIRLINE)
 
 

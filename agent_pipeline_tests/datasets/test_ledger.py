@@ -53,7 +53,7 @@ def test_a_damaged_ledger_is_one_sentence_and_no_new_split(tmp_path: Path) -> No
     path = Path(lake.table(LEDGER, KEY).path)
     for spoilt in (b"", path.read_bytes()[:-20], b"PAR1" * 20):
         path.write_bytes(spoilt)
-        with pytest.raises(DataError, match=r"The ledger of the split of p/a at .* is damaged: put a copy of it back"):
+        with pytest.raises(DataError, match=r"p/a .*damaged"):
             record_tasks(lake, KEY, pa.array(["a"]), SplitSizes())
         assert path.read_bytes() == spoilt
 

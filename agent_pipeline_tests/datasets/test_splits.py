@@ -39,7 +39,7 @@ def test_a_share_of_nothing_is_nothing():
 
 @pytest.mark.parametrize("sizes", [(-0.1, 0.1), (0.1, -0.1), (0.5, 0.5), (1, 0), (math.nan, 0.1), (0.1, math.nan), (math.inf, 0)])
 def test_shares_that_are_none_are_refused(sizes):
-    with pytest.raises(SettingsError, match="must be shares whose sum is below 1"):
+    with pytest.raises(SettingsError, match="below 1"):
         SplitSizes(*sizes).checked()
 
 

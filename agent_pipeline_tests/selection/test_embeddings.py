@@ -112,8 +112,8 @@ def test_a_model_of_the_hub_is_taken_from_its_cache_and_known_by_its_commit(stat
 @pytest.mark.parametrize(
     ("name", "error", "says"),
     [
-        ("bert", SettingsError, "There are no embeddings 'bert': choose tfidf, hidden_states, model2vec:<folder or name>"),
-        ("model2vec:", SettingsError, "There are no embeddings 'model2vec:'"),
+        ("bert", SettingsError, "'bert': choose tfidf, hidden_states, model2vec:<folder or name>"),
+        ("model2vec:", SettingsError, "'model2vec:'"),
         ("tfidf", SettingsError, "are not those of a model"),
         ("model2vec:./nowhere", ModelError, "./nowhere is not there"),
         ("sentence-transformers:nobody/nothing", ModelError, "nobody/nothing"),

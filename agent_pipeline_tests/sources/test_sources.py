@@ -153,7 +153,7 @@ def test_each_folder_with_a_database_is_a_partition(tmp_path):
 def test_two_folders_that_give_one_key_are_refused_by_name(tmp_path):
     home = omniagents_home(tmp_path / "home", key="shop/My Agent")
     omniagents_home(home, key="shop/my-agent")
-    with pytest.raises(StoreError, match=r"My Agent and .*my-agent are both the partition shop/my-agent: rename"):
+    with pytest.raises(StoreError, match=r"My Agent .*my-agent .*shop/my-agent"):
         open_source(home).partitions()
 
 
@@ -166,9 +166,9 @@ def test_a_folder_that_can_be_no_partition_is_noted_and_keeps_nobody_else_out(tm
 
 
 def test_a_partition_that_the_store_lacks_is_named_with_those_it_has(tmp_path):
-    with pytest.raises(PartitionError, match="no partition shop/nobody: it has shop/support"):
+    with pytest.raises(PartitionError, match=r"shop/nobody: .*shop/support"):
         read(omniagents_home(tmp_path / "home"), PartitionKey("shop", "nobody"))
-    with pytest.raises(PartitionError, match="no partition shop/nobody: it has chats/default"):
+    with pytest.raises(PartitionError, match=r"shop/nobody: .*chats/default"):
         read(agents_file(tmp_path / "chats.db", {}), PartitionKey("shop", "nobody"))
 
 

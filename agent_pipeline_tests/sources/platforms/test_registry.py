@@ -161,7 +161,7 @@ def test_a_file_whose_name_has_a_colon_is_that_file(tmp_path):
 
 
 def test_a_scheme_that_nobody_reads_is_a_sentence():
-    with pytest.raises(StoreError, match=r"No reader knows stores at mysql://: give a path") as error:
+    with pytest.raises(StoreError, match="mysql://") as error:
         open_source(parse_location("mysql://u:secret@host/db"))
     assert "secret" not in sentence(error)
 
@@ -179,7 +179,7 @@ def test_a_folder_of_one_kind_is_one_store_and_of_one_of_several_kinds_those_to_
     found = find(tmp_path)
     assert [(path, reader.name) for path, reader in found.stores] == [(tmp_path / "home", "omniagents"), (tmp_path / "logs", "litellm")]
     assert found.unknown == [tmp_path / "notes.json"]
-    with pytest.raises(StoreError, match=r"is a folder of 2 session stores: name those to read .*home, .*logs") as error:
+    with pytest.raises(StoreError, match=r"2 session stores.*home, .*logs") as error:
         open_source(tmp_path)
     sentence(error)
 
@@ -276,7 +276,7 @@ def test_a_broken_store_hides_no_partition_but_no_partition_is_read_without_it(t
     source = open_sources(locations)
     assert source.partitions() == [KEY]
     assert any(str(tmp_path / "two") in note for note in source.notes)
-    with pytest.raises(StoreError, match="may hold sessions of shop/support too, so repair it, or take it out") as error:
+    with pytest.raises(StoreError, match="sessions of shop/support") as error:
         list(source.sessions(KEY))
     assert str(tmp_path / "two") in sentence(error)
     assert source.signature() == source.signature()
@@ -294,5 +294,5 @@ def test_a_store_that_breaks_for_one_agent_only_keeps_no_other_from_being_read(t
 def test_stores_that_all_fail_are_a_failure_and_a_partition_that_none_has_is_named(tmp_path):
     with pytest.raises(StoreError, match="does not exist"):
         open_sources([Location(str(tmp_path / "a")), Location(str(tmp_path / "b"))])
-    with pytest.raises(PartitionError, match="have no partition shop/nobody: they have office/rooms, shop/support"):
+    with pytest.raises(PartitionError, match=r"shop/nobody: .*office/rooms, shop/support"):
         list(open_sources(two_homes(tmp_path)).sessions(PartitionKey("shop", "nobody")))
