@@ -166,6 +166,7 @@ def export(params: Params, progress: Progress = silent) -> Result:
     from agent_pipeline.evaluation.heldout import heldout_rows
     from agent_pipeline.export.converter import find_converter
     from agent_pipeline.export.gguf_export import export as export_gguf
+    from agent_pipeline.export.quantizer import K_QUANTS, find_quantizer
     from agent_pipeline.export.serving_folder import base_folder
 
     adapter, evaluation = find_artifact(params, params["adapter"]), find_artifact(params, params["evaluation"])
@@ -187,6 +188,8 @@ def export(params: Params, progress: Progress = silent) -> Result:
     measured = list(islice(dataset_rows(*asked_lake(params)), config["imatrix_rows"]))
     if measured:
         made_from["measured"] = rows_made_from(measured)
+    if set(config["outtypes"]) & set(K_QUANTS):
+        made_from["quantizer_sha256"] = sha256_file(Path(find_quantizer(params["llama_cpp"] or None)[-1]))
 
     def make(folder: Path) -> dict[str, Any]:
         return export_gguf(

@@ -1,5 +1,6 @@
 """The export in the graph: of the right adapter, never used when it failed its check, served only when it is promoted."""
 
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -101,9 +102,9 @@ def test_what_is_served_stays_until_another_export_is_promoted(made: Exports) ->
     assert result.asset_materializations_for_node("serving")[0].metadata["serves"].value.endswith(" (champion)")
 
 
-def export_by_task(made: Exports, adapter: Artifact) -> dict[str, Any]:
+def export_by_task(made: Exports, adapter: Artifact, outtype: str = "f16") -> dict[str, Any]:
     """What the task itself returns, with the latest evaluation."""
-    settings = {"outtypes": ["f16"], "max_new_tokens": 4, "max_conversations": 4, "imatrix_rows": 0, "least_kept": 0.9}
+    settings = {"outtypes": [outtype], "max_new_tokens": 4, "max_conversations": 4, "imatrix_rows": 0, "least_kept": 0.9}
     evaluation = made.lake.latest("evaluation", KEY)
     params = {"lake": str(made.lake.root), "cache": str(made.bench.store), "partition": str(KEY), "llama_cpp": "", "config": settings}
     return tasks.export.run(params | {"adapter": adapter.reference, "evaluation": evaluation.reference}, silent)
@@ -117,11 +118,29 @@ def test_an_evaluation_of_another_adapter_is_refused(made: Exports) -> None:
     assert evaluation.identity[:16] in str(refused.value)
 
 
-def test_an_evaluation_that_is_made_again_leaves_no_old_figures_in_the_export(made: Exports, tmp_path: Any, monkeypatch: Any) -> None:
-    (tmp_path / "converter.py").touch()
-    monkeypatch.setattr("agent_pipeline.export.converter.find_converter", lambda path: tmp_path / "converter.py")
+@pytest.fixture
+def quantizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The program that quantizes, beside the one that converts. The export itself is left out; identities and reuse are real."""
+    for name in ("converter", "quantizer"):
+        (tmp_path / name).touch()
+    monkeypatch.setattr("agent_pipeline.export.converter.find_converter", lambda path: tmp_path / "converter")
+    monkeypatch.setattr("agent_pipeline.export.quantizer.find_quantizer", lambda path: [str(tmp_path / "quantizer")])
     monkeypatch.setattr("agent_pipeline.export.gguf_export.export", lambda *_, name, **__: {"ok": True, "name": name})
     monkeypatch.setattr(tasks, "_base_of", lambda *_: None)
+    return tmp_path / "quantizer"
+
+
+def test_another_build_of_the_quantizer_makes_k_quants_again_and_nothing_else(made: Exports, quantizer: Path) -> None:
+    adapter = made.adapter("adapter")
+    before: list[str] = []
+    after: list[str] = []
+    for identities in (before, after):
+        identities += [export_by_task(made, adapter, outtype)["identity"] for outtype in ("f16", "q4_k_m")]
+        quantizer.write_text("another build", encoding="utf-8")
+    assert before[0] == after[0] and before[1] != after[1]
+
+
+def test_an_evaluation_that_is_made_again_leaves_no_old_figures_in_the_export(made: Exports, quantizer: Path) -> None:
     adapter = made.adapter("adapter")
     first = export_by_task(made, adapter)
     made.artifact("evaluation", {"adapter": adapter.identity, "config": "another"})
