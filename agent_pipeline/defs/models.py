@@ -179,6 +179,10 @@ def better_check(report: dict[str, Any], why: str | None = None) -> dg.AssetChec
         reasons.append(f"it calls at {recall:.0%} of the turns that need a call, and at {over:.0%} of the others")
     if model["truncated"] > MOST_DROPPED * report["n"]:
         reasons.append(f"{model['truncated']} of {report['n']} turns were ended by evaluation.max_new_tokens, and are wrong: raise it")
-    passed = bool(better and better["beyond_noise"] and better["difference"] > 0 and not everywhere)
+    unended = model.get("unended_calls", 0)  # 0 in reports of older versions
+    endless = unended > MOST_DROPPED * report["n"]
+    if endless:
+        reasons.append(f"after {unended} whole calls it does not end its turn")
+    passed = bool(better and better["beyond_noise"] and better["difference"] > 0 and not everywhere and not endless)
     figures = numbers({name: better[name] for name in ("difference", "p")} if better else {})
     return warning(BETTER, passed, "; ".join(reasons) or None, figures)

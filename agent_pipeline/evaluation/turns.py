@@ -64,12 +64,13 @@ class Question:
 @dataclass(frozen=True)
 class Reply:
     """What a model writes at a turn. `cut`: it was ended by a limit that leaves no room for what was expected; `verified`: it is what was
-    expected, and was not generated.
+    expected, and was not generated. `unended`: it was ended by a limit, with or without that room.
     """
 
     text: str
     cut: bool
     verified: bool
+    unended: bool = False
 
 
 @dataclass(frozen=True)
@@ -180,7 +181,7 @@ class Answering:
     def _replies(self, questions: Sequence[Question], writer: Writer) -> list[Reply]:
         written = writer.continuations()
         return [
-            Reply(self.text(each.tokens), each.cut and question.too_tight, each.verified)
+            Reply(self.text(each.tokens), each.cut and question.too_tight, each.verified, each.cut)
             for question, each in zip(questions, written, strict=True)
         ]
 

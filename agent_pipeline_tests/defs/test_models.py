@@ -11,14 +11,20 @@ from agent_pipeline_tests.training.world import row
 TURNS = [sample for number in range(20) for sample in turn_samples([row(number, "test")])[0]]
 
 
-def checked(*written: str, cut: bool = False):
+def checked(*written: str, cut: bool = False, unended_calls: int = 0):
     """The check on an adapter that writes these at a call and at an answer (empty: what is right), beside a base that says nothing."""
     asked = [(turn, written[not turn.calls]) for turn in TURNS]
     tasks, right = [turn.task_key for turn in TURNS], "<tool_call>{}</tool_call>"
     texts = [text or (right.format(call_of(turn)) if turn.calls else turn.text) for turn, text in asked]
     adapter = [score(turn, text, cut) for turn, text in zip(TURNS, texts, strict=True)]
     base = [score(turn, "") for turn in TURNS]
-    return better_check({"n": len(TURNS), "adapter": accuracies(tasks, adapter), "differences": differences(tasks, base, adapter)})
+    return better_check(
+        {
+            "n": len(TURNS),
+            "adapter": accuracies(tasks, adapter) | {"unended_calls": unended_calls},
+            "differences": differences(tasks, base, adapter),
+        }
+    )
 
 
 def call_of(turn) -> str:
@@ -30,6 +36,11 @@ def test_an_adapter_that_calls_everywhere_does_not_beat_its_base():
     assert checked("", "").passed
     everywhere = checked("", '<tool_call>{"name": "weather", "arguments": {}}</tool_call>')
     assert not everywhere.passed and "100% of the turns that need a call, and at 100% of the others" in everywhere.description
+
+
+def test_an_adapter_that_does_not_end_its_calls_does_not_beat_its_base():
+    """Its calls are exact, since what stands behind them is not read: an agent without a world had no measure of it."""
+    assert not checked("", "", unended_calls=20).passed and checked("", "", unended_calls=1).passed
 
 
 def test_turns_that_the_limit_ended_are_said_to_be_so():

@@ -125,4 +125,5 @@ def test_a_limit_too_low_for_what_was_expected_is_told_from_rambling(tiny_base, 
     sample = turn_samples([row(25, "test")])[0][0]
     tight, roomy = answering.question(sample, 8), answering.question(sample, 200)
     assert tight.too_tight and not roomy.too_tight and roomy.limit == len(roomy.expected) + MARGIN
-    assert [reply.cut for reply in answering.replies([tight, roomy])] == [True, False]
+    replies = answering.replies([tight, roomy])
+    assert [(reply.cut, reply.unended) for reply in replies] == [(True, True), (False, True)]
