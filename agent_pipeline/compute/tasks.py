@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["TASKS", "VERSIONS", "canaries", "compare", "embed", "episodes", "evaluate", "export", "losses", "on_policy", "prefer", "train"]
 
 
-@task(version=4, libraries=(*MODELS, "trl"))
+@task(version=5, libraries=(*MODELS, "trl"))
 def train(params: Params, progress: Progress = silent) -> Result:
     """A LoRA adapter from the rows of the `train` split that `sft_coreset` chose, or the artifact `coreset` of a comparison, and from rows
     of earlier nights (`replay`), beside answers of the base itself (`rehearsal`)."""

@@ -5,6 +5,7 @@ beside the rows, a share of the base's own answers keeps what it could do before
 wrote itself: Huang et al. 2024, "Mitigating Catastrophic Forgetting in Large Language Models with Self-Synthesized Rehearsal").
 """
 
+import re
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 MAX_NEW_TOKENS, BATCH = 64, 8
+LEAST = 32
+"""Answers beside a small set of rows, of which a small share would teach nothing; never more than there are rows."""
 SYSTEM = "You are a helpful assistant."
 
 QUESTIONS = (
@@ -95,14 +98,15 @@ def rehearsed(
     max_length: int,
     progress: Progress,
 ) -> list[EncodedRow]:
-    """So many answers of `model`, still the base, that they are `ratio` of all that is trained beside `new` rows: at most two a question,
-    one without tools and one with those of one of the `rows` beside it. Answers that do not end within `MAX_NEW_TOKENS` are left out."""
-    count = due(new, checked_ratio(ratio))
-    questions = QUESTIONS[: 2 * count]  # some answers do not end
+    """So many answers of `model`, still the base, that they are `ratio` of all that is trained beside `new` rows, and at least `LEAST`: at
+    most two a question, one without tools and one with those of one of the `rows` beside it. An answer of more than `MAX_NEW_TOKENS` ends
+    with its last whole sentence, and is left out where it has none."""
+    count = max(due(new, checked_ratio(ratio)), min(LEAST, new)) if ratio else 0
+    questions = QUESTIONS[: 2 * count]  # some answers have no whole sentence
     answers = _answers(model, tokenizer, stops, [_asked(each) for each in questions], progress) if questions else []
-    ended = [(question, text) for question, text in zip(questions, answers, strict=True) if text]
+    answered = [(question, text) for question, text in zip(questions, answers, strict=True) if text]
     # The same answer with tools beside it: whether a base calls one then is what must not be learned from it.
-    pairs = [(*each, (number + again) % 2 == 1) for again in (0, 1) for number, each in enumerate(ended)]
+    pairs = [(*each, (number + again) % 2 == 1) for again in (0, 1) for number, each in enumerate(answered)]
     plain = [
         {
             "row_id": f"rehearsal {number}",
@@ -126,7 +130,7 @@ def _answers(
     conversations: Sequence[list[Message]],
     progress: Progress,
 ) -> list[str]:
-    """The greedy answer to each conversation; empty where it does not end."""
+    """The greedy answer to each conversation, up to its last whole sentence where it does not end; empty where it has none."""
     import torch
 
     prompts = [prompt_ids(tokenizer, messages, []) for messages in conversations]
@@ -141,7 +145,14 @@ def _answers(
                 padded, attention_mask=mask, do_sample=False, max_new_tokens=MAX_NEW_TOKENS, eos_token_id=sorted(stops), pad_token_id=filler
             )
         for tokens in written[:, longest:].tolist():
-            end = next((at for at, token in enumerate(tokens) if token in stops), 0)
-            answers.append(tokenizer.decode(tokens[:end]).strip())
+            end = next((at for at, token in enumerate(tokens) if token in stops), None)
+            text = tokenizer.decode(tokens[:end]).strip()
+            answers.append(text if end is not None else _whole_sentences(text))
         progress(len(answers), len(prompts), "plain questions answered by the base")
     return answers
+
+
+def _whole_sentences(text: str) -> str:
+    """A text without the sentence at its end that may go on; "1." and such begin one."""
+    whole = re.match(r"(?s).*[^\W\d]{2}[.!?](?=\s)", text)
+    return whole[0] if whole else ""
