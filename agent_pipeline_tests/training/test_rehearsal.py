@@ -14,7 +14,8 @@ ROWS = [row(number) for number in range(4)]
 
 
 class Parrot:
-    """A model that answers each prompt with its last word, and never ends after a question that names the sea."""
+    """A model that says the same to each prompt, but does not end after a question about the sea, of which it says no whole sentence, or
+    about a dog."""
 
     device = "cpu"
 
@@ -27,8 +28,11 @@ class Parrot:
         written = []
         for ids, mask in zip(input_ids.tolist(), attention_mask.tolist(), strict=True):
             prompt = self.tokenizer.decode([token for token, seen in zip(ids, mask, strict=True) if seen])
-            said = self.tokenizer.encode("So be it.", add_special_tokens=False)
-            written.append(said + ([said[-1]] if "the sea" in prompt else [self.stop]))
+            goes_on = {"the sea": "It is sea 1. and se", "small dog": "Call it Rex. It barks at"}
+            said = next((text for word, text in goes_on.items() if word in prompt), None)
+            written.append(self.tokenizer.encode(said or "So be it.", add_special_tokens=False) + [self.stop] * (said is None))
+        longest = max(map(len, written))
+        written = [each + [self.stop if each[-1] == self.stop else each[-1]] * (longest - len(each)) for each in written]
         return torch.cat([input_ids, torch.tensor(written)], dim=1)
 
 
@@ -47,17 +51,18 @@ def test_no_canary_is_rehearsed():
 
 
 def test_the_bases_answers_have_their_share_and_half_of_them_an_agents_tools(parrot):
-    encoded = rehearse(parrot, 180, 0.1)
+    encoded = rehearse(parrot, 360, 0.1)
     asked = [each for each in QUESTIONS if "the sea" not in each]
-    assert [each.messages[1]["content"] for each in encoded] == asked[:20], "one answer does not end, and the next takes its place"
-    assert {each.messages[-1]["content"] for each in encoded} == {"So be it."}
+    assert [each.messages[1]["content"] for each in encoded] == asked[:40], "one has no whole sentence, and the next takes its place"
+    answers = [each.messages[-1]["content"] for each in encoded]
+    assert [text for text in answers if text != "So be it."] == ["Call it Rex."], "what is cut off ends with a whole sentence"
     texts = [parrot.tokenizer.decode(each.encoded.input_ids) for each in encoded]
-    assert sum(ROWS[0]["tools"][0]["function"]["name"] in text for text in texts) == 10
+    assert sum(ROWS[0]["tools"][0]["function"]["name"] in text for text in texts) == 20
     trained = [
         parrot.tokenizer.decode([token for token, counts in zip(each.encoded.input_ids, each.encoded.trained, strict=True) if counts])
         for each in encoded
     ]
-    assert all(text.startswith("So be it.") for text in trained)
+    assert all(text.startswith(answer) for text, answer in zip(trained, answers, strict=True))
 
 
 def test_a_question_is_asked_once_for_its_answers_with_tools_and_without(parrot):
@@ -67,8 +72,12 @@ def test_a_question_is_asked_once_for_its_answers_with_tools_and_without(parrot)
 
 
 def test_without_a_share_nothing_is_asked(parrot):
-    assert rehearse(parrot, 180, 0.0) == [] == rehearse(parrot, 5, 0.1)
+    assert rehearse(parrot, 180, 0.0) == []
     assert not parrot.batches
+
+
+def test_few_rows_have_32_answers_beside_them_but_no_more_than_there_are_rows(parrot):
+    assert [len(rehearse(parrot, rows, 0.1)) for rows in (0, 5, 49, 360)] == [0, 5, 32, 40]
 
 
 def test_rehearsal_changes_the_identity_and_its_absence_changes_nothing(tiny_base):
