@@ -159,8 +159,8 @@ class AdapterConfig(AdapterTraining):
         default=0.1,
         ge=0,
         lt=1,
-        description="Share of the base model's own answers to plain questions, which keep what it could do beside the job: 120 of them at "
-        "most.",
+        description="Share of the base model's own answers to plain questions, which keep what it could do beside the job: 32 at least "
+        "(as many as rows where those are fewer), and 120 at most; 0: none.",
     )
 
 
