@@ -9,7 +9,7 @@ from typing import Any
 PRESETS: dict[str, Mapping[str, Mapping[str, Any]]] = {
     "smoke": {
         "sft_coreset": {"strategy": "random", "target_size": 32},
-        "sft_adapter": {"max_steps": 4, "max_length": 1024, "lora_r": 4, "lora_alpha": 8},
+        "sft_adapter": {"max_steps": 4, "max_length": 1024, "lora_r": 4, "lora_alpha": 8, "rehearsal": 0.0},
         "dpo_adapter": {"max_steps": 4, "max_length": 1024},
         "kto_adapter": {"max_steps": 4, "max_length": 1024},
         **{f"{step}_adapter": {"max_steps": 2, "batch_size": 2, "max_new_tokens": 32} for step in ("sdft", "distill", "grpo")},

@@ -102,7 +102,7 @@ def rehearsed(
     most two a question, one without tools and one with those of one of the `rows` beside it. An answer of more than `MAX_NEW_TOKENS` ends
     with its last whole sentence, and is left out where it has none."""
     count = max(due(new, checked_ratio(ratio)), min(LEAST, new)) if ratio else 0
-    questions = QUESTIONS[: 2 * count]  # some answers have no whole sentence
+    questions = QUESTIONS[: count + count // 4]  # some answers have no whole sentence
     answers = _answers(model, tokenizer, stops, [_asked(each) for each in questions], progress) if questions else []
     answered = [(question, text) for question, text in zip(questions, answers, strict=True) if text]
     # The same answer with tools beside it: whether a base calls one then is what must not be learned from it.
