@@ -1,7 +1,6 @@
 """What the base answers itself, as rows of its training."""
 
 import pytest
-import torch
 
 from agent_pipeline.evaluation import canaries
 from agent_pipeline.progress import silent
@@ -17,32 +16,29 @@ class Parrot:
     """A model that says the same to each prompt, but does not end after a question about the sea, of which it says no whole sentence, or
     about a dog."""
 
-    device = "cpu"
+    def __init__(self, tokenizer):
+        self.tokenizer, self.asked = tokenizer, 0
 
-    def __init__(self, tokenizer, stop):
-        self.tokenizer, self.stop, self.batches = tokenizer, stop, []
-
-    def generate(self, input_ids, attention_mask, **options):
-        self.batches.append(len(input_ids))
-        assert not options["do_sample"] and self.stop in options["eos_token_id"]
+    def generate(self, model, prompts, limits, stops, progress, text):
+        self.asked += len(prompts)
+        goes_on = {"the sea": "It is sea 1. and sea", "small dog": "Call it Rex. It barks"}
         written = []
-        for ids, mask in zip(input_ids.tolist(), attention_mask.tolist(), strict=True):
-            prompt = self.tokenizer.decode([token for token, seen in zip(ids, mask, strict=True) if seen])
-            goes_on = {"the sea": "It is sea 1. and se", "small dog": "Call it Rex. It barks at"}
-            said = next((text for word, text in goes_on.items() if word in prompt), None)
-            written.append(self.tokenizer.encode(said or "So be it.", add_special_tokens=False) + [self.stop] * (said is None))
-        longest = max(map(len, written))
-        written = [each + [self.stop if each[-1] == self.stop else each[-1]] * (longest - len(each)) for each in written]
-        return torch.cat([input_ids, torch.tensor(written)], dim=1)
+        for prompt, limit in zip(map(self.tokenizer.decode, prompts), limits, strict=True):
+            begun = next((text for word, text in goes_on.items() if word in prompt), "So be it.")
+            tokens = self.tokenizer.encode(begun, add_special_tokens=False)
+            written.append(tokens if begun == "So be it." else tokens + tokens[-1:] * (limit - len(tokens)))
+        return written
 
 
 @pytest.fixture
-def parrot(tiny_tokenizer):
-    return Parrot(tiny_tokenizer, tiny_tokenizer.eos_token_id)
+def parrot(tiny_tokenizer, monkeypatch):
+    parrot = Parrot(tiny_tokenizer)
+    monkeypatch.setattr("agent_pipeline.training.rehearsal.generate", parrot.generate)
+    return parrot
 
 
 def rehearse(parrot, new, ratio):
-    return rehearsed(parrot, parrot.tokenizer, ROWS, {parrot.stop}, new, ratio, 512, silent)
+    return rehearsed(None, parrot.tokenizer, ROWS, {parrot.tokenizer.eos_token_id}, new, ratio, 512, silent)
 
 
 def test_no_canary_is_rehearsed():
@@ -67,13 +63,13 @@ def test_the_bases_answers_have_their_share_and_half_of_them_an_agents_tools(par
 
 def test_a_question_is_asked_once_for_its_answers_with_tools_and_without(parrot):
     encoded = rehearse(parrot, 100_000, 0.1)
-    assert sum(parrot.batches) == len(QUESTIONS) and len(encoded) == 2 * (len(QUESTIONS) - 1)
+    assert parrot.asked == len(QUESTIONS) and len(encoded) == 2 * (len(QUESTIONS) - 1)
     assert len({tuple(each.encoded.input_ids) for each in encoded}) == len(encoded)
 
 
 def test_without_a_share_nothing_is_asked(parrot):
     assert rehearse(parrot, 180, 0.0) == []
-    assert not parrot.batches
+    assert not parrot.asked
 
 
 def test_few_rows_have_32_answers_beside_them_but_no_more_than_there_are_rows(parrot):
