@@ -20,7 +20,7 @@ from agent_pipeline.errors import DataError
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.json_text import decoded_arguments
 from agent_pipeline.sessions.session import canonical_json
-from agent_pipeline.sessions.tables import stored_batches
+from agent_pipeline.sessions.tables import scalar, stored_batches
 from agent_pipeline.sessions.tools import JSON_TYPES
 from agent_pipeline.storage.lake import Lake, StagedTable
 
@@ -93,10 +93,10 @@ def compare(before: pq.ParquetFile, now: pq.ParquetFile) -> Drift:
     gone that it is not a correction of a few, of those sessions too."""
     known, found = (file.read(["session_id"])["session_id"] for file in (before, now))
     at = pc.index_in(found, known)  # null: there was no such session
-    same = pc.fill_null(pc.equal(*_both(before, now, "content_sha256", at)), False)
+    same = pc.fill_null(pc.equal(*_both(before, now, "content_sha256", at)), scalar(False, pa.bool_()))
     if "verdict" in now.schema_arrow.names:
         was, verdict = _both(before, now, "verdict", at)
-        turned = pc.and_(pc.and_(same, pc.is_valid(was)), pc.fill_null(pc.not_equal(was, verdict), True))
+        turned = pc.and_(pc.and_(same, pc.is_valid(was)), pc.fill_null(pc.not_equal(was, verdict), scalar(True, pa.bool_())))
         if (pc.sum(turned, min_count=0).as_py()) > LEAST_DIFFERENCE * len(known):
             same = pc.and_not(same, turned)
     new = pc.invert(same).combine_chunks()

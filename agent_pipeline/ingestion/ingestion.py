@@ -38,6 +38,7 @@ from agent_pipeline.sessions.tables import (
     encoded_batch,
     encoded_row,
     row_session,
+    scalar,
     stored_batches,
     to_rows,
 )
@@ -144,7 +145,7 @@ class _Run:
     ) -> None:
         self.preparation = preparation
         self.tools: list[Tool] | None = last.tools if last else None
-        self.seen = sharing_calls(SEEN_SCHEMA.empty_table())
+        self.seen = noted([])
         self.copies = ids_of([])
         self.forgotten = 0
         self._key, self._blocked, self._last, self._also = key, blocked, last, also
@@ -167,7 +168,8 @@ class _Run:
         """The tasks that a session came to, changed in or left, and in which anything is private."""
         both = pa.concat_tables([self._last.seen, self.seen] if self._last else [self.seen])
         tasks = both["task"]
-        private = pc.unique(tasks.filter(pc.or_(pc.not_equal(both["redacted"], "{}"), pc.is_in(tasks, ids_of(self._known)))))
+        redacted = pc.not_equal(both["redacted"], scalar("{}", pa.string()))
+        private = pc.unique(tasks.filter(pc.or_(redacted, pc.is_in(tasks, ids_of(self._known)))))
         changed = pc.and_not(pc.is_in(tasks, private), pc.is_in(both["session_id"], self.copies))
         return set(pc.unique(tasks.filter(changed)).to_pylist())
 
@@ -180,7 +182,8 @@ class _Run:
         """The sessions of tasks whose rows still say what another trial calls private, with that."""
         also, of = {}, self.seen["task"]
         counts = pc.value_counts(of)
-        told = counts.field("values").filter(pc.greater(counts.field("counts"), 0 if self.forgotten else 1))
+        told = counts.field("values")
+        told = told if self.forgotten else told.filter(pc.not_equal(counts.field("counts"), scalar(1, pa.int64())))
         told = told.filter(pc.is_in(told, ids_of(tasks & self._known.keys())))
         trials = self.seen.select(["session_id", "task"]).filter(pc.is_in(of, told))
         known = {row["session_id"]: self._known[row["task"]] for row in to_rows(trials)}
@@ -240,7 +243,7 @@ class _Run:
         copied.extend(was for was, _ in places)
         self.seen = pa.concat_tables([*tables, noted(seen)]).unify_dictionaries()
         if self._also is None:
-            self.copies = self.seen["session_id"].filter(column(copied, pa.field("copied", pa.bool_()))).combine_chunks()
+            self.copies = self.seen["session_id"].filter(column(copied, pa.field("copied", pa.bool_())))
 
     def _prepared_row(self, stored: Stored) -> tuple[list[Any], Seen]:
         session = self._blocked.without_names(stored.build(), self._key)

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 
 from agent_pipeline.errors import DataError
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.sessions.tables import column, to_table
+from agent_pipeline.sessions.tables import column, row_batch
 from agent_pipeline.storage.lake import Lake
 
 SEEN = "sessions_seen"
@@ -60,7 +60,7 @@ def sharing_calls(seen: pa.Table) -> pa.Table:
 
 def noted(seen: list[Seen]) -> pa.Table:
     """Some sessions as such a table."""
-    return sharing_calls(to_table((each._asdict() for each in seen), SEEN_SCHEMA))
+    return sharing_calls(pa.Table.from_batches([row_batch(seen, SEEN_SCHEMA)]))
 
 
 def ids_of(names: Iterable[str]) -> pa.Array:

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from agent_pipeline.errors import DataError
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.sessions.tables import stored_batches
+from agent_pipeline.sessions.tables import scalar, stored_batches
 from agent_pipeline.storage.lake import Lake, StagedTable
 
 FEW = 10
@@ -57,7 +57,7 @@ def _counts(file: pq.ParquetFile) -> Counter[str]:
     counts: Counter[str] = Counter()
     for batch in stored_batches(file, ["judgment", "score", "scores"]):
         judged = pc.or_(pc.is_valid(batch["judgment"]), pc.is_valid(batch["score"]))
-        scored = pc.greater(pc.binary_length(batch["scores"].storage), len("{}"))
+        scored = pc.greater(pc.binary_length(batch["scores"].storage), scalar(len("{}"), pa.int64()))
         counts["sessions"] += batch.num_rows
         counts.update({name: pc.sum(each, min_count=0).as_py() for name, each in (("verdicts", judged), ("metrics", scored))})
     return counts

@@ -168,10 +168,10 @@ def to_batches(rows: Iterable[dict[str, Any]], schema: pa.Schema, size: int = RO
         chunk.append([json_bytes(row[name]) if json and row[name] is not None else row[name] for name, json in names])
         characters += sum(len(value) for value in chunk[-1] if isinstance(value, str | bytes))
         if len(chunk) == size or characters >= CHARACTERS_PER_BATCH:
-            yield _batch(chunk, schema)
+            yield row_batch(chunk, schema)
             chunk, characters = [], 0
     if chunk:
-        yield _batch(chunk, schema)
+        yield row_batch(chunk, schema)
 
 
 def to_table(rows: Iterable[dict[str, Any]], schema: pa.Schema) -> pa.Table:
@@ -211,16 +211,17 @@ def in_order(ids: pa.ChunkedArray) -> bool:
 def encoded_batch(rows: list[list[Any]], tools: bytes) -> pa.RecordBatch:
     """Encoded rows as one batch; those without tools are given the JSON of what was inferred, and all of them their content's hash."""
     if not rows:
-        return _batch([], SESSIONS)
+        return row_batch([], SESSIONS)
     origin = "inferred" if tools != b"[]" else "none"
     for row in rows:
         if row[ORIGIN] == "none":
             row[TOOLS], row[ORIGIN] = tools, origin
         row[_HASH] = content_sha256(row[MESSAGES], row[TOOLS])
-    return _batch(rows, SESSIONS)
+    return row_batch(rows, SESSIONS)
 
 
-def _batch(rows: list[list[Any]], schema: pa.Schema) -> pa.RecordBatch:
+def row_batch(rows: Sequence[Sequence[Any]], schema: pa.Schema) -> pa.RecordBatch:
+    """Rows as one batch; each has its values in the schema's order, those of JSON columns encoded."""
     columns = zip(*rows, strict=True) if rows else [()] * len(schema)
     return pa.RecordBatch.from_arrays([column(values, field) for values, field in zip(columns, schema, strict=True)], schema=schema)
 
@@ -236,7 +237,8 @@ def column(values: Sequence[Any], field: pa.Field) -> pa.Array:
     kind = field.type
     if is_json(kind):
         return pa.ExtensionArray.from_storage(kind, column(values, pa.field(field.name, kind.storage_type)))
-    buffers: list[Any] = [_bits(value is not None for value in values) if None in values else None]
+    nulls = values.count(None)
+    buffers: list[Any] = [_bits(value is not None for value in values) if nulls else None]
     children: list[pa.Array] = []
     try:
         if pa.types.is_struct(kind):
@@ -256,7 +258,12 @@ def column(values: Sequence[Any], field: pa.Field) -> pa.Array:
     except OverflowError:
         raise DataError(f"{len(values)} values of {field.name} have more than 2 GB together: cut the sessions that are so long.") from None
     known = [None if each is None else pa.py_buffer(each) for each in buffers]
-    return pa.Array.from_buffers(kind, len(values), known, values.count(None), children=children)
+    return pa.Array.from_buffers(kind, len(values), known, nulls, children=children)
+
+
+def scalar(value: Any, kind: pa.DataType) -> pa.Scalar:
+    """A value to compare a column with: pyarrow imports pandas to make one of Python's."""
+    return column([value], pa.field("value", kind))[0]
 
 
 _FLAGS = {None: False, False: False, True: True}

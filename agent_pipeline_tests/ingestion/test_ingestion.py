@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -316,3 +318,22 @@ def test_what_the_last_night_gave_away_is_in_no_table_of_all_nights_and_in_nothi
     assert {row.messages[2]["content"] for row in sessions_in(tmp_path / "lake")[1:3]} == {
         "is it <PASSWORD_1>?. <ACCOUNT_1> is due. <NAME_1> <NAME_2> is late. Hi <NAME_3>"
     }
+
+
+def test_sessions_are_read_anew_and_again_without_pandas(tmp_path):
+    home = omniagents_home(tmp_path / "home", {"a1": trial(["password: Tr0ub4dor&3"]), "a2": trial(["is it Tr0ub4dor&3?"]), "b": HELLO})
+    program = f"""
+import sys
+from pathlib import Path
+from agent_pipeline.ingestion.ingestion import ingest
+from agent_pipeline.ingestion.reading import ReadingOptions
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.sources import open_source
+from agent_pipeline.storage.lake import Lake
+store, key, lake = open_source(Path({str(home)!r})), PartitionKey("shop", "support"), Lake({str(tmp_path / "lake")!r})
+for copied in (0, 3):
+    found = ingest(store, key, ReadingOptions(task_pattern="^."), lake, 0.5)
+    found.table.commit()
+    assert found.copied == copied and "pandas" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)

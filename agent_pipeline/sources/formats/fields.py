@@ -24,6 +24,7 @@ _WORDS = {
 _JUDGING = _WORDS.keys() - {"c", "i", "n", "p", "true", "false", "yes", "no"}
 
 _JSON = (bytes, msgspec.Raw)
+_DECODE = msgspec.json.Decoder().decode
 _REFUSED = (msgspec.MsgspecError, UnicodeError, RecursionError, TypeError)
 _LARGEST_SECONDS = 1e11
 """A time above this (the year 5138 in seconds) is in milliseconds or finer."""
@@ -40,7 +41,7 @@ def parsed(raw: Any) -> Any:
     if not isinstance(raw, _JSON):
         return raw
     try:
-        return msgspec.json.decode(raw)
+        return _DECODE(raw)
     except _REFUSED:
         pass
     try:
@@ -204,7 +205,7 @@ def first_of(record: Mapping[str, Any], *names: str) -> Any:
 
 def first_text(record: Mapping[str, Any], *names: str) -> str | None:
     """The first of these fields that is a name or an id."""
-    return next((named for name in names if (named := text(record.get(name)))), None)
+    return next((named for name in names if name in record and (named := text(record[name]))), None)
 
 
 def scalar(value: Any) -> str | None:

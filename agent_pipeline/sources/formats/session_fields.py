@@ -1,6 +1,6 @@
 """A session from what a record says, with every field brought into a form that can be stored."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from agent_pipeline.keys import PartitionKey
@@ -10,9 +10,12 @@ from agent_pipeline.sessions.json_text import storable
 from agent_pipeline.sessions.session import Session
 from agent_pipeline.sources.formats.fields import Record, clean_text, counts, error_text, function_tools, number, scalar, when
 
-_TEXTS = ("task_id", "trial", "model_id", "judgment", "error", "parent_session_id")
-_TIMES = ("created_at", "ended_at")
-_NUMBERS = ("score", "cost_usd")
+_FORMS: dict[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(("task_id", "trial", "model_id", "judgment", "parent_session_id"), scalar),
+    **dict.fromkeys(("created_at", "ended_at"), when),
+    **dict.fromkeys(("score", "cost_usd"), number),
+    "error": error_text,
+}
 _FLAGS = ("archived", "attack_succeeded", "ends_on_tool")
 
 
@@ -40,7 +43,8 @@ def new_session(
     that the infrastructure failed has neither.
     """
     chat = history if isinstance(history, Chat) else to_messages(history)
-    chat.skipped.update(skipped or {})
+    if skipped:
+        chat.skipped.update(skipped)
     schemas, strange = function_tools(_storable(tools, chat)) if tools is not None else ([], 0)
     if strange:
         chat.damage["invalid_tools"] += strange
@@ -49,11 +53,10 @@ def new_session(
     fields |= {"cost_usd": sum(paid)} if paid else {}
     fields["model_id"] = next((each for each in reversed([*models]) if each), None)
     fields |= {name: value for name, value in said.items() if value is not None and (name not in _FLAGS or isinstance(value, bool))}
-    if "error" in fields:
-        fields["error"] = error_text(fields["error"])
-    fields |= {name: clean_text(storable(scalar(fields[name]), chat.damage)) for name in _TEXTS if name in fields}
-    fields |= {name: when(fields[name]) for name in _TIMES if name in fields}
-    fields |= {name: number(fields[name]) for name in _NUMBERS if name in fields}
+    for name, value in fields.items():
+        if form := _FORMS.get(name):
+            formed = form(value)
+            fields[name] = clean_text(storable(formed, chat.damage)) if isinstance(formed, str) else formed
     if fields.get("error"):
         fields["score"] = fields["judgment"] = None
     return Session(
