@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from agent_pipeline.progress import Progress, silent
-from agent_pipeline.training.losses import Read, causal_of, takes_trees
+from agent_pipeline.training.losses import Read, causal_of, sees_all, takes_trees
 
 if TYPE_CHECKING:
     import torch
@@ -46,15 +46,17 @@ def generate(
 
     `limits[i]`: the most new tokens of prompt i. A token in `stops` ends an answer and is not part of it. `read[i]` is what the model has
     read of the beginning of prompt i; `keep` is filled with what it has read when an answer ends. Peak memory: the keys and values of
-    `batch` prompts.
+    `batch` prompts. A model with windows or states (Mistral, Qwen 3.5) reads each prompt alone and whole.
     """
     import torch
 
     answers: list[list[int]] = [[] for _ in prompts]
     longest = max((len(prompt) + limit for prompt, limit in zip(prompts, limits, strict=True)), default=0)
-    guesses = takes_trees(causal_of(model), longest)
+    guesses, alone = takes_trees(causal_of(model), longest), not sees_all(causal_of(model), longest)
     if keep is not None:
         keep[:] = [None] * len(prompts)
+    if alone:  # a window counts padding too, a state has read it, and neither can be cut
+        batch, read, keep = 1, (), None
     # Alike limits stop together, alike lengths need little padding.
     order = sorted(range(len(prompts)), key=lambda i: (len(prompts[i]), limits[i], i))
     for start in range(0, len(order), batch):
@@ -62,7 +64,7 @@ def generate(
         known = [read[i] for i in group] if read else []
         lines = [_Line(prompts[i], limits[i], answers[i]) for i in group]
         with torch.inference_mode(), _grouped_attention(model):
-            kept = _generate_batch(model, lines, stops, known, guesses, keep is not None)
+            kept = _generate_batch(model, lines, stops, known, guesses, keep is not None, alone)
         if keep is not None:
             for i, each in zip(group, kept, strict=True):
                 keep[i] = each
@@ -122,13 +124,19 @@ class _Line:
 
 
 def _generate_batch(
-    model: "PreTrainedModel", lines: list[_Line], stops: Collection[int], known: Sequence[Read | None], guesses: bool, keep: bool
+    model: "PreTrainedModel",
+    lines: list[_Line],
+    stops: Collection[int],
+    known: Sequence[Read | None],
+    guesses: bool,
+    keep: bool,
+    alone: bool,
 ) -> list[Read | None]:
     """Let each line take its answer; with `keep`, what was read of each. The cache's columns are: what all share or what was read before,
     padding, what is a prompt's own, its answer; `mask` (lines, columns) says which of them are a line's."""
     import torch
 
-    cache, mask, begun = _begin(model, [line.prompt for line in lines], known)
+    cache, mask, begun = _begin(model, [line.prompt for line in lines], known, alone)
     own = [line.prompt[start:] for line, start in zip(lines, begun, strict=True)]
     width = max(map(len, own))
     ids = torch.tensor([[0] * (width - len(part)) + part for part in own], device=model.device)
@@ -196,18 +204,23 @@ def _take(line: _Line, guessed: list[int], best: list[int], stops: Collection[in
     return len(guessed), False
 
 
-def _begin(model: "PreTrainedModel", prompts: list[list[int]], known: Sequence[Read | None]) -> "tuple[Cache, torch.Tensor, list[int]]":
-    """A cache with what is known of each prompt, or else with what all of them share; its mask; and how many tokens it holds of each."""
+def _begin(
+    model: "PreTrainedModel", prompts: list[list[int]], known: Sequence[Read | None], alone: bool
+) -> "tuple[Cache, torch.Tensor, list[int]]":
+    """A cache with what is known of each prompt, or else with what all of them share; its mask; and how many tokens it holds of each.
+    A prompt that is read `alone` has the model's own cache."""
     import torch
+    from transformers import DynamicCache
 
     reads = [each for each in known if each]
-    cache = _cache()
+    cache = DynamicCache(config=model.config) if alone else _cache()
     if len(reads) < len(prompts):
         shared = shared_prefix(prompts)
         if shared:
             prefix = torch.tensor([prompts[0][:shared]], device=model.device)
             model(input_ids=prefix, past_key_values=cache, use_cache=True, logits_to_keep=1)
-            cache.batch_repeat_interleave(len(prompts))
+            if len(prompts) > 1:
+                cache.batch_repeat_interleave(len(prompts))
         return cache, torch.ones(len(prompts), shared, dtype=torch.long, device=model.device), [shared] * len(prompts)
     begun = [_shared(read.ids, prompt) for read, prompt in zip(reads, prompts, strict=True)]
     width = max(begun)

@@ -129,9 +129,6 @@ def _has_more_than_a_head(causal: "PreTrainedModel") -> bool:
 def takes_trees(causal: "PreTrainedModel", longest: int) -> bool:
     """Whether what a token becomes depends on nothing but the tokens that a mask shows it and their positions: attention of transformers'
     own interface in all layers, no window shorter than the longest row, and rotations that do not change with the length."""
-    from transformers import DynamicCache
-    from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
-
     config = causal.config.get_text_config()
     if (
         not causal.is_backend_compatible()
@@ -141,7 +138,15 @@ def takes_trees(causal: "PreTrainedModel", longest: int) -> bool:
         return False
     if any(kind in str(getattr(config, "rope_parameters", None)) for kind in ("dynamic", "longrope")):
         return False
-    layers = DynamicCache(config=config).layers
+    return sees_all(causal, longest)
+
+
+def sees_all(causal: "PreTrainedModel", longest: int) -> bool:
+    """Whether each layer attends to all tokens of a row: there is no shorter window, and no state that stands for the tokens before."""
+    from transformers import DynamicCache
+    from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
+
+    layers = DynamicCache(config=causal.config.get_text_config()).layers
     return all(
         type(layer) is DynamicLayer or (type(layer) is DynamicSlidingWindowLayer and layer.sliding_window >= longest) for layer in layers
     )

@@ -38,6 +38,25 @@ def test_the_answers_are_those_of_hugging_faces_greedy_search(tiny_base, adapter
         assert ours == [token for token in theirs[0, len(prompt) :].tolist() if token not in stops]
 
 
+@pytest.mark.parametrize(
+    "family", [{"model_type": "mistral", "sliding_window": 8}, {"model_type": "lfm2", "layer_types": ["conv", "full_attention"]}]
+)
+def test_a_model_with_windows_or_states_answers_as_hugging_faces_greedy_search_does(family):
+    """A state had no keys, and ended a training with an IndexError before its first step; a window counted padding."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**sizes, **family, vocab_size=128)).eval()
+    prompts, kept = [[*range(1, 12), 20 + n, 30 + 3 * n, 7][: 14 - n % 3] for n in range(4)], []
+    for prompt, ours in zip(prompts, generate(model, prompts, [12] * 4, (), keep=kept), strict=True):
+        ids = torch.tensor([prompt])
+        greedy_search = {"do_sample": False, "max_new_tokens": 12, "eos_token_id": None, "pad_token_id": 0}
+        assert ours == model.generate(ids, attention_mask=torch.ones_like(ids), **greedy_search)[0, len(prompt) :].tolist()
+    assert kept == [None] * 4
+
+
 def passes_of(model, monkeypatch) -> list[int]:
     """The lengths of the passes that a model makes from now on."""
     lengths, plain = [], model.forward
