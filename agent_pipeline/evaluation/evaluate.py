@@ -130,9 +130,7 @@ def evaluate(
                 **accuracies(tasks, scores[name]),
                 "verified": sum(reply.verified for reply in replies[name]),
                 # What stands behind a whole call is not read, so such a call is right; its server goes on to write.
-                "unended_calls": sum(
-                    reply.unended and each.called and not each.invalid_call for reply, each in zip(replies[name], scores[name], strict=True)
-                ),
+                "unended_calls": sum(reply.unended and each.whole_call for reply, each in zip(replies[name], scores[name], strict=True)),
             }
             for name in replies
         },

@@ -46,6 +46,11 @@ class Score:
         """The exact call, or the right answer."""
         return bool(self.answer if self.answer is not None else self.exact)
 
+    @property
+    def whole_call(self) -> bool:
+        """Whether it calls, and the call is all there."""
+        return self.called and not (self.invalid_call or self.truncated)
+
 
 def score(sample: TurnSample, text: str, cut: bool = False) -> Score:
     """How a generated text compares with what the agent did; `cut`: a limit on new tokens, too low for what was expected, ended it.

@@ -38,7 +38,8 @@ def test_a_turn_that_does_not_call_has_no_figures_of_calls():
 def test_a_call_that_the_limit_ended_is_wrong_and_counted_apart():
     begun = score(CALL, JSON[:-9], cut=True)
     assert begun.truncated and begun.called and not begun.right and not begun.invalid_call
-    assert score(CALL, JSON, cut=True).right, "it had ended"
+    assert not begun.whole_call, "it counted as a call behind which the model goes on, and the check said so of a limit that is too low"
+    assert score(CALL, JSON, cut=True).right and score(CALL, JSON, cut=True).whole_call, "it had ended"
     means = accuracies(["a", "b"], [score(CALL, JSON), begun])
     assert means["exact_call_accuracy"] == 0.5, "rambling on where it is wrong makes no model better"
     assert score(CALL, JSON, cut=False).right and not score(CALL, JSON[:-9]).truncated and score(CALL, JSON[:-9]).invalid_call
