@@ -82,10 +82,8 @@ def test_one_command_takes_an_agents_sessions_to_a_verified_gguf_model(shell: Sh
     for name, file in exported.manifest["files"].items():
         assert sha256_file(exported.path / name) == file["sha256"]
     assert exported.manifest["report"]["template"]["f16"]["texts"] == 8
-    folder = exported.path.parents[4] / "serving"
-    served = f"shop/intern/{Path(exported.manifest['report']['ollama']['gguf']).stem}-{exported.path.name}.gguf"
-    assert f"FROM ./{Path(served).name}" in (folder / "shop" / "intern" / "Modelfile").read_text(encoding="utf-8")
-    assert str(folder / served) in (folder / "llama-server.ini").read_text(encoding="utf-8") and (folder / served).is_file()
+    # Four steps teach nothing: the model never acts, and neither does its base.
+    assert not list((exported.path.parents[4] / "serving" / "shop").rglob("*.*"))
     episodes = shell.lake.latest("episodes", KEY)
     assert episodes.manifest["report"]["players"].keys() == {"model", "base", "recorded"}
     assert len((episodes.path / "episodes.jsonl").read_text(encoding="utf-8").splitlines()) == 3 * episodes.manifest["report"]["tasks"]
@@ -143,6 +141,16 @@ def test_a_training_that_is_killed_leaves_the_last_good_adapter_and_goes_on_from
 def test_a_users_mistake_is_one_sentence_and_a_failing_exit_code(run: Callable, arguments: list[str], says: str) -> None:
     code, output = run(*arguments)
     assert code == 1 and says in output and "Traceback" not in output
+
+
+def test_a_model_that_a_person_promotes_is_served(shell: Shell, run: Callable) -> None:
+    exported = shell.lake.latest("gguf_export", KEY)
+    code, output = run("promote", str(KEY))
+    assert code == 0 and "in which it must act" in output, output
+    folder = exported.path.parents[4] / "serving"
+    served = f"shop/intern/{Path(exported.manifest['report']['ollama']['gguf']).stem}-{exported.path.name}.gguf"
+    assert f"FROM ./{Path(served).name}" in (folder / "shop" / "intern" / "Modelfile").read_text(encoding="utf-8")
+    assert str(folder / served) in (folder / "llama-server.ini").read_text(encoding="utf-8") and (folder / served).is_file()
 
 
 def test_a_session_is_followed_to_the_model_that_learnt_from_it_and_forgotten_everywhere_but_in_its_weights(

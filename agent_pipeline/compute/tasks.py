@@ -127,7 +127,7 @@ def _build_further(
     return build(task, params, adapter_of(params["method"]), made_from, make_or_skip, [reference])
 
 
-@task(version=8, libraries=MODELS)
+@task(version=9, libraries=MODELS)
 def evaluate(params: Params, progress: Progress = silent, base_passes: "BasePasses | None" = None) -> Result:
     """Base against adapter on the held-out rows, those of the split `test` unless the configuration names another. Evaluations that are
     given one `base_passes` ask a base once for the same turns."""
@@ -211,7 +211,7 @@ def export(params: Params, progress: Progress = silent) -> Result:
     return build(export, params, "gguf_export", made_from, make, [adapter])
 
 
-@task(version=5, libraries=(*MODELS, "xllamacpp"))
+@task(version=6, libraries=(*MODELS, "xllamacpp"))
 def episodes(params: Params, progress: Progress = silent) -> Result:
     """The held-out tasks, played in the agent's world by the exported model (in a comparison of methods: by the adapter in memory) and,
     unless it plays `alone`, by its base model."""

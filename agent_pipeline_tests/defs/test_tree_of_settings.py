@@ -47,7 +47,7 @@ def trained(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any
             made.append(params)
             (folder / "adapter_model.safetensors").write_bytes(b"weights")
             losses = dict.fromkeys(LOSSES, 1.0)
-            return {"log_history": [], "row_ids": [], "rows": {}, "template": {"why": "its own"}, **losses}
+            return {"log_history": [], "row_ids": [], "rows": {}, "device": "cpu", "template": {"why": "its own"}, **losses}
 
         rows = rows_made_from(chosen_rows(*asked_lake(params))[0])
         decided = {name: params[name] for name in ("base_model", "base_revision", "replay_ratio", "config")}
