@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from agent_pipeline.progress import Progress, silent
-from agent_pipeline.training.generate import BATCH, generate
+from agent_pipeline.evaluation.generate import BATCH, generate
 from agent_pipeline.training.losses import Read
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from agent_pipeline.judging.client import Endpoint
 from agent_pipeline.sessions.json_text import without_surrogates
 from agent_pipeline.sessions.session import Message, Tool
 from agent_pipeline.training.families import read_reply
-from agent_pipeline.training.generate import BATCH, generate
+from agent_pipeline.evaluation.generate import BATCH, generate
 from agent_pipeline.training.losses import Read
 from agent_pipeline.training.masks import prompt_ids
 

@@ -5,7 +5,6 @@ beside the rows, a share of the base's own answers keeps what it could do before
 wrote itself: Huang et al. 2024, "Mitigating Catastrophic Forgetting in Large Language Models with Self-Synthesized Rehearsal").
 """
 
-import re
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,13 +12,12 @@ from agent_pipeline.progress import Progress
 from agent_pipeline.selection.buffer import checked_ratio, due
 from agent_pipeline.sessions.session import Message
 from agent_pipeline.training.encoding import EncodedRow, encode_rows
-from agent_pipeline.training.generate import generate
 from agent_pipeline.training.masks import prompt_ids
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-MAX_NEW_TOKENS = 64
+MAX_NEW_TOKENS, BATCH = 64, 8
 LEAST = 32
 """Answers beside a small set of rows, of which a small share would teach nothing; never more than there are rows."""
 SYSTEM = "You are a helpful assistant."
@@ -100,14 +98,14 @@ def rehearsed(
     progress: Progress,
 ) -> list[EncodedRow]:
     """So many answers of `model`, still the base, that they are `ratio` of all that is trained beside `new` rows, and at least `LEAST`: at
-    most two a question, one without tools and one with those of one of the `rows` beside it. An answer of more than `MAX_NEW_TOKENS` ends
-    with its last whole sentence, and is left out where it has none."""
+    most two a question, one without tools and one with those of one of the `rows` beside it. Answers that do not end within
+    `MAX_NEW_TOKENS` are left out: trained up to their last whole sentence, they kept less of what the base knew."""
     count = max(due(new, checked_ratio(ratio)), min(LEAST, new)) if ratio else 0
-    questions = QUESTIONS[: count + count // 4]  # some answers have no whole sentence
+    questions = QUESTIONS[: 2 * count]  # some answers do not end
     answers = _answers(model, tokenizer, stops, [_asked(each) for each in questions], progress) if questions else []
-    answered = [(question, text) for question, text in zip(questions, answers, strict=True) if text]
+    ended = [(question, text) for question, text in zip(questions, answers, strict=True) if text]
     # The same answer with tools beside it: whether a base calls one then is what must not be learned from it.
-    pairs = [(*each, (number + again) % 2 == 1) for again in (0, 1) for number, each in enumerate(answered)]
+    pairs = [(*each, (number + again) % 2 == 1) for again in (0, 1) for number, each in enumerate(ended)]
     plain = [
         {
             "row_id": f"rehearsal {number}",
@@ -131,14 +129,22 @@ def _answers(
     conversations: Sequence[list[Message]],
     progress: Progress,
 ) -> list[str]:
-    """The greedy answer to each conversation, up to its last whole sentence where it does not end; empty where it has none."""
+    """The greedy answer to each conversation; empty where it does not end."""
+    import torch
+
     prompts = [prompt_ids(tokenizer, messages, []) for messages in conversations]
-    written = generate(model, prompts, [MAX_NEW_TOKENS] * len(prompts), stops, progress, "plain questions answered by the base")
-    texts = [tokenizer.decode(tokens).strip() for tokens in written]
-    return [text if len(tokens) < MAX_NEW_TOKENS else _whole_sentences(text) for text, tokens in zip(texts, written, strict=True)]
-
-
-def _whole_sentences(text: str) -> str:
-    """A text without the sentence at its end that may go on; "1." and such begin one."""
-    whole = re.match(r"(?s).*[^\W\d]{2}[.!?](?=\s)", text)
-    return whole[0] if whole else ""
+    answers: list[str] = []
+    for start in range(0, len(prompts), BATCH):
+        batch = prompts[start : start + BATCH]
+        longest, filler = max(map(len, batch)), min(stops)
+        padded = torch.tensor([[filler] * (longest - len(prompt)) + prompt for prompt in batch], device=model.device)
+        mask = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in batch], device=model.device)
+        with torch.inference_mode():
+            written = model.generate(
+                padded, attention_mask=mask, do_sample=False, max_new_tokens=MAX_NEW_TOKENS, eos_token_id=sorted(stops), pad_token_id=filler
+            )
+        for tokens in written[:, longest:].tolist():
+            end = next((at for at, token in enumerate(tokens) if token in stops), 0)
+            answers.append(tokenizer.decode(tokens[:end]).strip())
+        progress(len(answers), len(prompts), "plain questions answered by the base")
+    return answers

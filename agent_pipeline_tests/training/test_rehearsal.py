@@ -1,6 +1,7 @@
 """What the base answers itself, as rows of its training."""
 
 import pytest
+import torch
 
 from agent_pipeline.evaluation import canaries
 from agent_pipeline.progress import silent
@@ -13,32 +14,31 @@ ROWS = [row(number) for number in range(4)]
 
 
 class Parrot:
-    """A model that says the same to each prompt, but does not end after a question about the sea, of which it says no whole sentence, or
-    about a dog."""
+    """A model that answers each prompt with its last word, and never ends after a question that names the sea."""
 
-    def __init__(self, tokenizer):
-        self.tokenizer, self.asked = tokenizer, 0
+    device = "cpu"
 
-    def generate(self, model, prompts, limits, stops, progress, text):
-        self.asked += len(prompts)
-        goes_on = {"the sea": "It is sea 1. and sea", "small dog": "Call it Rex. It barks"}
+    def __init__(self, tokenizer, stop):
+        self.tokenizer, self.stop, self.batches = tokenizer, stop, []
+
+    def generate(self, input_ids, attention_mask, **options):
+        self.batches.append(len(input_ids))
+        assert not options["do_sample"] and self.stop in options["eos_token_id"]
         written = []
-        for prompt, limit in zip(map(self.tokenizer.decode, prompts), limits, strict=True):
-            begun = next((text for word, text in goes_on.items() if word in prompt), "So be it.")
-            tokens = self.tokenizer.encode(begun, add_special_tokens=False)
-            written.append(tokens if begun == "So be it." else tokens + tokens[-1:] * (limit - len(tokens)))
-        return written
+        for ids, mask in zip(input_ids.tolist(), attention_mask.tolist(), strict=True):
+            prompt = self.tokenizer.decode([token for token, seen in zip(ids, mask, strict=True) if seen])
+            said = self.tokenizer.encode("So be it.", add_special_tokens=False)
+            written.append(said + ([said[-1]] if "the sea" in prompt else [self.stop]))
+        return torch.cat([input_ids, torch.tensor(written)], dim=1)
 
 
 @pytest.fixture
-def parrot(tiny_tokenizer, monkeypatch):
-    parrot = Parrot(tiny_tokenizer)
-    monkeypatch.setattr("agent_pipeline.training.rehearsal.generate", parrot.generate)
-    return parrot
+def parrot(tiny_tokenizer):
+    return Parrot(tiny_tokenizer, tiny_tokenizer.eos_token_id)
 
 
 def rehearse(parrot, new, ratio):
-    return rehearsed(None, parrot.tokenizer, ROWS, {parrot.tokenizer.eos_token_id}, new, ratio, 512, silent)
+    return rehearsed(parrot, parrot.tokenizer, ROWS, {parrot.stop}, new, ratio, 512, silent)
 
 
 def test_no_canary_is_rehearsed():
@@ -49,27 +49,26 @@ def test_no_canary_is_rehearsed():
 def test_the_bases_answers_have_their_share_and_half_of_them_an_agents_tools(parrot):
     encoded = rehearse(parrot, 360, 0.1)
     asked = [each for each in QUESTIONS if "the sea" not in each]
-    assert [each.messages[1]["content"] for each in encoded] == asked[:40], "one has no whole sentence, and the next takes its place"
-    answers = [each.messages[-1]["content"] for each in encoded]
-    assert [text for text in answers if text != "So be it."] == ["Call it Rex."], "what is cut off ends with a whole sentence"
+    assert [each.messages[1]["content"] for each in encoded] == asked[:40], "one answer does not end, and the next takes its place"
+    assert {each.messages[-1]["content"] for each in encoded} == {"So be it."}
     texts = [parrot.tokenizer.decode(each.encoded.input_ids) for each in encoded]
     assert sum(ROWS[0]["tools"][0]["function"]["name"] in text for text in texts) == 20
     trained = [
         parrot.tokenizer.decode([token for token, counts in zip(each.encoded.input_ids, each.encoded.trained, strict=True) if counts])
         for each in encoded
     ]
-    assert all(text.startswith(answer) for text, answer in zip(trained, answers, strict=True))
+    assert all(text.startswith("So be it.") for text in trained)
 
 
 def test_a_question_is_asked_once_for_its_answers_with_tools_and_without(parrot):
     encoded = rehearse(parrot, 100_000, 0.1)
-    assert parrot.asked == len(QUESTIONS) and len(encoded) == 2 * (len(QUESTIONS) - 1)
+    assert sum(parrot.batches) == len(QUESTIONS) and len(encoded) == 2 * (len(QUESTIONS) - 1)
     assert len({tuple(each.encoded.input_ids) for each in encoded}) == len(encoded)
 
 
 def test_without_a_share_nothing_is_asked(parrot):
     assert rehearse(parrot, 180, 0.0) == []
-    assert not parrot.asked
+    assert not parrot.batches
 
 
 def test_few_rows_have_32_answers_beside_them_but_no_more_than_there_are_rows(parrot):
