@@ -2,11 +2,11 @@
 
 import pytest
 
+from agent_pipeline.evaluation.generate import generate, shared_prefix
 from agent_pipeline.evaluation.greedy import Continuation, Writer, greedy, verified_beginning
 from agent_pipeline.evaluation.samples import turn_samples
 from agent_pipeline.evaluation.turns import MARGIN, Answering, stop_ids
 from agent_pipeline.training.config import probe_device
-from agent_pipeline.evaluation.generate import generate, shared_prefix
 from agent_pipeline.training.loading import load_model
 from agent_pipeline.training.losses import token_scores
 from agent_pipeline.training.masks import Encoded, prompt_ids
