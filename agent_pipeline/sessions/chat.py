@@ -50,7 +50,6 @@ _FAILED_TYPES = ("tool-error", "error-text", "error-json", "execution-denied")
 _OF_THOUGHTS = {"thought", "thought_signature", "thoughtSignature"}
 _BESIDE_WORDS = {"reasoning_content", "reasoning", "thinking", "refusal", "tool_calls", "additional_kwargs", "function_call"}
 """The fields of a message that say more than its words."""
-_SPEAKERS = ("system", "user", "assistant")
 _CALLS_AS_WORDS = "Calling tools:\n[{'id': "
 """How smolagents tells a model its own calls: a model that is trained on that writes of calls and makes none."""
 _THOUGHT_TEXT = ("thinking", "reasoning", "text", "content", "summary")
@@ -78,8 +77,6 @@ def _items_of(record: Any, before: list[Item]) -> Iterable[Item]:
     """The items in a record that follows others."""
     if not isinstance(record, dict):
         return (INVALID,)
-    if len(record) == 2 and isinstance(words := record.get("content"), str) and (speaker := record.get("role")) in _SPEAKERS:
-        return (_said(speaker, words, True),)  # most messages of most stores
     if "kwargs" in record or "data" in record:
         record = _of_langchain(record)
     kind = record["type"] if isinstance(record.get("type"), str) else ""
@@ -161,7 +158,7 @@ def _spoken(role: str | None, message: dict[str, Any]) -> list[Item]:
     """Results (they answer what came before), reasoning, words, calls."""
     trained = message.get("weight") != 0
     words = content = _content(message)
-    if not isinstance(content, list) and _BESIDE_WORDS.isdisjoint(message):
+    if not isinstance(content, list) and _BESIDE_WORDS.isdisjoint(message):  # what most messages of most stores are
         return [_said(role, words, trained)]
     thought = message.get("reasoning_content") or message.get("reasoning") or message.get("thinking")
     thoughts = [thought] if thought else []
@@ -199,7 +196,7 @@ def _spoken(role: str | None, message: dict[str, Any]) -> list[Item]:
 def _said(role: str | None, words: Any, trained: bool) -> Item:
     """The words of a message."""
     # What a model says comes in parts that may end within a sentence (before a citation, say).
-    text, left_out = (words, ()) if type(words) is str else text_of(words, "" if role == "assistant" else "\n")
+    text, left_out = text_of(words, "" if role == "assistant" else "\n")
     is_said = role and not (role == "assistant" and _CALLS_AS_WORDS in text)
     return Item("message", text, role=role or "", trained=trained, left_out=left_out) if is_said else INVALID
 

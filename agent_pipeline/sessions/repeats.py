@@ -55,6 +55,7 @@ def _times(messages: list[Message], start: int, size: int) -> int:
     return times
 
 
+_MARKS = ("<tool_call>", "<function=")
 _SAID = re.compile(
     r"(?P<opening>```\w*\s*)?(?:<tool_call>\s*(?P<json>\{(?:(?!<tool_call>).)*?\})\s*</tool_call>"
     r"|(?P<tag><tool_call>\s*)?<function=(?P<name>[^<>\s]+)>(?P<body>(?:(?!<function=).)*?)</function>(?(tag)\s*</tool_call>))"
@@ -71,7 +72,7 @@ def words_beside_calls(message: Message) -> str:
     `<tool_call>`, `<function=name>` with parameters or JSON), with the code fence around it, which would be an empty one.
     """
     content, calls = message["content"], message.get("tool_calls")
-    if not calls or not ("<tool_call>" in content or "<function=" in content):
+    if not calls or not any(mark in content for mark in _MARKS):
         return content
     made = [(call["function"]["name"], decoded_arguments(call["function"]["arguments"])) for call in calls]
     words = _SAID.sub(lambda said: _around(said) if any(_says(said, *call) for call in made) else said.group(), content)
