@@ -46,18 +46,19 @@ def check() -> None:
 
 
 def set_values(keys: list[PartitionKey]) -> list[str]:
-    """A line for each asset setting that is not left to its default: for all agents, and for those where it differs."""
+    """A line for each setting of an asset that is not left to its default, those that assets share among them: for all agents, and for
+    those where it differs."""
     from agent_pipeline.config.assets import ASSETS
-    from agent_pipeline.config.resolution import resolve
+    from agent_pipeline.config.resolution import resolve, shared
 
     settings = load_settings()
-    lines = []
+    lines: dict[str, None] = {}
     for asset, options in ASSETS.items():
         general = resolve(settings, options).table()
-        for who, rows in (("all agents", general), *((str(key), resolve(settings, options, key).table()) for key in keys)):
-            lines += [
-                f"{who}: {asset}.{row['setting']} = {row['value']}, set by {row['set_by']}"
-                for row in rows
-                if who == "all agents" or row not in general
-            ]
-    return lines
+        for who, key in (("all agents", None), *((str(key), key) for key in keys)):
+            own = [row for row in resolve(settings, options, key).table() if key is None or row not in general]
+            lines |= dict.fromkeys(f"{who}: {asset}.{row['setting']} = {row['value']}, set by {row['set_by']}" for row in own)
+            of_all = shared(settings, asset) if key else []
+            several = [row for row in shared(settings, asset, key) if row not in of_all]
+            lines |= dict.fromkeys(f"{who}: {row['setting']} = {row['value']}, set by {row['set_by']}" for row in several)
+    return list(lines)

@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from agent_pipeline.config.assets import ASSETS
 from agent_pipeline.config.presets import PRESETS
+from agent_pipeline.config.sections import Section
 from agent_pipeline.config.settings import Settings
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.options import Options
@@ -25,6 +26,20 @@ POOLED = "multi_task_dataset"
 """The asset of all agents together, which no agent's run makes."""
 NOT_NIGHTLY = (POOLED, "method_comparison")
 """Assets that no night makes: a changed setting of theirs is nothing new to train for."""
+
+_TRAINED = ("train", "trust_remote_code")
+SHARED: Mapping[str, tuple[str, ...]] = {
+    "sessions": ("redaction", "system_prompt", "task_field", "task_pattern", "tools"),
+    "judged_sessions": ("judge.model", "judge.parameters", "judge.rubric", "labels"),
+    "sft_dataset": ("split",),
+    "multi_task_dataset": ("mixing",),
+    **{asset: _TRAINED for asset in ASSETS if asset.endswith("_adapter")},
+    "evaluation": _TRAINED,
+    "gguf_export": (*_TRAINED, "llama_cpp"),
+    "episodes": ("world",),
+    "champion": ("world",),
+}
+"""The settings outside of `[assets]` that decide what an asset makes: whole tables, or single settings."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +76,32 @@ def resolve(
     defaults = options()
     origins = {name: place for name, place in origins.items() if place == THIS_RUN or getattr(resolved, name) != getattr(defaults, name)}
     return Resolved(resolved, origins)
+
+
+def shared(settings: Settings, asset: str, key: PartitionKey | None = None) -> list[dict[str, Any]]:
+    """As `Resolved.table`, the settings of `SHARED` that are not left to their defaults, for an agent (None: for all agents)."""
+    agent = settings.agents.get(str(key)) if key else None
+    rows = []
+    for name in SHARED.get(asset, ()):
+        if own := getattr(agent, name, None):
+            place = settings.variable("agents", str(key), name) or f'[agents."{key}"]'
+            rows.append({"setting": name, "value": own, "set_by": place})
+            continue
+        for setting, place, value, default in _values(settings, name):
+            if value != default:
+                rows.append({"setting": setting, "value": value, "set_by": settings.variable(*setting.split(".")) or place})
+    return rows
+
+
+def _values(settings: Settings, name: str) -> Iterator[tuple[str, str, Any, Any]]:
+    """The settings of a table (`split`), or one of them (`judge.model`, `train`): name, place in the file, value and default."""
+    table, _, only = name.partition(".")
+    section = getattr(settings, table, None)
+    if isinstance(section, Section):
+        for field in [only] if only else type(section).model_fields:
+            yield f"{table}.{field}", f"[{table}]", getattr(section, field), getattr(type(section)(), field)
+    elif table in Settings.model_fields:  # others are an agent's alone
+        yield name, name, section, Settings.model_fields[name].default
 
 
 def asset_of(options: type[Options]) -> str:

@@ -18,7 +18,6 @@ from agent_pipeline.evaluation.promotion_report import figure_rows, headline, se
 from agent_pipeline.export import serving
 from agent_pipeline.export.deciding import hold as hold_back
 from agent_pipeline.export.evidence import decide_night
-from agent_pipeline.export.mlflow_runs import write_run
 from agent_pipeline.keys import parse_key
 from agent_pipeline.storage.lake import Artifact
 from agent_pipeline.storage.pointers import Entry
@@ -55,9 +54,9 @@ def champion(
             return run_worker(context, pipes, workspace, "compare", asked | config.compared())
 
         approve, nights, who = config.approve, config.probation_nights, f"run {context.run_id}"
-        seen, decided, failed = decide_night(lake, key, evaluation, gguf_export, world, compare, config.policy(), approve, nights, who)
+        night = decide_night(lake, key, evaluation, gguf_export, world, compare, config.policy(), approve, nights, who)
+        seen, decided, failed, written = night
         probation = {"probation": f"{seen.candidate[:16]}: {summary(seen.decision)}"} if seen else {}
-        written = write_run(lake, key, gguf_export)
         in_mlflow = {"mlflow": written.text} if written else {}
         if written and not written.ok:
             context.log.warning(written.text)

@@ -12,11 +12,8 @@ from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.run_config import in_force
 from agent_pipeline.defs.specs import asset_options, version
 from agent_pipeline.defs.worker_client import run_worker
-from agent_pipeline.selection.candidates import READ
-from agent_pipeline.selection.coresets import Coreset, build_coreset
+from agent_pipeline.selection.coresets import Coreset, stage_coreset
 from agent_pipeline.selection.pool import DESCRIPTIONS
-from agent_pipeline.selection.tables import CORESET, CORESET_TABLE, dataset_rows
-from agent_pipeline.sessions.tables import ROWS_PER_BATCH
 
 
 @dg.asset(**asset_options("coresets", {"parquet"}, options=CoresetConfig), deps=["sft_dataset", "trained_sessions"])
@@ -28,13 +25,11 @@ def sft_coreset(
     """The training rows that were chosen, and those that were not, each with its score and reason."""
     with user_errors():
         config = in_force(context, workspace, CoresetConfig)
-        lake, key = workspace.open_lake(), agent_key(context)
 
         def ask(task: str) -> dict[str, Any]:
             return run_worker(context, pipes, workspace, task, config.of_model())
 
-        coreset = build_coreset(lambda: dataset_rows(lake, key, columns=READ), lake, key, config, config.embeddings, ask)
-        staged = lake.stage(CORESET_TABLE, key, coreset.table.to_batches(ROWS_PER_BATCH), CORESET)
+        coreset, staged = stage_coreset(workspace.open_lake(), agent_key(context), config, config.embeddings, ask)
         metadata = shown(coreset) | {"strategy": config.strategy, "embedded_by": config.embeddings}
         if coreset.embedded:
             metadata["embeddings"] = dg.MetadataValue.json(coreset.embedded)

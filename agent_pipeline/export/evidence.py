@@ -25,6 +25,7 @@ from agent_pipeline.evaluation.promotion_report import figure_rows, headline, se
 from agent_pipeline.evaluation.scores import Policy
 from agent_pipeline.export.deciding import Approve, Comparison, comparison, decide_on, read_entries, read_transcripts, to_compare
 from agent_pipeline.export.ledger import EXPORT, Record
+from agent_pipeline.export.mlflow_runs import Written, write_run
 from agent_pipeline.export.probation import look
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.selection.tables import DATASET, dataset_rows
@@ -50,11 +51,13 @@ class Decided(NamedTuple):
 
 
 class NightDecision(NamedTuple):
-    """What a night says of a champion on probation, and of the candidate; `failed`: the candidate was that champion and is rolled back."""
+    """What a night says of a champion on probation, and of the candidate; `failed`: the candidate was that champion and is rolled back.
+    `mlflow`: what became of its run there, where there is an MLflow."""
 
     probation: Record | None
     decided: Decided | None
     failed: bool = False
+    mlflow: Written | None = None
 
 
 def decide_night(
@@ -70,11 +73,27 @@ def decide_night(
     who: str,
 ) -> NightDecision:
     """Look at a champion that is on probation for so many `nights`; then compare the candidate with the champion by the task `compare`,
-    decide, and write the page. Nothing is decided where the candidate is the champion, or failed its probation now.
+    decide, write the page, and the run of MLflow. Nothing is decided where the candidate is the champion, or failed its probation now.
 
     Raises:
         DataError: as `look`, `to_compare` and `decide_on`.
     """
+    decision = _decide(lake, key, evaluation, candidate, world, compare, policy, approve, nights, who)
+    return decision._replace(mlflow=write_run(lake, key, candidate))
+
+
+def _decide(
+    lake: Lake,
+    key: PartitionKey,
+    evaluation: Artifact,
+    candidate: Artifact,
+    world: str,
+    compare: Callable[[dict[str, Any]], dict[str, Any]],
+    policy: Policy,
+    approve: Approve,
+    nights: int,
+    who: str,
+) -> NightDecision:
     seen = look(lake, key, evaluation, compare, policy, nights, who) if approve == "auto" else None
     if seen and seen.decision.outcome == "roll back" and seen.candidate == candidate.identity:
         return NightDecision(seen, None, failed=True)

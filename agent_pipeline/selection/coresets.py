@@ -13,16 +13,16 @@ from pydantic import Field, field_validator
 
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.options import Options
-from agent_pipeline.selection.candidates import IDS, Candidates
+from agent_pipeline.selection.candidates import IDS, READ, Candidates
 from agent_pipeline.selection.coverage import coverage
 from agent_pipeline.selection.duplicates import Duplicates, duplicates
 from agent_pipeline.selection.embeddings import TFIDF, Embed, Texts, check_embeddings, embed
 from agent_pipeline.selection.pool import LOSS_RATIO, Pool, Ranking, Reason
 from agent_pipeline.selection.strategies import strategy as named
-from agent_pipeline.selection.tables import CORESET
+from agent_pipeline.selection.tables import CORESET, CORESET_TABLE, dataset_rows
 from agent_pipeline.selection.vectors import kept_vectors
-from agent_pipeline.sessions.tables import column
-from agent_pipeline.storage.lake import Lake
+from agent_pipeline.sessions.tables import ROWS_PER_BATCH, column
+from agent_pipeline.storage.lake import Lake, StagedTable
 
 Ask = Callable[[str], Mapping[str, Any]]
 """Runs a task that needs a model on the training rows. `losses` gives by row id the mean `losses` over the trained tokens (nats), and how
@@ -201,3 +201,13 @@ def build_coreset(
         duplicates=found.duplicates,
         warning=named(options.strategy).warning if found.pool else "",
     )
+
+
+def stage_coreset(lake: Lake, key: PartitionKey, options: CoresetOptions, embeddings: str, ask: Ask) -> tuple[Coreset, StagedTable]:
+    """The coreset of the training rows of `sft_dataset`, and its table, staged.
+
+    Raises:
+        DataError, SettingsError: as `build_coreset`.
+    """
+    coreset = build_coreset(lambda: dataset_rows(lake, key, columns=READ), lake, key, options, embeddings, ask)
+    return coreset, lake.stage(CORESET_TABLE, key, coreset.table.to_batches(ROWS_PER_BATCH), CORESET)

@@ -9,9 +9,10 @@ from agent_pipeline.config.checks import problems, unknown_agents
 from agent_pipeline.config.overrides import overrides
 from agent_pipeline.config.presets import PRESETS
 from agent_pipeline.config.reference import updated
-from agent_pipeline.config.resolution import THIS_RUN, fingerprint, resolve
+from agent_pipeline.config.resolution import SHARED, THIS_RUN, fingerprint, resolve, shared
 from agent_pipeline.config.saving import save
-from agent_pipeline.config.settings import load_settings
+from agent_pipeline.config.sections import AgentSettings
+from agent_pipeline.config.settings import Settings, load_settings
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.judging.panel import JudgingOptions
 from agent_pipeline.keys import PartitionKey
@@ -64,6 +65,32 @@ def test_a_variable_beats_the_file_and_is_named(toml, monkeypatch: pytest.Monkey
     assert resolve(load_settings(), CurationConfig).options.verdict_leaks == ["reward{1,2}", "x[,;]y"]
     assert (adapter.options.lora_r, adapter.origins["lora_r"]) == (3, "AGENT_PIPELINE_ASSETS__SFT_ADAPTER__LORA_R")
     assert judging.options.measures == ["ended_with_answer", "called_tool('a', times=2)"]
+
+
+def test_settings_outside_of_the_assets_are_named_with_their_place_where_they_are_not_defaults(
+    toml, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toml(
+        'train = ["sft", "dpo"]\ntask_pattern = "(.*)"\n[redaction]\nphone_regions = ["DE"]\n'
+        '[agents."shop/support"]\ntrain = ["sft", "kto"]\nworld = "agent_pipeline.sample.shop:World"\n'
+    )
+    monkeypatch.setenv("AGENT_PIPELINE_SPLIT__TEST", "0.3")
+
+    def of(asset: str, key: PartitionKey | None = None) -> dict[str, tuple[object, str]]:
+        return {row["setting"]: (row["value"], row["set_by"]) for row in shared(load_settings(), asset, key)}
+
+    own = '[agents."shop/support"]'
+    assert of("sft_adapter", SUPPORT) == {"train": (["sft", "kto"], own)}
+    assert of("sft_adapter", INTERN) == of("evaluation") == {"train": (["sft", "dpo"], "train")}
+    assert of("sessions", SUPPORT) == {"redaction.phone_regions": (["DE"], "[redaction]"), "task_pattern": ("(.*)", "task_pattern")}
+    assert of("sft_dataset") == {"split.test": (0.3, "AGENT_PIPELINE_SPLIT")}
+    assert of("episodes", SUPPORT) == {"world": ("agent_pipeline.sample.shop:World", own)} and of("episodes", INTERN) == {}
+
+
+def test_every_setting_that_assets_share_exists_and_belongs_to_an_asset() -> None:
+    known = set(Settings.model_fields) | set(AgentSettings.model_fields)
+    assert {name.partition(".")[0] for names in SHARED.values() for name in names} <= known
+    assert set(SHARED) <= set(ASSETS)
 
 
 def test_an_agents_preset_replaces_the_general_one(toml) -> None:

@@ -112,6 +112,16 @@ def test_a_launchpads_untouched_default_gives_way_to_the_agents_own_setting_and_
     assert settings_of(result, "judged_sessions") == {"when_unjudged": ("measures", own), "score_acceptable": (0.7, "this run")}
 
 
+def test_a_run_names_the_settings_of_several_assets_too(bench: Bench, tree: Path) -> None:
+    tree.write_text('task_pattern = "(.*)"\n[split]\ntest = 0.3\n[redaction]\nphone_regions = ["DE"]\n', encoding="utf-8")
+    result = bench.run(str(KEY), *UPSTREAM[:4])
+    assert settings_of(result, "sessions") == {
+        "redaction.phone_regions": ('["DE"]', "[redaction]"),
+        "task_pattern": ("(.*)", "task_pattern"),
+    }
+    assert settings_of(result, "sft_dataset") == {"split.test": (0.3, "[split]")}
+
+
 def test_a_run_without_a_partition_ends_in_a_sentence(bench: Bench) -> None:
     result = bench.defs.resolve_job_def(RETRAIN).execute_in_process(
         instance=bench.instance, asset_selection=[dg.AssetKey("sessions")], raise_on_error=False
