@@ -97,7 +97,7 @@ class Filesystem:
         for left in folder.glob(f".{glob.escape(target.name)}-*"):
             if is_staged(left.name):
                 with suppress(OSError):  # gone already, or (in a shared temporary folder) another user's
-                    if time.time() - left.stat().st_mtime > _STALE_SECONDS:
+                    if time.time() - left.lstat().st_mtime > _STALE_SECONDS:
                         left.unlink()
         file = folder / f".{target.name}-{uuid4().hex[:8]}"
         try:
