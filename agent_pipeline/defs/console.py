@@ -15,6 +15,8 @@ def said_of(event: dg.DagsterEvent) -> str | None:
         data = event.step_failure_data
         if data.user_failure_data and data.user_failure_data.description:
             return data.user_failure_data.description
+        if data.error and data.error.cls_name == dg.DagsterExecutionInterruptedError.__name__:
+            return "interrupted"
         return data.error_display_string.strip() if data.error else "failed"
     if event.event_type == dg.DagsterEventType.ASSET_MATERIALIZATION:
         metadata = event.materialization.metadata
