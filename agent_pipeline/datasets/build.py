@@ -21,7 +21,7 @@ from agent_pipeline.datasets.curated import Curated
 from agent_pipeline.datasets.kto import KTO, labelled_rows
 from agent_pipeline.datasets.ledger import Ledger
 from agent_pipeline.datasets.preferences import PREFERENCES, Pairing, length_ratio, rows_of_cases
-from agent_pipeline.datasets.publishing import ConversationFileOptions, FileOptions, huggingface_folder, publish
+from agent_pipeline.datasets.publishing import ConversationFileOptions, FileOptions, publish
 from agent_pipeline.datasets.sft import SFT, sft_rows
 from agent_pipeline.datasets.sharegpt import SHAREGPT, sharegpt_rows
 from agent_pipeline.datasets.splits import ROW, SplitSizes, overlaps
@@ -228,7 +228,7 @@ def build(
     built = Built(kind, table, counts, splits, tasks, lengths, first, found, publish(lake, publication))
     built.tasks_in_an_older_split = ledger.older_than_the_sizes if ledger else None
     built.jsonl = lake.jsonl(asset, key) if publication.jsonl else None
-    built.huggingface = huggingface_folder(lake, asset, key) if publication.huggingface else None
+    built.huggingface = lake.folder("huggingface", asset, key) if publication.huggingface else None
     if files.push_to and built.huggingface:
         built.pushed_to = push(built.huggingface, files.push_to, not files.push_public)
     return built

@@ -1,7 +1,7 @@
 """The dataset card of a Hugging Face folder, and pushing the folder to the hub."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -92,7 +92,7 @@ def card(lake: Lake, publication: Publication, lines: Sequence[tuple[str, int, A
     )
     named = f"the agent{'s' if len(agents) > 1 else ''} {', '.join(f'`{each}`' for each in agents)}"
     sections = {
-        "Counts": _counted(publication.counts),
+        "Counts": [f"{name.replace('_', ' ')}: {count:,}" for name, count in sorted(publication.counts.items())],
         "Sources": [f"{name}: {count:,} sessions{span}" for name, count in sorted(Counter(table["source"].to_pylist()).items())],
         "Filters": [*(f"{reason}: {count:,} sessions dropped" for reason, count in sorted(dropped.items())), *publication.filters],
         "Known limits": _limits(len(agents), table["tools_origin"].to_pylist().count("inferred")),
@@ -108,10 +108,6 @@ def card(lake: Lake, publication: Publication, lines: Sequence[tuple[str, int, A
             sections=[*texts.items(), ("Licence", _licence(publication.license))],
         )
     )
-
-
-def _counted(counts: Mapping[str, int]) -> Iterable[str]:
-    return (f"{name.replace('_', ' ')}: {count:,}" for name, count in sorted(counts.items()))
 
 
 def _limits(agents: int, inferred: int) -> list[str]:

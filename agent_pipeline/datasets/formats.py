@@ -7,16 +7,14 @@ calls and results that led to it would teach the model to make things up. A row 
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 
-from agent_pipeline.datasets.sft import SFT
-from agent_pipeline.sessions.session import Message, Tool, tool_calls, without_thoughts
+from agent_pipeline.sessions.session import THOUGHT, Tool, tool_calls, without
 from agent_pipeline.sessions.text import readable
 
 Format = Literal["conversational", "openai", "prompt_completion", "prompt_completion_messages"]
-FORMATS: tuple[Format, ...] = get_args(Format)
 
 NO_FORM = NO_ANSWER, REFUSED_NAME = "rows_without_an_answer", "rows_with_a_name_that_openai_refuses"
 """Why a row has no such form."""
@@ -25,41 +23,20 @@ Row = dict[str, Any]
 
 
 class Form(NamedTuple):
-    """A form's columns, and a row of `SFT` in it, or the reason why the row has no such form."""
+    """Its columns of a table that has those of `SFT` and perhaps more, and a row in it, or the reason why the row has no such form."""
 
-    schema: pa.Schema
+    columns: Callable[[pa.Schema], pa.Schema]
     convert: Callable[[Row], Row | str]
 
 
-def form(name: str, table: pa.Schema = SFT) -> Form:
-    """A form by its name, of a table with the columns of `SFT` and perhaps more.
-
-    Raises:
-        ValueError: there is no such form.
-    """
-    if name not in _FORMS:
-        raise ValueError(f"The format {name!r} does not exist: choose one of {', '.join(FORMATS)}.")
-    columns, convert = _FORMS[name]
-    return Form(columns(table), convert)
-
-
 def in_form(rows: Iterable[Row], name: str, counts: Counter[str] | None = None) -> Iterator[Row]:
-    """SFT rows in a form; `counts` gets `rows_in_form`, and of the others why they have no such form (`NO_FORM`).
-
-    Raises:
-        ValueError: there is no such form.
-    """
-    counts, convert = Counter() if counts is None else counts, form(name).convert
+    """SFT rows in a form; `counts` gets `rows_in_form`, and of the others why they have no such form (`NO_FORM`)."""
+    counts, convert = Counter() if counts is None else counts, FORMS[name].convert
     for row in rows:
         converted = convert(row)
         counts[converted if isinstance(converted, str) else "rows_in_form"] += 1
         if not isinstance(converted, str):
             yield converted
-
-
-def without_weight(message: Message) -> Message:
-    """A message without the mark of what is not trained."""
-    return {name: value for name, value in message.items() if name != "weight"}
 
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -71,7 +48,7 @@ def _openai(row: Row) -> Row | str:
     if not all(_NAME.fullmatch(name) for name, _ in tool_calls(row["messages"])):
         return REFUSED_NAME
     tools = [tool for tool in map(_function, row["tools"]) if _NAME.fullmatch(str(tool["function"].get("name", "")))]
-    return {"messages": without_thoughts(row["messages"])} | ({"tools": tools} if tools else {})
+    return {"messages": [without(message, THOUGHT) for message in row["messages"]]} | ({"tools": tools} if tools else {})
 
 
 def _function(tool: Tool) -> Tool:
@@ -79,7 +56,7 @@ def _function(tool: Tool) -> Tool:
 
 
 def _parted(row: Row) -> Row | str:
-    messages = list(map(without_weight, row["messages"]))
+    messages = [without(message, "weight") for message in row["messages"]]
     answered = messages[-1]["content"] and not messages[-1].get("tool_calls")
     if not answered or not any(message["role"] == "user" for message in messages):
         return NO_ANSWER
@@ -102,9 +79,9 @@ def _with(table: pa.Schema, column: pa.DataType) -> pa.Schema:
     return pa.schema([*list(table)[:at], *parts, *list(table)[at + 1 :]])
 
 
-_FORMS: dict[str, tuple[Callable[[pa.Schema], pa.Schema], Callable[[Row], Row | str]]] = {
-    "conversational": (lambda table: table, lambda row: row),
-    "openai": (lambda table: pa.schema([table.field("messages"), pa.field("tools", pa.json_())]), _openai),
-    "prompt_completion": (lambda table: _with(table, pa.string()), _parted_text),
-    "prompt_completion_messages": (lambda table: _with(table, pa.json_()), _parted),
+FORMS: dict[str, Form] = {
+    "conversational": Form(lambda table: table, lambda row: row),
+    "openai": Form(lambda table: pa.schema([table.field("messages"), pa.field("tools", pa.json_())]), _openai),
+    "prompt_completion": Form(lambda table: _with(table, pa.string()), _parted_text),
+    "prompt_completion_messages": Form(lambda table: _with(table, pa.json_()), _parted),
 }

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from upath import UPath
 
-from agent_pipeline.storage.filesystem import Filesystem, put_file, sync
+from agent_pipeline.storage.filesystem import Filesystem
 
 
 def json_line(record: Any) -> str:
@@ -24,14 +24,14 @@ _OF_THE_TABLE = {"split", "score", "created_at"}
 
 
 def trainers_lines(rows: Iterable[Mapping[str, Any]]) -> Iterator[bytes]:
-    """Rows of a split as lines (without newlines) of the file that trainers read; JSON columns may be `msgspec.Raw`.
+    """Rows of a split as lines of the file that trainers read; JSON columns may be `msgspec.Raw`.
 
     The split (the file's name says it), what only selection uses (the JSON reader of `datasets` takes times for local ones) and keys
     without a value are left out; `tools` stays, because LLaMA-Factory needs the key in every row of a file with tools.
     """
     for row in rows:
         kept = {name: value for name, value in row.items() if name == "tools" or (name not in _OF_THE_TABLE and value is not None)}
-        yield msgspec.json.encode(kept)
+        yield msgspec.json.encode(kept) + b"\n"
 
 
 def write_atomically(path: Path, data: bytes) -> Path:
@@ -41,13 +41,5 @@ def write_atomically(path: Path, data: bytes) -> Path:
         OSError: the disk is full, or not ours to write.
     """
     target = UPath(path.absolute())
-    with Filesystem(target.parent).staging(target) as file:
-        file.write_bytes(data)
-        sync(file)
-        put_file(file, target)
+    Filesystem(target.parent).write(target, data)
     return path
-
-
-def write_jsonl(path: Path, records: Iterable[Any]) -> Path:
-    """A file of records. Raises as `json_line` and `write_atomically`."""
-    return write_atomically(path, "".join(map(json_line, records)).encode("utf-8"))

@@ -3,7 +3,7 @@
 import json
 from hashlib import sha256
 
-from agent_pipeline.sessions.session import THOUGHT, Message, canonical_json, is_trained, json_bytes
+from agent_pipeline.sessions.session import THOUGHT, Message, canonical_json, is_trained, json_bytes, without
 from agent_pipeline.sessions.text import characters
 
 Parts = tuple[list[Message], list[Message], list[Message]]
@@ -21,7 +21,7 @@ def has_untrained_turn(messages: list[Message]) -> bool:
 
 def answers(messages: list[Message]) -> bytes:
     """A hash of each of the agent's messages: users and tools may say something else in two trials whose agents did the same."""
-    return b"".join(sha256(json_bytes(_content(message))).digest()[:16] for message in _of_assistant(messages))
+    return b"".join(sha256(json_bytes(_heard(message))).digest()[:16] for message in _of_assistant(messages))
 
 
 def no_difference(chosen: bytes, rejected: bytes) -> str | None:
@@ -33,7 +33,7 @@ def no_difference(chosen: bytes, rejected: bytes) -> str | None:
 def parted(chosen: list[Message], rejected: list[Message]) -> Parts | str:
     """The two conversations cut at the first message that differs, which must be the agent's in both."""
     pairs = zip(chosen, rejected, strict=False)
-    common = next(at for at, (better, worse) in enumerate(pairs) if _content(better) != _content(worse))
+    common = next(at for at, (better, worse) in enumerate(pairs) if _heard(better) != _heard(worse))
     if not chosen[common]["role"] == rejected[common]["role"] == "assistant":
         return "a_user_or_tool_differs_first"
     if not any(message["role"] == "user" for message in chosen[:common]):
@@ -43,10 +43,9 @@ def parted(chosen: list[Message], rejected: list[Message]) -> Parts | str:
     return chosen[:common], chosen[common:], rejected[common:]
 
 
-def _content(message: Message) -> Message:
+def _heard(message: Message) -> Message:
     """A message without what no one heard: its weight, its thoughts."""
-    unheard = message.keys() & {"weight", THOUGHT}
-    return {name: value for name, value in message.items() if name not in unheard} if unheard else message
+    return without(message, "weight", THOUGHT)
 
 
 def _of_assistant(messages: list[Message]) -> list[Message]:

@@ -20,7 +20,7 @@ from pydantic import Field
 from upath import UPath
 
 from agent_pipeline.datasets.cards import Publication, card
-from agent_pipeline.datasets.formats import NO_FORM, Format, form, in_form
+from agent_pipeline.datasets.formats import FORMS, NO_FORM, Format, in_form
 from agent_pipeline.datasets.jsonl import trainers_lines
 from agent_pipeline.datasets.sft import SFT
 from agent_pipeline.datasets.splits import SPLITS
@@ -64,11 +64,11 @@ def publish(lake: Lake, publication: Publication) -> Counter[str]:
     formless: Counter[str] = Counter()
     for split in SPLITS:
         rows = _rows(lake, publication, split, formless) if publication.jsonl else ()
-        lake.write_jsonl(publication.asset, publication.key, split, trainers_lines(rows))
+        lake.replace(lake.jsonl(publication.asset, publication.key) / f"{split}.jsonl", trainers_lines(rows))
     if publication.huggingface:
         _write_folder(lake, publication, formless if not publication.jsonl else Counter())
     else:
-        _remove(lake, huggingface_folder(lake, publication.asset, publication.key))
+        _remove(lake, lake.folder("huggingface", publication.asset, publication.key))
     record = lake.folder(RECORDS, publication.asset, publication.key) / "publication.json"
     lake.replace(record, [msgspec.json.format(msgspec.json.encode(publication), indent=1)])
     return Counter({reason: formless[reason] for reason in NO_FORM}) if _has_forms(lake, publication) else Counter()
@@ -84,8 +84,9 @@ def publish_again(lake: Lake, asset: str, key: PartitionKey | None) -> list[UPat
 
     Files that cannot be made again (there is no record of how, or no table) are removed.
     """
-    publication = _record(lake, asset, key)
-    if publication is None or not all(lake.has(name, each) for name, each in _made_from(publication)):
+    publication = record_of(lake, asset, key)
+    agents = publication.agents if publication and publication.huggingface else ()  # the card tells of their curated sessions
+    if not (publication and lake.has(asset, key) and all(lake.has("curated_sessions", parse_key(each)) for each in agents)):
         return unpublish(lake, asset, key)
     sha256 = sha256_file(lake.table(asset, key))
     if sha256 == publication.table_sha256:
@@ -94,26 +95,12 @@ def publish_again(lake: Lake, asset: str, key: PartitionKey | None) -> list[UPat
     return [path for kind in ("jsonl", "huggingface") for path in lake.fs.files(lake.folder(kind, asset, key))]
 
 
-def is_recorded(lake: Lake, asset: str, key: PartitionKey | None) -> bool:
-    """Whether there is a record of how a table is published."""
-    return _record(lake, asset, key) is not None
-
-
-def _record(lake: Lake, asset: str, key: PartitionKey | None) -> Publication | None:
+def record_of(lake: Lake, asset: str, key: PartitionKey | None) -> Publication | None:
+    """The record of how a table is published, if there is one."""
     try:
         return msgspec.json.decode((lake.folder(RECORDS, asset, key) / "publication.json").read_bytes(), type=Publication)
     except (msgspec.MsgspecError, OSError):
         return None
-
-
-def _made_from(publication: Publication) -> list[tuple[str, PartitionKey | None]]:
-    curated = [("curated_sessions", parse_key(each)) for each in publication.agents] if publication.huggingface else []
-    return [(publication.asset, publication.key), *curated]
-
-
-def huggingface_folder(lake: Lake, asset: str, key: PartitionKey | None) -> UPath:
-    """Where a data set's Hugging Face folder is."""
-    return lake.folder("huggingface", asset, key)
 
 
 def _remove(lake: Lake, folder: UPath) -> list[UPath]:
@@ -138,8 +125,8 @@ def _rows(lake: Lake, publication: Publication, split: str, counts: Counter[str]
 
 def _write_folder(lake: Lake, publication: Publication, counts: Counter[str]) -> None:
     table = lake.open(publication.asset, publication.key).schema_arrow
-    schema = form(publication.format, table).schema if _has_forms(lake, publication) else table
-    target = huggingface_folder(lake, publication.asset, publication.key)
+    schema = FORMS[publication.format].columns(table) if _has_forms(lake, publication) else table
+    target = lake.folder("huggingface", publication.asset, publication.key)
     lines = []
     for split in SPLITS:
         tasks: set[str] = set()

@@ -14,7 +14,7 @@ import pyarrow as pa
 from agent_pipeline.datasets.splits import ROW, TaskSplit
 from agent_pipeline.judging.turns import untrained_turns
 from agent_pipeline.sessions.session import Message, is_trained, sha256_of, with_thoughts, without_error_marks
-from agent_pipeline.sessions.tables import optional, required
+from agent_pipeline.sessions.tables import decoded, optional, required
 from agent_pipeline.sessions.turn_class import text_class
 
 SFT = pa.schema(
@@ -74,15 +74,13 @@ def sft_rows(
             counts["no_turn_to_train" if turns else "no_assistant_message"] += 1
             continue
         counts["rows"] += 1
-        reasoning = row.get("reasoning") or []
-        if recorded := msgspec.json.decode(reasoning) if isinstance(reasoning, msgspec.Raw) else reasoning:
+        if recorded := decoded(row.get("reasoning") or []):
             counts["reasoning_kept" if thoughts else "reasoning_left_out"] += len(recorded)
         counts["trailing_messages_cut"] += len(heads) - trained[-1] - 1
         thought = recorded if thoughts else []
         if untrained or thought or trained[-1] + 1 < len(heads):
-            decoded: list[Message] = msgspec.json.decode(messages) if isinstance(messages, msgspec.Raw) else messages
-            decoded = with_thoughts(decoded, thought)
-            messages = [message | {"weight": 0} if at in untrained else message for at, message in enumerate(decoded[: trained[-1] + 1])]
+            kept = with_thoughts(decoded(messages), thought)[: trained[-1] + 1]
+            messages = [message | {"weight": 0} if at in untrained else message for at, message in enumerate(kept)]
         yield {
             "row_id": row["session_id"] + ("#" + ",".join(map(str, untrained)) if untrained else ""),
             "session_id": row["session_id"],

@@ -9,9 +9,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-import msgspec
-
 from agent_pipeline.sessions.session import Message, Tool, is_trained, sha256_of
+from agent_pipeline.sessions.tables import decoded
 from agent_pipeline.sessions.turn_class import turn_class
 
 Row = dict[str, Any]
@@ -55,7 +54,7 @@ def irrelevance_twin(row: Row, texts: Sequence[str] = CANNOT) -> Row | None:
     None where no call can be taken away: a turn that calls one tool, which was not called before, and beside which others are left, none of
     them alike. JSON columns may be `msgspec.Raw`.
     """
-    messages, tools = (_decoded(row[name]) for name in ("messages", "tools"))
+    messages, tools = (decoded(row[name]) for name in ("messages", "tools"))
     possible = [at for at in range(len(messages)) if _may_be_missed(messages, at, tools)]
     if not possible:
         return None
@@ -106,7 +105,3 @@ def _words(text: str) -> set[str]:
     """The words of a name or a description, without an ending s, small ones left out."""
     parted = re.sub(r"(?<=[a-z])(?=[A-Z])|_", " ", text).lower()
     return {word.rstrip("s") for word in re.findall(r"[^\W\d]{3,}", parted)} - _SMALL
-
-
-def _decoded(value: Any) -> Any:
-    return msgspec.json.decode(value) if isinstance(value, msgspec.Raw) else value

@@ -16,7 +16,7 @@ from agent_pipeline.evaluation.greedy import verified_beginning
 from agent_pipeline.export.converter import LORA
 from agent_pipeline.export.llama import Completion, LlamaCpp
 from agent_pipeline.progress import Progress, silent
-from agent_pipeline.sessions.session import Message, Tool, without_thoughts
+from agent_pipeline.sessions.session import THOUGHT, Message, Tool, without
 from agent_pipeline.training.literals import MARK, special_tokens, token_ids, tokens, unmarked
 from agent_pipeline.training.losses import token_scores
 from agent_pipeline.training.masks import Encoded
@@ -73,7 +73,8 @@ def prompts(
     found = []
     for number, conversation in enumerate(conversations):
         messages, tools = conversation["messages"], conversation.get("tools") or []
-        before = without_thoughts((first_call(messages) if number % 2 == 0 else None) or prompt_of(messages))
+        asked = (first_call(messages) if number % 2 == 0 else None) or prompt_of(messages)
+        before = [without(message, THOUGHT) for message in asked]
         found.append(Prompt(before, tools, token_ids(tokenizer, render(tokenizer, before, tools, add_generation_prompt=True))))
     return found
 
@@ -107,7 +108,7 @@ def check_template(
     added = llama.tokenize("", add_special=True)
     counts = {"texts": 0, "tokens": 0, "special_literals": 0}
     for number, conversation in enumerate(conversations, 1):
-        messages, tools = without_thoughts(conversation["messages"]), conversation.get("tools") or []
+        messages, tools = [without(message, THOUGHT) for message in conversation["messages"]], conversation.get("tools") or []
         parts = [("prompt", prompt_of(messages), True), ("conversation", messages, False)]
         if turns_apart(tokenizer):  # only prompts are ever asked for: one for each turn
             parts = [("prompt", messages[:at], True) for at, each in enumerate(messages) if each["role"] == "assistant"] or parts[:1]

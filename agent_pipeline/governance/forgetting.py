@@ -29,7 +29,7 @@ from filelock import FileLock, Timeout
 from upath import UPath
 
 from agent_pipeline.datasets.ledger import LEDGER, remove_tasks
-from agent_pipeline.datasets.publishing import RECORDS, is_recorded, publish_again, unpublish
+from agent_pipeline.datasets.publishing import RECORDS, publish_again, record_of, unpublish
 from agent_pipeline.errors import DataError
 from agent_pipeline.governance.lineage import (
     FOLLOWS,
@@ -276,7 +276,7 @@ class _Removal:
                 continue
             if any(part.startswith((".building-", ".rows-")) for part in file.path.parts):
                 self._delete(file.path)
-            elif file.kind in _COPIES and not is_recorded(self.lake, file.asset, file.key):
+            elif file.kind in _COPIES and record_of(self.lake, file.asset, file.key) is None:
                 table = tables.get((file.asset, file.key))
                 if (table and self.has_own_rows(table)) or found_in(file, [self.id]):
                     for path in unpublish(self.lake, file.asset, file.key):

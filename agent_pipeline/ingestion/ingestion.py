@@ -21,8 +21,7 @@ import pyarrow.parquet as pq
 from agent_pipeline.errors import DataError
 from agent_pipeline.ingestion.drift import Drift, drift
 from agent_pipeline.ingestion.forgotten import BlockList
-from agent_pipeline.ingestion.maker import made_by
-from agent_pipeline.ingestion.reading import Preparation, ReadingOptions
+from agent_pipeline.ingestion.reading import Preparation, ReadingOptions, made_by
 from agent_pipeline.ingestion.rows import Rows
 from agent_pipeline.ingestion.seen import SEEN, SEEN_SCHEMA, TABLE_SHA256, Seen, ids_of, noted, seen_sessions, sharing_calls
 from agent_pipeline.ingestion.volume import check_volume

@@ -6,20 +6,27 @@ calls where nobody has any.
 
 import hashlib
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
 from typing import NamedTuple
 
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.redaction import RedactionOptions, Redactor
+from agent_pipeline.redaction.kinds import LIBRARIES
 from agent_pipeline.redaction.trials import Known
 from agent_pipeline.sessions.damage import DEFAULT_POLICY, Policy
 from agent_pipeline.sessions.repair import repair_session
 from agent_pipeline.sessions.session import Session, Tool, canonical_json, sha256_of
 from agent_pipeline.sessions.tools import CallShape, ToolSchemas, call_shapes
 from agent_pipeline.sources.base import Stored, TraceSource
+from agent_pipeline.storage.lake import sha256_file
 
 
 @dataclass(frozen=True)
@@ -106,29 +113,23 @@ class Preparation:
             yield f"{self.private_ids} session ids of {key} hold what looks private; ids are names and stay: give other ones in the store."
 
 
-def read_sessions(
-    source: TraceSource, key: PartitionKey, options: ReadingOptions, redacted: Counter[str] | None = None
-) -> Iterator[Session]:
-    """Every session of the partition, complete and redacted; `redacted` counts the places where, by kind.
+def read_sessions(source: TraceSource, key: PartitionKey, options: ReadingOptions) -> Iterator[Session]:
+    """Every session of the partition, complete and redacted.
 
     All of them are held in memory, since the last one may teach the first one's tools: `ingestion` writes a table without that.
     Raises what `TraceSource.sessions` and `Preparation` raise.
     """
-    preparation, schemas, sessions = Preparation(options), ToolSchemas(), list[Session]()
-    tasks: dict[str, list[int]] = {}
-    for session in source.sessions(key):
-        preparation.complete(session)
-        tasks.setdefault(session.task_key, []).append(len(sessions))
+    preparation, schemas, known, sessions = Preparation(options), ToolSchemas(), dict[str, Known](), list[Session]()
+    read = [(copy(session), session, preparation.prepare(session, known=known)) for session in source.sessions(key)]
+    trials = Counter(prepared.task for _, _, prepared in read)
+    for original, session, prepared in read:
+        private = known.get(prepared.task) if trials[prepared.task] > 1 else None
+        if private and (also := preparation.redactor.private_elsewhere(session, private)):
+            session, prepared = original, preparation.prepare(original, also)
+        preparation.note(session.session_id, prepared.redacted, prepared.private_id)
+        schemas.add(prepared.calls)
         sessions.append(session)
-    for places in tasks.values():
-        trials = [sessions[at] for at in places]
-        for at, each in zip(places, preparation.redactor.redact_trials(trials, names_a_task(trials[0])), strict=True):
-            sessions[at] = each.session
-            preparation.note(each.session.session_id, each.counts, each.private_id)
-            schemas.add(_shapes(each.session))
     source.notes.extend(preparation.notes(key))
-    if redacted is not None:
-        redacted.update(preparation.redacted)
     tools = schemas.tools()
     for session in sessions:
         if tools and not session.tools:
@@ -190,3 +191,26 @@ def task_expression(pattern: str) -> re.Pattern[str] | None:
         return re.compile(pattern) if pattern else None
     except re.error as error:
         raise SettingsError(f"task_pattern {pattern!r} is not a regular expression ({error}): correct it in pipeline.toml.") from error
+
+
+def made_by(options: ReadingOptions, source: TraceSource) -> str:
+    """What a table follows from beside its store: the code, the settings, and the readers with their versions and their own code."""
+    reader = [source.reader_versions(), _reader_code(type(source))]
+    return sha256_of([_code(), reader, repr(options)])
+
+
+@cache
+def _reader_code(reader: type) -> list[str]:
+    """The hashes of the files that hold a reader's classes, where they are not the package's own (another package's reader)."""
+    files = {file for each in reader.__mro__ if (file := getattr(sys.modules.get(each.__module__), "__file__", None))}
+    own = str(Path(__file__).parents[1])
+    return [sha256_file(Path(file)) for file in sorted(files) if not file.startswith(own) and Path(file).is_file()]
+
+
+@cache
+def _code() -> str:
+    """The text of the code that makes the table, and the libraries that decide on its bytes."""
+    package = Path(__file__).parents[1]
+    rooms = ("ingestion", "redaction", "sessions", "sources", "storage")
+    files = [file for room in rooms for file in sorted((package / room).rglob("*.*")) if file.suffix in (".py", ".yaml")]
+    return sha256_of([[[path.name, sha256_file(path)] for path in files], [version(name) for name in ("pyarrow", "msgspec", *LIBRARIES)]])

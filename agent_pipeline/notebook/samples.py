@@ -12,7 +12,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from agent_pipeline.datasets.formats import without_weight
 from agent_pipeline.datasets.sft import to_last_assistant
 from agent_pipeline.datasets.sharegpt import messages_of
 from agent_pipeline.datasets.splits import SPLITS
@@ -24,7 +23,7 @@ from agent_pipeline.sessions.chat import to_messages
 from agent_pipeline.sessions.damage import DEFAULT_POLICY
 from agent_pipeline.sessions.items import Chat
 from agent_pipeline.sessions.repair import repair_session
-from agent_pipeline.sessions.session import is_trained
+from agent_pipeline.sessions.session import is_trained, without
 from agent_pipeline.sources.formats.fields import chosen, number, objects, when
 from agent_pipeline.sources.formats.plain import ShareGPTSource
 from agent_pipeline.sources.formats.record_files import records
@@ -192,7 +191,7 @@ def _weighted(messages: Any) -> tuple[Chat, list[int]]:
     if not isinstance(messages, list):
         return to_messages(messages), [1]
     weights = [int(bool(each.get("weight", 1))) for each in objects(messages) if each.get("role") == "assistant"]
-    return to_messages([without_weight(each) if isinstance(each, dict) else each for each in messages]), weights
+    return to_messages([without(each, "weight") if isinstance(each, dict) else each for each in messages]), weights
 
 
 def _without_nulls(value: Any) -> Any:

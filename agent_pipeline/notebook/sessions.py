@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import pyarrow as pa
 
 from agent_pipeline.config.settings import load_settings
-from agent_pipeline.datasets.formats import NO_ANSWER, form, in_form
+from agent_pipeline.datasets.formats import FORMS, NO_ANSWER, in_form
 from agent_pipeline.datasets.preferences import unfit_to_compare
-from agent_pipeline.datasets.sft import sft_rows
+from agent_pipeline.datasets.sft import SFT, sft_rows
 from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.errors import ArgumentError, DataError, NoSessionsError
 from agent_pipeline.ingestion.forgotten import BlockList
@@ -156,7 +156,7 @@ def export_traces_for_sft(
             f"None of {counts['sessions']} sessions of {key} can be trained on ({counted(counts, 'sessions') or 'there are none'}): "
             "loosen what took most of them."
         )
-    columns = [column for column in form(format).schema if column.name not in ("row_id", "split")]
+    columns = [column for column in FORMS[format].columns(SFT) if column.name not in ("row_id", "split")]
     return Dataset(to_table(rows, pa.schema(columns)))
 
 

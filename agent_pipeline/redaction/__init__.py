@@ -9,10 +9,8 @@ Fails closed: a detector that cannot be loaded or raises is a `RedactionError`, 
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from copy import copy
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from agent_pipeline.errors import RedactionError, SettingsError
 from agent_pipeline.redaction.detectors import Detectors
@@ -39,14 +37,6 @@ class RedactionOptions:
     types: tuple[str, ...] = DEFAULT_TYPES
     phone_regions: tuple[str, ...] = ("US",)
     ner_model: str = "en_core_web_lg"
-
-
-class Redacted(NamedTuple):
-    """A redacted session, how many places became a pseudonym by kind, and whether its id looks private."""
-
-    session: Session
-    counts: Counter[str]
-    private_id: bool
 
 
 class Redactor:
@@ -127,21 +117,6 @@ class Redactor:
         """What a redacted session still says of what other trials of its task call private, by value its kind."""
         texts = [*seen_by_detectors(texts_of(session)), *_names_of(session).values()]
         return self._private_in(session, known.within(unescaped_text("\n\n".join(texts))))
-
-    def redact_trials(self, sessions: Sequence[Session], same_task: bool = True) -> list[Redacted]:
-        """Sessions of one task, redacted: what one of them calls private is private in all. Copies of them change."""
-        known, trials = Known(), []
-        for session in sessions:
-            trials.append(self._redacted(session))
-            known.add(self.values, same_task)
-        for at, session in enumerate(sessions if len(sessions) > 1 else ()):
-            if also := self.private_elsewhere(trials[at].session, known):
-                trials[at] = self._redacted(session, also)
-        return trials
-
-    def _redacted(self, session: Session, also: Mapping[str, str] | None = None) -> Redacted:
-        changed = copy(session)
-        return Redacted(changed, self.redact(changed, also), self.private_id)
 
     def _private_values(self, session: Session, texts: list[str], also: Mapping[str, str] | None = None) -> dict[str, str]:
         if self._detectors is None:

@@ -18,14 +18,14 @@ opens a connection. A detector never answers with half of its finds: it raises.
 import ipaddress
 import re
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
 from agent_pipeline.redaction.kinds import KINDS, PSEUDONYM, REGISTERED, Find
-from agent_pipeline.redaction.names import Entities, names_given_away
-from agent_pipeline.redaction.numbers import Numbers
+from agent_pipeline.redaction.names import entities, names_given_away, spacy_pipeline
+from agent_pipeline.redaction.numbers import numbers
 
 RULES = Path(__file__).with_name("rules.yaml")
 _OURS = "ours."
@@ -46,15 +46,16 @@ class Detectors:
 
     def __init__(self, kinds: Iterable[str], phone_regions: Iterable[str], ner_model: str = "") -> None:
         self._kinds = frozenset(kinds)
+        regions = tuple(phone_regions) if "PHONE" in self._kinds else None
         wanted: dict[Detector, set[str]] = {
             _ruled: _RULED,
             _assigned: _SECRETS,
             _emails: {"EMAIL", "NAME"},
-            Numbers(self._kinds, tuple(phone_regions)): {"IBAN", "CARD", "SSN", "ACCOUNT", "PHONE", "API_KEY"},
+            partial(numbers, regions): {"IBAN", "CARD", "SSN", "ACCOUNT", "PHONE", "API_KEY"},
             _addresses: {"IP"},
         }
         if self._kinds & {"PERSON", "LOCATION"}:
-            wanted[Entities(ner_model)] = {"PERSON", "LOCATION"}
+            wanted[partial(entities, spacy_pipeline(ner_model))] = {"PERSON", "LOCATION"}
         wanted |= {_own_detector(entry): {kind} for kind, entry in REGISTERED.items()}
         self._detectors = [detector for detector, kinds_found in wanted.items() if kinds_found & self._kinds]
         if self._kinds & _RULED:

@@ -63,28 +63,21 @@ _NAME_PART = re.compile(r"[^\W\d_](?:[^\W\d_]|['\u2019.-](?=[^\W\d_]))+")
 _NO_PLACE = re.compile(r'["{}\[\]_\n<>=]')
 
 
-class Entities:
-    """People and places as a spaCy pipeline finds them (`PERSON`, `LOCATION`); a person's names are separate values.
-
-    `model` is the name of an installed pipeline. Raises RedactionError where spaCy or the pipeline is not installed.
-    """
-
-    def __init__(self, model: str) -> None:
-        self._recognise = _pipeline(model)
-
-    def __call__(self, text: str, flat: bytes) -> Iterator[Find]:
-        """The entities of a text, which the model reads in parts of at most 20,000 characters."""
-        for document in self._recognise.pipe(part.group() for part in _PARTS.finditer(text)):
-            for entity in document.ents:
-                kind = _KIND_OF_ENTITY.get(entity.label_)
-                if kind == "PERSON":
-                    yield from (Find(kind, part) for part in _NAME_PART.findall(entity.text) if part[0].isupper() and not part.isupper())
-                elif kind and not _NO_PLACE.search(entity.text) and not entity.text.isupper():
-                    yield Find(kind, entity.text)
+def entities(pipeline: Any, text: str, flat: bytes) -> Iterator[Find]:
+    """People and places as a spaCy pipeline finds them (`PERSON`, `LOCATION`), in parts of at most 20,000 characters; a person's names are
+    separate values."""
+    for document in pipeline.pipe(part.group() for part in _PARTS.finditer(text)):
+        for entity in document.ents:
+            kind = _KIND_OF_ENTITY.get(entity.label_)
+            if kind == "PERSON":
+                yield from (Find(kind, part) for part in _NAME_PART.findall(entity.text) if part[0].isupper() and not part.isupper())
+            elif kind and not _NO_PLACE.search(entity.text) and not entity.text.isupper():
+                yield Find(kind, entity.text)
 
 
 @cache
-def _pipeline(model: str) -> Any:
+def spacy_pipeline(model: str) -> Any:
+    """An installed spaCy pipeline by its name; raises RedactionError where spaCy or the pipeline is not installed."""
     try:
         import spacy
 

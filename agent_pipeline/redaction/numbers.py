@@ -11,33 +11,29 @@ def _set_of(words: str) -> frozenset[str]:
     return frozenset(words.split())
 
 
-class Numbers:
-    """Finds them among long runs of digits and capitals; `phone_regions` are the countries whose national numbers are known."""
+def numbers(regions: tuple[str, ...] | None, text: str, flat: bytes) -> Iterator[Find]:
+    """Private numbers among a text's long runs of digits and capitals; telephone numbers where `regions` are given, the countries whose
+    national numbers are known."""
+    for run in _runs(flat.translate(_CLASSES)):
+        start, end = run.span()
+        if flat[start] > 57:  # no digit
+            yield from _iban(text, start)
+            yield from _aws_key_id(text, start, end)
+        elif run.group().count(b"0") >= _FEWEST_DIGITS and not _DAY.fullmatch(text, start, end):
+            yield from _cards_and_accounts(text, start, end)
+            if regions is not None:
+                yield from _phones(text, start, end, regions)
 
-    def __init__(self, kinds: frozenset[str], phone_regions: tuple[str, ...]) -> None:
-        self._kinds, self._regions = kinds, phone_regions
 
-    def __call__(self, text: str, flat: bytes) -> Iterator[Find]:
-        """IBANs, cards, social security numbers, accounts, telephone numbers, AWS key ids: long runs of digits and capitals."""
-        for run in _runs(flat.translate(_CLASSES)):
-            start, end = run.span()
-            if flat[start] > 57:  # no digit
-                yield from _iban(text, start)
-                yield from _aws_key_id(text, start, end)
-            elif run.group().count(b"0") >= _FEWEST_DIGITS and not _DAY.fullmatch(text, start, end):
-                yield from _cards_and_accounts(text, start, end)
-                if "PHONE" in self._kinds:
-                    yield from self._phones(text, start, end)
-
-    def _phones(self, text: str, start: int, end: int) -> Iterator[Find]:
-        for match in _PHONE.finditer(text, max(0, start - 2), end + 2):
-            candidate = match.group()
-            if _is_bare(candidate) and _label(text, match.start()) not in _PHONE_WORDS:
-                continue
-            values = _phones_in(candidate, self._regions)
-            if not values and _may_be_foreign(candidate) and _label(text, match.start()) in _PHONE_WORDS:
-                values = (candidate,)  # in another country's grouping
-            yield from (Find("PHONE", value) for value in values)
+def _phones(text: str, start: int, end: int, regions: tuple[str, ...]) -> Iterator[Find]:
+    for match in _PHONE.finditer(text, max(0, start - 2), end + 2):
+        candidate = match.group()
+        if _is_bare(candidate) and _label(text, match.start()) not in _PHONE_WORDS:
+            continue
+        values = _phones_in(candidate, regions)
+        if not values and _may_be_foreign(candidate) and _label(text, match.start()) in _PHONE_WORDS:
+            values = (candidate,)  # in another country's grouping
+        yield from (Find("PHONE", value) for value in values)
 
 
 _DASHES = "\u2010-\u2015"

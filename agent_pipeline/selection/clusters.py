@@ -1,4 +1,5 @@
-"""Structure in a cloud of embedded rows: which stand alone, which belong together, which are far; and how a quota is shared out.
+"""Structure in a cloud of embedded rows: which stand alone, which belong together, which are far; how a quota is shared out, and how
+well chosen rows stand for all.
 
 All of it is linear in the rows, in flat memory. scikit-learn computes each block of distances in one thread, so the same input gives the
 same choice on any number of cores.
@@ -9,6 +10,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, NamedTuple
 
 from agent_pipeline.datasets.mixing import largest_remainder
+from agent_pipeline.errors import DataError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,6 +29,7 @@ ROWS_A_CLUSTER = 64
 
 MANY = 2048
 
+RANDOM_DRAWS = 5
 ENOUGH_ROWS = 100
 """Below this, three per cent are a row or two, and "alone" says nothing."""
 
@@ -150,3 +153,33 @@ def apportion(total: int, room: Sequence[int]) -> list[int]:
     whole = sum(room)
     shares = {index: Fraction(places, whole or 1) for index, places in enumerate(room)}
     return list(largest_remainder(min(total, whole), shares).values())
+
+
+def coverage(vectors: "np.ndarray", chosen: Sequence[int], seed: int = 0) -> dict[str, float]:
+    """Euclidean distances (0 to 2) of all unit vectors (n, d) to the nearest chosen one, against chance: a coreset no nearer to the rest
+    than a random one is not worth its trouble.
+
+    `mean_distance`, `p99_distance`: of the chosen; `random_…`: of random choices of the same size, mean of five draws; `gain`: by what
+    share our mean is smaller than the random one (negative: worse than chance; 0 where random choices cover everything).
+
+    Raises:
+        DataError: nothing is chosen.
+    """
+    import numpy as np
+
+    if not len(chosen):
+        raise DataError("A coreset without rows covers nothing: choose at least one row.")
+
+    def measured(indices: "Sequence[int] | np.ndarray") -> tuple[float, float]:
+        distances = nearest_distance(vectors, vectors[indices])
+        return float(distances.mean()), float(np.quantile(distances, 0.99))
+
+    ours = measured(chosen)
+    chance = np.mean([measured(sample(len(vectors), len(chosen), seed + 1 + draw)) for draw in range(RANDOM_DRAWS)], axis=0)
+    return {
+        "mean_distance": round(ours[0], 5),
+        "p99_distance": round(ours[1], 5),
+        "random_mean_distance": round(float(chance[0]), 5),
+        "random_p99_distance": round(float(chance[1]), 5),
+        "gain": round(1 - ours[0] / float(chance[0]), 5) if chance[0] > 1e-3 else 0.0,
+    }

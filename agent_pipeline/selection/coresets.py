@@ -14,7 +14,7 @@ from pydantic import Field, field_validator
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.options import Options
 from agent_pipeline.selection.candidates import IDS, READ, Candidates
-from agent_pipeline.selection.coverage import coverage
+from agent_pipeline.selection.clusters import coverage
 from agent_pipeline.selection.duplicates import Duplicates, duplicates
 from agent_pipeline.selection.embeddings import TFIDF, Embed, Texts, check_embeddings, embed
 from agent_pipeline.selection.pool import LOSS_RATIO, Pool, Ranking, Reason

@@ -98,14 +98,14 @@ def duplicates(rows: Candidates, near: float | None = NEAR, seed: int = 0) -> Du
 
 
 class Sketches:
-    """An index of sketches by number, in which sets at least so alike as the threshold find one another."""
+    """Sketches, and an `index` of them by number, in which sets at least so alike as the threshold share a band."""
 
     def __init__(self, threshold: float, seed: int = 0) -> None:
         from rensa import RMinHash, RMinHashLSH
 
         count, width = bands(threshold)
         self._rensa, self._hashes, self._seed = RMinHash, count * width, seed
-        self._index = RMinHashLSH(threshold, self._hashes, count)
+        self.index = RMinHashLSH(threshold, self._hashes, count)
 
     def of(self, words: Sequence[bytes] | Sequence[str]) -> Any:
         """The sketch of a set (what stands in it twice counts once); its `jaccard` estimates the similarity to another sketch."""
@@ -113,23 +113,11 @@ class Sketches:
         sketch.update(words)
         return sketch
 
-    def add(self, number: int, sketch: Any) -> None:
-        """Put a sketch into the index."""
-        self._index.insert(number, sketch)
-
     def add_sets(self, sets: Sequence[Sequence[bytes]], start: int) -> list[bool]:
         """Put sets into the index, numbered from `start` on; of each whether it shares a band with another one in the index."""
         sketches = self._rensa.digest_matrix_from_token_byte_sets(sets, self._hashes, self._seed)
-        flags: list[bool] = self._index.insert_matrix_and_query_duplicate_flags(sketches, start)
+        flags: list[bool] = self.index.insert_matrix_and_query_duplicate_flags(sketches, start)
         return flags
-
-    def like(self, sketch: Any) -> list[int]:
-        """The numbers of those that share a band with it, sorted."""
-        return sorted(self._index.query(sketch))
-
-    def remove(self, number: int) -> None:
-        """Take a sketch out of the index."""
-        self._index.remove(number)
 
 
 def bands(threshold: float, hashes: int = HASHES) -> tuple[int, int]:
@@ -149,20 +137,20 @@ def near_pairs(texts: Sequence[str], threshold: float = NEAR, seed: int = 0) -> 
     Most texts share no band of hashes with any earlier one, which is found a batch of texts at a time. The others' candidates are compared
     word by word, so that a false candidate removes nothing.
     """
-    index = Sketches(threshold, seed)
+    sketches = Sketches(threshold, seed)
 
     @lru_cache(maxsize=50_000)
     def sketch_of(row: int) -> Any:
-        return index.of(_words(texts[row]))
+        return sketches.of(_words(texts[row]))
 
     pairs: list[Pair] = []
     highest: list[float] = []
     for start in range(0, len(texts), BATCH):
         words = [_words(text) for text in texts[start : start + BATCH]]
-        flags = index.add_sets(words, start)
+        flags = sketches.add_sets(words, start)
         for place in (place for place, flag in enumerate(flags) if flag and words[place]):
-            row, sketch = start + place, index.of(words[place])
-            others = [other for other in index.like(sketch) if other < row]
+            row, sketch = start + place, sketches.of(words[place])
+            others = sorted(other for other in sketches.index.query(sketch) if other < row)
             if not others:
                 continue
             best, of = 0.0, row
@@ -174,7 +162,7 @@ def near_pairs(texts: Sequence[str], threshold: float = NEAR, seed: int = 0) -> 
                 best = max(best, similarity)
             highest.append(best)
             if of != row:
-                index.remove(row)
+                sketches.index.remove(row)
                 pairs.append((row, of, best))
     return pairs, highest
 
@@ -218,12 +206,12 @@ def near_across_splits(read: Callable[[], Iterable[Mapping[str, Any]]], threshol
         key=lambda row: row[:2],
     )
     for number, (_, _, sketch) in enumerate(ordered):
-        sketches.add(number, sketch)
+        sketches.index.insert(number, sketch)
 
     def nearest() -> Iterator[NearAcrossSplit]:
         for split, session_id, sketch in ordered:
             # Numbers are in the order of split and id: of two as near, the first is named.
-            others = (number for number in (sketches.like(sketch) if split else ()) if ordered[number][0] < split)
+            others = (number for number in (sketches.index.query(sketch) if split else ()) if ordered[number][0] < split)
             similarity, number = max(((sketch.jaccard(ordered[number][2]), -number) for number in others), default=(0.0, 0))
             if similarity >= threshold:
                 other_split, other_id, _ = ordered[-number]

@@ -14,7 +14,7 @@ from typing import Any
 from agent_pipeline.sessions.damage import DEFAULT_POLICY, Action, Policy, broken_by
 from agent_pipeline.sessions.json_text import arguments_json, is_shallow_object, is_storable, storable
 from agent_pipeline.sessions.repeats import first_repeat, free_id, words_beside_calls
-from agent_pipeline.sessions.session import Message, Session
+from agent_pipeline.sessions.session import Message, Session, without
 
 
 @dataclass
@@ -272,7 +272,7 @@ class _Pass:
             gone = self.lines[-number:]
             if last == "tool" and len(self.lines) > number:
                 caller = self.lines[-number - 1]
-                caller.message = {name: value for name, value in caller.message.items() if name != "tool_calls"}
+                caller.message = without(caller.message, "tool_calls")
                 gone = gone if caller.message["content"].strip() else [caller, *gone]
             self._remove(gone)
 

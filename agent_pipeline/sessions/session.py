@@ -107,15 +107,15 @@ def with_thoughts(messages: list[Message], reasoning: Iterable[Mapping[str, Any]
     ]
 
 
-def without_thoughts(messages: Iterable[Message]) -> list[Message]:
-    """The messages without their thoughts."""
-    return [{name: value for name, value in message.items() if name != THOUGHT} for message in messages]
+def without(message: Message, *names: str) -> Message:
+    """The message without these keys; the very same object where it has none of them."""
+    gone = message.keys() & names
+    return {name: value for name, value in message.items() if name not in gone} if gone else message
 
 
 def without_error_marks(messages: list[Message]) -> list[Message]:
     """The messages without the source's mark of a tool's error (`is_error`), for which no chat format has a place; OpenAI refuses it."""
-    marked = any("is_error" in message for message in messages)
-    return [{name: value for name, value in each.items() if name != "is_error"} for each in messages] if marked else messages
+    return [without(message, "is_error") for message in messages]
 
 
 def is_trained(message: Mapping[str, Any]) -> bool:

@@ -147,10 +147,11 @@ def encoded_row(session: Session) -> list[Any]:
 
 def row_session(row: dict[str, Any]) -> Session:
     """A row of any table that has the columns of `SESSIONS` as a session; columns that were not read have their defaults."""
-    return Session(**{name: _decoded(row[name]) for name in _FIELDS if name in row})
+    return Session(**{name: decoded(row[name]) for name in _FIELDS if name in row})
 
 
-def _decoded(value: Any) -> Any:
+def decoded(value: Any) -> Any:
+    """A value of a JSON column that was read as `msgspec.Raw`; any other as it is."""
     return msgspec.json.decode(value) if type(value) is msgspec.Raw else value
 
 

@@ -4,6 +4,7 @@ A location is a path, a URL whose scheme a reader opens, or either with a reader
 skips detection.
 """
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -50,7 +51,7 @@ def parse_location(text: str, home: Path | None = None) -> Location:
     `name:path` names a reader, unless a file of exactly that name exists.
     """
     named = _NAMED.fullmatch(text)
-    if named and not _is_file(_absolute(text, home)):
+    if named and not os.path.exists(_absolute(text, home)):  # noqa: PTH110  Path.exists raises for a folder that may not be entered
         return Location(named[2] if "://" in named[2] else str(_absolute(named[2], home)), named[1])
     return Location(text if "://" in text else str(_absolute(text, home)))
 
@@ -185,13 +186,6 @@ def _unknown(path: Path) -> StoreError:
         fields = [str(name) for name in first][:6] if isinstance(first, dict) else []
         holds = f"it has records with the fields {', '.join(fields)}" if fields else "it holds no records"
     return StoreError(f"{path} is not a session store that a reader knows: {holds}. To write a source of your own, see docs/traces.md.")
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.exists()
-    except OSError:
-        return False
 
 
 def _absolute(path: str, home: Path | None) -> Path:

@@ -143,8 +143,8 @@ class Filesystem:
             raise failed
         return [b"" if isinstance(each, Exception) else each for each in contents]
 
-    def write(self, path: UPath, content: bytes, over: str) -> None:
-        """Write a small file over a version, as `put_file`. Raises FileExistsError."""
+    def write(self, path: UPath, content: bytes, over: str | None = None) -> None:
+        """Write a small file, `over` a version only, as `put_file`. Raises FileExistsError."""
         with self.staging(path) as file:
             file.write_bytes(content)
             sync(file)

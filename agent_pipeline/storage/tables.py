@@ -1,8 +1,7 @@
-"""Parquet tables and JSONL files: written beside their place, then put there in one step."""
+"""Tables: Parquet files, written beside their place, then put there in one step."""
 
-import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
@@ -60,7 +59,7 @@ class StagedTable:
 
 
 class Tables(Paths):
-    """Reads and writes the tables of a lake, and the JSONL files beside them."""
+    """Reads and writes the tables of a lake, and the files beside them."""
 
     def stage(self, asset: str, key: PartitionKey | None, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> StagedTable:
         """Write batches beside their place, each as a row group; `commit` then makes them visible.
@@ -118,20 +117,6 @@ class Tables(Paths):
                 f"The {asset} of {key} has no column {', '.join(missing)}: an older version made it; materialize {asset} again."
             )
         return file
-
-    def write_jsonl(self, asset: str, key: PartitionKey | None, name: str, rows: Iterable[dict[str, Any] | bytes]) -> int:
-        """Write one JSON object a line, UTF-8 (bytes are a line already); returns the number of rows. Without rows there is no file."""
-        count = 0
-
-        def lines() -> Iterator[bytes]:
-            nonlocal count
-            for row in rows:
-                yield row if isinstance(row, bytes) else json.dumps(row, ensure_ascii=False).encode("utf-8")
-                yield b"\n"
-                count += 1
-
-        self.replace(self.jsonl(asset, key) / f"{name}.jsonl", lines())
-        return count
 
     def replace(self, path: UPath, parts: Iterable[bytes]) -> None:
         """Write a file anew, in one step; without a byte there is no file."""

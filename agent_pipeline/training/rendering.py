@@ -11,7 +11,7 @@ import json
 from typing import TYPE_CHECKING, Any, Literal
 
 from agent_pipeline.sessions.json_text import decoded_arguments
-from agent_pipeline.sessions.session import THOUGHT, Message, Tool, without_thoughts
+from agent_pipeline.sessions.session import THOUGHT, Message, Tool, without
 from agent_pipeline.training.literals import marked
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def shown_thoughts(tokenizer: "PreTrainedTokenizerBase", messages: list[Message]
     (`templates.thoughts_of`); the others with none, since clients do not send back what a model thought."""
     if not any(THOUGHT in message for message in messages):
         return messages
-    shown, thought = without_thoughts(messages), messages[-1].get(THOUGHT)
+    shown, thought = [without(message, THOUGHT) for message in messages], messages[-1].get(THOUGHT)
     if thought and not add_generation_prompt and (form := tokenizer.init_kwargs.get("reasoning")):
         shown[-1] |= {form[0]: thought}
     return shown

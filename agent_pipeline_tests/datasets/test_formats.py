@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_pipeline.datasets.formats import FORMATS, REFUSED_NAME, form, in_form
-from agent_pipeline.datasets.sft import sft_rows
+from agent_pipeline.datasets.formats import FORMS, REFUSED_NAME, in_form
+from agent_pipeline.datasets.sft import SFT, sft_rows
 from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.sessions.tables import to_rows, to_table
 from agent_pipeline.sessions.text import readable
@@ -50,11 +50,6 @@ def test_a_row_that_calls_what_openai_refuses_is_left_out_of_its_file_and_counte
     assert counts == {REFUSED_NAME: 1, "rows_in_form": 2}
 
 
-def test_a_form_that_there_is_not_is_refused_with_the_names_of_those_there_are():
-    with pytest.raises(ValueError, match="'chatty' does not exist: choose one of conversational, openai, prompt_completion"):
-        list(in_form(sft_of(CHAT), "chatty"))
-
-
 @given(st.lists(chats(), max_size=4))
 def test_every_line_is_what_openai_documents_and_every_form_survives_the_lake(everyone):
     sessions = [session(str(number), chat, tools=[TOOL] * (number % 2)) for number, chat in enumerate(everyone)]
@@ -62,6 +57,7 @@ def test_every_line_is_what_openai_documents_and_every_form_survives_the_lake(ev
     for line in in_form(rows, "openai"):
         jsonschema.validate(json.loads(json.dumps(line)), OPENAI)
         assert any(message["role"] == "assistant" and message.get("weight", 1) for message in line["messages"])
-    for name in FORMATS:
-        made = [{column: row.get(column) for column in form(name).schema.names} for row in in_form(rows, name)]
-        assert list(to_rows(to_table(made, form(name).schema))) == made
+    for name, form in FORMS.items():
+        schema = form.columns(SFT)
+        made = [{column: row.get(column) for column in schema.names} for row in in_form(rows, name)]
+        assert list(to_rows(to_table(made, schema))) == made

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from agent_pipeline.datasets.formats import form, in_form
+from agent_pipeline.datasets.formats import FORMS, in_form
 from agent_pipeline.datasets.jsonl import trainers_lines
 from agent_pipeline.datasets.kto import KTO
 from agent_pipeline.datasets.preferences import PREFERENCES, preference_rows
@@ -51,8 +51,8 @@ def tables() -> dict[str, tuple[list[dict[str, Any]], pa.Schema]]:
         "preferences": (list(preference_rows(good, bad, ALL_TRAIN)), PREFERENCES),
         "kto": (list(kto_rows(good, bad, ALL_TRAIN)), KTO),
         "sharegpt": (list(sharegpt_rows(sft)), SHAREGPT),
-        "parted": (list(in_form(sft, "prompt_completion_messages")), form("prompt_completion_messages").schema),
-        "parted_text": (list(in_form(sft, "prompt_completion")), form("prompt_completion").schema),
+        "parted": (list(in_form(sft, "prompt_completion_messages")), FORMS["prompt_completion_messages"].columns(SFT)),
+        "parted_text": (list(in_form(sft, "prompt_completion")), FORMS["prompt_completion"].columns(SFT)),
     }
     assert {name: len(rows) for name, (rows, _) in made.items()} == dict.fromkeys(made, 6) | {"kto": 12}
     return made
@@ -78,7 +78,7 @@ def test_parquet_and_json_load_as_they_were_written_with_no_key_filled_in(tables
     rows, schema = tables[name]
     assert list(load("parquet", parquet[name], tmp_path)) == rows
     lake = Lake(tmp_path / "lake")
-    lake.write_jsonl(name, KEY, "train", trainers_lines(rows))
+    lake.replace(lake.jsonl(name, KEY) / "train.jsonl", trainers_lines(rows))
     loaded = load("json", str(lake.jsonl(name, KEY) / "train.jsonl"), tmp_path)
     for theirs, ours in zip(loaded, rows, strict=True):
         left_out = {"split", "score", "created_at"}

@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_pipeline.datasets.formats import without_weight
 from agent_pipeline.datasets.sft import SFT, sft_rows
 from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.datasets.twins import CANNOT, Twins, alike, irrelevance_twin, with_twins
-from agent_pipeline.sessions.session import is_trained
+from agent_pipeline.sessions.session import is_trained, without
 from agent_pipeline.sessions.tables import to_rows, to_table
 from agent_pipeline.sessions.turn_class import TurnClass, text_class
 from agent_pipeline_tests.datasets.chats import answers, calls, chats, rows_of, says, session, user
@@ -38,7 +37,7 @@ def test_a_twin_differs_in_the_called_tool_only_and_all_other_rows_are_as_they_w
         [gone] = [each for each in parent["tools"] if each not in twin["tools"]]
         [called] = {call["function"]["name"] for call in parent["messages"][at]["tool_calls"]}
         assert gone["function"]["name"] == called and twin["tools"] == [each for each in parent["tools"] if each != gone]
-        assert list(map(without_weight, twin["messages"][:at])) == parent["messages"][:at]
+        assert [without(message, "weight") for message in twin["messages"][:at]] == parent["messages"][:at]
         assert [index for index, each in enumerate(twin["messages"]) if each["role"] == "assistant" and is_trained(each)] == [at]
         assert twin["messages"][at]["content"] in CANNOT and twin["turn_classes"][-1] == "cannot"
         same = ("session_id", "content_sha256", "task_key", "split", "score", "created_at")

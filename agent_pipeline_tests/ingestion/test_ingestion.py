@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agent_pipeline.ingestion import ingestion, maker
+from agent_pipeline.ingestion import ingestion, reading
 from agent_pipeline.ingestion.forgotten import BlockList
 from agent_pipeline.ingestion.ingestion import Ingested, ingest
 from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
@@ -116,7 +116,7 @@ def test_other_settings_make_all_anew(home, tmp_path, options):
 
 def test_other_code_makes_all_anew(home, tmp_path, monkeypatch):
     made(home, tmp_path / "lake")
-    monkeypatch.setattr(maker, "_code", lambda: "other")
+    monkeypatch.setattr(reading, "_code", lambda: "other")
     assert made(home, tmp_path / "lake").copied == 0
 
 

@@ -428,9 +428,9 @@ def test_reading_redacts_by_default_and_counts_by_kind(tmp_path):
         tmp_path / "home",
         {"a": [user("I am ann@shop.io"), call("find", "1", '{"mail": "ann@shop.io"}'), result("none", "1"), says("Sorry.")]},
     )
-    counts: Counter[str] = Counter()
-    (one,) = read_sessions(open_source(home), parse_key("shop/support"), ReadingOptions(), counts)
-    assert "ann@" not in stored(one) and counts == {"EMAIL": 2}
+    (one,) = read_sessions(open_source(home), parse_key("shop/support"), ReadingOptions())
+    assert "ann@" not in stored(one)
     (raw,) = read_sessions(open_source(home), parse_key("shop/support"), ReadingOptions(redaction=RAW))
     assert "ann@shop.io" in stored(raw) and raw.task_key == one.task_key
+    assert Redactor(RedactionOptions()).redact(raw) == {"EMAIL": 2} and raw.messages == one.messages
     assert "IP" not in DEFAULT_TYPES

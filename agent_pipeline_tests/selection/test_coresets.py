@@ -13,8 +13,8 @@ from agent_pipeline.errors import DataError, SettingsError
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.selection import coresets, embeddings
 from agent_pipeline.selection.candidates import Candidates
+from agent_pipeline.selection.clusters import coverage
 from agent_pipeline.selection.coresets import CoresetOptions, build_coreset
-from agent_pipeline.selection.coverage import coverage
 from agent_pipeline.selection.embeddings import conversation_text, embed
 from agent_pipeline.selection.pool import DESCRIPTIONS, Pool, Ranking, Reason, Strategy
 from agent_pipeline.selection.strategies import STRATEGIES, strategy

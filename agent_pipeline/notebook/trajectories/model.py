@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from agent_pipeline.datasets.jsonl import write_jsonl
+from agent_pipeline.datasets.jsonl import json_line, write_atomically
 from agent_pipeline.errors import DataError, StoreError
 from agent_pipeline.sessions.json_text import arguments_json
 from agent_pipeline.sessions.session import Message, Session, Tool, sha256_of
@@ -78,7 +78,8 @@ def save_trajectories(path: str | Path, trajectories: Iterable[AgentTrajectory])
     Raises:
         OSError: it cannot be written.
     """
-    return write_jsonl(Path(path), map(msgspec.to_builtins, trajectories))
+    lines = (json_line(msgspec.to_builtins(each)) for each in trajectories)
+    return write_atomically(Path(path), "".join(lines).encode("utf-8"))
 
 
 def load_trajectories(path: str | Path, *, cut_off: bool = False) -> list[AgentTrajectory]:

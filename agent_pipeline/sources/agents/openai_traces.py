@@ -6,11 +6,10 @@ session that has only those, the tools' calls and results are all there is. Verd
 
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from agent_pipeline.sources.base import files_of
 from agent_pipeline.sources.formats.fields import Record, error_text, section, text
-from agent_pipeline.sources.formats.file_source import Ident
+from agent_pipeline.sources.formats.file_source import Ident, Said
 from agent_pipeline.sources.formats.labels import labels_beside, read_labels
 from agent_pipeline.sources.formats.record_files import Place
 from agent_pipeline.sources.platforms.model_calls import request_of
@@ -59,8 +58,9 @@ class OpenAITracesSource(SpanSource):
     def metadata(self, record: Record) -> Record:
         return section(record, "metadata") if record.get("object") == "trace" else {}
 
-    def beside(self, session_id: str) -> dict[str, Any]:
-        return self._labels(self.signature()).get(session_id, {})
+    def build(self, session_id: str, records: list[tuple[Place, Record]]) -> Said:
+        labels = self._labels(self.signature())
+        return ((name, said | labels.get(name, {})) for name, said in super().build(session_id, records))
 
     def sidecars(self) -> list[Path]:
         return [labels for path in files_of(self.path) for labels in labels_beside(path)]

@@ -8,7 +8,7 @@ read as its files are, record by record.
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from functools import cached_property, lru_cache, partial
+from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -133,11 +133,6 @@ class FileSource(TraceSource):
         if self._service:
             self._service.use_cache(folder, self.reader_versions())
 
-    @cached_property
-    def default_project(self) -> str:
-        """What the file or folder is called."""
-        return self.path.resolve().stem if self.path.is_file() else self.path.resolve().name
-
     def folders_of(self, path: Path) -> tuple[str, ...]:
         """The folders between the store and one of its files; none where the store is the file."""
         return path.relative_to(self.path).parts[:-1] if path != self.path else ()
@@ -248,9 +243,10 @@ class FileSource(TraceSource):
     def _partitioned(self, places: dict[str | Place, list[Place]], idents: dict[str | Place, Ident]) -> Index:
         """The places of the groups by partition and session id."""
         index: Index = {}
+        called = self.path.resolve().stem if self.path.is_file() else self.path.resolve().name
         repeats: Counter[tuple[PartitionKey, str]] = Counter()
         for name, ident in idents.items():
-            key = usable_key(ident.project or self.default_project, ident.agent or DEFAULT_AGENT)
+            key = usable_key(ident.project or called, ident.agent or DEFAULT_AGENT)
             default = name if isinstance(name, str) else f"{name.path.stem}:{name.at:012d}:{name.part}"
             session_id = wanted = clean_text(ident.session or default) or default
             sessions = index.setdefault(key, {})

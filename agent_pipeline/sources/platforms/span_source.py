@@ -56,10 +56,6 @@ class SpanSource(FileSource):
         """What a record says of the whole session, by name: its context, of which `task_id` and `trial` are its fields too."""
         return {}
 
-    def beside(self, session_id: str) -> Record:
-        """What is known of a session from elsewhere than its records."""
-        return {}
-
     def build(self, session_id: str, records: list[tuple[Place, Record]]) -> Said:
         spans = [span for _, record in records for span in self.spans(record)]
         fields: Record = {"context": {}}
@@ -70,7 +66,6 @@ class SpanSource(FileSource):
         fields["scores"], labels = metrics(score for _, record in records for score in self.scores_of(record))
         fields["context"] |= {"labels": labels} if labels else {}
         fields["judgment"] = verdict_in(word for _, record in records for word in self.words_of(record))
-        fields |= self.beside(session_id)
         main, *others = conversations_in(spans)
         yield session_id, _arguments(main, spans) | {"error": _error(spans, main)} | fields
         index = self._index() if others else {}
