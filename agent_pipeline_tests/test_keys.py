@@ -82,7 +82,7 @@ def test_no_key_leaves_the_lakes_folder(text):
     lake = Lake("/lake", Path("/cache"))
     for path in (
         lake.table("sessions", key),
-        lake.jsonl("sessions", key),
+        lake.folder("jsonl", "sessions", key),
         lake.root / "models" / lake._local_copy("m", key).relative_to("/cache"),
     ):
         assert os.path.normpath(str(path)) == str(path)

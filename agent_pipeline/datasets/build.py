@@ -227,7 +227,7 @@ def build(
     )
     built = Built(kind, table, counts, splits, tasks, lengths, first, found, publish(lake, publication))
     built.tasks_in_an_older_split = ledger.older_than_the_sizes if ledger else None
-    built.jsonl = lake.jsonl(asset, key) if publication.jsonl else None
+    built.jsonl = lake.folder("jsonl", asset, key) if publication.jsonl else None
     built.huggingface = lake.folder("huggingface", asset, key) if publication.huggingface else None
     if files.push_to and built.huggingface:
         built.pushed_to = push(built.huggingface, files.push_to, not files.push_public)

@@ -121,7 +121,6 @@ class Curated:
         return _session(_heard(row(number)), self.thoughts)
 
     def _rows(self, wanted: Any) -> Iterator[Row]:
-        """The rows that are wanted, by session id."""
         if self.in_order:
             yield from map(_heard, to_rows(self._batches(wanted), raw=True))
             return

@@ -64,7 +64,7 @@ def publish(lake: Lake, publication: Publication) -> Counter[str]:
     formless: Counter[str] = Counter()
     for split in SPLITS:
         rows = _rows(lake, publication, split, formless) if publication.jsonl else ()
-        lake.replace(lake.jsonl(publication.asset, publication.key) / f"{split}.jsonl", trainers_lines(rows))
+        lake.replace(lake.folder("jsonl", publication.asset, publication.key) / f"{split}.jsonl", trainers_lines(rows))
     if publication.huggingface:
         _write_folder(lake, publication, formless if not publication.jsonl else Counter())
     else:
@@ -130,12 +130,13 @@ def _write_folder(lake: Lake, publication: Publication, counts: Counter[str]) ->
     lines = []
     for split in SPLITS:
         tasks: set[str] = set()
-        rows, count = _noting_tasks(_rows(lake, publication, split, counts), tasks), 0
+        rows, count = _rows(lake, publication, split, counts), 0
         place = target / "data" / f"{split}-00000-of-00001.parquet"
         with lake.fs.staging(place) as file:
             with pq.ParquetWriter(file, schema, compression="zstd", compression_level=3) as writer:
                 for batch in to_batches(rows, schema):
                     count += batch.num_rows
+                    tasks.update(batch["task_key"].to_pylist() if "task_key" in schema.names else ())
                     writer.write_batch(batch)
             sync(file)
         lines.append((split, count, len(tasks) if "task_key" in schema.names else "–"))
@@ -145,9 +146,3 @@ def _write_folder(lake: Lake, publication: Publication, counts: Counter[str]) ->
             file.unlink()
             remove(place)
     lake.replace(target / "README.md", [card(lake, publication, lines).encode("utf-8")])
-
-
-def _noting_tasks(rows: Iterator[dict[str, Any]], tasks: set[str]) -> Iterator[dict[str, Any]]:
-    for row in rows:
-        tasks.add(row.get("task_key", ""))
-        yield row

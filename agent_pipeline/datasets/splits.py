@@ -56,20 +56,14 @@ class SplitSizes(NamedTuple):
         return self
 
     def of(self, task_key: str) -> Split:
-        """The split of a task by its hash."""
-        return split_of(task_key, self)
+        """By sha256 of a task's key, uniform in [0, 1): the lowest part is `test`, the next `select`, the rest `train`."""
+        place = int.from_bytes(hashlib.sha256(task_key.encode("utf-8")).digest()[:8], "big") / 2**64
+        if place < self.test:
+            return "test"
+        return "select" if place < self.test + self.select else "train"
 
     def share(self, split: Split) -> float:
-        """The expected share of a split."""
         return {"test": self.test, "select": self.select, "train": 1 - sum(self)}[split]
-
-
-def split_of(task_key: str, sizes: SplitSizes) -> Split:
-    """The split of a task by sha256 of its key, uniform in [0, 1): the lowest part is `test`, the next `select`, the rest `train`."""
-    place = int.from_bytes(hashlib.sha256(task_key.encode("utf-8")).digest()[:8], "big") / 2**64
-    if place < sizes.test:
-        return "test"
-    return "select" if place < sizes.test + sizes.select else "train"
 
 
 def with_splits(rows: Iterable[Mapping[str, Any]], split: TaskSplit) -> Iterator[dict[str, Any]]:

@@ -118,7 +118,6 @@ class _Last(NamedTuple):
         return at if at >= 0 and ids[at].as_py() == session_id else -1
 
     def row(self, at: int) -> Seen:
-        """What is known of a row."""
         return Seen(*(column[at].as_py() for column in self.seen.columns))
 
 
@@ -282,7 +281,6 @@ def _filled(table: pa.Table, tools: list[Tool]) -> pa.Table:
 
 
 def _with_tools(staged: StagedTable, tools: list[Tool]) -> Iterator[pa.RecordBatch]:
-    """The batches of a table with other tools inferred."""
     file = pq.ParquetFile(staged.file)
     for group in range(file.num_row_groups):
         yield _single_batch(_filled(file.read_row_group(group, use_threads=False), tools))

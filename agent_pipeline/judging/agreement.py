@@ -36,7 +36,6 @@ class Agreement:
         self._pairs: dict[str, Counter[tuple[Verdict, Verdict]]] = defaultdict(Counter)
 
     def add(self, judged: Judged) -> None:
-        """Take in one session."""
         opinions = {name: opinion.verdict for name, opinion in judged.opinions.items()}
         if people := opinions.pop("label", None) or opinions.get("judgment"):
             opinions.pop("judgment", None)

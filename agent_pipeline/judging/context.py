@@ -24,7 +24,6 @@ class EvaluationContext:
 
     @classmethod
     def of(cls, session: Session) -> "EvaluationContext":
-        """The context of a session."""
         metadata = {name: getattr(session, name) for name in session.__struct_fields__ if name not in _FIELDS_OF_THEIR_OWN}
         return cls(session.messages, session.tools, metadata)
 

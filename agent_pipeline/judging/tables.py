@@ -84,7 +84,6 @@ def _present(lake: Lake, key: PartitionKey, session_ids: list[str]) -> list[str]
 
 
 def _labelled(batch: pa.RecordBatch) -> pa.Array:
-    """The ids of the sessions that a person judged."""
     judged = ["label" in row["opinions"] for row in to_rows([batch])]
     return batch["session_id"].filter(column(judged, pa.field("judged", pa.bool_())))
 

@@ -74,7 +74,6 @@ class StoreVersions:
 
     @property
     def look(self) -> int:
-        """The number of this look."""
         return self._memory.look
 
     def in_time(self, key: PartitionKey) -> StoreVersion | None:

@@ -98,7 +98,7 @@ def export_traces_for_sft(
 
     `format`: `conversational` (columns `messages`, `tools`), `prompt_completion` (texts) or `prompt_completion_messages` (TRL's
     conversational one); see `formats`. Each row has `session_id`, `content_sha256`, and the `task_key` to which its split belongs
-    (`splits.split_of`).
+    (`splits.SplitSizes`).
 
     `counts` gets `sessions` = `rows` + the reasons: `forgotten` (`agent-pipeline forget`, in the settings' lake), `archived`, `empty`,
     `not_<judgment>`, `unjudged`, `filtered`, `filter_raised: <what>`, `broken:<kind>`, `infrastructure_error`, `attack_succeeded`,

@@ -98,13 +98,9 @@ def decoded(token: str) -> str:
     return json.loads(token) if "\\" in token else token[1:-1]
 
 
-def _begins_as_json(text: str) -> bool:
-    return text[:1] in ("{", "[", '"', " ", "\n", "\t", "\r") and text.strip()[:1] in ("{", "[", '"')
-
-
 def is_json(text: str) -> bool:
     """Whether a text is a JSON object, list or string."""
-    if not _begins_as_json(text):
+    if not (text[:1] in ("{", "[", '"', " ", "\n", "\t", "\r") and text.strip()[:1] in ("{", "[", '"')):
         return False
     try:
         loads(text)

@@ -148,7 +148,6 @@ class Coreset:
 
     @property
     def chosen(self) -> int:
-        """How many rows were chosen."""
         return pc.sum(self.table["chosen"]).as_py() or 0
 
     @property

@@ -77,7 +77,6 @@ def chosen_rows(lake: Lake, key: PartitionKey) -> tuple[list[Row], set[str]]:
 
 
 def _with_twins(rows: Iterable[Row], chosen: Collection[str]) -> list[Row]:
-    """The chosen rows and their twins."""
     return [row for row in rows if (row.get("twin_of") or row["row_id"]) in chosen]
 
 

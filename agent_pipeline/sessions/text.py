@@ -46,7 +46,6 @@ def paired_calls(messages: Sequence[Message]) -> list[Call]:
 
 
 def _take_result(results: list[Message], call_id: str | None) -> Message | None:
-    """Take the result that carries the id out of the list."""
     for index, result in enumerate(results):
         if call_id and result.get("tool_call_id") == call_id:
             return results.pop(index)

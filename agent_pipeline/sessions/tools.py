@@ -63,7 +63,6 @@ class ToolSchemas:
         self._shapes: set[CallShape] = set()
 
     def add(self, shapes: Iterable[CallShape]) -> None:
-        """Take in one session's calls."""
         self._shapes.update(shapes)
 
     def tools(self) -> list[Tool]:

@@ -43,10 +43,7 @@ class Artifact:
 
 
 class Artifacts(Paths):
-    """Reads and writes the model directories of a lake."""
-
     def artifact_folder(self, asset: str, key: PartitionKey, identity: str) -> UPath:
-        """The folder of the artifact with this identity."""
         return self.folder("models", asset, key) / identity[:16]
 
     def building(self, asset: str, key: PartitionKey, identity: str) -> Path:

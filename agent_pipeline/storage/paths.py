@@ -40,10 +40,6 @@ class Paths:
         """The Parquet file of an asset's partition (`None`: the one file of an asset without partitions)."""
         return self.folder("tables", asset, key) / "part-0.parquet"
 
-    def jsonl(self, asset: str, key: PartitionKey | None) -> UPath:
-        """The folder of an asset's JSONL files."""
-        return self.folder("jsonl", asset, key)
-
     def folder(self, kind: str, asset: str, key: PartitionKey | None) -> UPath:
         """The folder of an asset's partition in one of the lake's kinds."""
         folder = self.root / kind / quote(asset, safe="")

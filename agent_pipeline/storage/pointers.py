@@ -37,8 +37,6 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pointers(Artifacts):
-    """Reads and moves the pointers of a lake's artifacts."""
-
     def history(self, asset: str, key: PartitionKey) -> list[Entry]:
         """Every change of a partition's pointers, oldest first; entries that are damaged are left out."""
         entries = self._entries(asset, key).records()
@@ -126,7 +124,6 @@ def now() -> str:
 
 
 def user_name() -> str:
-    """Who runs this process."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a container's user need not have a name

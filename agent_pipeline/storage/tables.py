@@ -134,9 +134,9 @@ class Tables(Paths):
 
 def _write(file: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> int:
     """Write batches; returns the number of rows. Compressing needs no interpreter lock, so it runs beside what makes the batches."""
-    rows = 0
+    rows, dictionaries = 0, [name for name in schema.names if name in _REPEATING] or False
     with (
-        pq.ParquetWriter(file, _undescribed(schema), **_PARQUET, use_dictionary=_dictionary_columns(schema)) as writer,
+        pq.ParquetWriter(file, _undescribed(schema), **_PARQUET, use_dictionary=dictionaries) as writer,
         ThreadPoolExecutor(1, thread_name_prefix="parquet") as thread,
     ):
         writing: Future[None] | None = None
@@ -196,7 +196,3 @@ def _digest(opened: BinaryIO, end: int, footer: bytes) -> bytes:
         end -= len(part)
     hashed.update(footer)
     return hashed.digest()
-
-
-def _dictionary_columns(schema: pa.Schema) -> list[str] | bool:
-    return [name for name in schema.names if name in _REPEATING] or False

@@ -34,7 +34,7 @@ def curated(lake, *sessions, **columns):
 
 
 def jsonl(lake, asset="sft_dataset", split="train"):
-    return [json.loads(line) for line in (lake.jsonl(asset, KEY) / f"{split}.jsonl").read_text().splitlines()]
+    return [json.loads(line) for line in (lake.folder("jsonl", asset, KEY) / f"{split}.jsonl").read_text().splitlines()]
 
 
 def test_no_data_set_has_the_mark_that_a_tool_failed(tmp_path):

@@ -78,8 +78,8 @@ def test_parquet_and_json_load_as_they_were_written_with_no_key_filled_in(tables
     rows, schema = tables[name]
     assert list(load("parquet", parquet[name], tmp_path)) == rows
     lake = Lake(tmp_path / "lake")
-    lake.replace(lake.jsonl(name, KEY) / "train.jsonl", trainers_lines(rows))
-    loaded = load("json", str(lake.jsonl(name, KEY) / "train.jsonl"), tmp_path)
+    lake.replace(lake.folder("jsonl", name, KEY) / "train.jsonl", trainers_lines(rows))
+    loaded = load("json", str(lake.folder("jsonl", name, KEY) / "train.jsonl"), tmp_path)
     for theirs, ours in zip(loaded, rows, strict=True):
         left_out = {"split", "score", "created_at"}
         assert {key: value for key, value in theirs.items() if value is not None} == {

@@ -132,7 +132,7 @@ def test_on_request_there_is_a_folder_with_a_card_that_load_dataset_reads(shop: 
         for split in ("train", "select", "test"):
             number = len(expected.get(split, ()))
             assert f"\n| {split} | {number} | {len({row['task_key'] for row in expected.get(split, ())})} |\n" in card.text
-    lines = (Path(shop.lake.jsonl("sft_dataset", SHOP).path) / "train.jsonl").read_text(encoding="utf-8").splitlines()
+    lines = (Path(shop.lake.folder("jsonl", "sft_dataset", SHOP).path) / "train.jsonl").read_text(encoding="utf-8").splitlines()
     assert all({"prompt", "completion", "session_id"} <= set(json.loads(line)) for line in lines)
 
 

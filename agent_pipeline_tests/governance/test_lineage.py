@@ -292,7 +292,7 @@ def test_a_forgotten_session_is_in_no_file_any_more_and_all_others_are_as_they_w
 def test_copies_are_made_again_without_the_session_by_the_code_that_made_them(tmp_path: Path) -> None:
     lake = make_lake(tmp_path, SHOP, openai=True)
     trained_on, _ = trained_and_measured(lake)
-    jsonl, card = lake.jsonl("sft_dataset", KEY) / "train.jsonl", lake.folder("huggingface", "sft_dataset", KEY) / "README.md"
+    jsonl, card = lake.folder("jsonl", "sft_dataset", KEY) / "train.jsonl", lake.folder("huggingface", "sft_dataset", KEY) / "README.md"
     before = jsonl.read_text().splitlines()
     said = next(each for each in SHOP if each.session_id == trained_on).messages[-1]["content"]
     assert not any(trained_on in line for line in before) and f"| train | {len(before)} |" in card.read_text()
@@ -306,12 +306,12 @@ def test_copies_of_which_no_record_says_how_they_were_made_go_where_the_session_
     for file in list(lake.files()):
         if file.kind == "published":
             file.path.unlink()
-    unnamed = lake.jsonl("their_own", KEY) / "train.jsonl"
+    unnamed = lake.folder("jsonl", "their_own", KEY) / "train.jsonl"
     unnamed.parent.mkdir(parents=True)
     unnamed.write_text("{}\n")
     changes = forget(lake, "gone").changes
     assert {file.asset for file in lake.files() if file.kind in ("jsonl", "huggingface")} == {"their_own"}
-    assert any(change.deleted and change.path == str(lake.jsonl("sft_dataset", KEY) / "train.jsonl") for change in changes)
+    assert any(change.deleted and change.path == str(lake.folder("jsonl", "sft_dataset", KEY) / "train.jsonl") for change in changes)
 
 
 def test_a_session_that_is_nowhere_is_an_error_with_the_nearest_ids_and_nothing_changes(lake: Lake) -> None:

@@ -9,7 +9,7 @@ from typing import get_args
 
 import pytest
 
-from agent_pipeline.datasets.splits import Split, SplitSizes, split_of
+from agent_pipeline.datasets.splits import Split, SplitSizes
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.sample import write_sample
 from agent_pipeline.sample.cast import CAST
@@ -156,7 +156,7 @@ def test_an_agent_leaves_enough_to_train_and_to_hold_out_of_every_kind_of_decisi
     clean = [fact["task_id"] for fact in facts if not {"archived", "broken", "duplicate_of"} & fact.keys()]
     kinds = {split: Counter() for split in get_args(Split)}
     for task_id in clean:
-        kinds[split_of(task_id, SplitSizes())][kind_of(DOMAINS[agent.project], tasks[task_id])] += 1
+        kinds[SplitSizes().of(task_id)][kind_of(DOMAINS[agent.project], tasks[task_id])] += 1
     trained, held_out = kinds["train"], kinds["test"]
     assert trained.total() >= rows and held_out.total() >= 80
     assert held_out["refuse or ask"] >= 20  # the world is to stay as it is

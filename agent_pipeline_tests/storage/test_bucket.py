@@ -43,7 +43,7 @@ def use(lake: Lake, cache: Path) -> None:
     with pytest.raises(DataError):
         elsewhere.set_champion(artifacts[1], expected=1)
     assert [entry.generation for entry in lake.history("model", KEY)] == [1, 2, 3]
-    lake.replace(lines := lake.jsonl("rows", KEY) / "train.jsonl", [b'{"a": 1}\n'])
+    lake.replace(lines := lake.folder("jsonl", "rows", KEY) / "train.jsonl", [b'{"a": 1}\n'])
     assert {file.kind for file in elsewhere.files()} == {"tables", "models", "jsonl"}
     assert elsewhere.finished("model", KEY) == [elsewhere.find("model", KEY, name * 64) for name in ("a", "b")]
     lake.replace(lines, [])
@@ -320,5 +320,5 @@ def test_the_number_of_requests_does_not_follow_the_number_of_objects(machines, 
     record_tasks(lake, KEY, pa.array(["task-2"]), SplitSizes())
     assert len(asked) == 4
     asked.clear()
-    lake.replace(lake.jsonl("rows", KEY) / "train.jsonl", [b'{"a": 1}\n'])
+    lake.replace(lake.folder("jsonl", "rows", KEY) / "train.jsonl", [b'{"a": 1}\n'])
     assert asked == ["put_object"]

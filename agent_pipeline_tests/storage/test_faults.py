@@ -26,7 +26,7 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="/dev/full and /sys a
 def lake(tmp_path: Path) -> Lake:
     made = Lake(tmp_path / "lake", tmp_path / "cache")
     made.stage("rows", KEY, TABLE.to_batches(), TABLE.schema).commit()
-    made.replace(made.jsonl("rows", KEY) / "train.jsonl", [b'{"a": 1}\n'])
+    made.replace(made.folder("jsonl", "rows", KEY) / "train.jsonl", [b'{"a": 1}\n'])
     return made
 
 
@@ -38,7 +38,7 @@ def contents(lake: Lake) -> dict[str, bytes]:
 def test_a_full_disk_is_a_sentence_and_nothing_half_written_is_seen(lake, monkeypatch):
     before = contents(lake)
     monkeypatch.setattr(filesystem, "uuid4", lambda: SimpleNamespace(hex="0" * 32))
-    lines = lake.jsonl("rows", KEY) / "train.jsonl"
+    lines = lake.folder("jsonl", "rows", KEY) / "train.jsonl"
     writes = {
         lake.table("rows", KEY): lambda: lake.stage("rows", KEY, TABLE.to_batches(), TABLE.schema),
         lines: lambda: lake.replace(lines, [b'{"a": 2}\n']),

@@ -167,7 +167,7 @@ def test_duckdb_and_polars_read_the_partitions_as_one_table(local):
 
 
 def test_jsonl_has_an_object_a_line_and_no_file_without_rows(lake):
-    path = lake.jsonl("rows", KEY) / "train.jsonl"
+    path = lake.folder("jsonl", "rows", KEY) / "train.jsonl"
     lake.replace(path, trainers_lines([{"a": "ü\n"}, {"b": None, "tools": None}]))
     assert path.read_text(encoding="utf-8") == '{"a":"ü\\n"}\n{"tools":null}\n'
     lake.replace(path, [])

@@ -20,8 +20,6 @@ _CONTEXT = "<session_context>"
 
 
 class GeminiCLISource(FileSource):
-    """A session's file, or a folder of them."""
-
     name = "gemini_cli"
     looks_like = "Gemini CLI sessions: a head with sessionId and projectHash, messages of type user and gemini"
 

@@ -28,8 +28,6 @@ _SESSIONS_COLUMNS = {"session_id", "archived", "created_at", "context_json"}
 
 
 class OmniagentsSource(ItemStore):
-    """An omniagents home directory, or one database of it."""
-
     name = "omniagents"
     looks_like = "a folder with sessions/<project>/<agent>/sessions.db, or one sessions.db"
     reads_folders = True

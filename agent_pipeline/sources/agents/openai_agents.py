@@ -52,8 +52,6 @@ _USUAL = _Tables("agent_sessions", "agent_messages")
 
 
 class OpenAIAgentsSource(ItemStore):
-    """One SQLite file of the OpenAI Agents SDK."""
-
     name = "openai_agents"
     version = 2
     looks_like = "an SQLite file with the tables agent_sessions and agent_messages, or two with their columns"

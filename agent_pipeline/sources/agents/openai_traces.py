@@ -18,8 +18,6 @@ from agent_pipeline.sources.platforms.spans import Span, span_of
 
 
 class OpenAITracesSource(SpanSource):
-    """Files of exported traces."""
-
     name = "openai_agents_traces"
     version = 2
     looks_like = "JSON lines with object trace and trace.span"

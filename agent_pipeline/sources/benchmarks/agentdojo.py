@@ -15,8 +15,6 @@ _CONTEXT = ("attack_type", "injections", "duration", "benchmark_version", "agent
 
 
 class AgentDojoSource(RecordSource):
-    """A file of runs, or a folder of them."""
-
     name = "agentdojo"
     looks_like = "runs with suite_name, user_task_id and messages"
     version = 2
@@ -48,7 +46,6 @@ class AgentDojoSource(RecordSource):
 
 
 def _attack(record: Record) -> str | None:
-    """The kind of attack that was made on a run; `None` for none."""
     attack = text(record.get("attack_type"))
     return None if attack in (None, "none") else attack
 

@@ -16,8 +16,6 @@ _COUNTS = ("prompt_tokens", "completion_tokens", "cached_tokens")
 
 
 class ATIFSource(RecordSource):
-    """A trajectory, or a folder of Harbor's jobs."""
-
     name = "atif"
     looks_like = "ATIF trajectories with schema_version, agent and steps"
 

@@ -68,7 +68,6 @@ class InspectSource(RecordSource):
         }
 
     def _run(self, record: Record, place: Place) -> Record:
-        """What the log says of its evaluation."""
         if "log" in record:
             return section(record, "log", "eval")
         if kind_of(place.path) != "zip":

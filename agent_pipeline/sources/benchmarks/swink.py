@@ -15,8 +15,6 @@ from agent_pipeline.sources.formats.record_files import Place
 
 
 class SwinkSource(RecordSource):
-    """A store of evaluation sets and results, or one file of results."""
-
     name = "swink_eval"
     version = 2
     looks_like = "swink-agent-eval results with eval_set_id and case_results"
@@ -87,7 +85,6 @@ class SwinkSource(RecordSource):
         return next((each for each in cases if each.get("id") == record.get("case_id")), {})
 
     def _set(self, name: str, results: Path) -> Record:
-        """The set of that name."""
         if not name or name in (".", "..") or set(name) & set("/\\\0"):
             add_note(self.notes, f"{results} names a set {name!r}, which is not a file name: its prompts are not known.")
             return {}
@@ -108,7 +105,6 @@ def _prompts(case: Record) -> Iterator[Any]:
 
 
 def _turn(turn: Record) -> Iterator[Any]:
-    """What the agent said, with its calls, and the results."""
     content = section(turn, "assistant_message").get("content")
     inside = any(isinstance(block, dict) and block.get("type") == "tool_call" for block in elements(content))
     yield {"role": "assistant", "content": content, "tool_calls": None if inside else turn.get("tool_calls")}

@@ -31,7 +31,6 @@ class PlainSource(RecordSource):
 
     @classmethod
     def chat(cls, record: Mapping[str, Any]) -> Chat:
-        """The conversation in a record."""
         return to_messages(first_of(record, *cls.content))
 
     @classmethod

@@ -118,7 +118,6 @@ class RecordReader:
             raise changed(path) from error
 
     def close(self) -> None:
-        """Close the file that is open, if any."""
         if self._open is not None:
             self._open[1].close()
             self._open = None

@@ -99,15 +99,12 @@ class Service(ABC):
         return digest(b"", *(each.digest for traces in self.heads.values() for each in traces)).hex()
 
     def digest_of(self, places: Iterable[Place]) -> bytes:
-        """The digest of the traces at places."""
         return digest(b"", *(self.heads[path][at].digest for path, at in dict.fromkeys(place[:2] for place in places)))
 
     def records(self, path: Path) -> Iterator[tuple[Place, Record]]:
-        """The outlines of a project's traces."""
         return ((Place(path, at), record) for at, record in enumerate(self.outlines(self.heads[path])))
 
     def record(self, place: Place) -> Record:
-        """The trace at a place."""
         return self.fetched(self.heads[place.path][place.at])
 
     def use_cache(self, folder: Path, versions: dict[str, int]) -> None:

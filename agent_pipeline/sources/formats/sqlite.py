@@ -63,7 +63,6 @@ def columns(connection: sqlite3.Connection, table: str) -> set[str]:
 
 
 def quoted(identifier: str) -> str:
-    """An SQL identifier in double quotes."""
     return '"' + identifier.replace('"', '""') + '"'
 
 

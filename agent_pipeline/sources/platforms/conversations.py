@@ -139,7 +139,6 @@ def mark_failed(conversation: Conversation, tools: Sequence[Span]) -> None:
 
 
 def tool_items(span: Span) -> tuple[Item, Item]:
-    """A tool span as a call and its result."""
     call = call_item({"name": span.name, "arguments": span.arguments, "call_id": span.call_id})
     return call, result_item(call.call_id, span.output, bool(span.error))
 

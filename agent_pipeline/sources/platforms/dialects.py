@@ -28,12 +28,10 @@ def fill_in(span: Span, attributes: Record, kind: Any = None) -> None:
 
 
 def is_openinference(attributes: Record, kind: Any) -> bool:
-    """Whether a span speaks OpenInference's dialect."""
     return bool(kind) or has(attributes, OF_OPENINFERENCE)
 
 
 def evaluations_in(attributes: Record) -> list[Score]:
-    """The evaluations that attributes tell of."""
     values = {name: first_of(attributes, *said) for name, said in _EVALUATIONS.items()}
     return [(text(attributes.get(name)) or "evaluation", value) for name, value in values.items() if value is not None]
 

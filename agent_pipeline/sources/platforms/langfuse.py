@@ -34,8 +34,6 @@ _WORDS = ("CATEGORICAL", "TEXT", "CORRECTION")
 
 
 class LangfuseSource(SpanSource):
-    """Files of observations, traces and scores, in one file or several."""
-
     name = "langfuse"
     version = 6
     looks_like = "observations with traceId and type, traces with observations, scores with traceId, or langfuse+https://host"

@@ -12,8 +12,6 @@ _USAGE = ("prompt_tokens", "completion_tokens", "total_tokens")
 
 
 class LiteLLMSource(SpanSource):
-    """Files of logged calls."""
-
     name = "litellm"
     looks_like = "rows with messages, response and session_id or trace_id"
 

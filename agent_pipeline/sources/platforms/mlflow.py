@@ -12,8 +12,6 @@ from agent_pipeline.sources.platforms.spans import Span, span_of
 
 
 class MLflowSource(SpanSource):
-    """Files of traces, one a record."""
-
     name = "mlflow"
     version = 3
     looks_like = "traces with info and data.spans, a table with trace_id, trace_metadata and spans, mlflow.db, or mlflow+http://host"

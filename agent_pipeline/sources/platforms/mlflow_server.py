@@ -11,8 +11,6 @@ from agent_pipeline.sources.platforms.attributes import plain_value
 
 
 class MLflowServer(Service):
-    """The experiments of a server."""
-
     project = "experiment"
     variables = "MLFLOW_TRACKING_TOKEN, or MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
 

@@ -39,8 +39,6 @@ _MESSAGES = ("gen_ai.input.messages", "gen_ai.output.messages")
 
 
 class OpenTelemetrySource(SpanSource):
-    """Files of spans by the GenAI conventions."""
-
     name = "opentelemetry"
     version = 5
     looks_like = "OTLP JSON (resourceSpans, resourceLogs), or spans with trace_id and gen_ai attributes"
