@@ -10,9 +10,9 @@ from tomlkit.items import Table
 
 from agent_pipeline.config.resolution import RunValues
 from agent_pipeline.config.settings import config_file
-from agent_pipeline.datasets.jsonl import write_atomically
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.keys import PartitionKey
+from agent_pipeline.storage.filesystem import write_atomically
 
 
 def save(values: RunValues, key: PartitionKey | None) -> Path:

@@ -10,7 +10,7 @@ Everything is made from the table as it lies in the lake, so it can be made agai
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -21,7 +21,6 @@ from upath import UPath
 
 from agent_pipeline.datasets.cards import Publication, card
 from agent_pipeline.datasets.formats import FORMS, NO_FORM, Format, in_form
-from agent_pipeline.datasets.jsonl import trainers_lines
 from agent_pipeline.datasets.sft import SFT
 from agent_pipeline.datasets.splits import SPLITS
 from agent_pipeline.keys import PartitionKey, parse_key
@@ -51,6 +50,20 @@ class ConversationFileOptions(FileOptions):
         description="Form of the JSONL and of the folder: conversational (messages, tools), openai (its fine-tuning file), "
         "prompt_completion (texts), prompt_completion_messages (TRL's conversational one). The table is conversational always.",
     )
+
+
+_OF_THE_TABLE = {"split", "score", "created_at"}
+
+
+def trainers_lines(rows: Iterable[Mapping[str, Any]]) -> Iterator[bytes]:
+    """Rows of a split as lines of the file that trainers read; JSON columns may be `msgspec.Raw`.
+
+    The split (the file's name says it), what only selection uses (the JSON reader of `datasets` takes times for local ones) and keys
+    without a value are left out; `tools` stays, because LLaMA-Factory needs the key in every row of a file with tools.
+    """
+    for row in rows:
+        kept = {name: value for name, value in row.items() if name == "tools" or (name not in _OF_THE_TABLE and value is not None)}
+        yield msgspec.json.encode(kept) + b"\n"
 
 
 def publish(lake: Lake, publication: Publication) -> Counter[str]:

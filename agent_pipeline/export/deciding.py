@@ -23,7 +23,7 @@ from agent_pipeline.evaluation.promotion_report import summary
 from agent_pipeline.evaluation.scores import Canary, Decision, Facts, Figure, Played, Policy, Reason, RowLoss, Scores, TurnScore
 from agent_pipeline.export.ledger import EXPORT, Record, is_held, last_decision, ledger, spent_in_year
 from agent_pipeline.export.serving import export_named, own_episodes
-from agent_pipeline.ingestion.volume import FEW
+from agent_pipeline.ingestion.drift import FEW
 from agent_pipeline.judging.curation import Use
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.selection.tables import DATASET, dataset_rows

@@ -42,7 +42,8 @@ class BlockList(NamedTuple):
             rows = to_rows(lake.open(FORGOTTEN, None).read())
         except MissingError:
             return cls()
-        return cls(frozenset((ALIAS + row["id_hash"], _key(row["project"], row["agent"])) for row in rows))
+        keyed = ((row["id_hash"], PartitionKey(row["project"], row["agent"]) if row["agent"] else None) for row in rows)
+        return cls(frozenset((ALIAS + id_hash, key) for id_hash, key in keyed))
 
     @classmethod
     def add(cls, lake: Lake, session_id: str, key: PartitionKey | None) -> "BlockList":
@@ -75,7 +76,3 @@ class BlockList(NamedTuple):
 
 
 NOTHING_FORGOTTEN = BlockList()
-
-
-def _key(project: str | None, agent: str | None) -> PartitionKey | None:
-    return None if project is None or agent is None else PartitionKey(project, agent)

@@ -19,12 +19,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from agent_pipeline.errors import DataError
-from agent_pipeline.ingestion.drift import Drift, drift
+from agent_pipeline.ingestion.drift import Drift, check_volume, drift
 from agent_pipeline.ingestion.forgotten import BlockList
 from agent_pipeline.ingestion.reading import Preparation, ReadingOptions, made_by
-from agent_pipeline.ingestion.rows import Rows
-from agent_pipeline.ingestion.seen import SEEN, SEEN_SCHEMA, TABLE_SHA256, Seen, ids_of, noted, seen_sessions, sharing_calls
-from agent_pipeline.ingestion.volume import check_volume
+from agent_pipeline.ingestion.seen import SEEN, SEEN_SCHEMA, TABLE_SHA256, Rows, Seen, ids_of, noted, seen_sessions, sharing_calls
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.redaction.trials import Known
 from agent_pipeline.sessions.session import Tool, content_sha256, json_bytes

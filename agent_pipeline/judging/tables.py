@@ -8,8 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from agent_pipeline.errors import DataError
-from agent_pipeline.ingestion.drift import Drift, drift
-from agent_pipeline.ingestion.volume import FEW, VolumeError
+from agent_pipeline.ingestion.drift import FEW, Drift, VolumeError, drift
 from agent_pipeline.judging.client import Limits
 from agent_pipeline.judging.curation import Bounds, Curation, curate_rows
 from agent_pipeline.judging.labels import Labels, is_about

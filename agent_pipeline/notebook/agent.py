@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from agent_pipeline.compute.practice import practice
-from agent_pipeline.datasets.jsonl import write_atomically
 from agent_pipeline.errors import DataError, ModelError
 from agent_pipeline.evaluation.turns import Answering
 from agent_pipeline.notebook.coresets import CoresetSelector
@@ -22,6 +21,7 @@ from agent_pipeline.notebook.samples import Row, rows_only
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.selection.buffer import OnlineContinualLearner
 from agent_pipeline.sessions.session import json_bytes
+from agent_pipeline.storage.filesystem import write_atomically
 from agent_pipeline.training.adapter import train_adapter
 from agent_pipeline.training.config import FURTHER, TrainingConfig
 from agent_pipeline.training.on_policy_adapter import train_on_policy

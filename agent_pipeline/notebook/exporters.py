@@ -12,7 +12,6 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypedDict, get_args
 
 import msgspec
 
-from agent_pipeline.datasets.jsonl import json_line, write_atomically
 from agent_pipeline.datasets.preferences import Pairing, preference_rows
 from agent_pipeline.datasets.sharegpt import alternates, conversations, sharegpt_rows
 from agent_pipeline.datasets.splits import SplitSizes
@@ -20,11 +19,13 @@ from agent_pipeline.errors import DataError, SettingsError
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.notebook.intake import Example, Intake, counted
 from agent_pipeline.redaction import RedactionOptions
+from agent_pipeline.sessions.json_text import json_line
 from agent_pipeline.sessions.session import Message, Session, sha256_of, tool_calls
 from agent_pipeline.sources.benchmarks.swink import SwinkSource
 from agent_pipeline.sources.formats.fields import chosen, elements, number, objects, section
 from agent_pipeline.sources.formats.record_files import Place
 from agent_pipeline.sources.formats.session_fields import new_session
+from agent_pipeline.storage.filesystem import write_atomically
 
 Format = Literal["chatml", "dpo", "sharegpt"]
 _PROMPTS = ("system_prompt", "user_messages")

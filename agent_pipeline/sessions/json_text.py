@@ -65,6 +65,15 @@ def json_text(value: Any) -> str | None:
         return None
 
 
+def json_line(record: Any) -> str:
+    """One record as a line with its newline.
+
+    Raises:
+        ValueError: it has a NaN or an infinity, which are no JSON.
+    """
+    return json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n"
+
+
 def decoded_arguments(arguments: Any) -> Any:
     """A call's arguments as an object where they are the JSON text of one; anything else (invalid JSON, a bare list) stays as it is."""
     try:

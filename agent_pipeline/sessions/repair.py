@@ -92,7 +92,6 @@ class _Call:
     line: _Line
     message: dict[str, Any]
     id: str
-    turn: int
     position: int
     output: "_Output | None" = None
     removed: bool = False
@@ -102,7 +101,6 @@ class _Call:
 class _Output:
     line: _Line
     id: str
-    turn: int
     preceding: int
     call: _Call | None = None
 
@@ -184,8 +182,8 @@ class _Pass:
     def _pair_calls(self) -> None:
         """Pair every result with its call; give every call an id of its own; put every result directly after its call's message."""
         calls, outputs = self._calls(), self._outputs()
-        _answer(calls, outputs, lambda each: (each.turn, each.id) if each.id else None)
-        _answer(calls, outputs, lambda each: each.turn)
+        _answer(calls, outputs, lambda each: (each.line.turn, each.id) if each.id else None)
+        _answer(calls, outputs, lambda each: each.line.turn)
         for output in outputs:
             if output.call is None:
                 self._count("orphan_output", output.line)
@@ -236,7 +234,7 @@ class _Pass:
                 counted: Counter[str] = Counter()
                 function = raw["function"] | {"arguments": arguments_json(raw["function"]["arguments"], counted)}
                 actions = {kind: self._count(kind, line, count) for kind, count in (+counted).items()}
-                call = _Call(line, raw | {"id": new_id, "function": function}, call_id, line.turn, len(calls))
+                call = _Call(line, raw | {"id": new_id, "function": function}, call_id, len(calls))
                 call.removed = actions.get("invalid_arguments") == "repair"
                 calls.append(call)
         return calls
@@ -246,7 +244,7 @@ class _Pass:
         for line in self.lines:
             calls += len(line.calls)
             if line.role == "tool":
-                outputs.append(_Output(line, line.message["tool_call_id"], line.turn, calls))
+                outputs.append(_Output(line, line.message["tool_call_id"], calls))
         return outputs
 
     def _drop_turns(self) -> None:

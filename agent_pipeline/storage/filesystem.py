@@ -245,6 +245,17 @@ def _at_once(path: UPath) -> dict[str, Any]:
     return {"max_concurrency": 1} if path.protocol in _S3 else {}
 
 
+def write_atomically(path: Path, data: bytes) -> Path:
+    """A file with these bytes: readers see the old one or this one, never a part of it. Folders are made where they are missing.
+
+    Raises:
+        OSError: the disk is full, or not ours to write.
+    """
+    target = UPath(path.absolute())
+    Filesystem(target.parent).write(target, data)
+    return path
+
+
 def remove(path: UPath) -> None:
     """Delete a file, if it is there. `UPath.unlink` reads the name of one in a bucket as a pattern, and deletes what matches it."""
     with suppress(FileNotFoundError):

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_pipeline.datasets.ledger import LEDGER, read_ledger, record_tasks
-from agent_pipeline.datasets.splits import SplitSizes, split_of
+from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.errors import DataError
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.storage.lake import Lake
@@ -21,8 +21,8 @@ def test_what_was_decided_once_holds_when_the_sizes_change_and_the_lake_moves(tm
     first = record_tasks(Lake(tmp_path / "lake"), KEY, pa.array(tasks), SplitSizes())
     (tmp_path / "lake").rename(tmp_path / "moved")
     second = record_tasks(Lake(tmp_path / "moved"), KEY, pa.array(["new", *reversed(tasks)]), SplitSizes(test=0.6, select=0.3))
-    assert [second.of(task) for task in tasks] == [first.of(task) for task in tasks] == [split_of(task, SplitSizes()) for task in tasks]
-    assert second.of("new") == split_of("new", SplitSizes(0.6, 0.3))
+    assert [second.of(task) for task in tasks] == [first.of(task) for task in tasks] == [SplitSizes().of(task) for task in tasks]
+    assert second.of("new") == SplitSizes(0.6, 0.3).of("new")
     assert first.older_than_the_sizes == 0 and second.older_than_the_sizes > 30
 
 
@@ -44,7 +44,7 @@ def test_a_ledger_that_lies_in_another_order_moves_no_task(tmp_path: Path) -> No
     shuffled = recorded.sort_by([("task_key", "descending")]).combine_chunks()
     lake.stage(LEDGER, KEY, shuffled.to_batches(), shuffled.schema).commit()
     ledger = read_ledger(lake, KEY, SplitSizes())
-    assert [ledger.of(task) for task in tasks] == [split_of(task, SplitSizes(test=0.6, select=0.3)) for task in tasks]
+    assert [ledger.of(task) for task in tasks] == [SplitSizes(test=0.6, select=0.3).of(task) for task in tasks]
 
 
 def test_a_damaged_ledger_is_one_sentence_and_no_new_split(tmp_path: Path) -> None:
@@ -61,10 +61,10 @@ def test_a_damaged_ledger_is_one_sentence_and_no_new_split(tmp_path: Path) -> No
 @given(st.lists(st.text(st.characters(codec="utf-8"), max_size=5), max_size=20))
 def test_a_lake_without_a_ledger_gives_the_sides_of_the_hash(tasks: list[str]) -> None:
     ledger = read_ledger(Lake("/nowhere"), KEY, SplitSizes())
-    assert [ledger.of(task) for task in tasks] == [split_of(task, SplitSizes()) for task in tasks]
+    assert [ledger.of(task) for task in tasks] == [SplitSizes().of(task) for task in tasks]
 
 
 def test_a_remote_lake_keeps_one_too() -> None:
     lake = Lake("memory://ledger-test")
     record_tasks(lake, KEY, pa.array(["a"]), SplitSizes())
-    assert read_ledger(lake, KEY, SplitSizes(0.9, 0.05)).known.to_pylist() == [{"task_key": "a", "split": split_of("a", SplitSizes())}]
+    assert read_ledger(lake, KEY, SplitSizes(0.9, 0.05)).known.to_pylist() == [{"task_key": "a", "split": SplitSizes().of("a")}]

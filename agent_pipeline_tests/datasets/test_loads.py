@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from agent_pipeline.datasets.formats import FORMS, in_form
-from agent_pipeline.datasets.jsonl import trainers_lines
 from agent_pipeline.datasets.kto import KTO
 from agent_pipeline.datasets.preferences import PREFERENCES, preference_rows
+from agent_pipeline.datasets.publishing import trainers_lines
 from agent_pipeline.datasets.sft import SFT, sft_rows
 from agent_pipeline.datasets.sharegpt import SHAREGPT, sharegpt_rows
 from agent_pipeline.datasets.splits import SplitSizes

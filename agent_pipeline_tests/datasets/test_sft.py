@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_pipeline.datasets.sft import SFT, sft_rows, to_last_assistant
-from agent_pipeline.datasets.splits import SplitSizes, split_of
+from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.selection.candidates import Candidates
 from agent_pipeline.selection.duplicates import duplicates
 from agent_pipeline.sessions.session import THOUGHT
@@ -89,4 +89,4 @@ def test_every_session_is_a_row_or_counted_and_rows_survive_the_lake(everyone):
         messages = by_id[row["session_id"]].messages
         assert row["messages"] == messages[: len(row["messages"])] == to_last_assistant(messages)
         assert all(message["role"] != "assistant" for message in messages[len(row["messages"]) :])
-        assert row["split"] == split_of(row["task_key"], SplitSizes())
+        assert row["split"] == SplitSizes().of(row["task_key"])

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_pipeline.datasets.splits import SPLITS, SplitSizes, empty_splits, overlaps, root_tasks, split_of, tasks_needed
+from agent_pipeline.datasets.splits import SPLITS, SplitSizes, empty_splits, overlaps, root_tasks, tasks_needed
 from agent_pipeline.errors import SettingsError
 
 SIZES = st.tuples(st.floats(0, 0.6), st.floats(0, 0.39)).map(lambda pair: SplitSizes(*pair))
@@ -16,25 +16,25 @@ SIZES = st.tuples(st.floats(0, 0.6), st.floats(0, 0.39)).map(lambda pair: SplitS
 
 def test_a_tasks_side_is_written_in_stone():
     sizes = SplitSizes()
-    assert {task: split_of(task, sizes) for task in ("task0", "task7", "task18")} == {"task0": "train", "task7": "test", "task18": "select"}
+    assert {task: sizes.of(task) for task in ("task0", "task7", "task18")} == {"task0": "train", "task7": "test", "task18": "select"}
 
 
 @given(st.text(st.characters(codec="utf-8")), SIZES)
 def test_a_task_has_one_side_and_more_test_tasks_take_none_back(task, sizes):
-    side = split_of(task, sizes)
-    assert side in SPLITS and side == split_of(task, sizes)
+    side = sizes.of(task)
+    assert side in SPLITS and side == sizes.of(task)
     if side == "test":
-        assert split_of(task, SplitSizes(sizes.test + 0.005, sizes.select)) == "test"
+        assert SplitSizes(sizes.test + 0.005, sizes.select).of(task) == "test"
 
 
 def test_the_shares_of_many_tasks_are_those_asked_for():
-    counts = Counter(split_of(f"t{number}", SplitSizes(0.2, 0.1)) for number in range(20_000))
+    counts = Counter(SplitSizes(0.2, 0.1).of(f"t{number}") for number in range(20_000))
     assert math.isclose(counts["test"] / 20_000, 0.2, abs_tol=0.01)
     assert math.isclose(counts["select"] / 20_000, 0.1, abs_tol=0.01)
 
 
 def test_a_share_of_nothing_is_nothing():
-    assert {split_of(f"t{number}", SplitSizes(0, 0)) for number in range(500)} == {"train"}
+    assert {SplitSizes(0, 0).of(f"t{number}") for number in range(500)} == {"train"}
 
 
 @pytest.mark.parametrize("sizes", [(-0.1, 0.1), (0.1, -0.1), (0.5, 0.5), (1, 0), (math.nan, 0.1), (0.1, math.nan), (math.inf, 0)])
@@ -64,7 +64,7 @@ def test_too_few_tasks_is_a_sentence_that_says_how_many_are_needed():
 @pytest.mark.parametrize("share", [0.05, 0.1, 0.2, 0.5])
 def test_so_many_tasks_as_are_needed_do_19_times_of_20(share):
     number = tasks_needed(share)
-    worlds = [[split_of(f"{world}/{task}", SplitSizes(share, 0)) for task in range(number)] for world in range(400)]
+    worlds = [[SplitSizes(share, 0).of(f"{world}/{task}") for task in range(number)] for world in range(400)]
     assert 0.91 < sum("test" in world for world in worlds) / 400 <= 1
 
 

@@ -13,12 +13,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agent_pipeline.ingestion import ingestion, reading
+from agent_pipeline.ingestion.drift import VolumeError
 from agent_pipeline.ingestion.forgotten import BlockList
 from agent_pipeline.ingestion.ingestion import Ingested, ingest
 from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
 from agent_pipeline.ingestion.scan import scan_new_sessions
 from agent_pipeline.ingestion.seen import SEEN
-from agent_pipeline.ingestion.volume import VolumeError
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.redaction import RedactionOptions
 from agent_pipeline.sessions.session import Session

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from agent_pipeline.datasets.preferences import preference_rows
-from agent_pipeline.datasets.splits import SplitSizes, split_of
+from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.redaction import RedactionOptions
@@ -49,7 +49,7 @@ def test_a_hundred_sessions_of_25_tasks_are_read_and_94_are_judged(airline):
     assert len(airline) == 100
     assert Counter(session.judgment for session in airline) == {"acceptable": 30, "unacceptable": 64, None: 6}
     assert set(Counter(session.task_key for session in airline).values()) == {4}
-    assert len({split_of(session.task_key, SplitSizes()) for session in airline}) == 3
+    assert len({SplitSizes().of(session.task_key) for session in airline}) == 3
 
 
 def test_no_call_is_mispaired_though_ids_are_used_again(airline, played):

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 from upath import UPath
 
-from agent_pipeline.datasets.jsonl import trainers_lines
+from agent_pipeline.datasets.publishing import trainers_lines
 from agent_pipeline.errors import DataError
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.session import Session

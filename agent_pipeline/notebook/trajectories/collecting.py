@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from agent_pipeline.datasets.jsonl import json_line
 from agent_pipeline.errors import DataError, InfrastructureError, PipelineError, SettingsError
 from agent_pipeline.notebook.intake import session_of_chat, value_of
 from agent_pipeline.notebook.trajectories.model import (
@@ -32,7 +31,7 @@ from agent_pipeline.notebook.trajectories.model import (
 from agent_pipeline.redaction import RedactionOptions, Redactor
 from agent_pipeline.sessions.chat import to_messages
 from agent_pipeline.sessions.damage import DEFAULT_POLICY, KINDS
-from agent_pipeline.sessions.json_text import storable
+from agent_pipeline.sessions.json_text import json_line, storable
 from agent_pipeline.sessions.repair import repair_session
 from agent_pipeline.sessions.session import Session, sha256_of
 from agent_pipeline.sources.formats.fields import number, text, verdict

@@ -13,11 +13,11 @@ from typing import Any
 
 import msgspec
 
-from agent_pipeline.datasets.jsonl import json_line, write_atomically
 from agent_pipeline.errors import DataError, StoreError
-from agent_pipeline.sessions.json_text import arguments_json
+from agent_pipeline.sessions.json_text import arguments_json, json_line
 from agent_pipeline.sessions.session import Message, Session, Tool, sha256_of
 from agent_pipeline.sources.formats.fields import number
+from agent_pipeline.storage.filesystem import write_atomically
 
 FINISH = "finish"
 """The action with which a ReAct agent gives its answer (in any case)."""

@@ -10,7 +10,7 @@ import json
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
+from os.path import commonprefix
 from typing import Any
 
 import msgspec
@@ -169,7 +169,7 @@ def _place(conversations: list[Conversation], call: Span, system: Items, given: 
             _go_on(conversation, call, system, _after(given, len(without)), answered)
             return
     for conversation in alike:
-        same = _common(conversation.keys, keys)
+        same = len(commonprefix([conversation.keys, keys]))  # noqa: RUF071  of keys, not of paths
         if same and same == len(keys) and conversation.keys[same : same + len(answer)] == answer:
             conversation.skipped["repeated_span"] += 1  # two instrumentations saw one call
             return
@@ -211,11 +211,6 @@ def _continued(earlier: list[Any], given: list[Any]) -> int:
             if all(any(key == each for each in at) for key in given[:count]):
                 return count
     return 0
-
-
-def _common(left: list[Any], right: list[Any]) -> int:
-    """How many keys two lists begin with alike."""
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(left, right, strict=False)))
 
 
 def _after(items: Items, count: int) -> Items:
