@@ -78,11 +78,12 @@ class Preparation:
         `also` are private values that other trials of its task gave away; `known`, by the tasks' hashes, is given what this one does.
         """
         self.complete(session)
-        task, same_task = sha256_of(session.task_key)[:16], names_a_task(session)
+        task = sha256_of(session.task_key)[:16]
+        named = not session.task_key.startswith(("text:", "session:"))  # by the settings or the source, and not only by its first message
         # Last: the task belongs to what was said, whatever is redacted of it.
         redacted = self.redactor.redact(session, also)
         if known is not None and self.redactor.values:
-            known.setdefault(task, Known()).add(self.redactor.values, same_task)
+            known.setdefault(task, Known()).add(self.redactor.values, named)
         return Prepared(redacted, _shapes(session), self.redactor.private_id, task)
 
     def complete(self, session: Session) -> None:
@@ -135,11 +136,6 @@ def read_sessions(source: TraceSource, key: PartitionKey, options: ReadingOption
         if tools and not session.tools:
             session.tools, session.tools_origin = tools, "inferred"
         yield session
-
-
-def names_a_task(session: Session) -> bool:
-    """Whether the settings or the source named a session's task; else nothing but its first message did."""
-    return not session.task_key.startswith(("text:", "session:"))
 
 
 def task_key(session: Session, pattern: re.Pattern[str] | None, context_field: str) -> str:
