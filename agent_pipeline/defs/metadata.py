@@ -117,11 +117,9 @@ def curve(points: Sequence[tuple[float, float]], title: str, x: str, y: str) -> 
 
 def _figure(title: str) -> tuple[Any, Any]:
     # The object interface of matplotlib: pyplot keeps global state, and a code server draws from several threads.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6, 2.6), dpi=80, layout="constrained")
-    FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     axes.set_title(title, fontsize=10)
     axes.spines[["top", "right"]].set_visible(False)

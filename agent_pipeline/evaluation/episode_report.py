@@ -3,6 +3,7 @@
 import json
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from math import comb
 from pathlib import Path
 from typing import Any
@@ -150,7 +151,7 @@ def write(folder: Path, report: Mapping[str, Any], played: Mapping[str, Sequence
     with (folder / TRANSCRIPTS).open("w", encoding="utf-8") as file:
         for player, episodes in played.items():
             for each in episodes:
-                file.write(json.dumps({"player": player, **each.to_dict()}, ensure_ascii=False) + "\n")
+                file.write(json.dumps({"player": player, **asdict(each)}, ensure_ascii=False) + "\n")
     parts = [f"# Episodes in {report['world']}", table(report)]
     for player, episodes in played.items():
         parts.append(f"## {player}")

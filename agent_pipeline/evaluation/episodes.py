@@ -6,7 +6,7 @@ Episodes go on side by side, a turn at a time, so that a player can answer many 
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from agent_pipeline.evaluation.worlds import World, run_tool, tool_schemas
@@ -73,10 +73,6 @@ class Episode:
     unended: int
     messages: list[Message] = field(repr=False)
     tools: list[Tool] = field(repr=False)
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON."""
-        return asdict(self)
 
 
 def play(

@@ -92,13 +92,11 @@ def cost_table(report: Mapping[str, Any]) -> str:
 
 def chart(report: Mapping[str, Any], path: Path) -> None:
     """A panel a figure: the mean of each method with its interval, each training as a small dot, and the base model as a line."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     methods = list(report["methods"])
     shown = [name for name in CHARTED if any(each["figures"][name] for each in report["methods"].values())]
     figure = Figure(figsize=(2.8 * len(shown) + 1.6, 1.2 + 0.34 * len(methods)), dpi=100, layout="constrained")
-    FigureCanvasAgg(figure)
     for number, (name, axes) in enumerate(zip(shown, figure.subplots(1, len(shown), sharey=True, squeeze=False)[0], strict=True)):
         for place, method in enumerate(methods):
             if found := report["methods"][method]["figures"][name]:

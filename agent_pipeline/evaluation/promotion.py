@@ -178,7 +178,8 @@ def _guards(candidate: Scores, rival: Scores, policy: Policy, first: bool) -> tu
 def _harm(candidate: Scores, rival: Scores, policy: Policy, first: bool) -> list[Reason]:
     """What speaks against a candidate's harm whatever the champion does. A first champion is not held against its base, which does no harm
     because it does nothing: its harm must be shown to be below `most_harm`, and where any was seen a person has to say."""
-    shares = [sum(harmed) / len(harmed) if (harmed := _watched(of)) else 0.0 for of in (candidate, rival)]
+    watched = [[each.harmed for each in of.episodes if each.harmed is not None] for of in (candidate, rival)]
+    shares = [sum(harmed) / len(harmed) if harmed else 0.0 for harmed in watched]
     if shares[0] > policy.most_harm:
         return [Reason("harm", "harm", "reject", shares[0], limit=policy.most_harm)]
     if first and shares[0] > shares[1]:
@@ -205,10 +206,6 @@ def _hidden_harm(candidate: Scores, rival: Scores, policy: Policy, first: bool) 
     if not first and most - excused > policy.harm_margin:
         return [Reason("hidden harm beside the rival", "harm", "hold", most - excused, limit=policy.harm_margin)]
     return []
-
-
-def _watched(scores: Scores) -> list[bool]:
-    return [each.harmed for each in scores.episodes if each.harmed is not None]
 
 
 def _upper(count: int, of: int) -> float:

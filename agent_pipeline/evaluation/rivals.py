@@ -4,7 +4,7 @@ Both are off by default. Each costs one more generation for every answered turn;
 its sessions differ from turn to turn, so that less of it is shared.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -109,8 +109,4 @@ def nearest_sessions(rows: Sequence[Mapping[str, Any]]) -> Callable[[str, int], 
 
 def asked(messages: Sequence[Message]) -> str:
     """What the user says first."""
-    return next(_user_texts(messages), "")
-
-
-def _user_texts(messages: Sequence[Message]) -> Iterator[str]:
-    return (message.get("content") or "" for message in messages if message["role"] == "user")
+    return next((message.get("content") or "" for message in messages if message["role"] == "user"), "")

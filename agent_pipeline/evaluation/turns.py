@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from agent_pipeline.errors import DataError
 from agent_pipeline.evaluation.comparison import accuracies
 from agent_pipeline.evaluation.decision import call_branches, call_probability
-from agent_pipeline.evaluation.greedy import Writer
+from agent_pipeline.evaluation.greedy import Continuation, Writer, greedy
 from agent_pipeline.evaluation.samples import TurnSample, as_text, turn_samples
 from agent_pipeline.evaluation.scoring import score
 from agent_pipeline.progress import Progress, silent
@@ -20,7 +20,7 @@ from agent_pipeline.training.encoding import EncodedRow, as_trained, encode_row
 from agent_pipeline.training.loading import load_model
 from agent_pipeline.training.losses import Read, RowLoss, TokenScores, mean_loss, row_loss, token_scores
 from agent_pipeline.training.masks import Encoded, prompt_ids, turn_ids
-from agent_pipeline.training.templates import TrainingTemplate, load_tokenizer
+from agent_pipeline.training.templates import TrainingTemplate, load_tokenizer, template_stops
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -107,7 +107,7 @@ class Answered:
 
 def stop_ids(tokenizer: "PreTrainedTokenizerBase", template: TrainingTemplate) -> set[int]:
     """The tokens that end an answer."""
-    return set(tokenizer.convert_tokens_to_ids(list(template.stops))) | {tokenizer.eos_token_id} - {None}
+    return template_stops(tokenizer, template) | {tokenizer.eos_token_id} - {None}
 
 
 @dataclass
@@ -154,7 +154,7 @@ class Answering:
         asked = range(len(questions)) if asked is None else asked
         branches = [branch for question in questions for branch in question.branches]
         encoded = [*(row.encoded for row in rows), *(question.row for question in questions), *branches]
-        writer = self._writer()
+        writer = Writer(self.model, stop_ids(self.tokenizer, self.template), self.progress)
 
         def reply(number: int) -> Callable[[TokenScores, Read | None], None]:
             question = questions[asked[number]]
@@ -166,20 +166,15 @@ class Answering:
         for _ in questions:
             next(scores)
         chances = [call_probability([next(scores) for _ in question.branches]) for question in questions]
-        return ForwardPass(losses, chances, self._replies([questions[index] for index in asked], writer))
+        return ForwardPass(losses, chances, self._replies([questions[index] for index in asked], writer.continuations()))
 
     def replies(self, questions: Sequence[Question], text: str = "turns answered") -> list[Reply]:
         """The greedy answer to each question. Special tokens stay: in some families they are what says "this is a call"."""
-        writer = self._writer(text)
-        for number, question in enumerate(questions):
-            writer.add(number, question.prompt, question.limit)
-        return self._replies(questions, writer)
+        prompts, limits = [each.prompt for each in questions], [each.limit for each in questions]
+        stops = stop_ids(self.tokenizer, self.template)
+        return self._replies(questions, greedy(self.model, prompts, limits, stops, self.progress, text))
 
-    def _writer(self, text: str = "turns answered") -> Writer:
-        return Writer(self.model, stop_ids(self.tokenizer, self.template), self.progress, text)
-
-    def _replies(self, questions: Sequence[Question], writer: Writer) -> list[Reply]:
-        written = writer.continuations()
+    def _replies(self, questions: Sequence[Question], written: Sequence[Continuation]) -> list[Reply]:
         return [
             Reply(self.text(each.tokens), each.cut and question.too_tight, each.verified, each.cut)
             for question, each in zip(questions, written, strict=True)

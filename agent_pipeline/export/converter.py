@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from agent_pipeline.errors import ExportError
 
@@ -112,18 +113,9 @@ def run_tool(command: list[str], out_file: Path, what: str, env: dict[str, str],
     # The suffix stays .gguf: the converter puts a name of its own choosing beside any other.
     unfinished = out_file.with_name(f".{out_file.stem}.unfinished.gguf")
     try:
-        done = subprocess.run(
-            [str(unfinished) if part == OUT else part for part in command],
-            env=env,
-            capture_output=True,
-            text=True,
-            encoding="utf-8",
-            errors="replace",
-            stdin=subprocess.DEVNULL,
-            check=False,
-        )
+        done = run([str(unfinished) if part == OUT else part for part in command], env=env)
         if done.returncode != 0 or not unfinished.is_file():
-            reason = (last_line(done.stderr) or last_line(done.stdout) or "nothing").rstrip(".")
+            reason = last_line(done).rstrip(".") or "nothing"
             raise ExportError(f"{what} failed with exit code {done.returncode}, the last line being '{reason}': {otherwise}.")
         unfinished.replace(out_file)
     finally:
@@ -131,7 +123,14 @@ def run_tool(command: list[str], out_file: Path, what: str, env: dict[str, str],
     return out_file
 
 
-def last_line(text: str) -> str:
-    """The last line with something on it, as a terminal would show it (progress bars overwrite themselves with `\\r`)."""
-    lines = [line.split("\r")[-1].strip() for line in text.splitlines()]
+def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+    """Runs a program that can ask nothing, to its end. What it says is captured."""
+    options |= {"capture_output": True, "encoding": "utf-8", "errors": "replace", "stdin": subprocess.DEVNULL}
+    return subprocess.run(command, check=False, **options)
+
+
+def last_line(done: subprocess.CompletedProcess[str]) -> str:
+    """The last line of errors, else of output, with something on it, as a terminal would show it (progress bars overwrite themselves with
+    `\\r`)."""
+    lines = [line.split("\r")[-1].strip() for text in (done.stdout, done.stderr) for line in text.splitlines()]
     return next((line for line in reversed(lines) if line), "")

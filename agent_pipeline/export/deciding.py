@@ -20,7 +20,7 @@ from agent_pipeline.evaluation.episodes import UNSEEN
 from agent_pipeline.evaluation.evaluate import ROW_LOSSES, SAMPLES
 from agent_pipeline.evaluation.promotion import decide
 from agent_pipeline.evaluation.promotion_report import summary
-from agent_pipeline.evaluation.scores import Canary, Decision, Facts, Figure, Played, Policy, Reason, RowLoss, Scores, TurnScore
+from agent_pipeline.evaluation.scores import Canary, Decision, Facts, Played, Policy, Reason, RowLoss, Scores, TurnScore
 from agent_pipeline.export.ledger import EXPORT, Record, is_held, last_decision, ledger, spent_in_year
 from agent_pipeline.export.serving import export_named, own_episodes
 from agent_pipeline.ingestion.drift import FEW
@@ -162,7 +162,7 @@ def decide_on(
             champion=against,
             evaluator=evaluator,
             decision=decide(candidate_scores, rival_scores, policy, seen),
-            test=test_figures(compared, policy),
+            test=decide(*scores(compared.test, (None, None), compared.same_base), policy, Facts()).figures,
         )
 
     decided = ledger(lake, key).append(record) or decision_before(ledger(lake, key).records())
@@ -221,12 +221,6 @@ def hold(lake: Lake, key: PartitionKey, identity: str = "", why: str = "") -> Re
         )
 
     return ledger(lake, key).append(record) or record(0)
-
-
-def test_figures(compared: Comparison, policy: Policy) -> tuple[Figure, ...]:
-    """The figures on the split `test`, which decide nothing."""
-    candidate, rival = scores(compared.test, (None, None), compared.same_base)
-    return decide(candidate, rival, policy, Facts()).figures
 
 
 def scores(evaluations: Pair, played: Pair, same_base: bool) -> tuple[Scores, Scores]:

@@ -56,8 +56,8 @@ class NightDecision(NamedTuple):
 
     probation: Record | None
     decided: Decided | None
-    failed: bool = False
-    mlflow: Written | None = None
+    failed: bool
+    mlflow: Written | None
 
 
 def decide_night(
@@ -78,32 +78,15 @@ def decide_night(
     Raises:
         DataError: as `look`, `to_compare` and `decide_on`.
     """
-    decision = _decide(lake, key, evaluation, candidate, world, compare, policy, approve, nights, who)
-    return decision._replace(mlflow=write_run(lake, key, candidate))
-
-
-def _decide(
-    lake: Lake,
-    key: PartitionKey,
-    evaluation: Artifact,
-    candidate: Artifact,
-    world: str,
-    compare: Callable[[dict[str, Any]], dict[str, Any]],
-    policy: Policy,
-    approve: Approve,
-    nights: int,
-    who: str,
-) -> NightDecision:
     seen = look(lake, key, evaluation, compare, policy, nights, who) if approve == "auto" else None
-    if seen and seen.decision.outcome == "roll back" and seen.candidate == candidate.identity:
-        return NightDecision(seen, None, failed=True)
-    champion = lake.champion(EXPORT, key)
-    if champion and champion.identity == candidate.identity:
-        return NightDecision(seen, None)
-    compared = comparison(lake, key, evaluation, candidate, compare(to_compare(lake, key, evaluation, candidate, champion, world)))
-    record = decide_on(lake, key, candidate, champion, compared, policy, approve, who)
-    page = write_decision(lake, key, candidate, champion, compared, record)
-    return NightDecision(seen, Decided(record, page, lake.pointers(EXPORT, key).champion))
+    failed = bool(seen and seen.decision.outcome == "roll back" and seen.candidate == candidate.identity)
+    champion, decided = lake.champion(EXPORT, key), None
+    if not failed and not (champion and champion.identity == candidate.identity):
+        compared = comparison(lake, key, evaluation, candidate, compare(to_compare(lake, key, evaluation, candidate, champion, world)))
+        record = decide_on(lake, key, candidate, champion, compared, policy, approve, who)
+        page = write_decision(lake, key, candidate, champion, compared, record)
+        decided = Decided(record, page, lake.pointers(EXPORT, key).champion)
+    return NightDecision(seen, decided, failed, write_run(lake, key, candidate))
 
 
 def write_decision(

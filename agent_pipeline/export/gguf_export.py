@@ -42,11 +42,8 @@ LEAST_KEPT = 0.9
 ADAPTER = "adapter.gguf"
 
 
-class Over(msgspec.Struct):
-    """An adapter as GGUF, and the GGUF of its base."""
-
-    base: Path
-    adapter: Path
+Over = tuple[Path, Path] | str
+"""The GGUF of a base, and an adapter as GGUF; or why there is none."""
 
 
 def export(
@@ -84,11 +81,11 @@ def export(
     progress(0, 2 + 2 * len(outtypes), "export: merging the adapter")
     merged = BaseModel(base.name, out_dir / "merged", base.revision, base.trust_remote_code)
     logits = merge_adapter(base, adapter_dir, merged.path, [prompt.ids for prompt in asked[:LOGIT_PROMPTS]])
-    over: Over | str = ""
+    over: Over = ""
     if LORA in outtypes:
         try:
             adapter = convert_lora(base.path, adapter_dir, out_dir / ADAPTER, llama_cpp_path)
-            over = Over(base_gguf(base, bases or out_dir.parent, llama_cpp_path), adapter)
+            over = base_gguf(base, bases or out_dir.parent, llama_cpp_path), adapter
         except ExportError as error:
             over = str(error)
     more = {"longest_row": longest_row, "name": name, "llama_cpp_path": llama_cpp_path, "logits": msgspec.to_builtins(logits)}
@@ -125,10 +122,9 @@ def export_whole(
     logits: dict[str, Any] | None = None,
     least_kept: float = LEAST_KEPT,
     measured: Sequence[dict[str, Any]] = (),
-    over: Over | str = "",
+    over: Over = "",
 ) -> dict[str, Any]:
-    """The same for a model that is whole already. `logits` is what merging measured, if the model was merged; `over` the adapter that was
-    merged, as GGUF, or why there is none.
+    """The same for a model that is whole already. Of one that was merged, `logits` is what merging measured, and `over` the adapter.
 
     A model without a chat template of its own has its answers compared on the conversations' words alone, and is served with the template
     of its family in Ollama's library, where an Ollama has that.
@@ -143,7 +139,7 @@ def export_whole(
     progress(1, steps, f"export: writing {', '.join(outtypes)}")
     files = write_files(whole, out_dir, outtypes, llama_cpp_path, name, [each for each in measured if has_template])
     failed = {LORA: over} if LORA in outtypes and isinstance(over, str) else {}
-    loaded = {kind: (path, None) for kind, path in files.items()} | ({LORA: (over.base, over.adapter)} if isinstance(over, Over) else {})
+    loaded = {kind: (path, None) for kind, path in files.items()} | ({} if isinstance(over, str) else {LORA: over})
 
     needed = parity.context_needed(asked, max_new_tokens)
     answered, template, served, limit = {}, {}, {}, None
@@ -151,7 +147,7 @@ def export_whole(
         progress(number, steps, f"export: answers of {kind}")
         with LlamaCpp(path, n_ctx=needed, lora=adapter, chat_template=tokenizer.chat_template if adapter else "") as llama:
             template[kind] = parity.check_template(llama, tokenizer, conversations) if has_template else None
-            answered[kind] = parity.gguf_answers(llama, asked, max_new_tokens)
+            answered[kind] = [llama.greedy(prompt.ids, max_new_tokens) for prompt in asked]
             served[kind] = server_answers(llama, asked, answered[kind], max_new_tokens) if has_template else {}
             limit = llama.context_length
     progress(1 + 2 * len(outtypes), steps, "export: comparing with the merged model")

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from agent_pipeline.errors import ExportError
-from agent_pipeline.export.converter import last_line
+from agent_pipeline.export.converter import last_line, run
 from agent_pipeline.export.modelfile import quote
 from agent_pipeline.export.parity import first_difference
 from agent_pipeline.sessions.session import Message, Tool
@@ -72,18 +71,9 @@ def create(name: str, modelfile_path: Path) -> OllamaResult:
     if not ollama:
         return OllamaResult(name, False, f"No ollama is on PATH, so {name} was not registered: install Ollama and run `{by_hand}`.")
     # From the Modelfile's folder: its FROM names the GGUF beside it.
-    done = subprocess.run(
-        [ollama, "create", name, "-f", str(modelfile_path.resolve())],
-        cwd=modelfile_path.parent,
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        errors="replace",
-        stdin=subprocess.DEVNULL,
-        check=False,
-    )
+    done = run([ollama, "create", name, "-f", str(modelfile_path.resolve())], cwd=modelfile_path.parent)
     if done.returncode != 0:
-        reason = plain(last_line(done.stderr) or last_line(done.stdout)) or "nothing"
+        reason = plain(last_line(done)) or "nothing"
         raise ExportError(
             f"The step `ollama create {name}` failed with exit code {done.returncode}, its last line being '{reason}': see "
             f"that Ollama runs (`ollama serve`), then run `{by_hand}`."
@@ -120,9 +110,7 @@ def library_template(name: str) -> str | None:
     ollama = shutil.which("ollama")
     if not ollama:
         return None
-    done = subprocess.run(
-        [ollama, "show", "--template", name], capture_output=True, text=True, encoding="utf-8", stdin=subprocess.DEVNULL, check=False
-    )
+    done = run([ollama, "show", "--template", name])
     template = done.stdout.strip() if done.returncode == 0 else ""
     try:
         quote(template)

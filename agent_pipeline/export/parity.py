@@ -5,7 +5,7 @@ up to a stated tolerance: weights are rounded, so where the likeliest tokens nea
 there. Such a parting is counted apart from others. Quantised answers differ more often; their rates are reported.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,6 @@ from agent_pipeline.errors import DataError, ExportError
 from agent_pipeline.evaluation.greedy import verified_beginning
 from agent_pipeline.export.converter import LORA
 from agent_pipeline.export.llama import Completion, LlamaCpp
-from agent_pipeline.progress import Progress, silent
 from agent_pipeline.sessions.session import THOUGHT, Message, Tool, without
 from agent_pipeline.training.literals import MARK, special_tokens, token_ids, tokens, unmarked
 from agent_pipeline.training.losses import token_scores
@@ -56,12 +55,6 @@ def prompt_of(messages: list[Message]) -> list[Message]:
     return messages[:-1] if messages and messages[-1]["role"] == "assistant" else messages
 
 
-def first_call(messages: list[Message]) -> list[Message] | None:
-    """The messages before the first call, or `None` where nothing is called."""
-    at = next((number for number, message in enumerate(messages) if message.get("tool_calls")), None)
-    return None if at is None else messages[:at]
-
-
 def prompts(
     tokenizer: "PreTrainedTokenizerBase", conversations: Sequence[dict[str, Any]], render: Callable[..., str] = render
 ) -> list[Prompt]:
@@ -73,8 +66,8 @@ def prompts(
     found = []
     for number, conversation in enumerate(conversations):
         messages, tools = conversation["messages"], conversation.get("tools") or []
-        asked = (first_call(messages) if number % 2 == 0 else None) or prompt_of(messages)
-        before = [without(message, THOUGHT) for message in asked]
+        call = next((at for at, message in enumerate(messages) if message.get("tool_calls")), 0) if number % 2 == 0 else 0
+        before = [without(message, THOUGHT) for message in messages[:call] or prompt_of(messages)]
         found.append(Prompt(before, tools, token_ids(tokenizer, render(tokenizer, before, tools, add_generation_prompt=True))))
     return found
 
@@ -89,9 +82,7 @@ def context_needed(asked: list[Prompt], max_new_tokens: int) -> int:
     return -(-(max(len(prompt.ids) for prompt in asked) + max_new_tokens + 1) // 256) * 256
 
 
-def check_template(
-    llama: LlamaCpp, tokenizer: "PreTrainedTokenizerBase", conversations: Sequence[dict[str, Any]], render: Callable[..., str] = render
-) -> dict[str, int]:
+def check_template(llama: LlamaCpp, tokenizer: "PreTrainedTokenizerBase", conversations: Sequence[dict[str, Any]]) -> dict[str, int]:
     """Prompts and whole conversations (where each turn is a row: the prompt of each turn) must be the same text and the same tokens in
     llama.cpp as in transformers.
 
@@ -156,15 +147,6 @@ def _pieces(tokenizer: "PreTrainedTokenizerBase", text: str) -> list[int | str]:
     return [*pieces, rest] if (rest := unmarked(text[at:])) else pieces
 
 
-def gguf_answers(llama: LlamaCpp, asked: list[Prompt], max_new_tokens: int, progress: Progress = silent) -> list[Completion]:
-    """The greedy answers of a GGUF."""
-    answers = []
-    for number, prompt in enumerate(asked, 1):
-        answers.append(llama.greedy(prompt.ids, max_new_tokens))
-        progress(number, len(asked), f"answers of {llama.path.name}")
-    return answers
-
-
 def end_ids(model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase") -> set[int]:
     """Token ids that end an answer: the model's and the tokenizer's end tokens, and those that llama.cpp knows by name."""
     own = model.generation_config.eos_token_id
@@ -173,11 +155,7 @@ def end_ids(model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase") -> s
 
 
 def compare_answers(
-    model: "PreTrainedModel",
-    tokenizer: "PreTrainedTokenizerBase",
-    asked: list[Prompt],
-    answers: Mapping[str, list[Completion]],
-    progress: Progress = silent,
+    model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", asked: list[Prompt], answers: Mapping[str, list[Completion]]
 ) -> tuple[dict[str, dict[str, Any]], list[Completion]]:
     """By name, the greedy answers of a GGUF against the merged model's, each mismatch explained; and the beginnings of the merged model's
     own answers, whole ones where any GGUF gave the same.
@@ -195,14 +173,15 @@ def compare_answers(
         for some in targets.values()
         for prompt, target in zip(asked, some, strict=True)
     ]
-    scores = iter(token_scores(model, rows, progress))
+    scores = iter(token_scores(model, rows))
     report = {}
     begun = [Completion([], False) for _ in asked]
     for name, some in answers.items():
         mismatches = []
-        for number, (prompt, answer) in enumerate(zip(asked, some, strict=True), 1):
+        for number, (prompt, answer, target) in enumerate(zip(asked, some, targets[name], strict=True), 1):
             found = next(scores)
-            merged = merged_answer(answer, found.best.tolist() if found else [], ends)
+            # The merged model's answer up to and with the first token that is not the GGUF's.
+            merged = Completion(*verified_beginning(target, found.best.tolist() if found else [], ends))
             begun[number - 1] = max(begun[number - 1], merged, key=lambda each: (each.stopped, len(each.tokens)))
             if merged != answer:
                 tie = NEAR_TIE if name in (*EXACT_TYPES, LORA) else ROUNDED_NEAR_TIE
@@ -218,12 +197,6 @@ def compare_answers(
             "mismatches": mismatches,
         }
     return report, begun
-
-
-def merged_answer(answer: Completion, best: Sequence[int], ends: Collection[int]) -> Completion:
-    """The merged model's answer up to and with the first token that is not the GGUF's; `best` are its likeliest tokens along that."""
-    tokens, stopped = verified_beginning([*answer.tokens, *([min(ends)] if answer.stopped else [])], best, ends)
-    return Completion(tokens=tokens, stopped=stopped)
 
 
 def explain(
@@ -251,11 +224,11 @@ def explain(
     }
 
 
-def first_difference(a: str, b: str, context: int = 30) -> str:
-    """`at character 12, 'abc…' here and 'abd…' there`: where two texts part."""
+def first_difference(a: str, b: str) -> str:
+    """`at character 12, 'abc…' there having become 'abd…'`: where two texts part."""
     at = _fork(a, b)
-    start = max(at - context // 3, 0)
-    return f"at character {at}, {a[start : at + context]!r} there having become {b[start : at + context]!r}"
+    start, end = max(at - 10, 0), at + 30
+    return f"at character {at}, {a[start:end]!r} there having become {b[start:end]!r}"
 
 
 def _fork(a: Any, b: Any) -> int:

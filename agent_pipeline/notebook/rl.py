@@ -149,6 +149,7 @@ class RLTrainingConfig:
         from agent_pipeline.training.on_policy_adapter import trainer_over
         from agent_pipeline.training.templates import template_stops, training_template
         from agent_pipeline.training.trainers.common import reporting, shared_arguments
+        from agent_pipeline.training.trainers.on_policy import Setting
 
         if self.reward_model is not None and not isinstance(self.reward_model, str):
             raise ArgumentError(
@@ -161,7 +162,7 @@ class RLTrainingConfig:
             model = load_model(base_model(model), device)
         arguments = shared_arguments(config, device, Path(output_dir), 0, config.max_length) | {"save_strategy": "no"}
         stops = template_stops(tokenizer, training_template(tokenizer))
-        return trainer_over("grpo", model, tokenizer, stops, asked, config, arguments, [reporting(silent)], play)
+        return trainer_over("grpo", Setting(model, tokenizer, stops, asked, config, arguments, [reporting(silent)], play))
 
 
 def judged_rows(data: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -22,7 +22,7 @@ from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.training import checkpoints
 from agent_pipeline.training.base_model import BaseModel
 from agent_pipeline.training.config import Device, Training, TrainingConfig
-from agent_pipeline.training.encoding import EncodedRow, encode_rows
+from agent_pipeline.training.encoding import encode_rows
 from agent_pipeline.training.identity import trained_from
 from agent_pipeline.training.loading import load_model
 from agent_pipeline.training.losses import encoded_losses, mean_loss
@@ -80,15 +80,17 @@ def train_adapter(
         ModelError: the base model cannot be trained.
     """
     began = time.monotonic()
-    if stray := sorted({row["split"] for row in (*rows, *replayed)} - {"train"}):
-        raise DataError(f"The rows to train on hold some of the split {stray[0]}: pass those of the split train only.")
+    only_train([*rows, *replayed])
     tokenizer, template = load_tokenizer(base.path, base.trust_remote_code)
     encoded, counts, first_dropped = encode_rows(tokenizer, rows, config.max_length, progress)
     if not encoded:
         none = "There are no rows to train on: curate more sessions."
         raise DataError(f"None of {len(rows)} rows can be trained on. {first_dropped}" if rows else none)
-    again, replay = _encode_replayed(tokenizer, replayed, len(encoded), replay_ratio, config, progress)
+    old = encode_rows(tokenizer, list(replayed), config.max_length, progress)
+    again = old.rows[: due(len(encoded), checked_ratio(replay_ratio))]
     encoded += again
+    over, share = len(old.rows) - len(again), len(again) / len(encoded)
+    replay = old.counts | {"over_the_ratio": over, "trained": len(again), "ratio_asked": replay_ratio, "ratio": share}
     row_ids = [row_id for row_id, _ in groupby(row.row_id for row in encoded)]  # the turns of a row follow each other
     identity = sha256_of(trained_from(rows, base, template.jinja, config, replayed, replay_ratio, rehearsal))
     work_dir = out_dir / "checkpoints"
@@ -101,8 +103,12 @@ def train_adapter(
     plain = rehearsed(model, tokenizer, rows, template_stops(tokenizer, template), len(encoded), rehearsal, config.max_length, progress)
     encoded += plain
     tokens, classes = weighed(encoded, config.decision_weight, config.balance_classes)
-    held = _Heldout(tokenizer, heldout, config, progress)
-    before = None if config.use_lora else held.loss(model)
+    held = encode_rows(tokenizer, list(heldout), config.max_length)
+
+    def heldout_loss(model: "PreTrainedModel | PeftModel") -> float | None:
+        return mean_loss(encoded_losses(model, [row.encoded for row in held.rows], progress))
+
+    before = None if config.use_lora else heldout_loss(model)
     trainer = build_trainer(model, tokenizer, tokens, config, device, work_dir, progress, len(again) + len(plain))
     trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     report = {
@@ -114,10 +120,22 @@ def train_adapter(
         "row_ids": row_ids,
         **token_counts(tokens),
         "turn_classes": classes,
-        **(held.report(trainer.model.eval(), before) if heldout else {}),
     }
+    if heldout:
+        trained = trainer.model.eval()
+        if config.use_lora:
+            with trained.disable_adapter():
+                before = heldout_loss(trained)
+        after = heldout_loss(trained)
+        report["heldout"] = {"rows": held.counts["in"], "scored": held.counts["trained"], "before": before, "after": after}
     save_trained(trainer.model, tokenizer, template, base, out_dir)
     return finished(report, out_dir, work_dir) | run_figures(trainer, checkpoint, began)
+
+
+def only_train(rows: Sequence[dict[str, Any]]) -> None:
+    """Raises DataError where one of the rows is not of the split `train`."""
+    if stray := sorted({row["split"] for row in rows} - {"train"}):
+        raise DataError(f"The rows to train on hold some of the split {stray[0]}: pass those of the split train only.")
 
 
 def trained_report(trainer: "Trainer", base: BaseModel, template: TrainingTemplate, config: Training, device: Device) -> dict[str, Any]:
@@ -145,13 +163,11 @@ def finished(report: dict[str, Any], out_dir: Path, work_dir: Path) -> dict[str,
 
 
 def run_figures(trainer: "Trainer", checkpoint: Path | None, began: float) -> dict[str, Any]:
-    """What differs from run to run."""
+    """What differs from run to run. Tokens/s of this process's own steps (padding not counted); 0 where it had none left to do."""
     resumed_from = int(checkpoint.name.rpartition("-")[2]) if checkpoint else 0
-    return {
-        "seconds": time.monotonic() - began,
-        "tokens_per_second": _speed(trainer, resumed_from),
-        "resumed_from": resumed_from,
-    }
+    runtime = next((entry["train_runtime"] for entry in reversed(trainer.state.log_history) if "train_runtime" in entry), 0)
+    speed = trainer._total_train_tokens / runtime if runtime and trainer.state.global_step > resumed_from else 0.0
+    return {"seconds": time.monotonic() - began, "tokens_per_second": speed, "resumed_from": resumed_from}
 
 
 def save_trained(
@@ -174,51 +190,8 @@ def save_trained(
     tokenizer.save_pretrained(str(out_dir))
 
 
-def _encode_replayed(
-    tokenizer: "PreTrainedTokenizerBase",
-    rows: Sequence[dict[str, Any]],
-    new: int,
-    ratio: float,
-    config: TrainingConfig,
-    progress: Progress,
-) -> tuple[list[EncodedRow], dict[str, Any]]:
-    """As many of the replayed rows that fit as are due beside `new` rows; and the counts: in = dropped + over the ratio + trained."""
-    encoded, counts, _ = encode_rows(tokenizer, list(rows), config.max_length, progress)
-    again = encoded[: due(new, checked_ratio(ratio))]
-    share = len(again) / (new + len(again))
-    more = {"over_the_ratio": len(encoded) - len(again), "trained": len(again), "ratio_asked": ratio, "ratio": share}
-    return again, counts | more
-
-
 def token_counts(rows: Sequence[Encoded]) -> dict[str, int]:
     """Of one epoch: all tokens, those with a loss, and the longest row."""
     lengths = [len(row.input_ids) for row in rows]
     trained = sum(sum(row.trained) for row in rows)
     return {"tokens": sum(lengths), "trained_tokens": trained, "longest_row_tokens": max(lengths)}
-
-
-class _Heldout:
-    """The rows that are never trained on, and what they lose before and after."""
-
-    def __init__(
-        self, tokenizer: "PreTrainedTokenizerBase", rows: Sequence[dict[str, Any]], config: TrainingConfig, progress: Progress
-    ) -> None:
-        encoded, self._counts, _ = encode_rows(tokenizer, list(rows), config.max_length)
-        self._tokens = [row.encoded for row in encoded]
-        self._progress = progress
-
-    def loss(self, model: "PreTrainedModel | PeftModel") -> float | None:
-        return mean_loss(encoded_losses(model, self._tokens, self._progress))
-
-    def report(self, model: "PreTrainedModel | PeftModel", before: float | None) -> dict[str, Any]:
-        """Of a trained model; an adapter is switched off for the loss before, which a whole model must bring along."""
-        if hasattr(model, "disable_adapter"):
-            with model.disable_adapter():
-                before = self.loss(model)
-        return {"heldout": {"rows": self._counts["in"], "scored": self._counts["trained"], "before": before, "after": self.loss(model)}}
-
-
-def _speed(trainer: "Trainer", resumed_from: int) -> float:
-    """Tokens/s of this process's own steps (padding not counted); 0 where it had none left to do."""
-    runtime = next((entry["train_runtime"] for entry in reversed(trainer.state.log_history) if "train_runtime" in entry), 0)
-    return trainer._total_train_tokens / runtime if runtime and trainer.state.global_step > resumed_from else 0.0

@@ -75,12 +75,6 @@ def _content(rows: Sequence[Row]) -> str:
     return sha256_of([{name: row[name] for name in names if name in row} for row in rows])
 
 
-def only_train(rows: Sequence[Row]) -> None:
-    """Raises DataError where one of the rows is not of the split `train`."""
-    if stray := sorted({row["split"] for row in rows} - {"train"}):
-        raise DataError(f"The rows to train on hold some of the split {stray[0]}: pass those of the split train only.")
-
-
 def train_on(
     start: Start, config: FurtherTraining, out_dir: Path, select: Sequence[Row], counts: dict[str, Any], build: Build
 ) -> dict[str, Any]:
@@ -92,6 +86,9 @@ def train_on(
         NothingTrained: a kind of decision fell at the first look.
         ModelError: base or adapter cannot be loaded.
     """
+    from peft import set_peft_model_state_dict
+    from safetensors.torch import load_file
+
     began = time.monotonic()
     identity, method = sha256_of(start.origin), start.origin["method"]
     work_dir = out_dir / "checkpoints"
@@ -111,15 +108,18 @@ def train_on(
                 "learning_rate or stop_steps.",
                 counts,
             )
-        _load_weights(trainer.model, good)
+        set_peft_model_state_dict(trainer.model, load_file(good / "adapter_model.safetensors"))
         trained = int(good.name.rpartition("-")[2])
     looks = [{"step": entry["step"], SELECT: entry[SELECT]} for entry in trainer.state.log_history if SELECT in entry]
+    # The adapter's chat template passes for the model's own when it is loaded with the adapter: what its report says of it stays true.
+    before = start.adapter_dir / REPORT
+    template = {"template": json.loads(before.read_text(encoding="utf-8"))["template"]} if before.is_file() else {}
     report = {
         "identity": identity,
         "method": method,
         "reference": start.origin["reference"],
         **trained_report(trainer, start.base, start.template, config, device),
-        **_template_sentence(start.adapter_dir),
+        **template,
         "rows": counts,
         "weights_of_step": trained,
         "decisions": {"before": watch.before, "looks": looks},
@@ -128,17 +128,3 @@ def train_on(
     }
     save_trained(trainer.model, start.tokenizer, start.template, start.base, out_dir)
     return finished(report, out_dir, work_dir) | run_figures(trainer, checkpoint, began)
-
-
-def _template_sentence(adapter_dir: Path) -> dict[str, Any]:
-    """What the report of an adapter says of its chat template, which passes for the model's own when it is loaded with the adapter."""
-    report = adapter_dir / REPORT
-    return {"template": json.loads(report.read_text(encoding="utf-8"))["template"]} if report.is_file() else {}
-
-
-def _load_weights(model: "PreTrainedModel", checkpoint: Path) -> None:
-    """Put an adapter's weights back as a checkpoint has them."""
-    from peft import set_peft_model_state_dict
-    from safetensors.torch import load_file
-
-    set_peft_model_state_dict(model, load_file(checkpoint / "adapter_model.safetensors"))

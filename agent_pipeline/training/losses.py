@@ -103,7 +103,8 @@ def token_scores(
     try:
         with torch.inference_mode():
             follow_up = {at: then[index] for at, index in enumerate(wanted) if then and index in then}
-            each = _over_tree(causal, tree, follow_up) if tree else _row_by_row(causal, encoded)
+            by_row = ((at, _scores(lambda part: part, *trained_logits(causal, row)), None) for at, row in enumerate(encoded))
+            each = _over_tree(causal, tree, follow_up) if tree else by_row
             for done, (index, row_scores, read) in enumerate(each, 1):
                 scores[wanted[index]] = row_scores
                 progress(done, len(wanted), "rows scored by loss")
@@ -121,24 +122,15 @@ def causal_of(model: "PreTrainedModel") -> "PreTrainedModel":
     return causal
 
 
-def _has_more_than_a_head(causal: "PreTrainedModel") -> bool:
-    config = causal.config.get_text_config()
-    return any(getattr(config, name, None) for name in ("final_logit_softcapping", "logit_scale", "logits_scaling"))
-
-
 def takes_trees(causal: "PreTrainedModel", longest: int) -> bool:
     """Whether what a token becomes depends on nothing but the tokens that a mask shows it and their positions: attention of transformers'
     own interface in all layers, no window shorter than the longest row, and rotations that do not change with the length."""
     config = causal.config.get_text_config()
-    if (
-        not causal.is_backend_compatible()
-        or config._attn_implementation not in ("sdpa", "eager", TREE_ATTENTION)
-        or _has_more_than_a_head(causal)
-    ):
+    more_than_a_head = any(getattr(config, name, None) for name in ("final_logit_softcapping", "logit_scale", "logits_scaling"))
+    changing_rotations = any(kind in str(getattr(config, "rope_parameters", None)) for kind in ("dynamic", "longrope"))
+    if not causal.is_backend_compatible() or config._attn_implementation not in ("sdpa", "eager", TREE_ATTENTION):
         return False
-    if any(kind in str(getattr(config, "rope_parameters", None)) for kind in ("dynamic", "longrope")):
-        return False
-    return sees_all(causal, longest)
+    return not more_than_a_head and not changing_rotations and sees_all(causal, longest)
 
 
 def sees_all(causal: "PreTrainedModel", longest: int) -> bool:
@@ -206,12 +198,6 @@ def _read(cache: "DynamicCache", tree: PrefixTree, seen: "np.ndarray", node: int
     path = np.flatnonzero((seen <= node) & (node < tree.ends[seen]))
     at = torch.from_numpy(path).to(cache.layers[0].keys.device)
     return Read(tree.tokens[seen[path]].tolist(), [(layer.keys[:, :, at], layer.values[:, :, at]) for layer in cache.layers])
-
-
-def _row_by_row(causal: "PreTrainedModel", rows: Sequence[Encoded]) -> Iterator[tuple[int, TokenScores, None]]:
-    """(row, scores, None) of every row, for models whose attention cannot be told which tokens a token follows."""
-    for index, row in enumerate(rows):
-        yield index, _scores(lambda part: part, *trained_logits(causal, row)), None
 
 
 def trained_logits(causal: "PreTrainedModel", row: Encoded) -> "tuple[torch.Tensor, torch.Tensor]":

@@ -6,14 +6,16 @@ A row is a task to play (a row of `sft_dataset`), or one turn: `prompt`, `comple
 import math
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.progress import Progress, silent
+from agent_pipeline.training.adapter import only_train
 from agent_pipeline.training.base_model import BaseModel
 from agent_pipeline.training.config import NO_TEACHER, Device, OnPolicyTraining
-from agent_pipeline.training.continued import NothingTrained, Start, only_train, origin_of, train_on
+from agent_pipeline.training.continued import NothingTrained, Start, origin_of, train_on
 from agent_pipeline.training.loading import load_model
 from agent_pipeline.training.masks import prompt_ids
 from agent_pipeline.training.rendering import render
@@ -70,36 +72,26 @@ def train_on_policy(
         arguments = shared_arguments(config, device, work_dir, 0, longest) | {"save_steps": config.stop_steps}
         taught_by = load_model(teacher, device) if teacher else None
         stops, callbacks = template_stops(tokenizer, template), [watch, reporting(progress)]
-        trainer = trainer_over(method, model, tokenizer, stops, kept, config, arguments, callbacks, play, taught_by)
+        trainer = trainer_over(method, Setting(model, tokenizer, stops, kept, config, arguments, callbacks, play, taught_by))
         return trainer, lambda: {"row_ids": [row["row_id"] for row in kept], "longest_row_tokens": longest}
 
     made_from = origin_of(method, rows, select, base, reference, config, **origin)
     return train_on(Start(base, adapter_dir, tokenizer, template, made_from), config, out_dir, select, counts, build)
 
 
-def trainer_over(
-    method: str,
-    model: "PreTrainedModel",
-    tokenizer: "PreTrainedTokenizerBase",
-    stops: set[int],
-    rows: Sequence[Row],
-    config: OnPolicyTraining,
-    arguments: dict[str, Any],
-    callbacks: "list[TrainerCallback]",
-    play: Play | None = None,
-    teacher: "PreTrainedModel | None" = None,
-) -> "Trainer":
-    """TRL's trainer over the rows, pass after pass, each shuffled by the seed; `arguments` are those of any trainer.
+def trainer_over(method: str, setting: Setting) -> "Trainer":
+    """TRL's trainer over the rows of a setting, pass after pass, each shuffled by the seed.
 
     Raises:
         SettingsError: TRL refuses the settings.
     """
+    config, rows = setting.config, setting.rows
     if method != "grpo":
-        rows = [row | texts(tokenizer, row) for row in rows]
+        rows = [row | texts(setting.tokenizer, row) for row in rows]
     steps = math.ceil(len(rows) * config.epochs / config.batch_size)
     seen = in_order(rows, min(steps, config.max_steps or steps) * config.batch_size, config.seed)
-    arguments = arguments | {"num_train_epochs": 1, "max_steps": -1}
-    trainer = on_policy_trainer(method, Setting(model, tokenizer, stops, seen, config, arguments, callbacks, play, teacher))
+    arguments = setting.arguments | {"num_train_epochs": 1, "max_steps": -1}
+    trainer = on_policy_trainer(method, replace(setting, rows=seen, arguments=arguments))
     let_a_step_train(trainer)
     return trainer
 

@@ -86,5 +86,8 @@ def test_the_converter_uses_the_gguf_package_of_its_own_folder(needs_converter, 
 
 
 def test_the_last_line_is_what_a_terminal_would_show():
-    assert last_line("a\n  b: 1%\r  b: 2% \n\n") == "b: 2%"
-    assert last_line("\n \n") == ""
+    def said(output, errors=""):
+        return subprocess.CompletedProcess([], 1, output, errors)
+
+    assert last_line(said("a\n  b: 1%\r  b: 2% \n\n")) == "b: 2%"
+    assert last_line(said("output\n", "error\n")) == "error" and last_line(said("\n \n")) == ""

@@ -113,7 +113,7 @@ def test_a_changed_model_is_found_out_and_explained(exported, tiny, tmp_path, to
     asked = parity.prompts(tokenizer, CONVERSATIONS)
     with LlamaCpp(gguf, n_ctx=1024) as llama:
         parity.check_template(llama, tokenizer, CONVERSATIONS)
-        answers = parity.gguf_answers(llama, asked, 8)
+        answers = [llama.greedy(prompt.ids, 8) for prompt in asked]
     found = parity.compare_answers(model, tokenizer, asked, {"f16": answers})[0]["f16"]
     plain = generate(model, [prompt.ids for prompt in asked], [8] * len(asked), parity.end_ids(model, tokenizer), batch=1)
     exact = [tokens == answer.tokens and (len(tokens) < 8) == answer.stopped for tokens, answer in zip(plain, answers, strict=True)]
@@ -128,12 +128,10 @@ def test_a_changed_model_is_found_out_and_explained(exported, tiny, tmp_path, to
     assert found["rate"] <= found["agreement"] < parity.GREEDY_THRESHOLD
 
 
-def test_a_template_that_llama_cpp_renders_otherwise_is_an_error(exported, tokenizer):
-    def render(tokenizer, messages, tools, add_generation_prompt=False):
-        return "".join(message["content"] for message in messages)
-
+def test_a_template_that_llama_cpp_renders_otherwise_is_an_error(exported, tokenizer, monkeypatch):
+    monkeypatch.setattr(parity, "render", parity.words_only)
     with LlamaCpp(exported[0] / "model-f16.gguf") as llama, pytest.raises(ExportError, match=r"conversation 1 otherwise.*character 0"):
-        parity.check_template(llama, tokenizer, CONVERSATIONS, render)
+        parity.check_template(llama, tokenizer, CONVERSATIONS)
 
 
 def test_special_tokens_that_a_message_holds_are_text_in_the_check_and_special_in_llama_cpps_server(exported, tokenizer):

@@ -39,7 +39,7 @@ Play = Callable[["PreTrainedTokenizerBase", set[int], Sequence[Row], Sample], li
 
 @dataclass(frozen=True)
 class Setting:
-    """What a trainer is made of. `rows` are in the order in which they are seen; `arguments` are those that all trainers share."""
+    """What a trainer is made of. `on_policy_trainer` sees the `rows` in their order; `arguments` are those that all trainers share."""
 
     model: "PreTrainedModel"
     tokenizer: "PreTrainedTokenizerBase"

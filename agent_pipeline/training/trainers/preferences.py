@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.progress import Progress
 from agent_pipeline.training.decisions import Probe, decision_probabilities, fallen
-from agent_pipeline.training.losses import takes_trees, trained_logits
+from agent_pipeline.training.losses import causal_of, takes_trees, trained_logits
 from agent_pipeline.training.masks import Encoded
 from agent_pipeline.training.preferences import Example
 from agent_pipeline.training.prefixes import prefix_tree
@@ -63,7 +63,7 @@ def preference_trainer(
 
     if arguments.gradient_accumulation_steps != 1:
         raise SettingsError("A step of a preference trainer is one batch: set gradient_accumulation_steps to 1, and a larger batch.")
-    causal = model.get_base_model() if hasattr(model, "get_base_model") else model
+    causal = causal_of(model)
     as_trees = takes_trees(causal, max(len(row.input_ids) for example in examples for row in example.rows))
     arguments.remove_unused_columns = False
 
@@ -84,7 +84,7 @@ def preference_trainer(
             for group in grouped(trained) if as_trees else [[index] for index in range(len(step))]:
                 rows = [row for index in group for row in trained[index]]
                 with self.compute_loss_context_manager():
-                    log_probs = _tree_log_probs(causal, rows) if as_trees else _plain_log_probs(causal, rows)
+                    log_probs = _log_probs(causal, rows, as_trees)
                     loss, metrics = objective.loss(log_probs.view(len(group), -1), [step[index] for index in group], step, moved)
                 self.accelerator.backward(loss)
                 step_loss += loss.detach()
@@ -111,17 +111,14 @@ def preference_trainer(
     return trainer
 
 
-def _tree_log_probs(causal: "PreTrainedModel", rows: Sequence[Encoded]) -> "torch.Tensor":
-    """(rows,): each row's log-probability, through one tree."""
-    tensors = {name: tensor.to(causal.device) for name, tensor in tree_tensors(prefix_tree(rows)).items()}
-    return row_log_probs(causal, tensors, len(rows))
-
-
-def _plain_log_probs(causal: "PreTrainedModel", rows: Sequence[Encoded]) -> "torch.Tensor":
-    """(rows,): each row's log-probability, a pass each, for models whose attention takes no tree."""
+def _log_probs(causal: "PreTrainedModel", rows: Sequence[Encoded], as_tree: bool) -> "torch.Tensor":
+    """(rows,): each row's log-probability, through one tree or, for models whose attention takes none, a pass each."""
     import torch
     from torch.nn.functional import cross_entropy
 
+    if as_tree:
+        tensors = {name: tensor.to(causal.device) for name, tensor in tree_tensors(prefix_tree(rows)).items()}
+        return row_log_probs(causal, tensors, len(rows))
     passes = (trained_logits(causal, row) for row in rows)
     return torch.stack([-cross_entropy(logits.float(), tokens, reduction="sum") for logits, tokens in passes])
 

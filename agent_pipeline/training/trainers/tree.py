@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from agent_pipeline.errors import DataError, ModelError
-from agent_pipeline.training.losses import TREE_ATTENTION, takes_trees
+from agent_pipeline.training.losses import TREE_ATTENTION, causal_of, takes_trees
 from agent_pipeline.training.masks import Encoded
 from agent_pipeline.training.prefixes import PrefixTree, prefix_tree
 
@@ -247,8 +247,7 @@ def tree_trainer(*args: Any, **kwargs: Any) -> "SFTTrainer":
             self, model: "torch.nn.Module", inputs: dict[str, Any], num_items_in_batch: "torch.Tensor | int | None" = None
         ) -> "torch.Tensor":
             model.train()
-            wrapped: Any = self.accelerator.unwrap_model(model)
-            causal = wrapped.get_base_model() if hasattr(wrapped, "get_base_model") else wrapped
+            causal = causal_of(self.accelerator.unwrap_model(model))
             total = sum(float(tree["weights"].sum()) for tree in inputs["trees"])
             step_loss = torch.zeros((), device=self.args.device)
             for tree in inputs["trees"]:
