@@ -28,6 +28,12 @@ _TYPES: dict[Any, str] = {
 }
 
 
+class Section(BaseModel):
+    """A table of the settings file."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
 class Options(BaseModel):
     """A group of options. Its fields are read-only; `model_fields_set` names those that were given.
 

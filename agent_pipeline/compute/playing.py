@@ -1,6 +1,5 @@
 """Playing a partition's tasks: the exported model or the adapter, the base model beside it, and the recorded agent."""
 
-import inspect
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -82,12 +81,6 @@ def play_all(
         "players": {name: figures(episodes) for name, episodes in played.items()},
     }
     return {**report, "against": verdict(report)}, played
-
-
-def world_source(world: str) -> str:
-    """sha256 of the source of a world's module: episodes in another world are other episodes."""
-    make = load_world(world)
-    return sha256_of(inspect.getsource(inspect.getmodule(make) or type(make)))
 
 
 @contextmanager

@@ -86,7 +86,7 @@ def prefer(params: Params, progress: Progress = silent) -> Result:
 def on_policy(params: Params, progress: Progress = silent) -> Result:
     """An adapter trained on by `method` from what it writes itself about the rows of the `train` split of `sft_dataset`, watched on those
     of `select`; `skipped` as in `prefer`."""
-    from agent_pipeline.compute.practice import practice
+    from agent_pipeline.evaluation.rollouts import practice
     from agent_pipeline.training.continued import origin_of
     from agent_pipeline.training.on_policy_adapter import train_on_policy
 
@@ -215,10 +215,11 @@ def export(params: Params, progress: Progress = silent) -> Result:
 def episodes(params: Params, progress: Progress = silent) -> Result:
     """The held-out tasks, played in the agent's world by the exported model (in a comparison of methods: by the adapter in memory) and,
     unless it plays `alone`, by its base model."""
-    from agent_pipeline.compute.playing import gguf_player, memory_player, play_all, tasks_to_play, world_source
+    from agent_pipeline.compute.playing import gguf_player, memory_player, play_all, tasks_to_play
     from agent_pipeline.evaluation.episode_report import write
     from agent_pipeline.evaluation.episodes import played_task
     from agent_pipeline.evaluation.heldout import heldout_rows, recorded_sessions, reply_limit
+    from agent_pipeline.evaluation.worlds import world_source
     from agent_pipeline.export.serving_folder import served_form
 
     lake, key = asked_lake(params)

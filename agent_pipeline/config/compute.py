@@ -3,10 +3,10 @@
 import json
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_settings import NoDecode
 
-from agent_pipeline.options import did_you_mean
+from agent_pipeline.options import Section, did_you_mean
 from agent_pipeline.training.chain import STEPS, adapter_of
 
 Place = Literal["local", "ray", "kubernetes", "slurm"]
@@ -33,10 +33,8 @@ Compute = Annotated[dict[str, Place], NoDecode, BeforeValidator(_table), AfterVa
 """The place of each asset's tasks, `*` being every asset that is not named; one place is written as a text."""
 
 
-class RaySettings(BaseModel):
+class RaySettings(Section):
     """The Ray cluster that tasks run on (`[ray]`)."""
-
-    model_config = ConfigDict(extra="forbid")
 
     address: str = Field(default="", description="Of its job server, http://head:8265; empty: RAY_ADDRESS, or this machine's cluster.")
     gpus: float = Field(default=1, ge=0, description="GPUs of a task.")
@@ -44,10 +42,8 @@ class RaySettings(BaseModel):
     arguments: dict[str, Any] = Field(default={}, description="More of Ray's submit_job, such as entrypoint_num_cpus.")
 
 
-class KubernetesSettings(BaseModel):
+class KubernetesSettings(Section):
     """The pods that tasks run in (`[kubernetes]`)."""
-
-    model_config = ConfigDict(extra="forbid")
 
     image: str = Field(default="", description="Has agent-pipeline installed, and python on its PATH.")
     namespace: str = Field(default="", description="Empty: that of the current context.")
@@ -59,10 +55,8 @@ class KubernetesSettings(BaseModel):
     )
 
 
-class SlurmSettings(BaseModel):
+class SlurmSettings(Section):
     """The Slurm jobs that tasks run in (`[slurm]`)."""
-
-    model_config = ConfigDict(extra="forbid")
 
     partition: str = Field(default="", description="Empty: the cluster's default.")
     arguments: list[str] = Field(default=[], description="More of sbatch's, such as --gres=gpu:1 and --time=04:00:00.")

@@ -2,9 +2,9 @@
 
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, Field, field_validator
 
-from agent_pipeline.options import did_you_mean
+from agent_pipeline.options import Section, did_you_mean
 from agent_pipeline.training.chain import STEPS, adapter_of, checked_chain
 from agent_pipeline.training.config import Step
 
@@ -17,10 +17,8 @@ ALL_ROWS = 10**9
 QUICK = ("A_baseline", "B3_coreset_hybrid", "D_combined")
 
 
-class MethodSettings(BaseModel):
+class MethodSettings(Section):
     """A method (`[methods.ID]`)."""
-
-    model_config = ConfigDict(extra="forbid")
 
     name: str = Field(default="", description="What people call it.")
     description: str = Field(default="", description="What it does, in a sentence.")

@@ -10,10 +10,9 @@ from typing import Any, Generic, TypeVar
 
 from agent_pipeline.config.assets import ASSETS
 from agent_pipeline.config.presets import PRESETS
-from agent_pipeline.config.sections import Section
 from agent_pipeline.config.settings import Settings
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.options import Options
+from agent_pipeline.options import Options, Section
 from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.storage.filesystem import sha256_file
 

@@ -3,21 +3,15 @@
 from typing import Annotated, Any, Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
 from agent_pipeline.config.compute import Compute
 from agent_pipeline.config.methods import AssetValues, Chain
 from agent_pipeline.datasets.mixing import Strategy
 from agent_pipeline.errors import SettingsError
+from agent_pipeline.options import Section
 from agent_pipeline.redaction import DEFAULT_TYPES
 from agent_pipeline.redaction.kinds import KINDS
-
-
-class Section(BaseModel):
-    """A table of the settings file."""
-
-    model_config = ConfigDict(extra="forbid")
-
 
 Preset = Literal["", "smoke", "cpu", "gpu"]
 

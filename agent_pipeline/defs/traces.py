@@ -76,6 +76,7 @@ def sessions(context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Work
         found = ingest(source, key, options, workspace.open_lake(), config.smallest_share)
         for note in dict.fromkeys(source.notes):
             context.log.warning(note)
+        treated = {f"{kind}: {policy.get(kind, 'keep')}": count for kind, count in found.counts["damage"].items()}
         return dg.MaterializeResult(
             value=found.table,
             data_version=version(found.table.sha256),
@@ -85,7 +86,7 @@ def sessions(context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Work
                 "forgotten": found.forgotten,
                 "source": source.name,
                 "judgments": counts_table(found.counts["judgment"], "judgment"),
-                "damage": counts_table(_treated(found.counts["damage"], policy), "kind of damage, and what was done"),
+                "damage": counts_table(treated, "kind of damage, and what was done"),
                 "left_out": counts_table(found.counts["skipped"], "item type without a place in a chat"),
                 "redacted": counts_table(found.redacted, "kind of private data"),
                 "tools_from": counts_table(found.counts["tools"], "origin of tool schemas"),
@@ -123,11 +124,6 @@ def _schemas_result(key: PartitionKey, origins: Mapping[str, int]) -> dg.AssetCh
     advice = f'name a file of the agent\'s schemas in the setting tools of [agents."{key}"]'
     why = f"The tools of {inferred} sessions are inferred from calls, without descriptions: {advice}." if inferred else None
     return warning(SCHEMAS_CHECK, not inferred, why, {"inferred": inferred, "sessions": sum(origins.values())})
-
-
-def _treated(damage: Counter[str], policy: Mapping[str, str]) -> Counter[str]:
-    """Counts of damage with what the policy did about each kind; kinds of a source's own are only counted."""
-    return Counter({f"{kind}: {policy.get(kind, 'keep')}": count for kind, count in damage.items()})
 
 
 # The labels are observed with the store: what changes in them is judged again.
@@ -168,12 +164,11 @@ def judged_sessions(context: dg.AssetExecutionContext, workspace: dg.ResourcePar
 def _agreement_table(agreement: Agreement) -> dg.MetadataValue:
     """A line a judge: the sessions that a label, or else the store, judges too, the confusion of the two, and Cohen's kappa."""
     head = ["beside labels, else the store", "sessions", "agree", "both good", "both bad", "too kind", "too strict", "kappa"]
-    return table(head, (_confusion(row) for row in agreement.rows()))
-
-
-def _confusion(row: Any) -> list[str]:
-    counts = (row.both_acceptable, row.both_unacceptable, row.too_kind, row.too_strict)
-    return [row.name, *map(str, (row.sessions, f"{row.share:.0%}", *counts)), "–" if row.kappa is None else f"{row.kappa:.2f}"]
+    lines = []
+    for row in agreement.rows():
+        counts = (row.both_acceptable, row.both_unacceptable, row.too_kind, row.too_strict)
+        lines.append([row.name, row.sessions, f"{row.share:.0%}", *counts, "–" if row.kappa is None else f"{row.kappa:.2f}"])
+    return table(head, lines)
 
 
 def _llm_spend(client: LlmClient) -> dict[str, Any]:

@@ -6,14 +6,15 @@ What the model wrote stays as it wrote it: what tools and users say is put after
 import json
 import re
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from agent_pipeline.evaluation.episodes import Conversation, Episode, Reply, play
 from agent_pipeline.evaluation.players import message_of
-from agent_pipeline.evaluation.samples import TurnSample
+from agent_pipeline.evaluation.samples import TurnSample, turn_samples
 from agent_pipeline.evaluation.scoring import score
-from agent_pipeline.evaluation.worlds import World
+from agent_pipeline.evaluation.worlds import World, load_world, world_source
 from agent_pipeline.sessions.session import Message
+from agent_pipeline.training.config import GrpoTraining, OnPolicyTraining
 from agent_pipeline.training.families import FAMILIES
 from agent_pipeline.training.literals import tokens
 from agent_pipeline.training.masks import prompt_ids
@@ -73,6 +74,23 @@ def world_rollouts(world: Callable[[], World], max_turns: int, max_new_tokens: i
         return [writer.rollout(number, episode, harm_penalty) for number, episode in enumerate(episodes)]
 
     return rollouts
+
+
+def practice(rows: Sequence[Row], config: OnPolicyTraining, world: str = "") -> tuple[list[Row], Play | None, dict[str, Any]]:
+    """What `train_on_policy` practises on: its rows, the play that rewards them (None where a teacher does), and what the identity names
+    beside them. `rows` are SFT rows of the split `train`; with a `world` (`package.module:Class`), the first of each task is played.
+
+    Raises:
+        SettingsError: the world cannot be imported.
+    """
+    if isinstance(config, GrpoTraining) and config.use_world and world:
+        tasks = list({row["task_key"]: row for row in reversed(rows)}.values())[::-1]
+        play = world_rollouts(load_world(world), config.max_turns, config.max_new_tokens, config.max_length, config.harm_penalty)
+        return tasks, play, {"reward": world, "world_sha256": world_source(world)}
+    samples = turn_samples(rows, split="train")[0]
+    if isinstance(config, GrpoTraining):
+        return *turn_rollouts(samples, config.harm_penalty), {"reward": "logged turns"}
+    return turn_rollouts(samples, 0.0)[0], None, {}
 
 
 class _Writer:

@@ -26,7 +26,7 @@ from pydantic_core import to_json
 from agent_pipeline.errors import InfrastructureError, SettingsError
 from agent_pipeline.plugins import load_plugin
 from agent_pipeline.sessions.json_text import storable
-from agent_pipeline.sessions.session import Tool
+from agent_pipeline.sessions.session import Tool, sha256_of
 
 World = Any
 """An instance of such a class."""
@@ -42,6 +42,12 @@ def load_world(name: str) -> Callable[[], World]:
     if missing := [method for method in ("reset", "get_reward") if not callable(getattr(world, method, None))]:
         raise SettingsError(f"The world {name!r} has no method {' and no '.join(missing)}: see docs/episodes.md.")
     return world
+
+
+def world_source(world: str) -> str:
+    """sha256 of the source of a world's module: episodes in another world are other episodes."""
+    make = load_world(world)
+    return sha256_of(inspect.getsource(inspect.getmodule(make) or type(make)))
 
 
 def tool_methods(world: World) -> dict[str, Callable[..., Any]]:

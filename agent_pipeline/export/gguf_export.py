@@ -141,7 +141,8 @@ def export_whole(
     failed = {LORA: over} if LORA in outtypes and isinstance(over, str) else {}
     loaded = {kind: (path, None) for kind, path in files.items()} | ({} if isinstance(over, str) else {LORA: over})
 
-    needed = parity.context_needed(asked, max_new_tokens)
+    longest = max(len(prompt.ids) for prompt in asked)
+    needed = -(-(longest + max_new_tokens + 1) // 256) * 256  # tokens of context, rounded up
     answered, template, served, limit = {}, {}, {}, None
     for number, (kind, (path, adapter)) in enumerate(loaded.items(), 1 + len(outtypes)):
         progress(number, steps, f"export: answers of {kind}")
@@ -165,7 +166,7 @@ def export_whole(
     family = family_of(ends, model.config.model_type)
     stops = tuple(dict.fromkeys([*(family.stops if family else ()), *ends]))
     fallback = library_template(family.ollama_base) if family and not has_template else None
-    num_ctx = context_size(longest_row or max(len(prompt.ids) for prompt in asked), limit)
+    num_ctx = context_size(longest_row or longest, limit)
     sizes = {kind: path.stat().st_size for kind, path in files.items()}
     best = LORA if LORA in loaded and LORA not in failed else min(set(files) - set(failed) or files, key=sizes.__getitem__)
     served_file = ADAPTER if best == LORA else files[best].name

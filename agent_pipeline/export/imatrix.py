@@ -5,8 +5,9 @@ and all. https://github.com/ggml-org/llama.cpp/tree/master/tools/imatrix
 """
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -24,15 +25,12 @@ def write_imatrix(model: "PreTrainedModel", texts: Sequence[list[int]], gguf_fil
     names = gguf.get_tensor_name_map(known, model.config.num_hidden_layers)
     sums: dict[str, torch.Tensor] = {}
 
-    def measure(name: str) -> Any:
-        def hook(_: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
-            squares = inputs[0].detach().float().square().flatten(0, -2).sum(0)
-            sums[name] = sums[name] + squares if name in sums else squares
-
-        return hook
+    def measure(name: str, _: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
+        squares = inputs[0].detach().float().square().flatten(0, -2).sum(0)
+        sums[name] = sums[name] + squares if name in sums else squares
 
     linear = {names.get_name(name): module for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)}
-    hooks = [module.register_forward_pre_hook(measure(name)) for name, module in linear.items() if name]
+    hooks = [module.register_forward_pre_hook(partial(measure, name)) for name, module in linear.items() if name]
     with torch.inference_mode():
         for ids in texts:
             model(input_ids=torch.tensor([ids]), use_cache=False)

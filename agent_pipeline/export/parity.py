@@ -77,11 +77,6 @@ def words_only(tokenizer: Any, messages: list[Message], tools: Any, add_generati
     return "\n".join(message.get("content") or "" for message in messages)
 
 
-def context_needed(asked: list[Prompt], max_new_tokens: int) -> int:
-    """Tokens of context for the longest prompt and its answer, rounded up to 256."""
-    return -(-(max(len(prompt.ids) for prompt in asked) + max_new_tokens + 1) // 256) * 256
-
-
 def check_template(llama: LlamaCpp, tokenizer: "PreTrainedTokenizerBase", conversations: Sequence[dict[str, Any]]) -> dict[str, int]:
     """Prompts and whole conversations (where each turn is a row: the prompt of each turn) must be the same text and the same tokens in
     llama.cpp as in transformers.

@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from agent_pipeline.compute.practice import practice
 from agent_pipeline.errors import DataError, ModelError
+from agent_pipeline.evaluation.rollouts import practice
 from agent_pipeline.evaluation.turns import Answering
 from agent_pipeline.notebook.coresets import CoresetSelector
 from agent_pipeline.notebook.models import base_model, copied_model

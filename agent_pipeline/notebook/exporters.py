@@ -114,7 +114,9 @@ class Exporter:
             DataError: a score is not a number from 0 to 1.
         """
         counts = Counter() if counts is None else counts
-        ready = sorted(_examples(traces, options, counts), key=_order)
+        ready = sorted(
+            _examples(traces, options, counts), key=lambda each: (each.case_id, *_identity(each.example.session), repr(each.score))
+        )
         records = list(self._records(ready, options, counts))
         counts["records"] += len(records)
         if not records:
@@ -288,11 +290,6 @@ def _of_swink(record: dict[str, Any]) -> Session:
     record = {"timestamp": sha256_of(record["invocation"])[:16], **record}
     reader, key, name = SwinkSource(Path("results")), PartitionKey("evaluation", "agent"), f"{record.get('case_id')}:{record['timestamp']}"
     return new_session(reader.name, key, name, **reader.fields(record, Place(Path("results"), 0), name))
-
-
-def _order(trace: _Trace) -> tuple[str, ...]:
-    """The order of records: by case and session."""
-    return trace.case_id, *_identity(trace.example.session), repr(trace.score)
 
 
 def _identity(session: Session) -> tuple[str, ...]:

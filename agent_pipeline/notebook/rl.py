@@ -145,7 +145,7 @@ class RLTrainingConfig:
         return preference_trainer(model, with_reference(model, encoded.rows), objective, arguments, silent)
 
     def _played(self, model: Any, rows: list[dict[str, Any]], tokenizer: Any, output_dir: str, options: dict[str, Any]) -> Any:
-        from agent_pipeline.compute.practice import practice
+        from agent_pipeline.evaluation.rollouts import practice
         from agent_pipeline.training.on_policy_adapter import trainer_over
         from agent_pipeline.training.templates import template_stops, training_template
         from agent_pipeline.training.trainers.common import reporting, shared_arguments

@@ -107,11 +107,6 @@ def _bare(text: str) -> str:
     return "".join(unicodedata.normalize("NFKC", text).split())
 
 
-def _words_and_names(message: Message) -> list[str]:
-    calls = [call["function"] for call in message.get("tool_calls") or ()]
-    return [message.get("content") or "", *(call["name"] for call in calls)]
-
-
 def _holds(haystack: str, text: str) -> bool:
     # A template may put a result into JSON (Llama 3.1): then it shows as an escaped string.
     return _bare(text) in haystack or _bare(json.dumps(text, ensure_ascii=False)[1:-1]) in haystack
@@ -151,9 +146,9 @@ def check(encoded: Encoded, tokenizer: "PreTrainedTokenizerBase", messages: list
         for where, result in results:
             if not _holds(between, result):
                 raise broken(f"the tool result of message {where} is not outside the trained tokens")
-        values = [v for _, raw in tool_calls([message]) for v in argument_texts(decoded_arguments(raw))]
+        calls = [text for name, raw in tool_calls([message]) for text in (name, *argument_texts(decoded_arguments(raw)))]
         thought = message.get(THOUGHT) or "" if tokenizer.init_kwargs.get("reasoning") else ""
-        if not all(_holds(_bare(turn), part) for part in (*_words_and_names(message), *values, thought)):
+        if not all(_holds(_bare(turn), part) for part in (message.get("content") or "", *calls, thought)):
             raise broken(f"the trained tokens of message {index} do not decode to what the assistant said")
         gap, results = end, []
     if next(turns, None) or any(encoded.trained[gap:]):

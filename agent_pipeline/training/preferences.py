@@ -87,14 +87,9 @@ def _completed(tokenizer: "PreTrainedTokenizerBase", row: Row, completion: list[
     return encode_or_raise(tokenizer, row | {"messages": [*prompt, *completion]}, max_length)
 
 
-def prompt_length(row: Encoded) -> int:
-    """How many tokens stand before the first that is trained."""
-    return row.trained.index(True)
-
-
 def mismatched(row: Encoded, other: Encoded) -> Encoded:
     """The prompt of one row with the completion of another."""
-    start, begins = prompt_length(row), prompt_length(other)
+    start, begins = row.trained.index(True), other.trained.index(True)
     return Encoded(row.input_ids[:start] + other.input_ids[begins:], [False] * start + other.trained[begins:], [])
 
 

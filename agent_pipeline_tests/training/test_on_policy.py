@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from agent_pipeline.compute.practice import practice
 from agent_pipeline.errors import SettingsError
-from agent_pipeline.evaluation.rollouts import LENIENT, NAMED, RIGHT_CLASS, turn_reward, world_rollouts
+from agent_pipeline.evaluation.rollouts import LENIENT, NAMED, RIGHT_CLASS, practice, turn_reward, world_rollouts
 from agent_pipeline.evaluation.samples import turn_samples
 from agent_pipeline.progress import silent
 from agent_pipeline.training.adapter import train_adapter

@@ -64,7 +64,7 @@ class ParquetIOManager(HoldingIOManager):
                 reader = pa.RecordBatchReader.from_batches(schema, batches)
             wanted = context.dagster_type.typing_type
             full_name = f"{getattr(wanted, '__module__', '')}.{getattr(wanted, '__qualname__', '')}"
-            return _LOADERS.get(full_name, _as_table)(reader)
+            return _LOADERS.get(full_name, pa.RecordBatchReader.read_all)(reader)
 
 
 def _keys(context: dg.OutputContext | dg.InputContext) -> list[PartitionKey | None]:
@@ -98,10 +98,6 @@ def _reader(obj: Any) -> pa.RecordBatchReader:
     raise TypeError(f"A {type(obj).__name__} is not a table: give a pyarrow, pandas, polars or datasets one.")
 
 
-def _as_table(reader: pa.RecordBatchReader) -> pa.Table:
-    return reader.read_all()
-
-
 def _as_text(reader: pa.RecordBatchReader) -> pa.Table:
     """JSON columns as plain strings, for libraries that do not know the extension type."""
     table = reader.read_all()
@@ -109,10 +105,6 @@ def _as_text(reader: pa.RecordBatchReader) -> pa.Table:
     return pa.Table.from_arrays(
         [column.cast(field.type) for column, field in zip(table.columns, fields, strict=True)], schema=pa.schema(fields)
     )
-
-
-def _as_pandas(reader: pa.RecordBatchReader) -> Any:
-    return _as_text(reader).to_pandas()
 
 
 def _as_polars(reader: pa.RecordBatchReader) -> Any:
@@ -134,8 +126,8 @@ def _as_dataset(reader: pa.RecordBatchReader) -> Any:
 
 _LOADERS: dict[str, Callable[[pa.RecordBatchReader], Any]] = {
     "pyarrow.lib.RecordBatchReader": lambda reader: reader,
-    "pandas.DataFrame": _as_pandas,
-    "pandas.core.frame.DataFrame": _as_pandas,
+    "pandas.DataFrame": lambda reader: _as_text(reader).to_pandas(),
+    "pandas.core.frame.DataFrame": lambda reader: _as_text(reader).to_pandas(),
     "polars.dataframe.frame.DataFrame": _as_polars,
     "polars.lazyframe.frame.LazyFrame": lambda reader: _as_polars(reader).lazy(),
     "datasets.arrow_dataset.Dataset": _as_dataset,

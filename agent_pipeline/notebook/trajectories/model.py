@@ -212,14 +212,12 @@ def _steps(messages: list[Message]) -> list[TrajectoryStep]:
 
 
 def _called(name: str, raw: str) -> TrajectoryStep:
-    return TrajectoryStep(action=name, **decoded_input(raw))
-
-
-def decoded_input(raw: str) -> dict[str, Any]:
-    """`action_input` of a call's arguments; `invalid_input` where they are no JSON object, in any of the forms that repair can fix."""
+    """The step of a call; arguments that are no JSON object in any of the forms that repair can fix are its `invalid_input`."""
     damage: Counter[str] = Counter()
     text = arguments_json(raw, damage)
-    return {"invalid_input": raw} if damage["invalid_arguments"] else {"action_input": json.loads(text)}
+    if damage["invalid_arguments"]:
+        return TrajectoryStep(action=name, invalid_input=raw)
+    return TrajectoryStep(action=name, action_input=json.loads(text))
 
 
 def _words(step: TrajectoryStep) -> str:
