@@ -16,6 +16,7 @@ from agent_pipeline.cli.report import latest
 from agent_pipeline.config.champions import follow
 from agent_pipeline.config.settings import load_settings
 from agent_pipeline.errors import DataError
+from agent_pipeline.evaluation.intervals import shown
 from agent_pipeline.evaluation.page import PAGE
 from agent_pipeline.evaluation.promotion_report import headline, page, summary
 from agent_pipeline.export import serving
@@ -91,11 +92,11 @@ def report(
     """Name the page of the last decision, or of an evaluation not decided on yet: figures, and every turn that differs, side by side."""
     lake, key = load_settings().open_lake(), parse_key(partition)
     evaluated, decided = lake.latest("evaluation", key), latest(lake, ASSET, key)
-    shown = decided if decided and evaluated.identity in decided.manifest["parents"] else evaluated
-    if PAGE not in shown.manifest["files"]:
-        raise DataError(f"The {shown.asset} of {key} has no page: a session on it was forgotten, or it is older. Materialize it again.")
+    named = decided if decided and evaluated.identity in decided.manifest["parents"] else evaluated
+    if PAGE not in named.manifest["files"]:
+        raise DataError(f"The {named.asset} of {key} has no page: a session on it was forgotten, or it is older. Materialize it again.")
     try:
-        page = shutil.copyfile(shown.path / PAGE, out) if out else shown.path / PAGE
+        page = shutil.copyfile(named.path / PAGE, out) if out else named.path / PAGE
     except OSError as error:
         raise DataError(f"The page cannot be copied to {out} ({error.strerror}): name a file in a folder that is there.") from error
     console.print(str(page), markup=False, highlight=False, soft_wrap=True)
@@ -112,7 +113,7 @@ def _print_history(lake: Lake, key: PartitionKey) -> None:
     for record in (records := ledger(lake, key).records()):
         decision = record.decision
         gains = [each for each in decision.figures if each.name == "gain" and each.tasks > 1]
-        gain = "".join(f"; gain {each.difference:+.3f} [{each.low:+.3f}, {each.high:+.3f}]" for each in gains)
+        gain = "".join(f"; gain {shown(each.difference, each.low, each.high)}" for each in gains)
         chance = "" if decision.p is None else f", p = {decision.p:.2g} of {decision.error:.2g} allowed"
         rival = _short(record.champion) if record.champion else "its base"
         what = f"{_short(record.candidate)} against {rival}{gain}{chance}"

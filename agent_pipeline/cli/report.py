@@ -10,6 +10,7 @@ from rich.table import Table
 
 from agent_pipeline.errors import DataError
 from agent_pipeline.evaluation.episode_report import ROWS, shown
+from agent_pipeline.evaluation.intervals import shown as with_interval
 from agent_pipeline.evaluation.promotion_report import summary
 from agent_pipeline.export.ledger import EXPORT, last_decision
 from agent_pipeline.keys import PartitionKey
@@ -122,7 +123,7 @@ def _comparison(report: dict[str, Any]) -> list[str]:
         form = ".3f" if name == "heldout_loss" else ".1%"
         text = f"{label}: base {base:{form}} → adapter {adapter:{form}}"
         if difference["low"] is not None:
-            text += f", difference {difference['difference']:+{form}} [{difference['low']:+{form}}, {difference['high']:+{form}}] (95 %)"
+            text += f", difference {with_interval(difference['difference'], difference['low'], difference['high'], f'+{form}')} (95 %)"
         lines.append(f"{text}, {difference['samples']} {'rows' if name == 'heldout_loss' else 'turns'} of {difference['tasks']} tasks")
     return lines
 

@@ -20,7 +20,7 @@ from agent_pipeline.evaluation.turns import Answering, Reply
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.selection.tables import DATASET, dataset_rows
-from agent_pipeline.sessions.session import Message, Tool, sha256_of
+from agent_pipeline.sessions.session import Tool, sha256_of
 from agent_pipeline.sessions.turn_class import text_class
 from agent_pipeline.storage.lake import Lake
 from agent_pipeline.training.base_model import BaseModel
@@ -125,16 +125,7 @@ def is_good(group: str, question: str, tools: Sequence[Tool], text: str) -> bool
 
 
 def _sample(question: str, tools: list[Tool]) -> TurnSample:
-    prompt: list[Message] = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": question}]
-    answer = QUESTIONS[question][0]
-    return TurnSample(
-        row_id=question,
-        session_id="",
-        task_key=question,
-        turn_index=len(prompt),
-        prompt=prompt,
-        tools=tools,
-        expected={"role": "assistant", "content": answer},
-        calls=(),
-        text=answer,
-    )
+    said = (("system", SYSTEM), ("user", question), ("assistant", QUESTIONS[question][0]))
+    messages = [{"role": role, "content": text} for role, text in said]
+    row = {"row_id": question, "session_id": "", "task_key": question, "split": "test", "messages": messages, "tools": tools}
+    return turn_samples([row])[0][0]

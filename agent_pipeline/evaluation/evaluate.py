@@ -23,12 +23,9 @@ from agent_pipeline.evaluation.turns import Answering, ForwardPass, Question, Re
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.training.base_model import BaseModel
-from agent_pipeline.training.config import probe_device
 from agent_pipeline.training.encoding import as_trained, encode_row
-from agent_pipeline.training.loading import load_model
 from agent_pipeline.training.losses import mean_loss, together
 from agent_pipeline.training.masks import Encoded
-from agent_pipeline.training.templates import load_tokenizer
 
 BasePasses = dict[str, ForwardPass]
 SAMPLES, ROW_LOSSES = "samples.json", "row_losses.json"
@@ -73,8 +70,8 @@ def evaluate(
             f"There are no held-out turns to evaluate on: none of {given} task(s) fell to the split {split}; give at least "
             f"{max(10, 2 * given)} tasks, or a larger share for {split}."
         )
-    tokenizer, template = load_tokenizer(adapter_dir, base.trust_remote_code)
-    answering = Answering(load_model(base, probe_device(), adapter_dir), tokenizer, template, max_length, progress)
+    answering = Answering.of(base, adapter_dir, max_length, progress)
+    tokenizer = answering.tokenizer
     questions = [question for sample in every if (question := answering.question(sample, max_new_tokens))]
     if not questions:
         raise DataError(f"None of {len(every)} held-out turns fits into {max_length} tokens: raise max_length.")
@@ -86,7 +83,7 @@ def evaluate(
 
     passes: dict[str, ForwardPass] = {}
     base_passes = {} if base_passes is None else base_passes
-    same = _fingerprint(base, template.jinja, [fitting.encoded for _, fitting in rows_that_fit], questions, asked)
+    same = _fingerprint(base, answering.template.jinja, [fitting.encoded for _, fitting in rows_that_fit], questions, asked)
     for name in ("base", "adapter"):
         if name == "base" and same in base_passes:
             passes[name] = base_passes[same]

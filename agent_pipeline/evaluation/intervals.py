@@ -35,6 +35,11 @@ def reported(difference: Difference | None, of_shares: bool = True, error: float
     }
 
 
+def shown(value: float, low: float | None, high: float | None, form: str = "+.3f") -> str:
+    """`+0.125 [+0.010, +0.240]`: a figure with its interval, where it has one."""
+    return f"{value:{form}}" if low is None or high is None else f"{value:{form}} [{low:{form}}, {high:{form}}]"
+
+
 def jackknife(tasks: Sequence[str], statistic: "Callable[[np.ndarray], float]") -> Difference | None:
     """A difference that is not a mean (of two areas under curves): `statistic` of the samples that a boolean mask leaves.
 

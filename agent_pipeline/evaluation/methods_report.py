@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from agent_pipeline.evaluation.intervals import shown
 from agent_pipeline.evaluation.methods import better
 from agent_pipeline.sessions.text import markdown
 
@@ -58,7 +59,7 @@ def verdict(comparison: Mapping[str, Any], seeds: int) -> str:
         return "cannot be told: one seed"
     if not comparison["beyond_noise"]:
         return "within noise"
-    return f"{'better' if better(comparison) else 'worse'}, beyond noise ({comparison['difference']:+.3f}{_interval(comparison, '+.3f')})"
+    return f"{'better' if better(comparison) else 'worse'}, beyond noise ({_difference(comparison)})"
 
 
 def figures_table(report: Mapping[str, Any]) -> str:
@@ -74,9 +75,9 @@ def differences_table(report: Mapping[str, Any]) -> str:
     """A line a difference, with the verdict on it."""
     lines = [["method", "against", "figure", "difference", "interval", "tasks", "verdict"]]
     for each in report["comparisons"]:
-        numbers = [f"{each['difference']:+.3f}", _interval(each, "+.3f").strip() or "–", str(each["tasks"])]
+        difference, _, interval = _difference(each).partition(" ")
         words = verdict(each, report["seeds"]).partition(" (")[0]
-        lines.append([each["method"], each["against"], _words(each["figure"]), *numbers, words])
+        lines.append([each["method"], each["against"], _words(each["figure"]), difference, interval or "–", str(each["tasks"]), words])
     return markdown(lines)
 
 
@@ -123,8 +124,8 @@ def _shown(found: Mapping[str, Any] | None) -> str:
     if found is None:
         return "–"
     low, high = (found["low"], found["high"]) if found["low"] is not None else (min(found["by_seed"]), max(found["by_seed"]))
-    return f"{found['mean']:.3f} [{low:.3f}, {high:.3f}]"
+    return shown(found["mean"], low, high, ".3f")
 
 
-def _interval(found: Mapping[str, Any], form: str) -> str:
-    return "" if found["low"] is None else f" [{found['low']:{form}}, {found['high']:{form}}]"
+def _difference(found: Mapping[str, Any]) -> str:
+    return shown(found["difference"], found["low"], found["high"])

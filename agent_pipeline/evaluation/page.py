@@ -15,7 +15,7 @@ from importlib.resources import files
 from typing import Any, NamedTuple
 
 from agent_pipeline.evaluation.comparison import METRICS, differences
-from agent_pipeline.evaluation.intervals import reported
+from agent_pipeline.evaluation.intervals import reported, shown
 from agent_pipeline.evaluation.paired import paired
 from agent_pipeline.evaluation.scoring import Score
 from agent_pipeline.sessions.session import Message
@@ -113,8 +113,8 @@ def figure_rows(split: Split) -> list[Row]:
     rows = [["figure", *_models(split), f"candidate − {split.rival} (95 %)", "least visible difference", "turns or rows", "tasks"]]
     for name in ("heldout_loss", "decision_auc", *METRICS):
         if any(report[name] is not None for report in reports):
-            shown = ["–" if report[name] is None else f"{report[name]:.3f}" for report in reports]
-            rows.append([name.replace("_", " "), *shown, *_interval(compared.get(name))])
+            means = ["–" if report[name] is None else f"{report[name]:.3f}" for report in reports]
+            rows.append([name.replace("_", " "), *means, *_interval(compared.get(name))])
     if any(report["truncated"] for report in reports):
         rows.append(["wrong turns that max_new_tokens ended", *(str(report["truncated"]) for report in reports), *_interval(None)])
     for name, rival in ({} if split.champion else split.report["rivals"]).items():
@@ -241,9 +241,9 @@ def _models(split: Split) -> list[str]:
 def _interval(difference: Entry | None) -> Row:
     if difference is None:
         return ["–"] * 4
-    interval = "" if difference["low"] is None else f" [{difference['low']:+.3f}, {difference['high']:+.3f}]"
     least = "–" if difference["least_visible"] is None else f"{difference['least_visible']:.3f}"
-    return [f"{difference['difference']:+.3f}{interval}", least, str(difference["samples"]), str(difference["tasks"])]
+    change = shown(difference["difference"], difference["low"], difference["high"])
+    return [change, least, str(difference["samples"]), str(difference["tasks"])]
 
 
 def _drawn(title: str, points: Sequence[tuple[float, float]]) -> dict[str, Any] | None:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from agent_pipeline.evaluation.episode_report import SEE_MORE
+from agent_pipeline.evaluation.intervals import shown
 from agent_pipeline.evaluation.promotion import DONE
 from agent_pipeline.evaluation.scores import Decision, Figure, Reason
 from agent_pipeline.sessions.text import markdown
@@ -67,9 +68,8 @@ def figure_rows(figures: Sequence[Figure], rival: str) -> list[list[str]]:
     """Figures of both models, their difference with its interval over tasks, and the least gain that could be seen; the head first."""
     rows = [["figure", rival, "candidate", f"candidate − {rival} (95 %)", "least visible difference", "turns or episodes", "tasks"]]
     for figure in figures:
-        interval = "" if figure.low is None or figure.high is None else f" [{figure.low:+.3f}, {figure.high:+.3f}]"
         visible = "–" if figure.visible is None else f"{figure.visible:.3f}"
-        values = (f"{figure.rival:.3f}", f"{figure.candidate:.3f}", f"{figure.difference:+.3f}{interval}", visible)
+        values = (f"{figure.rival:.3f}", f"{figure.candidate:.3f}", shown(figure.difference, figure.low, figure.high), visible)
         rows.append([_named(figure.name), *values, str(figure.samples), str(figure.tasks)])
     return rows
 

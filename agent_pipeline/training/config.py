@@ -72,8 +72,8 @@ class Training(Options):
     seed: int = Field(default=42, ge=0, description="Seed of the order of rows and of the adapter's initial values.")
 
     def identity(self) -> dict[str, Any]:
-        """The options that change what is trained: how memory is saved does not."""
-        return self.model_dump(exclude={"gradient_checkpointing"})
+        """The options that change what is trained: how memory is saved, and how often a checkpoint is written, do not."""
+        return self.model_dump(exclude={"gradient_checkpointing", "checkpoint_steps"})
 
     @property
     def step_rows(self) -> int:
@@ -148,10 +148,6 @@ class TrainingConfig(AdapterTraining):
             if getattr(self, name) and not self.use_lora:
                 raise ValueError(f"{name} is a way to train an adapter, and use_lora is off: turn that on.")
         return self
-
-    def identity(self) -> dict[str, Any]:
-        """The options that change what is trained: how often a checkpoint is written, and how memory is saved, do not."""
-        return self.model_dump(exclude={"checkpoint_steps", "gradient_checkpointing"})
 
     @property
     def modules(self) -> str | list[str]:
