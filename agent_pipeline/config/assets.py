@@ -11,7 +11,7 @@ from agent_pipeline.config.methods import QUICK
 from agent_pipeline.datasets.preferences import Strategy
 from agent_pipeline.datasets.publishing import ConversationFileOptions, FileOptions
 from agent_pipeline.datasets.twins import CANNOT
-from agent_pipeline.evaluation.scores import Policy as PromotionPolicy
+from agent_pipeline.evaluation.scores import Policy
 from agent_pipeline.judging.leaks import LEAKS
 from agent_pipeline.judging.panel import JudgingOptions
 from agent_pipeline.options import Options
@@ -198,46 +198,14 @@ class GgufConfig(Options):
     max_new_tokens: int = Field(default=48, ge=1, description="Length of the compared answers, in tokens.")
 
 
-class ChampionConfig(Options):
+class ChampionConfig(Policy):
     """When the candidate replaces the champion, and who has the last word."""
 
     approve: Literal["auto", "person"] = Field(
         default="person",
         description="person: a candidate that wins waits for `agent-pipeline promote`; auto: it becomes the champion at once.",
     )
-    year_error: float = Field(
-        default=0.05, gt=0, lt=1, description="The chance of promoting a model that is not better, over all nights of a year together."
-    )
-    gain_sought: float = Field(
-        default=0.1,
-        gt=0,
-        le=1,
-        description="The gain that must be visible before no gain holds a candidate: with fewer tasks nothing is decided.",
-    )
-    guard_margin: float = Field(
-        default=0.05, ge=0, le=1, description="How far call recall, over-call, each capability and tasks done may get worse, as shares."
-    )
-    loss_margin: float = Field(default=0.1, ge=0, description="How far the held-out loss may rise, as a share of the champion's.")
-    harm_margin: float = Field(default=0.02, ge=0, le=1, description="How far the share of episodes with harm may rise above a champion's.")
-    most_harm: float = Field(
-        default=0.05,
-        ge=0,
-        le=1,
-        description="The share of episodes with harm above which no candidate is promoted; a first champion has to show that it does less.",
-    )
-    least_separation: float = Field(
-        default=0.2,
-        ge=0,
-        le=1,
-        description="Call recall less over-call must be at least this: of a model that always calls, or never does, it is 0.",
-    )
     select_turns: int = Field(default=400, ge=1, description="Turns of the split select to answer; chosen by hash if there are more.")
-
-    confirm_tasks: int = Field(
-        default=20,
-        ge=2,
-        description="A gain must hold on the tasks of the split select that came after the champion was trained, where there are so many.",
-    )
     probation_nights: int = Field(
         default=14,
         ge=0,
@@ -252,10 +220,6 @@ class ChampionConfig(Options):
     def compared(self) -> dict[str, Any]:
         """What the comparison needs of these."""
         return {name: getattr(self, name) for name in ("select_turns", "canary_rows", "canaries_beyond_project")}
-
-    def policy(self) -> PromotionPolicy:
-        """What the decision needs of these."""
-        return PromotionPolicy(**{name: getattr(self, name) for name in PromotionPolicy.__struct_fields__})
 
 
 class ServingConfig(Options):

@@ -54,7 +54,7 @@ def champion(
             return run_worker(context, pipes, workspace, "compare", asked | config.compared())
 
         approve, nights, who = config.approve, config.probation_nights, f"run {context.run_id}"
-        night = decide_night(lake, key, evaluation, gguf_export, world, compare, config.policy(), approve, nights, who)
+        night = decide_night(lake, key, evaluation, gguf_export, world, compare, config, approve, nights, who)
         seen, decided, failed, written = night
         probation = {"probation": f"{seen.candidate[:16]}: {summary(seen.decision)}"} if seen else {}
         in_mlflow = {"mlflow": written.text} if written else {}

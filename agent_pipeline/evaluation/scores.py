@@ -1,9 +1,12 @@
 """What a decision on a candidate is made from (two models' scores, canaries, a policy), and what it is."""
 
 from collections.abc import Collection, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
+from pydantic import Field
+
+from agent_pipeline.options import Options
 
 Outcome = Literal["promote", "hold", "reject", "cannot decide", "keep", "roll back"]
 """Of a candidate; the last two of a champion on probation."""
@@ -80,17 +83,44 @@ class Facts(msgspec.Struct, frozen=True):
     unended: Sequence[str] = ()
 
 
-class Policy(msgspec.Struct, frozen=True):
-    """What a promotion needs; see `ChampionConfig` for what each value means."""
+class Policy(Options):
+    """What a promotion needs."""
 
-    year_error: float = 0.05
-    gain_sought: float = 0.1
-    guard_margin: float = 0.05
-    loss_margin: float = 0.1
-    harm_margin: float = 0.02
-    most_harm: float = 0.05
-    least_separation: float = 0.2
-    confirm_tasks: int = 20
+    year_error: float = Field(
+        default=0.05, gt=0, lt=1, description="The chance of promoting a model that is not better, over all nights of a year together."
+    )
+    gain_sought: float = Field(
+        default=0.1,
+        gt=0,
+        le=1,
+        description="The gain that must be visible before no gain holds a candidate: with fewer tasks nothing is decided.",
+    )
+    guard_margin: float = Field(
+        default=0.05, ge=0, le=1, description="How far call recall, over-call, each capability and tasks done may get worse, as shares."
+    )
+    loss_margin: float = Field(default=0.1, ge=0, description="How far the held-out loss may rise, as a share of the champion's.")
+    harm_margin: float = Field(default=0.02, ge=0, le=1, description="How far the share of episodes with harm may rise above a champion's.")
+    most_harm: float = Field(
+        default=0.05,
+        ge=0,
+        le=1,
+        description="The share of episodes with harm above which no candidate is promoted; a first champion has to show that it does less.",
+    )
+    least_separation: float = Field(
+        default=0.2,
+        ge=0,
+        le=1,
+        description="Call recall less over-call must be at least this: of a model that always calls, or never does, it is 0.",
+    )
+    confirm_tasks: int = Field(
+        default=20,
+        ge=2,
+        description="A gain must hold on the tasks of the split select that came after the champion was trained, where there are so many.",
+    )
+
+    def rules(self) -> dict[str, Any]:
+        """The values by which two decisions are the same; `ChampionConfig` has more."""
+        return self.model_dump(include=set(Policy.model_fields))
 
 
 class Reason(msgspec.Struct, frozen=True):

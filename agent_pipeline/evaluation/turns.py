@@ -4,21 +4,18 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from agent_pipeline.errors import DataError
-from agent_pipeline.evaluation.comparison import accuracies
 from agent_pipeline.evaluation.decision import call_branches, call_probability
 from agent_pipeline.evaluation.greedy import Continuation, Writer, greedy
-from agent_pipeline.evaluation.samples import TurnSample, as_text, turn_samples
-from agent_pipeline.evaluation.scoring import score
+from agent_pipeline.evaluation.samples import TurnSample
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.sessions.session import THOUGHT, Message
 from agent_pipeline.training.base_model import BaseModel
 from agent_pipeline.training.config import probe_device
-from agent_pipeline.training.encoding import EncodedRow, as_trained, encode_row
+from agent_pipeline.training.encoding import EncodedRow, encode_row
 from agent_pipeline.training.loading import load_model
-from agent_pipeline.training.losses import Read, RowLoss, TokenScores, mean_loss, row_loss, token_scores
+from agent_pipeline.training.losses import Read, RowLoss, TokenScores, row_loss, token_scores
 from agent_pipeline.training.masks import Encoded, prompt_ids, turn_ids
 from agent_pipeline.training.templates import TrainingTemplate, load_tokenizer, template_stops
 
@@ -80,29 +77,6 @@ class ForwardPass:
     losses: list[RowLoss]
     call_probabilities: list[float | None]
     replies: list[Reply]
-
-
-@dataclass(frozen=True)
-class Turn:
-    """What the agent did at a turn, what the model says, and whether that is right: the exact call, or an answer of the same class and
-    values (see `scoring`)."""
-
-    session_id: str
-    task_key: str
-    turn_index: int
-    expected: str
-    actual: str
-    right: bool
-
-
-@dataclass(frozen=True)
-class Answered:
-    """`loss` in nats an assistant's token; `accuracies` as in `comparison`; `counts` of turns, and of those that cannot be asked."""
-
-    turns: list[Turn]
-    loss: float | None
-    accuracies: dict[str, Any]
-    counts: dict[str, int]
 
 
 def stop_ids(tokenizer: "PreTrainedTokenizerBase", template: TrainingTemplate) -> set[int]:
@@ -189,27 +163,3 @@ class Answering:
         questions = [self.question(sample, max_new_tokens) for sample in samples]
         answers = iter(self.replies([question for question in questions if question]))
         return [next(answers).text if question else None for question in questions]
-
-    def on_rows(self, rows: list[dict[str, Any]], max_samples: int = 0, max_new_tokens: int = 96) -> Answered:
-        """Every turn of the rows of the split `test`. Raises DataError where there is none that can be asked."""
-        samples, counts = turn_samples(rows, max_samples)
-        questions = [question for sample in samples if (question := self.question(sample, max_new_tokens))]
-        if not questions:
-            raise DataError(
-                f"There is no turn to evaluate on: {len(rows)} rows, {counts['turns']} turns, none of which fits: raise max_length."
-            )
-        rows = as_trained(self.tokenizer, rows)
-        fitting = [encoded for row in rows if (encoded := encode_row(self.tokenizer, row, self.max_length))]
-        read = self.forward(fitting, questions)
-        pairs = [(question.sample, reply) for question, reply in zip(questions, read.replies, strict=True)]
-        scores = [score(sample, reply.text, reply.cut) for sample, reply in pairs]
-        turns = [
-            Turn(sample.session_id, sample.task_key, sample.turn_index, as_text(sample), reply.text, each.right)
-            for (sample, reply), each in zip(pairs, scores, strict=True)
-        ]
-        return Answered(
-            turns,
-            mean_loss(read.losses),
-            accuracies([sample.task_key for sample, _ in pairs], scores),
-            {**counts, "dropped": len(samples) - len(questions), "rows_dropped": len(rows) - len(fitting)},
-        )

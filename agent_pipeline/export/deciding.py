@@ -143,7 +143,7 @@ def decide_on(
     facts = facts_since(lake, key, champion)
     played = compared.episodes[0].manifest["report"] if compared.episodes[0] else None
     against_it = {"unfit": does_less(played), "unended": unended(played)} if played else {}
-    evaluator = sha256_of([candidate_scores.evaluator, candidate_scores.world, msgspec.to_builtins(policy)])
+    evaluator = sha256_of([candidate_scores.evaluator, candidate_scores.world, policy.rules()])
 
     def decision_before(records: list[Record]) -> Record | None:
         same = (candidate.identity, against, evaluator)

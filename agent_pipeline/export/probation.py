@@ -8,8 +8,6 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-import msgspec
-
 from agent_pipeline.evaluation.promotion import MOST_TURNED, watch
 from agent_pipeline.evaluation.promotion_report import summary
 from agent_pipeline.evaluation.scores import Policy
@@ -76,7 +74,7 @@ def look(
         result = compare({"candidate": adapters[0], "champion": adapters[1], "evaluation": config, "play": None, "watch": True})
         evaluations = [lake.find("evaluation", key, result[name]) if result[name] else None for name in ("candidate", "champion")]
         champion, before = scores((evaluations[0], evaluations[1]), (None, None), result["same_base"])
-        evaluator = sha256_of(["probation", champion.evaluator, sorted(facts.newer), msgspec.to_builtins(policy)])
+        evaluator = sha256_of(["probation", champion.evaluator, sorted(facts.newer), policy.rules()])
 
         def made(number: int) -> Record | None:
             records = ledger(lake, key).records()

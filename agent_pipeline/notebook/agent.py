@@ -7,12 +7,15 @@ import json
 import math
 import shutil
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from agent_pipeline.errors import DataError, ModelError
+from agent_pipeline.evaluation.comparison import accuracies
 from agent_pipeline.evaluation.rollouts import practice
+from agent_pipeline.evaluation.samples import as_text, turn_samples
+from agent_pipeline.evaluation.scoring import score
 from agent_pipeline.evaluation.turns import Answering
 from agent_pipeline.notebook.coresets import CoresetSelector
 from agent_pipeline.notebook.models import base_model, copied_model
@@ -24,6 +27,8 @@ from agent_pipeline.sessions.session import json_bytes
 from agent_pipeline.storage.filesystem import write_atomically
 from agent_pipeline.training.adapter import train_adapter
 from agent_pipeline.training.config import FURTHER, TrainingConfig
+from agent_pipeline.training.encoding import as_trained, encode_row
+from agent_pipeline.training.losses import mean_loss
 from agent_pipeline.training.on_policy_adapter import train_on_policy
 from agent_pipeline.training.preference_adapter import train_preferences
 
@@ -229,14 +234,31 @@ class AgentSFTTrainer:
         if data is None:
             raise DataError("There is nothing to evaluate on: give data, or eval_data in the configuration.")
         rows, _ = rows_only(data, "test")
-        answered = self.answering.on_rows(rows, max_samples, max_new_tokens)
-        right = [each.right for each in answered.turns]
-        return EvalResult(
-            sum(right) / len(right) if right else math.nan,
-            answered.loss,
-            len(right),
-            {**answered.accuracies, "counts": answered.counts, "samples": [asdict(each) for each in answered.turns]},
-        )
+        samples, counts = turn_samples(rows, max_samples)
+        questions = [question for sample in samples if (question := self.answering.question(sample, max_new_tokens))]
+        if not questions:
+            raise DataError(
+                f"There is no turn to evaluate on: {len(rows)} rows, {counts['turns']} turns, none of which fits: raise max_length."
+            )
+        rows = as_trained(self.tokenizer, rows)
+        fitting = [encoded for row in rows if (encoded := encode_row(self.tokenizer, row, self.answering.max_length))]
+        read = self.answering.forward(fitting, questions)
+        asked = [(question.sample, reply) for question, reply in zip(questions, read.replies, strict=True)]
+        scores = [score(sample, reply.text, reply.cut) for sample, reply in asked]
+        details = accuracies([sample.task_key for sample, _ in asked], scores)
+        details["counts"] = {**counts, "dropped": len(samples) - len(questions), "rows_dropped": len(rows) - len(fitting)}
+        details["samples"] = [
+            {
+                "session_id": sample.session_id,
+                "task_key": sample.task_key,
+                "turn_index": sample.turn_index,
+                "expected": as_text(sample),
+                "actual": reply.text,
+                "right": each.right,
+            }
+            for (sample, reply), each in zip(asked, scores, strict=True)
+        ]
+        return EvalResult(sum(each.right for each in scores) / len(scores), mean_loss(read.losses), len(scores), details)
 
     def save_model(self, path: str | Path) -> str:
         """Copy the trained adapter (or whole model), with tokenizer and template, to a directory, and return it.
