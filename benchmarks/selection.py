@@ -187,13 +187,13 @@ def losses() -> None:
     """
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
-    from agent_pipeline.config.settings import EMBEDDED_BASE_MODEL, load_settings
-    from agent_pipeline.training.base_model import resolve_base_model
+    from agent_pipeline.config.settings import load_settings
+    from agent_pipeline.training.base_model import EMBEDDED, resolve_base_model
     from agent_pipeline.training.config import probe_device
     from agent_pipeline.training.loading import load_model
     from agent_pipeline.training.masks import Encoded
 
-    base = resolve_base_model(EMBEDDED_BASE_MODEL, load_settings().cache_path)
+    base = resolve_base_model(EMBEDDED, load_settings().cache_path)
     rows = sample_rows(base.path)
     rng = np.random.default_rng(0)
     apart = []

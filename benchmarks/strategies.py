@@ -25,7 +25,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from agent_pipeline.config.settings import EMBEDDED_BASE_MODEL, load_settings
+from agent_pipeline.config.settings import load_settings
 from agent_pipeline.errors import DataError
 from agent_pipeline.evaluation.paired import Difference, paired
 from agent_pipeline.keys import PartitionKey
@@ -33,7 +33,7 @@ from agent_pipeline.selection.strategies import STRATEGIES
 from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.sessions.tables import to_rows
 from agent_pipeline.storage.lake import Lake
-from agent_pipeline.training.base_model import BaseModel, resolve_base_model
+from agent_pipeline.training.base_model import EMBEDDED, BaseModel, resolve_base_model
 from agent_pipeline.training.config import TrainingConfig
 
 ROOT = Path(__file__).parents[1]
@@ -69,7 +69,7 @@ class Bench:
         rows = data_assets()
         self.train, self.test = ([row for row in rows if row["split"] == split] for split in ("train", "test"))
         self.size = math.ceil(SHARE * len(self.train))
-        self.base: BaseModel = resolve_base_model(EMBEDDED_BASE_MODEL, load_settings().cache_path)
+        self.base: BaseModel = resolve_base_model(EMBEDDED, load_settings().cache_path)
         made_from = [(row["row_id"], row["content_sha256"], row["split"]) for row in rows]
         config = self.config(0, STEPS).identity()
         self.setting = sha256_of([made_from, self.base.revision, self.size, config, MAX_NEW_TOKENS])[:16]

@@ -13,11 +13,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from agent_pipeline.config.settings import EMBEDDED_BASE_MODEL, load_settings
+from agent_pipeline.config.settings import load_settings
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.progress import silent
 from agent_pipeline.sources import open_source
-from agent_pipeline.training.base_model import BaseModel, resolve_base_model
+from agent_pipeline.training.base_model import EMBEDDED, BaseModel, resolve_base_model
 from agent_pipeline.training.config import EXACT, TrainingConfig
 from agent_pipeline.training.encoding import encode_rows
 from agent_pipeline.training.loading import load_model
@@ -35,7 +35,7 @@ PLAIN, TREES = "plain TRL", "trees of prefixes"
 
 
 def main() -> None:
-    base = resolve_base_model(EMBEDDED_BASE_MODEL, load_settings().cache_path)
+    base = resolve_base_model(EMBEDDED, load_settings().cache_path)
     stores = [(ROOT / "data" / "sample", AGENT)]
     if (dojo := REAL_TRACES / "agentdojo").is_dir():
         stores.append((dojo, largest(dojo)))

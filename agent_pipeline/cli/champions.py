@@ -133,10 +133,10 @@ def _print_champion(partition: str, move: Callable[[Lake, PartitionKey], Entry])
     settings, key = load_settings(), parse_key(partition)
     entry = move(settings.open_lake(), key)
     instead = f", instead of {_short(entry.against)}" if entry.against and entry.moved == "champion" else ""
-    followed = follow(settings, key, entry)
-    for warning in followed.warnings:
+    warnings, lines = follow(settings, key, entry)
+    for warning in warnings:
         console.print(warning, style="bold red", markup=False, soft_wrap=True)
-    for line in (f"{_short(entry.champion)} is the champion of {partition}{instead}.", *followed.lines):
+    for line in (f"{_short(entry.champion)} is the champion of {partition}{instead}.", *lines):
         console.print(escape(line), soft_wrap=True, highlight=False)
 
 

@@ -18,10 +18,9 @@ from agent_pipeline.options import Options
 from agent_pipeline.selection.coresets import CoresetOptions
 from agent_pipeline.selection.embeddings import TFIDF
 from agent_pipeline.sessions.damage import DEFAULT_POLICY, KINDS
+from agent_pipeline.training.base_model import EMBEDDED
 from agent_pipeline.training.chain import adapter_of
 from agent_pipeline.training.config import FURTHER, AdapterTraining
-
-EMBEDDED_BASE_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 
 
 class SessionsConfig(Options):
@@ -123,7 +122,7 @@ class CoresetConfig(CoresetOptions):
     """Which rows are chosen, how many, and by which model."""
 
     base_model: str = Field(
-        default=EMBEDDED_BASE_MODEL,
+        default=EMBEDDED,
         description="Model whose losses are computed, for strategies that look at them; and of embeddings=hidden_states.",
     )
     base_revision: str = Field(default="", description="Commit, tag or branch of that model on the hub; empty: its main branch.")
@@ -152,7 +151,7 @@ class ReplayConfig(Options):
 class AdapterConfig(AdapterTraining):
     """How the adapter is trained, on what base, and with how much of earlier nights."""
 
-    base_model: str = Field(default=EMBEDDED_BASE_MODEL, description="Hugging Face id or local path of the model to train.")
+    base_model: str = Field(default=EMBEDDED, description="Hugging Face id or local path of the model to train.")
     base_revision: str = Field(default="", description="Commit, tag or branch of the base model on the hub; empty: its main branch.")
     replay_ratio: float = Field(default=0.1, ge=0, lt=1, description="Share of rows of earlier nights, from replay_buffer, in every batch.")
     rehearsal: float = Field(

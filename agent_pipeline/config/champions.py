@@ -1,7 +1,5 @@
 """What follows when a person moves a champion, in a shell or in the UI: it is served, MLflow is given it, and people are told."""
 
-from typing import NamedTuple
-
 from agent_pipeline.config.assets import ServingConfig
 from agent_pipeline.config.notices import moved_by_hand, tell
 from agent_pipeline.config.resolution import resolve
@@ -13,15 +11,9 @@ from agent_pipeline.keys import PartitionKey
 from agent_pipeline.storage.pointers import Entry
 
 
-class Followed(NamedTuple):
-    """What a person must hear, and what else there is to say."""
-
-    warnings: list[str]
-    lines: list[str]
-
-
-def follow(settings: Settings, key: PartitionKey, entry: Entry) -> Followed:
-    """Serve the champion of a partition after the change `entry`; people are told only if something moved. Raises as `serve`."""
+def follow(settings: Settings, key: PartitionKey, entry: Entry) -> tuple[list[str], list[str]]:
+    """Serve the champion of a partition after the change `entry`; people are told only if something moved. Returns what a person must hear,
+    and what else there is to say. Raises as `serve`."""
     lake = settings.open_lake()
     champion = lake.champion(EXPORT, key)
     against = unfit(lake, key, champion) if champion else []
@@ -31,4 +23,4 @@ def follow(settings: Settings, key: PartitionKey, entry: Entry) -> Followed:
         (lines if written.ok else warnings).append(written.text)
     if entry.moved and (problem := tell(settings, [moved_by_hand(str(key), entry)])):
         warnings.append(problem)
-    return Followed(warnings, lines)
+    return warnings, lines

@@ -21,7 +21,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from agent_pipeline.config.assets import ASSETS, EMBEDDED_BASE_MODEL
+from agent_pipeline.config.assets import ASSETS
 from agent_pipeline.config.compute import ALL, Compute, KubernetesSettings, Place, RaySettings, SlurmSettings
 from agent_pipeline.config.methods import AssetValues, Chain, MethodSettings
 from agent_pipeline.config.sections import (
@@ -43,6 +43,7 @@ from agent_pipeline.redaction import RedactionOptions
 from agent_pipeline.sources import Location, TraceSource, open_sources, parse_location, readers
 from agent_pipeline.sources.agents.omniagents import own_store
 from agent_pipeline.storage.lake import Artifact, Lake
+from agent_pipeline.training.base_model import EMBEDDED
 from agent_pipeline.training.chain import STEPS, candidate
 from agent_pipeline.training.config import Step
 
@@ -66,7 +67,7 @@ class Settings(BaseSettings):
         default={}, description="Options of the lake's bucket (endpoint_url, key, secret, …); $NAME is read from the environment."
     )
     cache: str = Field(default="~/.cache/agent-pipeline", description="Local folder for base models and copies of remote ones.")
-    base_model: str = Field(default=EMBEDDED_BASE_MODEL, description="Hugging Face id or local path of the model to train.")
+    base_model: str = Field(default=EMBEDDED, description="Hugging Face id or local path of the model to train.")
     trust_remote_code: bool = Field(default=False, description="Run the Python code that a base model's repository carries.")
     llama_cpp: str = Field(default="", description="A llama.cpp checkout to convert with, instead of the installed converter.")
     task_pattern: str = Field(default="", description="Default of agents.*.task_pattern.")

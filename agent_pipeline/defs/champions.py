@@ -133,10 +133,10 @@ def roll_back(context: dg.OpExecutionContext, workspace: dg.ResourceParam[Worksp
 
 def _serve(context: dg.OpExecutionContext, workspace: Workspace, entry: Entry) -> None:
     context.log.info(f"{entry.champion} is the champion of {context.partition_key}")
-    followed = follow(workspace.settings(), parse_key(context.partition_key), entry)
-    for line in followed.lines:
+    warnings, lines = follow(workspace.settings(), parse_key(context.partition_key), entry)
+    for line in lines:
         context.log.info(line)
-    for line in followed.warnings:
+    for line in warnings:
         context.log.error(line)
 
 

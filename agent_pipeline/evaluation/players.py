@@ -31,23 +31,18 @@ def model_player(
 
     def reply(conversations: Sequence[Conversation]) -> list[Reply]:
         prompts = [prompt_ids(tokenizer, each.messages, each.tools) for each in conversations]
-        fitting = [
-            (each, prompt) for each, prompt in zip(conversations, prompts, strict=True) if len(prompt) + max_new_tokens <= max_length
-        ]
-        before = [read.get((each.number, each.trial)) for each, _ in fitting]
+        fitting = [at for at, prompt in enumerate(prompts) if len(prompt) + max_new_tokens <= max_length]
+        names = [(conversations[at].number, conversations[at].trial) for at in fitting]
+        limits, before = [max_new_tokens] * len(fitting), [read.get(name) for name in names]
         kept: list[Read | None] | None = [] if len(fitting) <= BATCH else None
-        answers = iter(generate(model, [prompt for _, prompt in fitting], [max_new_tokens] * len(fitting), stops, read=before, keep=kept))
+        answers = generate(model, [prompts[at] for at in fitting], limits, stops, read=before, keep=kept)
         read.clear()
-        read.update({(each.number, each.trial): new for (each, _), new in zip(fitting, kept or (), strict=False) if new})
-        replies = []
-        for conversation, prompt in zip(conversations, prompts, strict=True):
-            if len(prompt) + max_new_tokens > max_length:
-                replies.append(Reply(None))
-                continue
-            tokens = next(answers)
+        read.update({name: new for name, new in zip(names, kept or (), strict=False) if new})
+        replies = [Reply(None)] * len(conversations)
+        for at, tokens in zip(fitting, answers, strict=True):
             text = tokenizer.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False)
             cut = "length" if len(tokens) == max_new_tokens else None
-            replies.append(Reply(message_of(text, conversation.tools), len(prompt), len(tokens), cut))
+            replies[at] = Reply(message_of(text, conversations[at].tools), len(prompts[at]), len(tokens), cut)
         return replies
 
     return reply

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from filelock import FileLock
 
 from agent_pipeline.errors import ExportError
@@ -88,7 +87,7 @@ def export(
             over = base_gguf(base, bases or out_dir.parent, llama_cpp_path), adapter
         except ExportError as error:
             over = str(error)
-    more = {"longest_row": longest_row, "name": name, "llama_cpp_path": llama_cpp_path, "logits": msgspec.to_builtins(logits)}
+    more: dict[str, Any] = {"longest_row": longest_row, "name": name, "llama_cpp_path": llama_cpp_path, "logits": logits}
     more |= {"least_kept": least_kept, "measured": measured, "over": over}
     report = export_whole(merged, out_dir, conversations, outtypes, max_new_tokens, progress, **more)
     shutil.rmtree(merged.path)

@@ -7,8 +7,6 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from agent_pipeline.errors import ExportError
 from agent_pipeline.training.base_model import BaseModel
 from agent_pipeline.training.config import EXACT
@@ -36,20 +34,11 @@ TOKENIZER_FILES = (
 )
 
 
-class MergeReport(msgspec.Struct):
-    """Largest absolute differences of logits at the last positions of the checked prompts, and what was allowed."""
-
-    prompts: int
-    tokens: int
-    merged_vs_adapter: float
-    merged_vs_base: float
-    tolerance: float = MERGE_TOLERANCE
-
-
-def merge_adapter(base: BaseModel, adapter_dir: Path, out_dir: Path, prompts: list[list[int]]) -> MergeReport:
+def merge_adapter(base: BaseModel, adapter_dir: Path, out_dir: Path, prompts: list[list[int]]) -> dict[str, float]:
     """Writes base + adapter as one Hugging Face directory (safetensors; the adapter's tokenizer with the training template).
 
-    `prompts`: token ids on which the logits of base, adapter and merged model are compared.
+    `prompts`: token ids on which the logits of base, adapter and merged model are compared. Returns the largest absolute differences at
+    their last positions, and what was allowed.
 
     Raises:
         ModelError: base or adapter can't be loaded.
@@ -66,25 +55,21 @@ def merge_adapter(base: BaseModel, adapter_dir: Path, out_dir: Path, prompts: li
         of_adapter = [_logits(model, prompt) for prompt in prompts]
         merged = model.merge_and_unload(safe_merge=True)
         of_merged = [_logits(merged, prompt) for prompt in prompts]
-    report = MergeReport(
-        prompts=len(prompts),
-        tokens=sum(map(len, prompts)),
-        merged_vs_adapter=_largest(of_merged, of_adapter),
-        merged_vs_base=_largest(of_merged, of_base),
-    )
+    from_adapter, from_base = _largest(of_merged, of_adapter), _largest(of_merged, of_base)
     # Not `>`: a NaN must not pass.
-    if not report.merged_vs_adapter <= report.tolerance:
+    if not from_adapter <= MERGE_TOLERANCE:
         raise ExportError(
-            f"Merging {adapter_dir} changed the model (logits differ by up to {report.merged_vs_adapter:.2g} from the "
-            f"adapter's, {report.tolerance:g} is allowed): check that it was trained on {base.path}."
+            f"Merging {adapter_dir} changed the model (logits differ by up to {from_adapter:.2g} from the adapter's, {MERGE_TOLERANCE:g} "
+            f"is allowed): check that it was trained on {base.path}."
         )
-    if report.merged_vs_base <= 2 * report.merged_vs_adapter:
+    if from_base <= 2 * from_adapter:
         raise ExportError(
-            f"The adapter {adapter_dir} changes nothing (merged and base logits differ by {report.merged_vs_base:.2g}): "
-            "train for more steps or with a higher learning rate before exporting."
+            f"The adapter {adapter_dir} changes nothing (merged and base logits differ by {from_base:.2g}): train for more steps or with a "
+            "higher learning rate before exporting."
         )
     _save(merged, base.path, adapter_dir, out_dir)
-    return report
+    differences = {"merged_vs_adapter": from_adapter, "merged_vs_base": from_base, "tolerance": MERGE_TOLERANCE}
+    return {"prompts": len(prompts), "tokens": sum(map(len, prompts)), **differences}
 
 
 def _save(merged: "PreTrainedModel", base_path: Path, adapter_dir: Path, out_dir: Path) -> None:
