@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.training.losses import Read, causal_of, sees_all, takes_trees
+from agent_pipeline.training.prefixes import shared_prefix
 
 if TYPE_CHECKING:
     import torch
@@ -70,13 +71,6 @@ def generate(
                 keep[i] = each
         progress(start + len(group), len(prompts), text)
     return answers
-
-
-def shared_prefix(prompts: Sequence[list[int]]) -> int:
-    """How many tokens all prompts begin with alike, leaving each at least one of its own (to predict from)."""
-    low, high = min(prompts), max(prompts)  # in dictionary order: what these two share, all share
-    limit = min(map(len, prompts)) - 1
-    return next((i for i in range(limit) if low[i] != high[i]), limit)
 
 
 @contextmanager
@@ -215,14 +209,14 @@ def _begin(
     reads = [each for each in known if each]
     cache = DynamicCache(config=model.config) if alone else _cache()
     if len(reads) < len(prompts):
-        shared = shared_prefix(prompts)
+        shared = min(shared_prefix(prompts), *(len(prompt) - 1 for prompt in prompts))  # each has a token of its own, to predict from
         if shared:
             prefix = torch.tensor([prompts[0][:shared]], device=model.device)
             model(input_ids=prefix, past_key_values=cache, use_cache=True, logits_to_keep=1)
             if len(prompts) > 1:
                 cache.batch_repeat_interleave(len(prompts))
         return cache, torch.ones(len(prompts), shared, dtype=torch.long, device=model.device), [shared] * len(prompts)
-    begun = [_shared(read.ids, prompt) for read, prompt in zip(reads, prompts, strict=True)]
+    begun = [min(shared_prefix([read.ids, prompt]), len(prompt) - 1) for read, prompt in zip(reads, prompts, strict=True)]
     width = max(begun)
     for layer, (keys, _) in enumerate(reads[0].layers):
         both = keys.new_zeros(2, len(prompts), keys.shape[1], width, keys.shape[3])
@@ -233,12 +227,6 @@ def _begin(
             cache.update(both[0], both[1], layer)
     mask = torch.tensor([[0] * (width - count) + [1] * count for count in begun], dtype=torch.long, device=model.device)
     return cache, mask.view(len(prompts), width), begun
-
-
-def _shared(read: list[int], prompt: list[int]) -> int:
-    """How many tokens of a prompt were read before, its last one left out."""
-    most = min(len(read), len(prompt) - 1)
-    return next((at for at in range(most) if read[at] != prompt[at]), most)
 
 
 def _read_of(cache: "Cache", mask: "torch.Tensor", line: int, ids: list[int]) -> Read:

@@ -12,7 +12,7 @@ import msgspec
 
 from agent_pipeline.errors import DataError
 from agent_pipeline.evaluation.paired import Difference, paired, tasks_needed
-from agent_pipeline.evaluation.scores import Decision, Facts, Figure, Outcome, Policy, Reason, Scores, TurnScore
+from agent_pipeline.evaluation.scores import Decision, Facts, Figure, Outcome, Policy, Reason, Scores
 
 CHANCE = 0.1
 """A guard on a few turns blocks where a drop as great has a smaller chance than this (one-sided)."""
@@ -52,12 +52,11 @@ def decide(candidate: Scores, rival: Scores, policy: Policy, facts: Facts) -> De
     reasons += [Reason("base", name, "hold") for name in facts.unended]  # by the model, or by a limit that is too low for its agent
     if facts.turned > MOST_TURNED:  # the held-out rows, by which the candidate would win, are chosen by the same verdicts
         reasons.append(Reason("turned", "verdicts", "hold", facts.turned, limit=MOST_TURNED))
-    new, old = candidate.turns, rival.turns
     gain = _gain(candidate, rival)
     more = max(0, tasks_needed(gain, policy.gain_sought, error) - (gain.tasks if gain else 0))
     if gain is None:
         return _decision(None, error, max(more, 1), figures, [*reasons, Reason("too few tasks", "gain", "cannot decide")])
-    figures.insert(0, _figure("gain", _balanced(new), _balanced(old), gain, gain.visible(error)))
+    figures.insert(0, _figure("gain", _balanced(candidate), _balanced(rival), gain, gain.visible(error)))
     reasons.append(_on_gain(gain, error, more, policy))
     if reasons[-1].kind == "gain" and not facts.first:
         reasons.append(_confirmation(candidate, rival, facts.newer, policy, figures))
@@ -77,7 +76,7 @@ def watch(champion: Scores, before: Scores, newer: Collection[str], policy: Poli
     if gain is None or count < policy.confirm_tasks:
         few = Reason("too few newer tasks", "newer tasks", "cannot decide", count, limit=policy.confirm_tasks)
         return _decision(None, error, policy.confirm_tasks - count, (), [few])
-    now, then = (_balanced([turn for turn in of.turns if turn.task in newer]) for of in (champion, before))
+    now, then = (_balanced(of, newer) for of in (champion, before))
     p, figures = gain.p_of_a_loss, [_figure("gain on newer tasks", now, then, gain, gain.visible(error))]
     if p <= error:
         return _decision(p, error, 0, figures, [Reason("contradicted", "newer tasks", "roll back", p, limit=error)])
@@ -102,7 +101,7 @@ def _confirmation(candidate: Scores, rival: Scores, newer: Collection[str], poli
     count = gain.tasks if gain else 0
     if gain is None or count < policy.confirm_tasks:
         return Reason("too few newer tasks", "newer tasks", "promote", count, limit=policy.confirm_tasks)
-    now, before = (_balanced([turn for turn in of.turns if turn.task in newer]) for of in (candidate, rival))
+    now, before = (_balanced(of, newer) for of in (candidate, rival))
     figures.insert(1, _figure("gain on newer tasks", now, before, gain))
     held = gain.value > 0
     return Reason("confirmed" if held else "not confirmed", "newer tasks", "promote" if held else "hold", gain.value, limit=count)
@@ -254,8 +253,9 @@ def _figure(name: str, candidate: float, rival: float, difference: Difference, v
     return Figure(name, candidate, rival, of.value, of.low, of.high, of.samples, of.tasks, visible)
 
 
-def _balanced(turns: Sequence[TurnScore]) -> float:
-    """The mean, over turns with and without a call, of the share that is right."""
+def _balanced(scores: Scores, tasks: Collection[str] | None = None) -> float:
+    """The mean, over turns with and without a call, of the share that is right; on all tasks or on these."""
+    turns = [turn for turn in scores.turns if tasks is None or turn.task in tasks]
     groups = [[turn.right for turn in turns if turn.expects_call == due] for due in (True, False)]
     shares = [sum(group) / len(group) for group in groups if group]
     return sum(shares) / len(shares)

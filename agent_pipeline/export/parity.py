@@ -19,6 +19,7 @@ from agent_pipeline.sessions.session import THOUGHT, Message, Tool, without
 from agent_pipeline.training.literals import MARK, special_tokens, token_ids, tokens, unmarked
 from agent_pipeline.training.losses import token_scores
 from agent_pipeline.training.masks import Encoded
+from agent_pipeline.training.prefixes import shared_prefix
 from agent_pipeline.training.rendering import render, turns_apart, with_plain_ids
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ def check_template(llama: LlamaCpp, tokenizer: "PreTrainedTokenizerBase", conver
                 )
             served = llama.tokenize(pieces, parse_special=False) if pieces else llama.tokenize(there, add_special=True)
             if served != ids:
-                at = _fork(served, ids)
+                at = shared_prefix([served, ids])
                 raise ExportError(
                     f"llama.cpp and the tokenizer disagree on held-out conversation {number} from token {at} on "
                     f"({served[at : at + 3]} and {ids[at : at + 3]}): the tokenizer's pre-tokenizer or its BOS setting was "
@@ -201,7 +202,7 @@ def explain(
     near-tie."""
     import torch
 
-    at = _fork(merged.tokens, gguf.tokens)
+    at = shared_prefix([merged.tokens, gguf.tokens])
     with torch.inference_mode():
         logits = model(input_ids=torch.tensor([prompt + merged.tokens[:at]]), use_cache=False).logits[0, -1].float()
     taken = [gguf.tokens[at]] if at < len(gguf.tokens) else sorted(end_ids(model, tokenizer))
@@ -221,11 +222,6 @@ def explain(
 
 def first_difference(a: str, b: str) -> str:
     """`at character 12, 'abc…' there having become 'abd…'`: where two texts part."""
-    at = _fork(a, b)
+    at = shared_prefix([a, b])
     start, end = max(at - 10, 0), at + 30
     return f"at character {at}, {a[start:end]!r} there having become {b[start:end]!r}"
-
-
-def _fork(a: Any, b: Any) -> int:
-    """The first index at which two sequences differ (the shorter one's length where one begins the other)."""
-    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))

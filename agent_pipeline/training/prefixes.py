@@ -6,12 +6,18 @@ left to right makes the same of a token after the same tokens, and needs to read
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from os.path import commonprefix
 from typing import TYPE_CHECKING
 
 from agent_pipeline.training.masks import Encoded
 
 if TYPE_CHECKING:
     import numpy as np
+
+
+def shared_prefix(rows: Sequence[Sequence[object]]) -> int:
+    """How many elements (tokens, characters) all rows begin with alike."""
+    return len(commonprefix(rows))  # type: ignore[arg-type]  # noqa: RUF071  of any sequences
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent_pipeline.evaluation.generate import generate, shared_prefix
+from agent_pipeline.evaluation.generate import generate
 from agent_pipeline.evaluation.greedy import Continuation, Writer, greedy, verified_beginning
 from agent_pipeline.evaluation.samples import turn_samples
 from agent_pipeline.evaluation.turns import MARGIN, Answering, stop_ids
@@ -20,10 +20,10 @@ def prompts(tiny_tokenizer):
     return [prompt_ids(tiny_tokenizer, row(n)["messages"][: 2 + 2 * (n % 2)], row(n)["tools"]) for n in range(20)]
 
 
-def test_what_prompts_share():
-    assert shared_prefix([[1, 2, 3], [1, 2, 4], [1, 2, 3, 5]]) == 2
-    assert shared_prefix([[1, 2], [1, 2]]) == 1
-    assert shared_prefix([[1], [2, 3]]) == 0
+def test_prompts_that_are_the_same_are_answered_alike(tiny_base):
+    model = load_model(tiny_base, probe_device())
+    (one,) = generate(model, [[5, 6, 7]], [4], ())
+    assert generate(model, [[5, 6, 7]] * 3, [4] * 3, ()) == [one] * 3
 
 
 def test_the_answers_are_those_of_hugging_faces_greedy_search(tiny_base, adapter_dir, prompts):
