@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 from agent_pipeline.sessions.session import THOUGHT, Message, Tool
 from agent_pipeline.training.literals import marked, tokens
 from agent_pipeline.training.losses import TokenScores
-from agent_pipeline.training.masks import Encoded
-from agent_pipeline.training.places import call_places
+from agent_pipeline.training.masks import Encoded, call_places
 from agent_pipeline.training.rendering import render, thought_end
 
 if TYPE_CHECKING:

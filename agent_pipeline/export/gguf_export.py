@@ -18,12 +18,10 @@ from agent_pipeline.errors import ExportError
 from agent_pipeline.export import parity
 from agent_pipeline.export.converter import LORA, OUTTYPES, convert, convert_lora, find_converter
 from agent_pipeline.export.gate import gate, merged_answers, read, server_answers
-from agent_pipeline.export.imatrix import write_imatrix
 from agent_pipeline.export.llama import LlamaCpp
 from agent_pipeline.export.merge import merge_adapter
-from agent_pipeline.export.modelfile import context_size, modelfile
-from agent_pipeline.export.ollama import library_template
-from agent_pipeline.export.quantizer import K_QUANTS, check_outtypes, find_quantizer, quantize
+from agent_pipeline.export.ollama import context_size, library_template, modelfile
+from agent_pipeline.export.quantizer import K_QUANTS, check_outtypes, find_quantizer, quantize, write_imatrix
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.training.base_model import BaseModel

@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import urllib.request
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,6 @@ import msgspec
 
 from agent_pipeline.errors import ExportError
 from agent_pipeline.export.converter import last_line, run
-from agent_pipeline.export.modelfile import quote
 from agent_pipeline.export.parity import first_difference
 from agent_pipeline.sessions.session import Message, Tool
 from agent_pipeline.training.literals import unmarked
@@ -36,6 +36,12 @@ SECONDS = 120.0
 LONGEST_NAME = 80
 """Characters that Ollama takes for a model's name."""
 
+REQUIRES = "0.33.0"
+"""From there on, Ollama renders the chat template that is inside the GGUF."""
+SMALLEST_CONTEXT = 2048
+ANSWER_ROOM = 512
+"""Tokens; the longest training row ends with its answer, but a live answer may be longer than that one."""
+
 
 class OllamaResult(msgspec.Struct):
     """`created`: Ollama has the model `name` now; `text`: what happened, or what to do, in a sentence."""
@@ -43,6 +49,45 @@ class OllamaResult(msgspec.Struct):
     name: str
     created: bool
     text: str
+
+
+def context_size(longest_row: int, limit: int | None = None) -> int:
+    """`num_ctx` in tokens for a longest training row of `longest_row`: with room for an answer, rounded up to 1,024, at least 2,048.
+
+    At most `limit`, the context that the model was made for.
+    """
+    wanted = max(-(-(longest_row + ANSWER_ROOM) // 1024) * 1024, SMALLEST_CONTEXT)
+    return min(wanted, limit) if limit else wanted
+
+
+def modelfile(gguf_name: str, stops: Iterable[str], num_ctx: int, template: str | None = None) -> str:
+    """The text of a Modelfile, which `ollama create` reads, beside the GGUF `gguf_name`.
+
+    It has no `TEMPLATE`: Ollama runs llama.cpp's server, which renders the chat template inside the GGUF, and `TEMPLATE` would switch that
+    off, and the tools with it. Only a GGUF without a template of its own gets one, the Go `template` of its family in Ollama's library.
+    No temperature is set: how a model is sampled is its user's affair, what it was trained on is not.
+    """
+    lines = [f"REQUIRES {REQUIRES}", f"FROM ./{gguf_name}"]
+    if template:
+        lines.append(f"TEMPLATE {quote(template)}")
+    lines += [f"PARAMETER stop {quote(stop)}" for stop in stops]
+    return "\n".join([*lines, f"PARAMETER num_ctx {num_ctx}"]) + "\n"
+
+
+def quote(text: str) -> str:
+    """A value in triple quotes.
+
+    Raises:
+        ExportError: the text would come out changed. Ollama ends a value at the first line break before which it ends with three quotes
+            (white space aside), and drops characters that are not printable.
+    """
+    quoted = f'"""{text}"""'
+    if re.search(r'"""(?=\s*[\r\n])', text) or any(not char.isprintable() and char not in "\n\r\t " for char in text):
+        raise ExportError(
+            f"A Modelfile can't hold the value {text[:60]!r}, which has three quotes at a line's end or an unprintable "
+            "character: change the chat template or the stop token."
+        )
+    return quoted
 
 
 def model_name(project: str, agent: str) -> str:

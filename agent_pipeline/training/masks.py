@@ -7,6 +7,7 @@ alone that the mask is right.
 """
 
 import json
+import re
 import unicodedata
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -15,12 +16,16 @@ from agent_pipeline.errors import DataError
 from agent_pipeline.sessions.json_text import decoded_arguments
 from agent_pipeline.sessions.session import THOUGHT, Message, Tool, is_trained, tool_calls
 from agent_pipeline.training.literals import MARK, marked, special_tokens, token_ids, tokens
-from agent_pipeline.training.places import deciding_spans
 from agent_pipeline.training.rendering import argument_texts, render, thought_end, turns_apart
 from agent_pipeline.training.templates import stop_token, up_to_stop
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+PLACES = 8
+"""Most places of a turn at which a call may begin: the first ones, and the end of the words."""
+
+_SENTENCE_END = re.compile(r"(?<=[.!?:;])\s+|\n+")
 
 
 @dataclass(frozen=True)
@@ -28,7 +33,7 @@ class Encoded:
     """A conversation as tokens: `trained[i]` says whether the loss counts `input_ids[i]`.
 
     `turns` are the token ranges [start, end) of the assistant's turns in order; `trained` is the union of those with a weight: all but
-    the messages with OpenAI's `weight: 0`. `deciding` are the positions of the tokens that decide what a turn does (`places`). `weights`:
+    the messages with OpenAI's `weight: 0`. `deciding` are the positions of the tokens that decide what a turn does (`deciding_spans`). `weights`:
     how much each token counts in the loss, 0 where it is not trained; None: all that are trained count the same. `literals` counts the
     special tokens that its texts hold, which are text. `words` is where each turn begins to speak or call, after its thought.
     """
@@ -78,6 +83,29 @@ def character_spans(
         if not (after.startswith(before) and text.startswith(after)):
             raise DataError(f"the chat template renders message {index} differently once later messages follow it")
         spans.append((len(before), len(before) + len(up_to_stop(tokenizer, after[len(before) :]))))
+    return spans
+
+
+def call_places(words: str) -> list[int]:
+    """The positions in a turn's words, stripped, at which a call may begin."""
+    return list(dict.fromkeys([*[0, *(match.start() for match in _SENTENCE_END.finditer(words))][: PLACES - 1], len(words)]))
+
+
+def deciding_spans(message: Message, text: str) -> list[tuple[int, int]]:
+    """The character ranges [start, end) of `text`, an assistant's message as rendered, that say whether it calls, and what.
+
+    At each place the character that follows; where its first call begins, all up to the end of the tool's name. Only the first character
+    where the template does not write the words as they are.
+    """
+    words = (message.get("content") or "").strip()
+    begin = text.find(words)
+    if begin < 0:
+        return [(0, 1)]
+    spans = [(begin + place, begin + place + 1) for place in call_places(words)]
+    for call in (message.get("tool_calls") or [])[:1]:
+        at = text.find(call["function"]["name"], begin + len(words))
+        if at >= 0:
+            spans[-1] = (begin + len(words), at + len(call["function"]["name"]))
     return spans
 
 

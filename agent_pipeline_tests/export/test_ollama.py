@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from agent_pipeline.errors import ExportError
 from agent_pipeline.export import ollama
-from agent_pipeline.export.modelfile import context_size, modelfile, quote
+from agent_pipeline.export.ollama import context_size, modelfile, quote
 from agent_pipeline.training.families import family_of
 from agent_pipeline.training.literals import unmarked
 from agent_pipeline.training.rendering import render
