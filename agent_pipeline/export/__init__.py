@@ -2,5 +2,5 @@
 
 `gguf_export.export` runs the whole way: `merge` (adapter into base, checked by logits), `converter` (llama.cpp's own script as a
 subprocess), `llama` (the file loaded by a real llama.cpp), `parity` (its template, tokens and greedy answers against transformers').
-`modelfile` and `ollama` register the result with Ollama.
+`ollama` writes the Modelfile and registers the result with Ollama.
 """

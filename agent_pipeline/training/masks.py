@@ -33,7 +33,7 @@ class Encoded:
     """A conversation as tokens: `trained[i]` says whether the loss counts `input_ids[i]`.
 
     `turns` are the token ranges [start, end) of the assistant's turns in order; `trained` is the union of those with a weight: all but
-    the messages with OpenAI's `weight: 0`. `deciding` are the positions of the tokens that decide what a turn does (`deciding_spans`). `weights`:
+    the messages with OpenAI's `weight: 0`. `deciding` are the positions of the tokens in `deciding_spans`. `weights`:
     how much each token counts in the loss, 0 where it is not trained; None: all that are trained count the same. `literals` counts the
     special tokens that its texts hold, which are text. `words` is where each turn begins to speak or call, after its thought.
     """
