@@ -145,7 +145,7 @@ class Decisions(Sequence[Decision]):
         others = (self.ids[int(of)].as_py() if (of := column[at]) >= 0 else None for column in (self.duplicate_of, self.continued_by))
         return Decision(self.ids[at].as_py(), _REASONS[self.reasons[at]], detail, missed, *others)
 
-    def having(self, *uses: Use) -> "np.ndarray":
+    def having(self, *uses: Use) -> np.ndarray:
         """(n,) bool: which sessions have one of these uses, as far as it is decided."""
         return np.isin(self.reasons, [_CODES[use] for use in uses])
 
@@ -321,7 +321,7 @@ def _drop_beginnings(all_: Decisions) -> None:
                 all_.continued_by[places] = owner[at]
 
 
-def _among(hashes: "np.ndarray", others: "np.ndarray") -> "np.ndarray":
+def _among(hashes: np.ndarray, others: np.ndarray) -> np.ndarray:
     """(n,) bool: which of many hashes are among the others, in less memory than `np.isin` takes."""
     known, found = np.unique(others), np.zeros(len(hashes), bool)
     for start in range(0, len(hashes) if len(known) else 0, 1 << 16):

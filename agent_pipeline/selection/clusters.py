@@ -5,15 +5,15 @@ All of it is linear in the rows, in flat memory. scikit-learn computes each bloc
 same choice on any number of cores.
 """
 
+import warnings
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
+
+import numpy as np
 
 from agent_pipeline.datasets.mixing import largest_remainder
 from agent_pipeline.errors import DataError
-
-if TYPE_CHECKING:
-    import numpy as np
 
 LANDMARKS = 4096
 NEIGHBOURS = 5
@@ -41,24 +41,21 @@ class Clusters(NamedTuple):
     rows, so that k-means's own numbering does not matter.
     """
 
-    labels: "np.ndarray"
-    distances: "np.ndarray"
-    members: "list[np.ndarray]"
+    labels: np.ndarray
+    distances: np.ndarray
+    members: list[np.ndarray]
 
 
-def sample(n: int, size: int, seed: int) -> "np.ndarray":
+def sample(n: int, size: int, seed: int) -> np.ndarray:
     """Sorted indices of a seeded sample of 0..n-1; all of them where `size` is as large."""
-    import numpy as np
-
     return np.arange(n) if n <= size else np.sort(np.random.default_rng(seed).choice(n, size, replace=False))
 
 
-def neighbourhood(vectors: "np.ndarray", seed: int) -> "np.ndarray":
+def neighbourhood(vectors: np.ndarray, seed: int) -> np.ndarray:
     """(n,) each row's mean dot product with its 5 nearest landmarks, itself not counted, rounded.
 
     Landmarks are all rows, or a seeded sample of them where there are many: the cost stays linear in n.
     """
-    import numpy as np
     from sklearn.neighbors import NearestNeighbors
 
     landmarks = sample(len(vectors), LANDMARKS, seed)
@@ -72,10 +69,8 @@ def neighbourhood(vectors: "np.ndarray", seed: int) -> "np.ndarray":
     return np.where(own, similar[:, 1:].mean(axis=1), similar[:, :-1].mean(axis=1)).round(5)
 
 
-def outliers(vectors: "np.ndarray", seed: int, keep: int) -> "np.ndarray":
+def outliers(vectors: np.ndarray, seed: int, keep: int) -> np.ndarray:
     """Indices (sorted) of the 3 % of rows that stand most alone; none of few rows, and never so many that fewer than `keep` are left."""
-    import numpy as np
-
     n = len(vectors)
     count = min(int(n * SPARSEST), n - keep) if n >= ENOUGH_ROWS else 0
     if count <= 0:
@@ -83,9 +78,8 @@ def outliers(vectors: "np.ndarray", seed: int, keep: int) -> "np.ndarray":
     return np.sort(np.argsort(neighbourhood(vectors, seed), kind="stable")[:count])
 
 
-def cluster(vectors: "np.ndarray", k: int, seed: int) -> Clusters:
+def cluster(vectors: np.ndarray, k: int, seed: int) -> Clusters:
     """k-means; some of the `k` clusters may stay empty (fewer distinct rows than clusters)."""
-    import numpy as np
     from sklearn.metrics import pairwise_distances_argmin_min
 
     labels, distances = pairwise_distances_argmin_min(vectors, _centres(vectors, k, seed).astype(np.float32))
@@ -95,10 +89,8 @@ def cluster(vectors: "np.ndarray", k: int, seed: int) -> Clusters:
     return Clusters(labels, distances, sorted(groups, key=lambda members: int(members.min())))
 
 
-def _centres(vectors: "np.ndarray", k: int, seed: int) -> "np.ndarray":
+def _centres(vectors: np.ndarray, k: int, seed: int) -> np.ndarray:
     """(k, d) centres."""
-    import warnings
-
     from sklearn.cluster import KMeans, MiniBatchKMeans
     from sklearn.exceptions import ConvergenceWarning
     from threadpoolctl import threadpool_limits
@@ -121,22 +113,19 @@ def _centres(vectors: "np.ndarray", k: int, seed: int) -> "np.ndarray":
         return model.fit(seen).cluster_centers_
 
 
-def nearest_distance(vectors: "np.ndarray", to: "np.ndarray") -> "np.ndarray":
+def nearest_distance(vectors: np.ndarray, to: np.ndarray) -> np.ndarray:
     """(n,) Euclidean distance of each row of `vectors` (n, d) to the nearest of `to` (m, d), m ≥ 1."""
-    import numpy as np
     from sklearn.metrics import pairwise_distances_argmin_min
 
     distances = pairwise_distances_argmin_min(vectors, to)[1]
     return np.where(distances > SAME, distances, 0)
 
 
-def farthest(vectors: "np.ndarray", count: int, chosen: Sequence[int]) -> list[tuple[int, float]]:
+def farthest(vectors: np.ndarray, count: int, chosen: Sequence[int]) -> list[tuple[int, float]]:
     """Up to `count` of the unit vectors (n, d), each the one farthest from all chosen before, with its Euclidean distance.
 
     This is greedy k-center (Gonzalez 1985). Ends early when every row has the place of a chosen one.
     """
-    import numpy as np
-
     picks: list[tuple[int, float]] = []
     nearest = nearest_distance(vectors, vectors[list(chosen)])
     while len(picks) < count:
@@ -155,7 +144,7 @@ def apportion(total: int, room: Sequence[int]) -> list[int]:
     return list(largest_remainder(min(total, whole), shares).values())
 
 
-def coverage(vectors: "np.ndarray", chosen: Sequence[int], seed: int = 0) -> dict[str, float]:
+def coverage(vectors: np.ndarray, chosen: Sequence[int], seed: int = 0) -> dict[str, float]:
     """Euclidean distances (0 to 2) of all unit vectors (n, d) to the nearest chosen one, against chance: a coreset no nearer to the rest
     than a random one is not worth its trouble.
 
@@ -165,12 +154,10 @@ def coverage(vectors: "np.ndarray", chosen: Sequence[int], seed: int = 0) -> dic
     Raises:
         DataError: nothing is chosen.
     """
-    import numpy as np
-
     if not len(chosen):
         raise DataError("A coreset without rows covers nothing: choose at least one row.")
 
-    def measured(indices: "Sequence[int] | np.ndarray") -> tuple[float, float]:
+    def measured(indices: Sequence[int] | np.ndarray) -> tuple[float, float]:
         distances = nearest_distance(vectors, vectors[indices])
         return float(distances.mean()), float(np.quantile(distances, 0.99))
 

@@ -9,18 +9,17 @@ import math
 import string
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
+import numpy as np
 import pyarrow.compute as pc
+from rensa import RMinHash, RMinHashLSH
 
 from agent_pipeline.datasets.splits import SPLITS
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.selection.candidates import Candidates
 from agent_pipeline.selection.embeddings import conversation_text
-
-if TYPE_CHECKING:
-    import numpy as np
 
 Kind = Literal["exact", "near"]
 Pair = tuple[int, int, float]
@@ -69,8 +68,6 @@ def duplicates(rows: Candidates, near: float | None = NEAR, seed: int = 0) -> Du
     Raises:
         SettingsError: the threshold is not above 0 and at most 1.
     """
-    import numpy as np
-
     if near is not None and not 0 < near <= 1:
         raise SettingsError(f"The threshold of near duplicates is {near}: set it above 0 and at most 1.")
     ids, scores, began = (rows.table[name] for name in ("row_id", "score", "began"))
@@ -101,21 +98,19 @@ class Sketches:
     """Sketches, and an `index` of them by number, in which sets at least so alike as the threshold share a band."""
 
     def __init__(self, threshold: float, seed: int = 0) -> None:
-        from rensa import RMinHash, RMinHashLSH
-
         count, width = bands(threshold)
-        self._rensa, self._hashes, self._seed = RMinHash, count * width, seed
+        self._hashes, self._seed = count * width, seed
         self.index = RMinHashLSH(threshold, self._hashes, count)
 
     def of(self, words: Sequence[bytes] | Sequence[str]) -> Any:
         """The sketch of a set (what stands in it twice counts once); its `jaccard` estimates the similarity to another sketch."""
-        sketch = self._rensa(self._hashes, self._seed)
+        sketch = RMinHash(self._hashes, self._seed)
         sketch.update(words)
         return sketch
 
     def add_sets(self, sets: Sequence[Sequence[bytes]], start: int) -> list[bool]:
         """Put sets into the index, numbered from `start` on; of each whether it shares a band with another one in the index."""
-        sketches = self._rensa.digest_matrix_from_token_byte_sets(sets, self._hashes, self._seed)
+        sketches = RMinHash.digest_matrix_from_token_byte_sets(sets, self._hashes, self._seed)
         flags: list[bool] = self.index.insert_matrix_and_query_duplicate_flags(sketches, start)
         return flags
 
@@ -224,10 +219,8 @@ def _sketch(sketches: Sketches, row: Mapping[str, Any]) -> Any:
     return sketches.of(shingles(conversation_text(row["messages"])))
 
 
-def _share_a_band_across(sketches: Iterable[tuple[str, Any]], shape: tuple[int, int]) -> "np.ndarray":
+def _share_a_band_across(sketches: Iterable[tuple[str, Any]], shape: tuple[int, int]) -> np.ndarray:
     """(n,) bool: which of the sketches, each with its split, share a band's hashes (32 bits of their hash) with one of another split."""
-    import numpy as np
-
     count, width = shape
     factors = np.random.default_rng(0).integers(1 << 63, size=width, dtype=np.uint64) | np.uint64(1)
     splits, hashed = bytearray(), bytearray()

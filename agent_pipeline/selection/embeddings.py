@@ -13,17 +13,15 @@ from dataclasses import dataclass
 from importlib import util
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
+import numpy as np
 import xxhash
 
 from agent_pipeline.errors import ModelError, SettingsError, first_line
 from agent_pipeline.sessions.session import Message
 from agent_pipeline.sessions.text import message_texts
 from agent_pipeline.storage.filesystem import sha256_files
-
-if TYPE_CHECKING:
-    import numpy as np
 
 DIMENSIONS = 64
 HASH_BITS = 17
@@ -42,7 +40,7 @@ class Texts(Protocol):
     def __iter__(self) -> Iterator[str]: ...
 
 
-Embed = Callable[[Texts], "np.ndarray"]
+Embed = Callable[[Texts], np.ndarray]
 """Texts to (n, d) float32, rows of length one (or zero)."""
 
 
@@ -56,13 +54,12 @@ def conversation_text(messages: Sequence[Message]) -> str:
     return "\n".join(text for message in messages if message["role"] != "system" for text in message_texts(message, names=True))
 
 
-def embed(texts: Texts, seed: int = 0, dimensions: int = DIMENSIONS) -> "np.ndarray":
+def embed(texts: Texts, seed: int = 0, dimensions: int = DIMENSIONS) -> np.ndarray:
     """(n, d ≤ `dimensions`) float32, rows of length one, or zero for a text without words: compare only vectors of one call.
 
     The directions are fitted to all texts (of many, to those of the lowest seeded hashes), whatever their order. Equal texts get equal
     vectors.
     """
-    import numpy as np
     from scipy.sparse import vstack
     from sklearn.decomposition import TruncatedSVD
     from sklearn.feature_extraction.text import TfidfTransformer
@@ -106,7 +103,7 @@ class Encoder:
     model when it is first asked. A text's vector depends on no other text."""
 
     origin: dict[str, Any]
-    vectors: Callable[[Sequence[str]], "np.ndarray"]
+    vectors: Callable[[Sequence[str]], np.ndarray]
 
 
 def check_embeddings(name: str) -> tuple[str, str]:
@@ -141,7 +138,7 @@ def encoder(name: str, trust_remote_code: bool = False) -> Encoder:
         raise SettingsError(f"The embeddings {name!r} are not those of a model of their own.")
     folder, revision = _model_folder(model)
 
-    def vectors(texts: Sequence[str]) -> "np.ndarray":
+    def vectors(texts: Sequence[str]) -> np.ndarray:
         try:
             loaded = _load(kind, folder, trust_remote_code)
         except (OSError, ValueError, KeyError) as error:
@@ -155,10 +152,8 @@ def encoder(name: str, trust_remote_code: bool = False) -> Encoder:
     return Encoder({"form": f"{kind} 1", "revision": revision}, vectors)
 
 
-def unit(vectors: "np.ndarray") -> "np.ndarray":
+def unit(vectors: np.ndarray) -> np.ndarray:
     """(n, d) float32, rows of length one, or zero where they were; rounded as `embed` rounds."""
-    import numpy as np
-
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     return np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0).astype(np.float32).round(5)
 
@@ -195,10 +190,8 @@ def _load(kind: str, folder: Path, trust_remote_code: bool) -> Any:
     return SentenceTransformer(str(folder), trust_remote_code=trust_remote_code, local_files_only=True)
 
 
-def _sentences(model: Any, texts: Sequence[str]) -> "np.ndarray":
+def _sentences(model: Any, texts: Sequence[str]) -> np.ndarray:
     """By a model of sentence-transformers: a text that is longer than it takes is the mean of its parts, by their tokens."""
-    import numpy as np
-
     limit = model.max_seq_length
     parts = [list(_parts(text, model.tokenizer, int(limit)) if limit and limit < float("inf") else [(text, 1)]) for text in texts]
     found = unit(model.encode([part for each in parts for part, _ in each], show_progress_bar=False))

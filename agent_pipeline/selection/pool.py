@@ -5,12 +5,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
-from typing import TYPE_CHECKING
+
+import numpy as np
 
 from agent_pipeline.errors import DataError
-
-if TYPE_CHECKING:
-    import numpy as np
 
 LOSS_RATIO = 0.6
 
@@ -60,7 +58,7 @@ class Pool:
 
     ids: Sequence[str]
     size: int
-    embed: "Callable[[], np.ndarray]"
+    embed: Callable[[], np.ndarray]
     losses: Sequence[float | None] | None = None
     scores: Sequence[float | None] | None = None
     lengths: Sequence[int] = ()
@@ -69,7 +67,7 @@ class Pool:
     loss_ratio: float = LOSS_RATIO
 
     @cached_property
-    def embeddings(self) -> "np.ndarray":
+    def embeddings(self) -> np.ndarray:
         """(n, d) float32."""
         return self.embed()
 
@@ -79,21 +77,17 @@ class Pool:
         return "embeddings" in self.__dict__
 
     @cached_property
-    def known_losses(self) -> "np.ndarray":
+    def known_losses(self) -> np.ndarray:
         """(n,) float64, NaN where there is none."""
-        import numpy as np
-
         losses = self.losses or [None] * len(self.ids)
         return np.array([loss if loss is not None and math.isfinite(loss) else np.nan for loss in losses], dtype=np.float64)
 
-    def with_loss(self, strategy: str) -> "np.ndarray":
+    def with_loss(self, strategy: str) -> np.ndarray:
         """Indices of the rows that have a loss.
 
         Raises:
             DataError: no row has one.
         """
-        import numpy as np
-
         indices = np.flatnonzero(~np.isnan(self.known_losses))
         if not len(indices):
             raise DataError(
@@ -115,7 +109,7 @@ class Ranking:
         """Pick a row; `score` is what it was picked by."""
         self.picks.append((int(index), None if score is None else float(score), reason))
 
-    def pass_over(self, indices: "np.ndarray", reason: str) -> None:
+    def pass_over(self, indices: np.ndarray, reason: str) -> None:
         """Say why rows are not picked."""
         self.passed.update(dict.fromkeys(indices.tolist(), reason))
 

@@ -5,15 +5,13 @@ known of ours, and when to use which.
 """
 
 import hashlib
-from typing import TYPE_CHECKING
+
+import numpy as np
 
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.plugins import load_plugin
 from agent_pipeline.selection.clusters import Clusters, apportion, cluster, farthest, outliers
 from agent_pipeline.selection.pool import Pool, Ranking, Reason, Strategy
-
-if TYPE_CHECKING:
-    import numpy as np
 
 LOSS_CAP = 0.95
 """Quantile above which a higher loss is not a stronger reason: the very highest are often noise no model should learn."""
@@ -53,8 +51,6 @@ def diversity(pool: Pool) -> Ranking:
 def hybrid(pool: Pool) -> Ranking:
     """The clusters of `diversity`; `loss_ratio` of the picks are their clusters' rows of the highest losses (capped at their 95th
     percentile), the others are the nearest to their centres. The score of a pick is its loss."""
-    import numpy as np
-
     ranking = Ranking()
     losses, known = pool.known_losses, pool.with_loss("hybrid")
     ranking.pass_over(np.flatnonzero(np.isnan(losses)), Reason.NO_LOSS)
@@ -79,8 +75,6 @@ def hybrid(pool: Pool) -> Ranking:
 
 def loss_topk(pool: Pool) -> Ranking:
     """The rows of the highest losses, which are their scores."""
-    import numpy as np
-
     ranking = Ranking()
     losses, known = pool.known_losses, pool.with_loss("loss_topk")
     ranking.pass_over(np.flatnonzero(np.isnan(losses)), Reason.NO_LOSS)
@@ -117,10 +111,8 @@ def strategy(name: str) -> Strategy:
     return Strategy(loaded)
 
 
-def _clusters(pool: Pool, ranking: Ranking, among: "np.ndarray | None" = None) -> "tuple[np.ndarray, Clusters]":
+def _clusters(pool: Pool, ranking: Ranking, among: np.ndarray | None = None) -> tuple[np.ndarray, Clusters]:
     """The rows that do not stand alone, and their clusters, one for each place."""
-    import numpy as np
-
     rows = np.arange(len(pool.ids)) if among is None else among
     vectors = pool.embeddings if len(rows) == len(pool.ids) else pool.embeddings[rows]  # of all rows no copy is made
     alone = rows[outliers(vectors, pool.seed, keep=pool.size)]
@@ -129,13 +121,11 @@ def _clusters(pool: Pool, ranking: Ranking, among: "np.ndarray | None" = None) -
     return rows, cluster(pool.embeddings[rows], min(pool.size, len(rows)), pool.seed)
 
 
-def _fill(pool: Pool, ranking: Ranking, rows: "np.ndarray") -> Ranking:
+def _fill(pool: Pool, ranking: Ranking, rows: np.ndarray) -> Ranking:
     """Clusters that stayed empty leave places for the rows that are farthest from all chosen ones.
 
     Rows that have the embedding of a chosen row are passed over, even where a place is left: they would teach the same.
     """
-    import numpy as np
-
     if (places := min(pool.size, len(rows)) - len(ranking.picks)) > 0:
         index_of = {row: index for index, row in enumerate(rows.tolist())}
         for index, distance in farthest(pool.embeddings[rows], places, [index_of[row] for row in ranking.picked]):

@@ -6,8 +6,9 @@ is a cache, and a damaged or deleted one is made again.
 
 import json
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from agent_pipeline.errors import DataError
@@ -16,9 +17,6 @@ from agent_pipeline.selection.embeddings import Encoder
 from agent_pipeline.sessions.session import json_bytes, sha256_of
 from agent_pipeline.storage.lake import Lake
 
-if TYPE_CHECKING:
-    import numpy as np
-
 VECTORS = "embeddings"
 OLD_SPACE = "embedding_space"
 """A table of older lakes, which nothing reads any more."""
@@ -26,8 +24,6 @@ OLD_SPACE = "embedding_space"
 
 def keep_vectors(lake: Lake, key: PartitionKey, encoder: Encoder, texts: Sequence[str]) -> dict[str, Any]:
     """Put exactly these texts' vectors into the lake; `origin` says of which model they are, `computed` and `kept` how many were new."""
-    import numpy as np
-
     distinct = {sha256_of(text): text for text in texts}
     stored = _read(lake, key, encoder.origin)
     known = {name: stored[name] for name in distinct if name in stored}
@@ -43,15 +39,13 @@ def keep_vectors(lake: Lake, key: PartitionKey, encoder: Encoder, texts: Sequenc
     return {"origin": encoder.origin, "computed": len(new), "kept": len(distinct) - len(new)}
 
 
-def kept_vectors(lake: Lake, key: PartitionKey, origin: dict[str, Any], texts: Iterable[str]) -> "np.ndarray":
+def kept_vectors(lake: Lake, key: PartitionKey, origin: dict[str, Any], texts: Iterable[str]) -> np.ndarray:
     """(n, d) float32 of length one: the vectors of texts that `keep_vectors` put into the lake."""
-    import numpy as np
-
     stored = _read(lake, key, origin)
     return np.array([stored[sha256_of(text)] for text in texts], dtype=np.float32)
 
 
-def _read(lake: Lake, key: PartitionKey, origin: dict[str, Any]) -> "dict[str, np.ndarray]":
+def _read(lake: Lake, key: PartitionKey, origin: dict[str, Any]) -> dict[str, np.ndarray]:
     """The vectors of this origin that are kept, by the hash of their text."""
     try:
         file = lake.open(VECTORS, key)

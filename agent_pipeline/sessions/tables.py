@@ -9,18 +9,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from datetime import UTC, datetime, timedelta
 from itertools import accumulate
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from agent_pipeline.errors import DataError
 from agent_pipeline.sessions.session import Session, content_sha256, json_bytes
-
-if TYPE_CHECKING:
-    import pyarrow.parquet as pq
 
 ROWS_PER_BATCH = 1000
 CHARACTERS_PER_BATCH = 64 << 20
@@ -198,7 +196,7 @@ def to_rows(batches: pa.Table | Iterable[pa.RecordBatch], raw: bool = False) -> 
             yield row
 
 
-def stored_batches(file: "pq.ParquetFile", columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
+def stored_batches(file: pq.ParquetFile, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
     """The rows of a Parquet file, a row group at a time: a reader of several holds what it read of each until the end (pyarrow 26)."""
     for group in range(file.num_row_groups):
         yield from file.iter_batches(batch_size=ROWS_PER_BATCH, row_groups=[group], columns=columns)
