@@ -45,19 +45,19 @@ def train(params: Params, progress: Progress = silent) -> Result:
 
     lake, key = asked_lake(params)
     chosen = picked_rows(asked_rows(params, twins=True), find_artifact(params, params["coreset"]).path) if "coreset" in params else None
-    night = night_rows(lake, key, params["replay_ratio"], SplitSizes(**params["split"]), chosen)
-    rows, replayed, config = night.rows, night.replay.rows, TrainingConfig(**params["config"])
+    rows, replay = night_rows(lake, key, params["replay_ratio"], SplitSizes(**params["split"]), chosen)
+    replayed, config = replay.rows, TrainingConfig(**params["config"])
     base = asked_base(params)
     _, template = load_tokenizer(base.path, base.trust_remote_code)
     rehearsal = params["rehearsal"]
     origin = adapter_origin(rows, base, template.jinja, config, replayed, params["replay_ratio"], rehearsal)
 
     def make(folder: Path) -> dict[str, Any]:
-        replay = {"replayed": replayed, "replay_ratio": params["replay_ratio"]} if replayed else {}
-        return train_adapter(rows, base, config, folder, progress=progress, rehearsal=rehearsal, **replay)
+        replaying = {"replayed": replayed, "replay_ratio": params["replay_ratio"]} if replayed else {}
+        return train_adapter(rows, base, config, folder, progress=progress, rehearsal=rehearsal, **replaying)
 
     result = build(train, params, "sft_adapter", origin, make)
-    return result | {"rows": len(rows), "replay": night.replay.report(), "replayed": night.replay.sentence()}
+    return result | {"rows": len(rows), "replay": replay.report(), "replayed": replay.sentence()}
 
 
 @task(version=5, libraries=(*MODELS, "trl"))

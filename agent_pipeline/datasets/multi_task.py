@@ -65,25 +65,17 @@ class Mix:
     splits: dict[str, Counter[str]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Mixed:
-    """The built table, which rows it has, and the agents that have no SFT rows yet."""
-
-    built: Built
-    mix: Mix
-    missing: list[PartitionKey]
-
-
 def build_multi_task(
     lake: Lake,
     known: Sequence[PartitionKey],
     weights: Mapping[str, float],
-    strategy: Strategy = "weighted",
-    seed: int = 42,
-    total: int | None = None,
-    files: ConversationFileOptions | None = None,
-) -> Mixed:
-    """Build `multi_task_dataset` from the SFT rows of the `known` agents that have a weight.
+    strategy: Strategy,
+    seed: int,
+    total: int | None,
+    files: ConversationFileOptions,
+) -> tuple[Built, Mix, list[PartitionKey]]:
+    """Build `multi_task_dataset` from the SFT rows of the `known` agents that have a weight; also which rows it has, and the agents that
+    have no SFT rows yet.
 
     Raises:
         SettingsError: a weight fits no agent, or no agent has a weight above 0.
@@ -107,8 +99,8 @@ def build_multi_task(
         "rows that another agent holds out more are left out; equal conversations are taken once",
     ]
     rows, agents = mixed_rows(lake, mixed.taken), [key for key in keys if key not in missing]
-    built = build(lake, None, _KIND, rows, counts, filters, files or ConversationFileOptions(), agents, crossing_requests)
-    return Mixed(built, mixed, missing)
+    built = build(lake, None, _KIND, rows, counts, filters, files, agents, crossing_requests)
+    return built, mixed, missing
 
 
 def weights_of(keys: Sequence[PartitionKey], weights: Mapping[str, float]) -> dict[PartitionKey, float]:

@@ -32,18 +32,18 @@ def multi_task_dataset(context: dg.AssetExecutionContext, workspace: dg.Resource
     """
     with user_errors():
         config = in_force(context, workspace, MultiTaskConfig)
-        mixing = workspace.settings().mixing
+        lake, mixing = workspace.open_lake(), workspace.settings().mixing
         known = sorted(parse_key(key) for key in context.instance.get_dynamic_partitions(AGENTS.name or ""))
-        mixed = build_multi_task(workspace.open_lake(), known, mixing.weights, mixing.strategy, mixing.seed, mixing.total, config)
-        if mixed.missing:
-            context.log.warning(f"{len(mixed.missing)} agents have no {SOURCE}, their share goes to the others: {_named(mixed.missing)}.")
+        built, mix, missing = build_multi_task(lake, known, mixing.weights, mixing.strategy, mixing.seed, mixing.total, config)
+        if missing:
+            context.log.warning(f"{len(missing)} agents have no {SOURCE}, their share goes to the others: {_named(missing)}.")
         more = {
-            "proportions": _proportions(mixed.mix),
-            "too_few_rows": {agent: share.shortfall for agent, share in mixed.mix.shares.items() if share.shortfall},
-            "without_an_sft_dataset": _named(mixed.missing) or "none",
+            "proportions": _proportions(mix),
+            "too_few_rows": {agent: share.shortfall for agent, share in mix.shares.items() if share.shortfall},
+            "without_an_sft_dataset": _named(missing) or "none",
             "mixing": mixing.model_dump(),
         }
-        return result(mixed.built, more)
+        return result(built, more)
 
 
 def _proportions(mix: Mix) -> dg.MetadataValue:

@@ -1,9 +1,4 @@
-"""Verdicts: people's judgments, measures, scores and a language model, heard in the order of a declared policy.
-
-`labels` reads what people say; `measures` registers and parses measures, `library` holds those that come with the pipeline; `policy` makes
-one verdict of all opinions; `client` and `llm` ask a language model; `panel` puts it together for a stream of sessions; `agreement`
-compares the judges with people; `review` gives people a sample to judge.
-"""
+"""Verdicts: people's judgments, measures, scores and a language model, heard in the order of a declared policy."""
 
 from agent_pipeline.judging import library as library  # registers the built-in measures
 from agent_pipeline.judging.context import EvaluationContext

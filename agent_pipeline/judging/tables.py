@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,17 +22,12 @@ from agent_pipeline.sessions.tables import CURATED, JUDGED, column, row_session,
 from agent_pipeline.storage.lake import Lake, StagedTable
 
 
-class JudgedTable(NamedTuple):
-    """The table, not yet in its place, and the panel that judged, which counted what its judges said."""
-
-    table: StagedTable
-    panel: Panel
-
-
 def judge(
     lake: Lake, key: PartitionKey, options: JudgingOptions, labels: Labels, redactor: Redactor, open_judge: Callable[[Limits], LlmJudge]
-) -> JudgedTable:
+) -> tuple[StagedTable, Panel]:
     """Judge every session of the table `sessions`; `open_judge` gives the language model, where it is among those who decide.
+
+    Returns the table, not yet in its place, and the panel, which counted what its judges said.
 
     Raises:
         DataError: there is no such table, or it is damaged.
@@ -44,7 +39,7 @@ def judge(
     labels.leave_out_shared(_shared(lake, key, labels))
     labels.redact(redactor)
     with open_judge(options.limits) if panel.policy.has("llm") else nullcontext() as panel.llm:
-        return JudgedTable(judge_sessions(lake, key, panel), panel)
+        return judge_sessions(lake, key, panel), panel
 
 
 def _check_labels(lake: Lake, key: PartitionKey, labels: Labels, smallest_share: float) -> None:
@@ -102,16 +97,12 @@ def verdict_columns(judged: Judged) -> dict[str, Any]:
     }
 
 
-class CuratedTable(NamedTuple):
-    """The table, not yet in its place, the decisions in it, and how the new sessions' verdicts and reasons differ from the last table's."""
-
-    table: StagedTable
-    curation: Curation
-    drift: Drift
-
-
-def curate_sessions(lake: Lake, key: PartitionKey, required_measures: list[str], bounds: Bounds, verdict_leaks: list[str]) -> CuratedTable:
+def curate_sessions(
+    lake: Lake, key: PartitionKey, required_measures: list[str], bounds: Bounds, verdict_leaks: list[str]
+) -> tuple[StagedTable, Curation, Drift]:
     """Decide what every session of the table `judged_sessions` may be used for, and write the decisions.
+
+    Returns the table, not yet in its place, the decisions, and how the new sessions' verdicts and reasons differ from the last table's.
 
     Raises:
         DataError: there is no such table, or it is damaged or an older version's.
@@ -121,4 +112,4 @@ def curate_sessions(lake: Lake, key: PartitionKey, required_measures: list[str],
     judged = lake.open("judged_sessions", key, JUDGED)  # held open: both readings are of the same file, whatever takes its place
     curation, rows = curate_rows(lambda: to_rows(stored_batches(judged)), required, bounds, verdict_leaks)
     table = lake.stage("curated_sessions", key, to_batches(rows, CURATED), CURATED)
-    return CuratedTable(table, curation, drift(lake, "curated_sessions", key, table))
+    return table, curation, drift(lake, "curated_sessions", key, table)

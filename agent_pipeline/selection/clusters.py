@@ -8,7 +8,6 @@ same choice on any number of cores.
 import warnings
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import NamedTuple
 
 import numpy as np
 
@@ -32,18 +31,6 @@ MANY = 2048
 RANDOM_DRAWS = 5
 ENOUGH_ROWS = 100
 """Below this, three per cent are a row or two, and "alone" says nothing."""
-
-
-class Clusters(NamedTuple):
-    """`labels` (n,) int and `distances` (n,) to the own centre; `members` are the rows of each cluster that has any.
-
-    `members` are arrays of row indices, nearest to the centre first (ties: the lowest index), the clusters in the order of their lowest
-    rows, so that k-means's own numbering does not matter.
-    """
-
-    labels: np.ndarray
-    distances: np.ndarray
-    members: list[np.ndarray]
 
 
 def sample(n: int, size: int, seed: int) -> np.ndarray:
@@ -78,15 +65,17 @@ def outliers(vectors: np.ndarray, seed: int, keep: int) -> np.ndarray:
     return np.sort(np.argsort(neighbourhood(vectors, seed), kind="stable")[:count])
 
 
-def cluster(vectors: np.ndarray, k: int, seed: int) -> Clusters:
-    """k-means; some of the `k` clusters may stay empty (fewer distinct rows than clusters)."""
+def cluster(vectors: np.ndarray, k: int, seed: int) -> list[np.ndarray]:
+    """The clusters of k-means that have any rows, at most `k`: arrays of row indices, nearest to the centre first (ties: the lowest index),
+    in the order of their lowest rows, so that k-means's own numbering does not matter.
+    """
     from sklearn.metrics import pairwise_distances_argmin_min
 
     labels, distances = pairwise_distances_argmin_min(vectors, _centres(vectors, k, seed).astype(np.float32))
     distances = distances.round(5)
     order = np.lexsort((distances, labels))
     groups = np.split(order, np.flatnonzero(np.diff(labels[order])) + 1)
-    return Clusters(labels, distances, sorted(groups, key=lambda members: int(members.min())))
+    return sorted(groups, key=lambda members: int(members.min()))
 
 
 def _centres(vectors: np.ndarray, k: int, seed: int) -> np.ndarray:

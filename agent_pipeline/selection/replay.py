@@ -21,14 +21,6 @@ from agent_pipeline.storage.lake import Lake, StagedTable
 
 
 @dataclass(frozen=True)
-class Night:
-    """The rows that a night trains on: its own, and those that it replays."""
-
-    rows: list[Row]
-    replay: Draw
-
-
-@dataclass(frozen=True)
 class Buffer:
     """The replay buffer after a night, on its way into the lake.
 
@@ -43,7 +35,9 @@ class Buffer:
     redacted: Counter[str]
 
 
-def night_rows(lake: Lake, key: PartitionKey, ratio: float, sizes: SplitSizes, chosen: tuple[list[Row], set[str]] | None = None) -> Night:
+def night_rows(
+    lake: Lake, key: PartitionKey, ratio: float, sizes: SplitSizes, chosen: tuple[list[Row], set[str]] | None
+) -> tuple[list[Row], Draw]:
     """The chosen rows, and rows of earlier nights until they are `ratio` of the whole; `chosen` instead of those of `sft_coreset`.
 
     Raises:
@@ -55,7 +49,7 @@ def night_rows(lake: Lake, key: PartitionKey, ratio: float, sizes: SplitSizes, c
             f"{key} has no training rows: see the drop reasons of curated_sessions (sessions without a judgment are excluded unless "
             "judged_sessions is run with when_unjudged=measures)."
         )
-    return Night(rows, draw(read_buffer(lake, key), rows, ratio, held_out(lake, key, sizes), duplicated))
+    return rows, draw(read_buffer(lake, key), rows, ratio, held_out(lake, key, sizes), duplicated)
 
 
 def build_buffer(lake: Lake, key: PartitionKey, size: int, sizes: SplitSizes, redactor: Redactor) -> Buffer:

@@ -10,7 +10,7 @@ import numpy as np
 
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.plugins import load_plugin
-from agent_pipeline.selection.clusters import Clusters, apportion, cluster, farthest, outliers
+from agent_pipeline.selection.clusters import apportion, cluster, farthest, outliers
 from agent_pipeline.selection.pool import Pool, Ranking, Reason, Strategy
 
 LOSS_CAP = 0.95
@@ -41,7 +41,7 @@ def diversity(pool: Pool) -> Ranking:
     """
     ranking = Ranking()
     rows, clusters = _clusters(pool, ranking)
-    for members in clusters.members:
+    for members in clusters:
         ranking.take(rows[members[0]], len(members), Reason.CLUSTER_CENTRE)
     # The largest cluster first: cutting the list later keeps what stands for most.
     ranking.picks.sort(key=lambda pick: (-(pick[1] or 0), pick[0]))
@@ -57,7 +57,7 @@ def hybrid(pool: Pool) -> Ranking:
     capped = np.minimum(losses, np.quantile(losses[known], LOSS_CAP))
     among, clusters = _clusters(pool, ranking, known)
     # First the cluster whose hardest row exceeds its typical row most: a place by loss is wasted on a cluster of equals.
-    ordered = sorted(clusters.members, key=lambda members: (-(capped[among[members]].max() - capped[among[members[0]]]), members.min()))
+    ordered = sorted(clusters, key=lambda members: (-(capped[among[members]].max() - capped[among[members[0]]]), members.min()))
     size = min(pool.size, len(among))
     room = [len(members) - 1 for members in ordered]
     quotas = [1 + more for more in apportion(size - len(ordered), room)]
@@ -111,7 +111,7 @@ def strategy(name: str) -> Strategy:
     return Strategy(loaded)
 
 
-def _clusters(pool: Pool, ranking: Ranking, among: np.ndarray | None = None) -> tuple[np.ndarray, Clusters]:
+def _clusters(pool: Pool, ranking: Ranking, among: np.ndarray | None = None) -> tuple[np.ndarray, list[np.ndarray]]:
     """The rows that do not stand alone, and their clusters, one for each place."""
     rows = np.arange(len(pool.ids)) if among is None else among
     vectors = pool.embeddings if len(rows) == len(pool.ids) else pool.embeddings[rows]  # of all rows no copy is made

@@ -118,7 +118,7 @@ def test_no_good_session_is_a_bad_answer_and_no_bad_one_an_example(tmp_path_fact
     labels = Labels(by_id={str(number): Label(each["label"]) for number, each in enumerate(everyone) if each["label"]})
     model: Any = Scripted([each["llm"] for each in everyone]) if policy.has("llm") else None
     judge_sessions(lake, KEY, Panel(parse_measures(MEASURES), policy, labels, model)).commit()
-    curate_sessions(lake, KEY, required, Bounds(), []).table.commit()
+    curate_sessions(lake, KEY, required, Bounds(), [])[0].commit()
     curated, counts = Curated.open(lake, KEY, SplitSizes()), Counter[str]()
     kto = list(labelled_rows(curated.labelled(), curated.ledger, set(), counts))
     pairs = list(rows_of_cases(curated.cases(counts), curated.ledger, counts, Pairing("all_pairs")))

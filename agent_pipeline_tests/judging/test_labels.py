@@ -178,7 +178,7 @@ def test_a_folder_of_labels_that_lost_most_of_its_files_replaces_no_verdict(tmp_
     rows = [session_row(session(session_id=f"s{number}")) for number in range(20)]
     lake.stage("sessions", KEY, to_batches(rows, SESSIONS), SESSIONS).commit()
     said = written(tmp_path / "said" / "monday.csv", HEADER + "".join(f"s{at},acceptable,\n" for at in range(of)))
-    judge(lake, KEY, options, read_labels(said.parent, KEY), raw, no_model).table.commit()
+    judge(lake, KEY, options, read_labels(said.parent, KEY), raw, no_model)[0].commit()
     written(said, HEADER + "".join(f"s{at},acceptable,\n" for at in range(left)))
     if not refused:
         judge(lake, KEY, options, read_labels(said.parent, KEY), raw, no_model)
@@ -187,9 +187,9 @@ def test_a_folder_of_labels_that_lost_most_of_its_files_replaces_no_verdict(tmp_
         judge(lake, KEY, options, read_labels(said.parent, KEY), raw, no_model)
     assert (error.value.what, error.value.before, error.value.now) == ("labels", of, left)
     options = JudgingOptions(smallest_share=0)
-    assert judge(lake, KEY, options, read_labels(said.parent, KEY), raw, no_model).panel.verdicts["acceptable by label"] == left
+    assert judge(lake, KEY, options, read_labels(said.parent, KEY), raw, no_model)[1].verdicts["acceptable by label"] == left
     lake.stage("sessions", KEY, to_batches(rows[:3], SESSIONS), SESSIONS).commit()
-    assert judge(lake, KEY, JudgingOptions(), Labels(), raw, no_model).table.rows == 3, "a session that is gone needs no label"
+    assert judge(lake, KEY, JudgingOptions(), Labels(), raw, no_model)[0].rows == 3, "a session that is gone needs no label"
 
 
 def test_a_label_that_may_be_about_several_agents_is_about_none_and_is_counted(tmp_path):
@@ -201,7 +201,7 @@ def test_a_label_that_may_be_about_several_agents_is_about_none_and_is_counted(t
     written(said, header + "task0,acceptable,,\ntask1,acceptable,shop,\nu1,acceptable,,\nu2,unacceptable,,\n")
 
     def labels(key: PartitionKey, own: bool = False) -> Labels:
-        return judge(lake, key, JudgingOptions(), read_labels(said, key, own), raw, no_model).panel.labels
+        return judge(lake, key, JudgingOptions(), read_labels(said, key, own), raw, no_model)[1].labels
 
     of_shop, of_office, of_its_own = labels(KEY), labels(intern), labels(KEY, own=True)
     assert (set(of_shop.by_id), set(of_office.by_id)) == ({"task1", "u1", "u2"}, {"u1", "u2"})
