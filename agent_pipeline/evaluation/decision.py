@@ -11,6 +11,8 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from agent_pipeline.sessions.session import THOUGHT, Message, Tool
 from agent_pipeline.training.literals import marked, tokens
 from agent_pipeline.training.losses import TokenScores
@@ -18,7 +20,6 @@ from agent_pipeline.training.masks import Encoded, call_places
 from agent_pipeline.training.rendering import render, thought_end
 
 if TYPE_CHECKING:
-    import numpy as np
     from transformers import PreTrainedTokenizerBase
 
 _OPENING = re.compile(r"\s*(?:<[^<>]*>[^\s<{\[\"]*|\[\w+\]|\S{1,2})")
@@ -65,9 +66,8 @@ def call_probability(branches: Sequence[TokenScores | None]) -> float | None:
     return 1 - math.prod(1 - chance for chance in chances) if chances else None
 
 
-def auc(scores: "np.ndarray", positive: "np.ndarray") -> float:
+def auc(scores: np.ndarray, positive: np.ndarray) -> float:
     """The chance that a positive turn scores higher than another one, ties counting half; nan without both kinds, or where a score is."""
-    import numpy as np
     from sklearn.metrics import roc_auc_score
 
     undefined = positive.all() or not positive.any() or np.isnan(scores).any()

@@ -11,6 +11,8 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from agent_pipeline.errors import DataError, ModelError
 from agent_pipeline.evaluation.comparison import accuracies, by_tool, differences
 from agent_pipeline.evaluation.decision import auc
@@ -154,8 +156,6 @@ def _fingerprint(base: BaseModel, jinja: str, rows: list[Encoded], questions: li
 
 def _decisions(questions: list[Question], passes: dict[str, ForwardPass]) -> dict[str, Any]:
     """The AUC of P(call) over all turns that have one, for `base` and `adapter`, and their `difference`."""
-    import numpy as np
-
     known = [
         index for index in range(len(questions)) if all(passes[name].call_probabilities[index] is not None for name in ("base", "adapter"))
     ]

@@ -2,12 +2,11 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from agent_pipeline.evaluation.paired import Difference, paired
-
-if TYPE_CHECKING:
-    import numpy as np
 
 ERROR = 0.05
 
@@ -40,14 +39,12 @@ def shown(value: float, low: float | None, high: float | None, form: str = "+.3f
     return f"{value:{form}}" if low is None or high is None else f"{value:{form}} [{low:{form}}, {high:{form}}]"
 
 
-def jackknife(tasks: Sequence[str], statistic: "Callable[[np.ndarray], float]") -> Difference | None:
+def jackknife(tasks: Sequence[str], statistic: Callable[[np.ndarray], float]) -> Difference | None:
     """A difference that is not a mean (of two areas under curves): `statistic` of the samples that a boolean mask leaves.
 
     It is computed without one task after the other; the tasks' pseudo-values (Tukey, 1958) are compared with 0 as means are. None where the
     statistic is none (nan) for some mask.
     """
-    import numpy as np
-
     names, member = np.unique(np.asarray(tasks), return_inverse=True)
     count, whole = len(names), statistic(np.ones(len(tasks), dtype=bool))
     without = np.array([statistic(member != task) for task in range(count)]) if count > 1 else np.zeros(1)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from math import ceil, sqrt
 
 import msgspec
+import numpy as np
 
 POWER = 0.8
 USUALLY_DIFFERENT = 0.2
@@ -115,8 +116,6 @@ def crossed(
 
 def sign_flip(values: Sequence[float]) -> float:
     """The share of all choices of signs for which the sum of the values is at least what it is: an exact one-sided p value."""
-    import numpy as np
-
     total = sum(map(abs, values))
     steps = [round(_STEPS * value / total) for value in values] if total else []
     if not (flipped := [each for each in steps if each]):

@@ -4,7 +4,9 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from agent_pipeline.errors import DataError
 from agent_pipeline.notebook.models import MAX_LENGTH, answering_of
@@ -16,9 +18,6 @@ from agent_pipeline.selection.pool import LOSS_RATIO
 from agent_pipeline.selection.strategies import strategy
 from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.training.losses import losses_of
-
-if TYPE_CHECKING:
-    import numpy as np
 
 Sample = dict[str, Any]
 LossModel = Callable[[list[Sample]], Sequence[float | None]]
@@ -80,10 +79,8 @@ class CoresetSelector:
             raise DataError(f"The model gave {len(losses)} losses for {len(samples)} samples: give one for each, None where there is none.")
         return losses
 
-    def compute_diversity(self, samples: Sequence[Sample]) -> "np.ndarray":
+    def compute_diversity(self, samples: Sequence[Sample]) -> np.ndarray:
         """(n,) float32, 0 to about 1: how unlike its five nearest samples each one is (one minus the mean cosine similarity)."""
-        import numpy as np
-
         # In the order of ids, so that a sample's score does not depend on where it stands.
         order = np.argsort([row["row_id"] for row in _with_ids(samples)], kind="stable")
         scores = np.empty(len(samples), dtype=np.float32)

@@ -5,7 +5,8 @@ weights. The model is the one that will be trained, so no other is fetched.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+
+import numpy as np
 
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.selection.embeddings import HIDDEN_STATES, Encoder, unit
@@ -14,10 +15,6 @@ from agent_pipeline.training.config import probe_device
 from agent_pipeline.training.literals import marked, token_ids
 from agent_pipeline.training.loading import load_model
 from agent_pipeline.training.templates import load_tokenizer
-
-if TYPE_CHECKING:
-    import numpy as np
-
 
 BATCH_TOKENS = 2048
 """Tokens of a batch, padding included: keeps the memory of a forward pass flat whatever the texts' lengths."""
@@ -28,14 +25,13 @@ def hidden_state_encoder(base: BaseModel, progress: Progress = silent) -> Encode
     return Encoder({"form": f"{HIDDEN_STATES} 1", "revision": base.revision}, lambda texts: hidden_states(texts, base, progress))
 
 
-def hidden_states(texts: Sequence[str], base: BaseModel, progress: Progress = silent) -> "np.ndarray":
+def hidden_states(texts: Sequence[str], base: BaseModel, progress: Progress = silent) -> np.ndarray:
     """(n, d) float32 of length one (zero for a text without tokens), d the model's hidden size.
 
     A text is read in windows of at most `BATCH_TOKENS` tokens, none left out. Before each stands the model's first special token, which is
     no part of the mean: a model keeps its spare attention at the first place, whatever stands there (attention sinks, Xiao et al. 2024,
     arXiv 2309.17453). Raises ModelError.
     """
-    import numpy as np
     import torch
 
     tokenizer, _ = load_tokenizer(base.path, base.trust_remote_code)

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.training.base_model import BaseModel
 from agent_pipeline.training.config import probe_device
@@ -20,7 +22,6 @@ from agent_pipeline.training.prefixes import PrefixTree, prefix_tree
 from agent_pipeline.training.templates import load_tokenizer
 
 if TYPE_CHECKING:
-    import numpy as np
     import torch
     from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -51,8 +52,8 @@ class TokenScores:
     likeliest in each one's place.
     """
 
-    losses: "np.ndarray"
-    best: "np.ndarray"
+    losses: np.ndarray
+    best: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -151,7 +152,6 @@ def _over_tree(causal: "PreTrainedModel", tree: PrefixTree, kept: Container[int]
     Tree attention (Miao et al. 2024, SpecInfer): a pass reads the next nodes in depth-first order, and a mask shows each of them its
     ancestors. What is kept of a pass are the keys and values of the tokens that later nodes descend from.
     """
-    import numpy as np
     import torch
     from transformers import DynamicCache
 
@@ -190,9 +190,8 @@ def _over_tree(causal: "PreTrainedModel", tree: PrefixTree, kept: Container[int]
             complete += 1
 
 
-def _read(cache: "DynamicCache", tree: PrefixTree, seen: "np.ndarray", node: int) -> Read:
+def _read(cache: "DynamicCache", tree: PrefixTree, seen: np.ndarray, node: int) -> Read:
     """The row that ends with a node, of a cache that holds the nodes `seen`."""
-    import numpy as np
     import torch
 
     path = np.flatnonzero((seen <= node) & (node < tree.ends[seen]))

@@ -7,12 +7,10 @@ left to right makes the same of a token after the same tokens, and needs to read
 from collections.abc import Sequence
 from dataclasses import dataclass
 from os.path import commonprefix
-from typing import TYPE_CHECKING
+
+import numpy as np
 
 from agent_pipeline.training.masks import Encoded
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 def shared_prefix(rows: Sequence[Sequence[object]]) -> int:
@@ -28,18 +26,16 @@ class PrefixTree:
     completes them, its index and the nodes of its trained tokens. `weights`: how much each of these counts, one row after the other.
     """
 
-    tokens: "np.ndarray"
-    parents: "np.ndarray"
-    depths: "np.ndarray"
-    ends: "np.ndarray"
-    trained: list[tuple[int, "np.ndarray"]]
-    weights: "np.ndarray"
+    tokens: np.ndarray
+    parents: np.ndarray
+    depths: np.ndarray
+    ends: np.ndarray
+    trained: list[tuple[int, np.ndarray]]
+    weights: np.ndarray
 
 
 def prefix_tree(rows: Sequence[Encoded]) -> PrefixTree:
     """The tree of rows that each have a trained token beyond the first; what follows a row's last trained token is left out."""
-    import numpy as np
-
     trained = [np.flatnonzero(row.trained[1:]) + 1 for row in rows]
     ids = [row.input_ids[: where[-1] + 1] for row, where in zip(rows, trained, strict=True)]
     tokens, parents, depths, ends = np.empty((4, sum(map(len, ids))), dtype=np.int64)

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from agent_pipeline.errors import DataError, ModelError
 from agent_pipeline.training.losses import TREE_ATTENTION, causal_of, takes_trees
 from agent_pipeline.training.masks import Encoded
@@ -107,7 +109,6 @@ def tree_tensors(tree: PrefixTree) -> dict[str, Any]:
     node, `targets` (n,) its token, `weights` (n,) what it counts in all rows that train it. `row_of` and `place_of` (m,) name, for each
     trained token of each row, the row and the place in `targets`.
     """
-    import numpy as np
     import torch
 
     nodes_of_rows = np.concatenate([row for _, row in tree.trained])
