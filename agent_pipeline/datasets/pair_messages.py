@@ -1,9 +1,8 @@
 """How two conversations become a prompt, a chosen and a rejected continuation."""
 
-import json
 from hashlib import sha256
 
-from agent_pipeline.sessions.session import THOUGHT, Message, canonical_json, is_trained, json_bytes, without
+from agent_pipeline.sessions.session import THOUGHT, Message, canonical_arguments, is_trained, json_bytes, without
 from agent_pipeline.sessions.text import characters
 
 Parts = tuple[list[Message], list[Message], list[Message]]
@@ -67,17 +66,10 @@ def comparable(messages: list[Message]) -> list[Message]:
             for call in calls:
                 number += 1
                 names[call["id"]] = f"call_{number}"
-                function = call["function"] | {"arguments": _canonical_arguments(call["function"]["arguments"])}
+                function = call["function"] | {"arguments": canonical_arguments(call["function"]["arguments"])}
                 renamed.append(call | {"id": names[call["id"]], "function": function})
             message = message | {"tool_calls": renamed}
         if "tool_call_id" in message:
             message = message | {"tool_call_id": names.get(message["tool_call_id"], message["tool_call_id"])}
         copied.append(message)
     return copied
-
-
-def _canonical_arguments(text: str) -> str:
-    try:
-        return canonical_json(json.loads(text))
-    except (ValueError, RecursionError):
-        return text

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from agent_pipeline.errors import DataError
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.sessions.json_text import decoded_arguments
+from agent_pipeline.sessions.json_text import object_in
 from agent_pipeline.sessions.session import canonical_json
 from agent_pipeline.sessions.tables import scalar, stored_batches
 from agent_pipeline.sessions.tools import JSON_TYPES
@@ -170,8 +170,7 @@ def _profile(file: pq.ParquetFile, wanted: pa.Array | None = None) -> _Profile:
 
 
 def _count_call(profile: _Profile, called: _Called) -> None:
-    arguments = decoded_arguments(called.arguments)
-    if isinstance(arguments, dict):
+    if (arguments := object_in(called.arguments)) is not None:
         profile.calls[called.name] += 1
         for argument, value in arguments.items():
             profile.arguments[called.name][argument][JSON_TYPES[type(value)]] += 1

@@ -6,7 +6,6 @@ nothing, and takes back nothing; of several judgments of one session the last co
 """
 
 import csv
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from typing import Any, Literal, NamedTuple
 from agent_pipeline.errors import PartitionError, SettingsError
 from agent_pipeline.keys import PartitionKey, make_key
 from agent_pipeline.redaction import Redactor
+from agent_pipeline.sessions.json_text import object_in
 from agent_pipeline.sessions.session import Message, Session, sha256_of
 from agent_pipeline.sources.base import file_signature
 
@@ -169,13 +169,9 @@ def _csv_rows(file: Path, text: Iterable[str], names: set[str]) -> Iterator[dict
 def _json_rows(text: Iterable[str], names: set[str]) -> Iterator[dict[str, Any] | None]:
     """The rows of JSON lines; `names` is given all their keys."""
     for line in filter(str.strip, text):
-        try:
-            value = json.loads(line)
-        except (ValueError, RecursionError):
-            value = None
-        if isinstance(value, dict):
-            names.update(value)
-        yield value if isinstance(value, dict) else None
+        value = object_in(line)
+        names.update(value or ())
+        yield value
 
 
 def is_about(project: str, agent: str, key: PartitionKey) -> bool:

@@ -74,13 +74,19 @@ def json_line(record: Any) -> str:
     return json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n"
 
 
+def object_in(value: Any) -> dict[str, Any] | None:
+    """An object, or the one that a JSON text is; `None` for anything else (invalid JSON, a bare list)."""
+    try:
+        value = loads(value) if isinstance(value, str) else value
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
 def decoded_arguments(arguments: Any) -> Any:
     """A call's arguments as an object where they are the JSON text of one; anything else (invalid JSON, a bare list) stays as it is."""
-    try:
-        value = loads(arguments) if isinstance(arguments, str) else arguments
-    except (ValueError, RecursionError):
-        return arguments
-    return value if isinstance(value, dict) else arguments
+    found = object_in(arguments)
+    return arguments if found is None else found
 
 
 def arguments_json(raw: str, damage: Counter[str]) -> str:

@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from agent_pipeline.sessions.json_text import decoded_arguments, loads
+from agent_pipeline.sessions.json_text import loads, object_in
 from agent_pipeline.sessions.session import Message, canonical_json
 
 
@@ -74,7 +74,7 @@ def words_beside_calls(message: Message) -> str:
     content, calls = message["content"], message.get("tool_calls")
     if not calls or not any(mark in content for mark in _MARKS):
         return content
-    made = [(call["function"]["name"], decoded_arguments(call["function"]["arguments"])) for call in calls]
+    made = [(call["function"]["name"], object_in(call["function"]["arguments"])) for call in calls]
     words = _SAID.sub(lambda said: _around(said) if any(_says(said, *call) for call in made) else said.group(), content)
     return content if words == content else words.strip()
 
@@ -85,14 +85,14 @@ def _around(said: re.Match[str]) -> str:
     return said["opening"] + said["closing"] if between else ""
 
 
-def _says(said: re.Match[str], name: str, arguments: Any) -> bool:
+def _says(said: re.Match[str], name: str, arguments: dict[str, Any] | None) -> bool:
     """Whether a text is the call of this name and these arguments."""
-    call = decoded_arguments(said["json"]) if said["json"] else {"name": said["name"], "arguments": said["body"]}
-    if not (isinstance(call, dict) and call.get("name") == name and isinstance(arguments, dict)):
+    call = object_in(said["json"]) if said["json"] else {"name": said["name"], "arguments": said["body"]}
+    if not (call and call.get("name") == name and arguments is not None):
         return False
     if said["json"] or _PARAMETER.sub("", said["body"]).strip():
-        told = decoded_arguments(call.get("arguments"))
-        return isinstance(told, dict) and canonical_json(told) == canonical_json(arguments)
+        told = object_in(call.get("arguments"))
+        return told is not None and canonical_json(told) == canonical_json(arguments)
     texts = dict(_PARAMETER.findall(said["body"]))
     return texts.keys() == arguments.keys() and all(_is_told(texts[each], value) for each, value in arguments.items())
 

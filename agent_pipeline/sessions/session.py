@@ -133,6 +133,14 @@ def canonical_json(value: Any) -> str:
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
+def canonical_arguments(text: str) -> str:
+    """One text for a call's arguments that mean the same; what is not JSON stays as it is."""
+    try:
+        return canonical_json(json.loads(text))
+    except (ValueError, RecursionError):
+        return text
+
+
 def _one_text(value: Any) -> str:
     if isinstance(value, datetime | PurePath):
         return str(value)

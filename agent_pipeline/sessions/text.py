@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from agent_pipeline.sessions.json_text import decoded_arguments, loads
+from agent_pipeline.sessions.json_text import object_in
 from agent_pipeline.sessions.session import Message, tool_calls
 
 
@@ -40,8 +40,7 @@ def paired_calls(messages: Sequence[Message]) -> list[Call]:
             answer = answer or (left.popleft() if left else None)
             result, failed = (answer["content"], is_failed(answer)) if answer else (None, False)
             name, raw = call["function"]["name"], call["function"]["arguments"]
-            arguments = decoded_arguments(raw)
-            pairs.append(Call(name, arguments if isinstance(arguments, dict) else None, raw, result, failed))
+            pairs.append(Call(name, object_in(raw), raw, result, failed))
     return pairs
 
 
@@ -110,11 +109,8 @@ def is_tool_error(text: str) -> bool:
         return True
     if not text.startswith("{") or 'rror"' not in text:  # most results need no decoding
         return False
-    try:
-        value = loads(text)
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(value, dict) and any(value.get(name) for name in _ERRORS)
+    value = object_in(text) or {}
+    return any(value.get(name) for name in _ERRORS)
 
 
 # Read at the beginning of a result only: what a tool has found may say anything.

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
-from agent_pipeline.sessions.json_text import decoded_arguments
+from agent_pipeline.sessions.json_text import object_in
 from agent_pipeline.sessions.session import Message, Tool
 from agent_pipeline.sessions.text import is_failed, is_refusal
 
@@ -41,7 +41,7 @@ def call_shapes(messages: Iterable[Message]) -> frozenset[CallShape]:
         for call in message.get("tool_calls") or ():
             open_calls[call["id"]] = call["function"]
         called = open_calls.pop(message["tool_call_id"], None) if message["role"] == "tool" else None
-        if called and isinstance(arguments := decoded_arguments(called["arguments"]), dict):
+        if called and (arguments := object_in(called["arguments"])) is not None:
             shape = _shape(called["name"], tuple(arguments), tuple(map(type, arguments.values())))
             if shape and shape not in shapes and not (is_failed(message) or is_refusal(message["content"])):
                 shapes.add(shape)

@@ -6,7 +6,6 @@ earlier runs left. The same input once more is a repeated record or a retry, of 
 sub-agent, a guard, a fork) is a conversation of its own.
 """
 
-import json
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ import msgspec
 
 from agent_pipeline.sessions.chat import call_item, plain_items, result_item
 from agent_pipeline.sessions.items import Item
+from agent_pipeline.sessions.session import canonical_arguments
 from agent_pipeline.sources.platforms.spans import Span, in_order
 
 Items = list[Item]
@@ -81,18 +81,10 @@ def key_of(item: Item) -> Any:
     if item.kind == "message":
         return item.role, item.text.strip()
     if item.kind == "function_call":
-        return "call", item.name, _canonical(item.text)
+        return "call", item.name, canonical_arguments(item.text or "{}")
     if item.kind == "function_call_output":
         return "output", item.text.strip()
     return None if item.kind else ("none",)
-
-
-def _canonical(arguments: str) -> str:
-    """One text for arguments that mean the same; what is not JSON stays as it is."""
-    try:
-        return json.dumps(json.loads(arguments or "{}"), sort_keys=True)
-    except (ValueError, RecursionError):
-        return arguments
 
 
 def open_calls(items: Sequence[Item]) -> list[Item]:
