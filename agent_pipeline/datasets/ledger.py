@@ -62,7 +62,7 @@ def read_ledger(lake: Lake, key: PartitionKey, sizes: SplitSizes) -> Ledger:
     try:
         known = lake.open(LEDGER, key).read(SCHEMA.names)
     except MissingError:
-        return Ledger(sizes, SCHEMA.empty_table())
+        return Ledger(sizes, pa.Table.from_batches([], SCHEMA))
     except (DataError, pa.ArrowException, OSError) as error:
         raise DataError(
             f"The ledger of the split of {key} at {lake.table(LEDGER, key)} is damaged: put a copy of it back, or delete it, and every "
@@ -106,7 +106,7 @@ def remove_tasks(lake: Lake, key: PartitionKey, gone: Set[str], renamed: Mapping
 
 def _changed(lake: Lake, key: PartitionKey, sizes: SplitSizes, change: Callable[[pa.Table], pa.Table]) -> Ledger:
     """The ledger after a change. Several assets of a partition, on several machines, may change it at once."""
-    ledger = Ledger(sizes, SCHEMA.empty_table())
+    ledger = Ledger(sizes, pa.Table.from_batches([], SCHEMA))
 
     def changed() -> pa.Table | None:
         nonlocal ledger

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import Field
@@ -25,7 +26,7 @@ from agent_pipeline.datasets.sft import SFT
 from agent_pipeline.datasets.splits import SPLITS
 from agent_pipeline.keys import PartitionKey, parse_key
 from agent_pipeline.options import Options
-from agent_pipeline.sessions.tables import stored_batches, to_batches, to_rows
+from agent_pipeline.sessions.tables import scalar, stored_batches, to_batches, to_rows
 from agent_pipeline.storage.lake import Lake, put_file, remove, sha256_file, sync
 
 RECORDS = "published"
@@ -131,7 +132,8 @@ def _rows(lake: Lake, publication: Publication, split: str, counts: Counter[str]
     """The rows of a split of the table, in the publication's form; JSON columns that stay as they are, as `msgspec.Raw`."""
     plain = publication.format == "conversational" or not _has_forms(lake, publication)
     file = lake.open(publication.asset, publication.key)
-    batches = (batch.filter(pc.equal(batch["split"], split)) for batch in stored_batches(file))
+    wanted = scalar(split, pa.string())
+    batches = (batch.filter(pc.equal(batch["split"], wanted)) for batch in stored_batches(file))
     rows = to_rows(batches, raw=plain)
     return rows if plain else in_form(rows, publication.format, counts)
 

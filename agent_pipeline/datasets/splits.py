@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.sessions.session import Message
-from agent_pipeline.sessions.tables import required
+from agent_pipeline.sessions.tables import required, scalar
 
 Split = Literal["train", "select", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
@@ -82,7 +82,7 @@ def tasks_needed(share: float, certainty: float = 0.95) -> int:
 
 def empty_splits(rows: pa.Table, sizes: SplitSizes) -> list[str]:
     """A sentence for each split that should have rows (`split`, `task_key`) and has none, with the number of tasks that would do."""
-    tasks = dict(zip(*rows.group_by("split").aggregate([("task_key", "count_distinct")]).to_pydict().values(), strict=True))
+    tasks = {split: pc.count_distinct(part["task_key"]).as_py() for split, part in _by_split(rows)}
     number = sum(tasks.values())
     return [
         f"{split} has no rows: it got none of the {number} tasks; with {tasks_needed(sizes.share(split))} it gets one, 19 times of 20."
@@ -113,9 +113,16 @@ def overlaps(rows: pa.Table) -> dict[str, list[Any]]:
     """What is in more than one split, by kind: session ids, task keys, and contents (by hash). Empty lists are the proof of none."""
     crossing = {}
     for kind in ("session_id", "task_key", "content_sha256"):
-        places = pc.value_counts(rows.group_by([kind, "split"]).aggregate([])[kind])
-        crossing[kind] = sorted(places.filter(pc.greater(places.field("counts"), 1)).field("values").to_pylist())
+        values = pa.chunked_array([pc.unique(part[kind]) for _, part in _by_split(rows)], rows.schema.field(kind).type)
+        places = pc.value_counts(values)
+        crossing[kind] = sorted(places.filter(pc.greater(places.field("counts"), scalar(1, pa.int64()))).field("values").to_pylist())
     return crossing
+
+
+def _by_split(rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
+    """The rows of each split. `group_by` does that too, and imports pandas."""
+    for split in pc.unique(rows["split"]):
+        yield split.as_py(), rows.filter(pc.equal(rows["split"], split))
 
 
 def first_request(messages: Sequence[Message]) -> list[Message]:

@@ -3,10 +3,9 @@
 from collections import Counter
 from typing import NamedTuple
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
-from agent_pipeline.ingestion.seen import SEEN, seen_sessions
+from agent_pipeline.ingestion.seen import SEEN, ids_of, seen_sessions
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.redaction import RedactionOptions, Redactor
 from agent_pipeline.sessions.tables import row_session, stored_batches, to_rows
@@ -31,7 +30,7 @@ def scan_new_sessions(lake: Lake, key: PartitionKey, options: RedactionOptions) 
     """
     redactor = Redactor(options)
     seen, file = seen_sessions(lake, key) or (None, None)  # without it, all of the table is searched
-    clean = seen.filter(seen["clean"])["session_id"].combine_chunks() if seen is not None else pa.array([], pa.string())
+    clean = seen.filter(seen["clean"])["session_id"].combine_chunks() if seen is not None else ids_of([])
     kinds: Counter[str] = Counter()
     session_ids: list[str] = []
     sessions = searched = 0
@@ -44,7 +43,7 @@ def scan_new_sessions(lake: Lake, key: PartitionKey, options: RedactionOptions) 
                 kinds.update(finds)
                 session_ids.append(row["session_id"])
     if seen is not None and options.enabled and searched:
-        is_clean = pc.invert(pc.is_in(seen["session_id"], pa.array(session_ids, pa.string())))
+        is_clean = pc.invert(pc.is_in(seen["session_id"], ids_of(session_ids)))
         noted = seen.set_column(seen.schema.get_field_index("clean"), seen.schema.field("clean"), is_clean)
         lake.stage(SEEN, key, noted.to_batches(), noted.schema).commit()
     return Scan(sessions, searched, kinds, session_ids)

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.session import sha256_of
-from agent_pipeline.sessions.tables import CURATED, column, in_order, required, stored_batches, to_batches, to_rows
+from agent_pipeline.sessions.tables import CURATED, column, in_order, required, scalar, stored_batches, to_batches, to_rows
 from agent_pipeline.storage.lake import Lake, StagedTable
 from agent_pipeline.storage.tables import MAX_ROW_GROUP
 
@@ -59,7 +59,7 @@ def stage_trained(lake: Lake, key: PartitionKey, rule: TrainingRule | None) -> S
         return Waiting("The night's minutes (night.minutes) are over")
     now = judged_sessions(lake, key)
     if rule and rule.needed:
-        before = lake.open(TRAINED_TABLE, key, TRAINED).read() if lake.has(TRAINED_TABLE, key) else TRAINED.empty_table()
+        before = lake.open(TRAINED_TABLE, key, TRAINED).read() if lake.has(TRAINED_TABLE, key) else pa.Table.from_batches([], TRAINED)
         found = news(before, now, rule.uses)
         if found.waits_for(rule.needed):
             why = f"{found.sessions} of the {rule.needed} sessions (new_sessions) came, changed or went since the last training"
@@ -88,7 +88,8 @@ def news(before: pa.Table, now: pa.Table, uses: Collection[str]) -> News:
     useful = column(list(uses), TRAINED.field("use"))
     at = pc.index_in(now["session_id"], before["session_id"])  # null: the session is new
     same, same_use, same_verdict = (
-        pc.fill_null(pc.equal(now[name], before[name].take(at)), False) for name in ("content_sha256", "use", "verdict_sha256")
+        pc.fill_null(pc.equal(now[name], before[name].take(at)), scalar(False, pa.bool_()))
+        for name in ("content_sha256", "use", "verdict_sha256")
     )
     moved = pc.and_not(pc.or_(pc.is_in(now["use"], useful), pc.is_in(before["use"].take(at), useful)), same)
     gone = pc.and_not(pc.is_in(before["use"], useful), pc.is_in(before["session_id"], now["session_id"]))

@@ -12,7 +12,7 @@ from agent_pipeline.datasets.sft import SFT
 from agent_pipeline.datasets.splits import ROW
 from agent_pipeline.errors import DataError
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.sessions.tables import optional, required, stored_batches, to_rows
+from agent_pipeline.sessions.tables import column, optional, required, stored_batches, to_rows
 from agent_pipeline.storage.lake import Lake
 
 Row = dict[str, Any]
@@ -48,7 +48,7 @@ def dataset_rows(
         DataError: the table was never made, or is damaged.
     """
     batches = stored_batches(lake.open(dataset, key), [*columns, "split", "twin_of"] if columns else None)
-    chosen = pa.array(splits, pa.string())
+    chosen = column(list(splits), SFT.field("split"))
     rows = to_rows(batch.filter(pc.is_in(batch["split"], chosen)) for batch in batches)
     return rows if twins else (row for row in rows if not row.get("twin_of"))
 

@@ -1,5 +1,7 @@
 """Curated sessions as data sets read them: the rows that sessions in memory would give, whatever the order of the table."""
 
+import subprocess
+import sys
 import tracemalloc
 from collections import Counter
 from datetime import UTC, datetime, timedelta
@@ -138,3 +140,23 @@ def test_a_stored_table_is_read_a_row_group_at_a_time(tmp_path):
     found = stored(Lake(str(tmp_path)), [(session(f"s{number}", [user("x"), says("y")]), None) for number in range(10)])
     file = found.lake.open(ASSET, KEY)
     assert [batch.num_rows for batch in stored_batches(file, ["session_id"])] == [3, 3, 3, 1]
+
+
+def test_data_sets_are_built_and_read_without_pandas(tmp_path):
+    lake = Lake(tmp_path / "lake", tmp_path / "cache")
+    trials = [session(str(number), [user("hello"), says(f"answer {number}")], task_key="greet") for number in range(4)]
+    stored(lake, [(each, None if number % 2 else "unacceptable") for number, each in enumerate(trials)])
+    program = f"""
+import sys
+from agent_pipeline.datasets.build import build_kto, build_preferences, build_sft
+from agent_pipeline.datasets.splits import SplitSizes
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.selection.tables import dataset_rows
+from agent_pipeline.storage.lake import Lake
+lake, key = Lake({str(lake.root)!r}, {str(tmp_path / "cache")!r}), PartitionKey(*{tuple(KEY)!r})
+for build in (build_sft, build_preferences, build_kto):
+    build(lake, key, SplitSizes()).table.commit()
+list(dataset_rows(lake, key))
+assert "pandas" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
