@@ -47,12 +47,12 @@ def _check_labels(lake: Lake, key: PartitionKey, labels: Labels, smallest_share:
     if not (smallest_share and lake.has("judged_sessions", key)):
         return
     try:
-        last = stored_batches(lake.open("judged_sessions", key), ["session_id", "opinions"])
-        labelled = pa.chunked_array([_labelled(batch) for batch in last], pa.string())
+        last = to_rows(stored_batches(lake.open("judged_sessions", key), ["session_id", "opinions"]))
+        labelled = [row["session_id"] for row in last if "label" in row["opinions"]]
     except (DataError, pa.ArrowException, OSError):  # a damaged table is replaced, not compared
         return
-    labelled = labelled.filter(pc.is_in(labelled, lake.open("sessions", key).read(["session_id"])["session_id"]))
-    left = sum(session_id.as_py() in labels.by_id for session_id in labelled)
+    labelled = _present(lake, key, labelled)
+    left = sum(session_id in labels.by_id for session_id in labelled)
     if len(labelled) >= FEW and left < smallest_share * len(labelled):
         raise VolumeError("judged_sessions", key, "labels", len(labelled), left)
 
@@ -75,11 +75,6 @@ def _present(lake: Lake, key: PartitionKey, session_ids: list[str]) -> list[str]
         return named.filter(pc.is_in(named, lake.open("sessions", key).read(["session_id"])["session_id"])).to_pylist()
     except (DataError, pa.ArrowException, OSError):
         return []
-
-
-def _labelled(batch: pa.RecordBatch) -> pa.Array:
-    judged = ["label" in row["opinions"] for row in to_rows([batch])]
-    return batch["session_id"].filter(column(judged, pa.field("judged", pa.bool_())))
 
 
 def judge_sessions(lake: Lake, key: PartitionKey, panel: Panel) -> StagedTable:
