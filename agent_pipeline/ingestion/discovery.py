@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 
 from agent_pipeline.errors import StoreError
-from agent_pipeline.ingestion.forgotten import NOTHING_FORGOTTEN, BlockList
-from agent_pipeline.sources import SOURCES, Location, Reader, find, open_source
+from agent_pipeline.ingestion.forgotten import BlockList
+from agent_pipeline.sources import Location, Reader, find, open_source
 from agent_pipeline.sources.base import TraceSource, add_note
 
 
@@ -52,7 +52,7 @@ class Discovery(msgspec.Struct, kw_only=True):
         return not any(store.errors for store in self.stores)
 
 
-def discover(locations: Iterable[Location], known: Sequence[Reader] = SOURCES, blocked: BlockList = NOTHING_FORGOTTEN) -> Discovery:
+def discover(locations: Iterable[Location], known: Sequence[Reader], blocked: BlockList) -> Discovery:
     """Look at each place; a folder of different things is walked, and each store in it is listed. What cannot be opened is reported with
     its error."""
     discovery = Discovery()

@@ -73,6 +73,3 @@ class BlockList(NamedTuple):
         if session.parent_session_id is not None and self.has(session.parent_session_id, key):
             session.parent_session_id = alias(session.parent_session_id)
         return session
-
-
-NOTHING_FORGOTTEN = BlockList()

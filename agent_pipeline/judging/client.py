@@ -65,12 +65,6 @@ class Endpoint:
             http_client=openai.DefaultHttpxClient(trust_env=host not in ("localhost", "127.0.0.1", "::1")),
         )
 
-    @property
-    def longest_answer(self) -> int:
-        """Tokens that an answer may have, by the parameters; a guess of 512 where they do not say."""
-        given = self.parameters.get("max_completion_tokens", self.parameters.get("max_tokens"))
-        return given if isinstance(given, int) and given > 0 else 512
-
 
 @dataclass(frozen=True)
 class Limits:
@@ -282,8 +276,9 @@ class LlmClient:
     def _request(self, text: str, schema: dict[str, Any]) -> Answer:
         import openai
 
-        # Four characters a token is usual, three is careful.
-        estimate = (len(text) // 3 + 1, self.endpoint.longest_answer)
+        # Four characters a token is usual, three is careful; where the parameters do not say how long an answer may be, 512 is a guess.
+        longest = self.endpoint.parameters.get("max_completion_tokens", self.endpoint.parameters.get("max_tokens"))
+        estimate = (len(text) // 3 + 1, longest if isinstance(longest, int) and longest > 0 else 512)
         for index in range(self._format, len(_FORMATS)):
             if self._failures >= FAILURES_IN_A_ROW:
                 return Answer(None, "the endpoint stopped answering", pending=True)

@@ -45,6 +45,7 @@ from agent_pipeline.redaction import RedactionOptions
 from agent_pipeline.selection.vectors import OLD_SPACE, VECTORS
 from agent_pipeline.sessions.session import Session, sha256_of
 from agent_pipeline.sessions.tables import CURATED, JUDGED, row_session, session_row, to_batches, to_rows, to_table
+from agent_pipeline.sources import SOURCES
 from agent_pipeline.sources.base import TraceSource
 from agent_pipeline.storage.lake import MANIFEST, Artifact, Lake
 from agent_pipeline.training.identity import rows_made_from
@@ -717,5 +718,5 @@ def test_the_next_run_of_the_graph_works_and_counts_what_was_forgotten(tmp_path:
     after = workspace.versions(workspace.open_store()).of(key)
     assert after.version != before.version and after.sessions == count - 2  # the next night trains again
     assert scan(lake, [pair["session_id"], pair["rejected_session_id"]]) == {}
-    found = {part.partition: part for store in discover(workspace.settings().stores, blocked=BlockList.read(lake)).stores for part in store.partitions}  # fmt: skip  # noqa: E501
+    found = {part.partition: part for store in discover(workspace.settings().stores, SOURCES, BlockList.read(lake)).stores for part in store.partitions}  # fmt: skip  # noqa: E501
     assert (found[str(key)].sessions, found[str(key)].forgotten) == (count, 2) and found["office/rooms"].forgotten == 0

@@ -11,7 +11,8 @@ from agent_pipeline.cli.app import app
 from agent_pipeline.definitions import defs
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.ingestion.discovery import discover
-from agent_pipeline.sources import Location
+from agent_pipeline.ingestion.forgotten import BlockList
+from agent_pipeline.sources import SOURCES, Location
 from agent_pipeline_tests.sources.platforms import exports
 from agent_pipeline_tests.sources.platforms.exports import write
 from agent_pipeline_tests.stores import HELLO, omniagents_home, sessions_db
@@ -90,7 +91,7 @@ def test_without_a_path_the_stores_of_the_settings_are_looked_at_and_become_know
 
 
 def test_of_several_places_one_that_is_missing_hides_no_other(mixed, tmp_path):
-    found = discover([Location(str(tmp_path / "gone")), Location(str(mixed / "home"))])
+    found = discover([Location(str(tmp_path / "gone")), Location(str(mixed / "home"))], SOURCES, BlockList())
     assert [bool(store.errors) for store in found.stores] == [True, False] and not found.readable
 
 
