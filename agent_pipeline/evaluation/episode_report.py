@@ -104,13 +104,11 @@ def does_less(report: Mapping[str, Any]) -> list[str]:
 def unended(report: Mapping[str, Any]) -> list[str]:
     """That too many of the model's answers or conversations have no end: whatever it goes on with, no world looks at it."""
     model = report["players"]["model"]
+    of, endless, too_long = model["done"]["of"], model.get("unended", {"n": 0})["n"], model.get("ends", {}).get("too long", 0)
     found = {
-        "have an answer that reaches the limit: raise episodes.max_new_tokens, or see in the transcripts how it goes on": model.get(
-            "unended", {"n": 0}
-        )["n"],
-        "do not fit: raise episodes.max_length, or see in the transcripts what fills them": model.get("ends", {}).get("too long", 0),
+        "have an answer that reaches the limit: raise episodes.max_new_tokens, or see in the transcripts how it goes on": endless,
+        "do not fit: raise episodes.max_length, or see in the transcripts what fills them": too_long,
     }
-    of = model["done"]["of"]
     return [f"{count} of {of} episodes {what}" for what, count in found.items() if count > MOST_CUT * of]
 
 

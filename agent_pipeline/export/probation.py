@@ -6,7 +6,7 @@ by the next one. A look spends of the year's budget of error as a decision does.
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
 from agent_pipeline.evaluation.promotion import MOST_TURNED, watch
 from agent_pipeline.evaluation.promotion_report import summary
@@ -20,23 +20,15 @@ from agent_pipeline.storage.lake import Lake
 from agent_pipeline.storage.pointers import Entry, now
 
 
-class Watched(NamedTuple):
-    """A champion that promoted itself, the one before it, and the entry of the history that promoted it."""
-
-    champion: Artifact
-    before: Artifact
-    entry: Entry
-
-
-def promoted_by_itself(lake: Lake, key: PartitionKey) -> Watched | None:
-    """The champion, if a decision promoted it in place of another, and not a person."""
+def promoted_by_itself(lake: Lake, key: PartitionKey) -> tuple[Artifact, Artifact, Entry] | None:
+    """The champion, if a decision promoted it in place of another, and not a person; the other, and the entry of the history."""
     moves = [entry for entry in lake.history(EXPORT, key) if entry.moved == "champion"]
     if not moves:
         return None
     promoted = (moves[-1].champion, moves[-1].against, moves[-1].who, "promote")
     by_itself = any((each.candidate, each.champion, each.who, each.decision.outcome) == promoted for each in ledger(lake, key).records())
     found = [lake.find(EXPORT, key, identity) for identity in promoted[:2] if identity] if by_itself else []
-    return Watched(found[0], found[1], moves[-1]) if len(found) == 2 and found[0] and found[1] else None
+    return (found[0], found[1], moves[-1]) if len(found) == 2 and found[0] and found[1] else None
 
 
 def look(
@@ -59,17 +51,18 @@ def look(
     generation, watched = lake.pointers(EXPORT, key).generation, promoted_by_itself(lake, key)
     if watched is None:
         return None
-    pair = (watched.champion.identity, watched.before.identity)
+    promoted, replaced, entry = watched
+    pair = (promoted.identity, replaced.identity)
 
     def rolled_back() -> Record | None:
         records = ledger(lake, key).records()
         return next((each for each in records if (each.candidate, each.champion) == pair and each.decision.outcome == "roll back"), None)
 
     record = rolled_back()  # a run was killed before the champion moved
-    age = datetime.fromisoformat(now()) - datetime.fromisoformat(watched.entry.when)
-    facts = facts_since(lake, key, watched.champion) if record is None and age <= timedelta(days=nights) else None
+    age = datetime.fromisoformat(now()) - datetime.fromisoformat(entry.when)
+    facts = facts_since(lake, key, promoted) if record is None and age <= timedelta(days=nights) else None
     if facts and facts.turned <= MOST_TURNED and len(facts.newer) >= policy.confirm_tasks:
-        adapters = [adapter_of_export(lake, key, each).reference for each in watched[:2]]
+        adapters = [adapter_of_export(lake, key, each).reference for each in (promoted, replaced)]
         config = evaluation.manifest["made_from"]["config"]
         result = compare({"candidate": adapters[0], "champion": adapters[1], "evaluation": config, "play": None, "watch": True})
         evaluations = [lake.find("evaluation", key, result[name]) if result[name] else None for name in ("candidate", "champion")]
@@ -85,5 +78,5 @@ def look(
 
         record = ledger(lake, key).append(made)
     if record and record.decision.outcome == "roll back":
-        lake.set_champion(watched.before, why=summary(record.decision), who=who, expected=generation)
+        lake.set_champion(replaced, why=summary(record.decision), who=who, expected=generation)
     return record
