@@ -104,7 +104,6 @@ def _values(settings: Settings, name: str) -> Iterator[tuple[str, str, Any, Any]
 
 
 def asset_of(options: type[Options]) -> str:
-    """The asset that has these options."""
     return next(name for name, each in ASSETS.items() if each is options)
 
 

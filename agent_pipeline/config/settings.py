@@ -221,7 +221,6 @@ class Settings(BaseSettings):
 
     @property
     def redaction_options(self) -> RedactionOptions:
-        """What is redacted."""
         of = self.redaction
         return RedactionOptions(of.enabled, tuple(of.allow), tuple(of.types), tuple(of.phone_regions), of.ner_model)
 

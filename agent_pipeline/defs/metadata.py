@@ -66,7 +66,6 @@ def shape(messages: Sequence[Message]) -> str:
 
 
 def histogram(values: Sequence[float], title: str, label: str) -> dg.MetadataValue:
-    """A small histogram, as an inline picture."""
     figure, axes = _figure(title)
     axes.hist(values, bins=min(30, max(5, len(values) // 4)), color=_COLOUR)
     axes.set_xlabel(label)
@@ -106,7 +105,6 @@ def side_by_side(shares: Sequence[Share], title: str) -> dg.MetadataValue:
 
 
 def curve(points: Sequence[tuple[float, float]], title: str, x: str, y: str) -> dg.MetadataValue:
-    """A small line chart."""
     figure, axes = _figure(title)
     axes.plot([point[0] for point in points], [point[1] for point in points], color=_COLOUR, marker=".")
     axes.set_xlabel(x)

@@ -123,7 +123,6 @@ def report_metadata(report: dict[str, Any]) -> dg.MetadataValue:
 
 
 def loss_curve(report: dict[str, Any]) -> dg.MetadataValue:
-    """The loss of each step, as a picture."""
     return curve([(each["step"], each["loss"]) for each in report["log_history"]], "training loss", "step", "loss")
 
 

@@ -118,7 +118,6 @@ def ask(
 
 
 def is_good(group: str, question: str, tools: Sequence[Tool], text: str) -> bool:
-    """Whether a reply answers the question."""
     reply = read_reply(text, tools)
     answers = not reply.is_call and text_class(reply.text) == "answer"
     return answers and (group == NO_TOOL or any(word in reply.text.casefold() for word in QUESTIONS[question]))

@@ -30,14 +30,13 @@ def figures(episodes: Sequence[Episode]) -> dict[str, Any]:
     """
     labelled = [each for each in episodes if each.must_act is not None]
     watched = [each for each in episodes if each.wrong_changes is not None]
+    no_change_due = [bool(each.wrong_changes) for each in watched if each.must_act is False]
     return {
         "done": share([each.done for each in episodes]),
         "must_act": share([each.done for each in labelled if each.must_act]) if labelled else None,
         "must_not": share([each.done for each in labelled if not each.must_act]) if labelled else None,
         "harm": share([bool(each.wrong_changes) for each in watched]) if watched else None,
-        "harm_where_no_change_was_due": share([bool(each.wrong_changes) for each in watched if each.must_act is False])
-        if labelled
-        else None,
+        "harm_where_no_change_was_due": share(no_change_due) if labelled else None,
         "kinds": kinds(episodes),
         "pass_hat": pass_hat(episodes),
         "turns": mean([each.turns for each in episodes]),

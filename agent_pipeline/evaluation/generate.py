@@ -102,7 +102,6 @@ class _Line:
         return self._limit - len(self._answer)
 
     def take(self, token: int) -> None:
-        """Add a token."""
         if len(self.ids) > 1:
             self._after[self.ids[-2], self.ids[-1]] = len(self.ids)
         self.ids.append(token)

@@ -66,7 +66,6 @@ class Page(NamedTuple):
 
 
 def render(page: Page) -> str:
-    """The page as HTML."""
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
 
@@ -188,14 +187,10 @@ def episode_items(played: Mapping[str, Sequence[Entry]], path: str) -> list[dict
         for each in episodes:
             tasks[each["task_key"], each["seed"], each["trial"]][player] = each
     return [
-        {
-            "split": "",
-            "class": "",
-            "tool": "",
+        dict.fromkeys(("split", "class", "tool", "tail", "prompt"), "")
+        | {
             "outcome": OUTCOMES[players[rival]["done"], players[candidate]["done"]],
             "harm": bool(players[candidate]["wrong_changes"]),
-            "tail": "",
-            "prompt": "",
             "where": f"task {task}, trial {trial}" + ("" if seed is None else f", seed {seed}"),
             "texts": [
                 (f"{player}: {_outcome(each)}", shortened(_transcript(each["messages"]), LONGEST, path), each["done"])

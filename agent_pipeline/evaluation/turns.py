@@ -54,7 +54,6 @@ class Question:
 
     @property
     def expected(self) -> list[int]:
-        """The tokens of what was expected."""
         return self.row.input_ids[self.row.turns[0][0] :]
 
 

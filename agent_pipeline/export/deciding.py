@@ -67,17 +67,12 @@ def to_compare(
     made_from = played.manifest["made_from"] if played else {}
     if world and made_from.get("world") != world:
         raise DataError(f"The export {candidate.identity[:16]} of {key} has not played in {world}: materialize episodes again.")
+    play = {"world": made_from["world"], "config": made_from["config"], "gguf_export": champion.reference} if played and champion else None
     return {
         "candidate": _adapter(lake, key, adapter).reference,
         "champion": adapter_of_export(lake, key, champion).reference if champion else None,
         "evaluation": evaluation.manifest["made_from"]["config"],
-        "play": {
-            "world": made_from["world"],
-            "config": made_from["config"],
-            "gguf_export": champion.reference,
-        }
-        if played and champion
-        else None,
+        "play": play,
     }
 
 

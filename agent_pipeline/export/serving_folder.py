@@ -43,7 +43,6 @@ def serving_root(lake: Lake) -> Path:
 
 
 def partition_folder(lake: Lake, key: PartitionKey) -> Path:
-    """The folder of one partition."""
     return serving_root(lake) / key.project / key.agent
 
 

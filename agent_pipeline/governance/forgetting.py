@@ -133,7 +133,6 @@ class _Removal:
         self.look()
 
     def look(self) -> None:
-        """List the files."""
         self._files = [file for file in self.lake.files() if self.key is None or file.key in (None, self.key)]
 
     def tables(self) -> list[LakeFile]:

@@ -56,8 +56,6 @@ class CapabilityScore:
 
 @dataclass(frozen=True)
 class CapabilityReport:
-    """The scores by capability."""
-
     scores: dict[str, CapabilityScore]
 
     @property
@@ -72,7 +70,6 @@ class CapabilityReport:
         return self.scores[cap].score
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as JSON."""
         return {"overall": self.overall, "scores": {name: asdict(each) for name, each in self.scores.items()}}
 
     def summary(self) -> str:

@@ -105,7 +105,6 @@ def words_only(messages: list[Message]) -> list[Message]:
 
 
 def without_system(messages: list[Message]) -> list[Message]:
-    """The messages without the system's."""
     return [message for message in messages if message["role"] != "system"]
 
 

@@ -77,7 +77,6 @@ class RLTrainingConfig:
 
     @property
     def trainer_class(self) -> Any:
-        """TRL's trainer."""
         import trl
 
         return getattr(trl, f"{_TRAINERS[self.algorithm]}Trainer")

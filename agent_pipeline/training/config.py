@@ -127,7 +127,6 @@ class AdapterTraining(Training):
 
     @property
     def step_rows(self) -> int:
-        """Rows of an optimizer step."""
         return self.batch_size * self.gradient_accumulation
 
 

@@ -58,7 +58,6 @@ def tokens(tokenizer: "PreTrainedTokenizerBase", text: str) -> tuple[list[int], 
 
 
 def token_ids(tokenizer: "PreTrainedTokenizerBase", text: str) -> list[int]:
-    """The ids of a rendered text."""
     return tokens(tokenizer, text)[0]
 
 

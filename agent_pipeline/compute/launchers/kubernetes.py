@@ -22,7 +22,6 @@ class Kubernetes(Launcher):
     )
 
     def start(self, context: dg.AssetExecutionContext, extras: dict[str, Any]) -> dg.PipesClientCompletedInvocation:
-        """Run the worker to its end."""
         from dagster_k8s import PipesK8sClient
 
         spec, namespace = pod_spec(self.settings), self.settings.namespace or None

@@ -14,8 +14,6 @@ from agent_pipeline.config.compute import RaySettings
 
 @dataclass(frozen=True)
 class Ray(Launcher):
-    """The worker as a job of a Ray cluster."""
-
     settings: RaySettings
     messages: LakeMessages
     where = "on Ray"
@@ -25,7 +23,6 @@ class Ray(Launcher):
     )
 
     def start(self, context: dg.AssetExecutionContext, extras: dict[str, Any]) -> dg.PipesClientCompletedInvocation:
-        """Run the worker to its end."""
         from dagster_ray.core.pipes import PipesRayJobClient
 
         client, job = PipesRayJobClient(address=self.settings.address or None, message_reader=self.messages), job_of(self.settings)

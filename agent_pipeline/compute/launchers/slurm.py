@@ -15,8 +15,6 @@ from agent_pipeline.config.compute import SlurmSettings
 
 @dataclass(frozen=True)
 class Slurm(Launcher):
-    """The worker as a job of a Slurm cluster."""
-
     settings: SlurmSettings
     messages: LakeMessages
     where = "on Slurm"
@@ -26,7 +24,6 @@ class Slurm(Launcher):
     )
 
     def start(self, context: dg.AssetExecutionContext, extras: dict[str, Any]) -> dg.PipesClientCompletedInvocation:
-        """Run the worker to its end."""
         client = dg.PipesSubprocessClient(message_reader=self.messages, context_injector=dg.PipesEnvContextInjector())
         job = f"agent-pipeline-{uuid4().hex[:12]}"
         try:

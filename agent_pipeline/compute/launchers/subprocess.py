@@ -32,7 +32,6 @@ class Subprocess(Launcher):
     )
 
     def start(self, context: dg.AssetExecutionContext, extras: dict[str, Any]) -> dg.PipesClientCompletedInvocation:
-        """Run the worker to its end."""
         return self.pipes.run(context=context, command=COMMAND, extras=extras)
 
 

@@ -44,8 +44,6 @@ _FAILURES_IN_A_ROW = 5
 
 
 class Task(NamedTuple):
-    """A task's id and words."""
-
     task_id: str
     instruction: str
 
