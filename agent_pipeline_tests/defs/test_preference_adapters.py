@@ -75,7 +75,7 @@ def check_of(result: dg.ExecuteInProcessResult) -> Any:
 def test_the_candidate_is_the_last_adapter_of_the_agents_chain(chain: Chain) -> None:
     imitating = chain.candidate()
     chain.night('["sft"]')
-    with pytest.raises(DataError, match="There is no dpo_adapter"):
+    with pytest.raises(DataError, match="dpo_adapter"):
         chain.lake.latest("dpo_adapter", KEY)
 
     assert check_of(chain.night('["sft", "dpo"]', min_rows=2)).passed
@@ -90,7 +90,7 @@ def test_the_candidate_is_the_last_adapter_of_the_agents_chain(chain: Chain) -> 
     assert chain.candidate() == imitating
     chain.file.write_text('train = ["sft", "dpo"]\n', encoding="utf-8")
     chain.imitate(2)
-    with pytest.raises(DataError, match="materialize dpo_adapter again"):
+    with pytest.raises(DataError, match="dpo_adapter again"):
         chain.candidate()
 
 

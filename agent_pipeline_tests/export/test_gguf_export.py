@@ -154,7 +154,7 @@ def test_a_tokenizer_that_differs_is_an_error(exported, tokenizer):
 
     lost = deepcopy(tokenizer)
     lost.backend_tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False, use_regex=True)
-    with LlamaCpp(exported[0] / "model-f16.gguf") as llama, pytest.raises(ExportError, match="disagree on held-out conversation 1"):
+    with LlamaCpp(exported[0] / "model-f16.gguf") as llama, pytest.raises(ExportError, match="conversation 1"):
         parity.check_template(llama, lost, CONVERSATIONS)
 
 
@@ -170,7 +170,7 @@ def test_a_model_that_never_had_a_template_is_served_with_that_of_its_family_in_
     assert report["ok"] and report["template"]["f32"] is None and report["ollama"]["template"] == "ollama"
     lines = (tmp_path / "out" / "Modelfile").read_text(encoding="utf-8").splitlines()
     assert lines[2:4] == ['TEMPLATE """{{ .Prompt }}"""', 'PARAMETER stop """<|eot_id|>"""']
-    with LlamaCpp(tmp_path / "out" / "model-f32.gguf") as llama, pytest.raises(ExportError, match="holds no chat template"):
+    with LlamaCpp(tmp_path / "out" / "model-f32.gguf") as llama, pytest.raises(ExportError, match="chat template"):
         parity.check_template(llama, tokenizer, CONVERSATIONS)
 
 

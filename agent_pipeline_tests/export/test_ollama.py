@@ -62,7 +62,7 @@ def test_a_text_survives_the_modelfile_or_is_refused(text):
 
 
 def test_a_value_that_cannot_be_quoted_is_an_error():
-    with pytest.raises(ExportError, match="three quotes at a line's end"):
+    with pytest.raises(ExportError, match="three quotes"):
         quote('a"""\nb')
 
 
@@ -195,7 +195,7 @@ def test_a_prompt_that_ollama_renders_otherwise_than_training_is_an_error(monkey
         Thread(target=server.serve_forever, daemon=True).start()
         monkeypatch.setenv("OLLAMA_HOST", f"127.0.0.1:{server.server_port}")
         assert ollama.check_rendering("same", tiny_tokenizer).endswith("as training did.")
-        with pytest.raises(ExportError, match="renders a prompt of other otherwise than training did, at character"):
+        with pytest.raises(ExportError, match=r"other.*at character"):
             ollama.check_rendering("other", tiny_tokenizer)
         server.shutdown()
     assert "was not compared" in ollama.check_rendering("same", tiny_tokenizer)

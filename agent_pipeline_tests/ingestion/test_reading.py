@@ -60,7 +60,7 @@ def test_without_a_name_the_first_user_message_is_the_task_whatever_its_case_and
 
 
 def test_a_pattern_that_is_no_regular_expression_is_a_sentence(tmp_path):
-    with pytest.raises(SettingsError, match="is not a regular expression"):
+    with pytest.raises(SettingsError, match="regular expression"):
         list(read_sessions(open_source(omniagents_home(tmp_path / "home")), KEY, ReadingOptions(task_pattern="(")))
 
 

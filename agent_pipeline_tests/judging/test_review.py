@@ -50,7 +50,7 @@ def test_the_unjudged_come_first_and_what_leaves_nothing_to_judge_never():
 
 def test_disagreements_may_come_first():
     assert {each.partition("-")[0] for each in chosen(3, first="disagreement")} == {"split"}
-    with pytest.raises(SettingsError, match="cannot begin with 'errors': choose unjudged or disagreement"):
+    with pytest.raises(SettingsError, match=r"errors.*unjudged.*disagreement"):
         chosen(3, first="errors")
 
 
@@ -60,7 +60,7 @@ def test_a_seed_chooses_and_the_order_of_the_rows_does_not():
 
 
 def test_a_table_of_an_older_version_is_one_sentence():
-    with pytest.raises(DataError, match="materialize judged_sessions again"):
+    with pytest.raises(DataError, match="judged_sessions"):
         sample([{name: value for name, value in ROWS[0].items() if name != "turns"}], 1)
 
 

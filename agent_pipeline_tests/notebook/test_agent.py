@@ -78,12 +78,12 @@ def test_evaluation_asks_every_turn_and_says_what_is_right(plain, tiny_base):
     assert found.accuracy == sum(each["right"] for each in found.details["samples"]) / 2
     untrained = AgentSFTTrainer(trainer.config).evaluate(HELDOUT)
     assert untrained.loss == pytest.approx(result.report["heldout"]["before"], rel=1e-3), "before a training it is the base"
-    with pytest.raises(DataError, match="nothing to evaluate on"):
+    with pytest.raises(DataError, match="evaluate"):
         AgentSFTTrainer(dataclasses.replace(trainer.config, eval_data=None)).evaluate()
 
 
 def test_what_is_evaluated_on_may_not_be_learnt(train):
-    with pytest.raises(DataError, match="1 of 2 conversations of eval_data are in train_data too"):
+    with pytest.raises(DataError, match=r"1 of 2 .*eval_data.*train_data"):
         train(eval_data=[row(31, "test"), row(3, "test")])
 
 
@@ -91,9 +91,9 @@ def test_a_model_that_was_saved_answers_as_before(plain, tmp_path):
     trainer, _ = plain
     saved = trainer.save_model(tmp_path / "kept")
     other = AgentSFTTrainer(trainer.config)
-    with pytest.raises(ModelError, match="no trained model to save"):
+    with pytest.raises(ModelError, match="to save"):
         other.save_model(tmp_path / "none")
-    with pytest.raises(ModelError, match="holds no trained model"):
+    with pytest.raises(ModelError, match="no trained model"):
         other.load_model(tmp_path)
     other.load_model(saved)
     assert other.evaluate() == trainer.evaluate()

@@ -108,7 +108,7 @@ def test_the_report_has_every_capability_that_was_asked():
     assert report.get_score("tool_use") == 1.0 and report.overall == 1.0
     assert json.loads(json.dumps(report.to_dict()))["scores"]["planning"]["num_samples"] == 2
     assert report.summary().splitlines()[0].split()[:2] == ["tool_use", "1.00"] and "overall" in report.summary()
-    with pytest.raises(ArgumentError, match="no capability 'reasoning': it has tool_use, planning"):
+    with pytest.raises(ArgumentError, match=r"reasoning.*tool_use, planning"):
         report.get_score("reasoning")
 
 

@@ -53,7 +53,7 @@ def test_fireact_trains_on_the_runs_that_went_well():
     made = method.config("base", RUNS)
     assert [each["task_key"] for each in made.train_data] == ["t1", "t2"]
     assert made.train_data[0]["messages"][1]["tool_calls"][0]["function"]["name"] == "weather"
-    with pytest.raises(ArgumentError, match="trains on trajectories"):
+    with pytest.raises(ArgumentError, match="trajectories"):
         method.config("base", ROWS)
     with pytest.raises(DataError, match=r"None of 1 trajectories can be trained on \(unsuccessful 1\)"):
         method.config("base", RUNS[:1])
@@ -63,7 +63,7 @@ def test_agenttuning_mixes_several_tasks():
     method = MethodRegistry.get_all_methods()["F_agenttuning"]
     made = method.config("base", {"weather": ROWS[:4], "chat": ROWS[4:]})
     assert sorted(each["row_id"].split("/")[0] for each in made.train_data) == ["chat", "chat", "weather", "weather"]
-    with pytest.raises(ArgumentError, match="give a mapping from each task"):
+    with pytest.raises(ArgumentError, match="mapping"):
         method.config("base", ROWS)
 
 

@@ -68,7 +68,7 @@ def test_another_sharegpt_row_keeps_what_is_not_to_be_learnt():
 def test_texts_stay_texts():
     found = read_samples([{"prompt": "Q: Rome?\nA:", "completion": " Sunny."}])
     assert found.texts == [("Q: Rome?\nA:", " Sunny.")] and not found.rows
-    with pytest.raises(DataError, match="1 of 1 records are texts"):
+    with pytest.raises(DataError, match=r"1 of 1 .*texts"):
         rows_only([{"prompt": "Q", "completion": "A"}])
 
 

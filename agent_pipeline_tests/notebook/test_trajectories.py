@@ -443,7 +443,7 @@ def test_what_makes_no_row_is_counted() -> None:
 
 
 def test_settings_that_cannot_be_are_refused() -> None:
-    with pytest.raises(SettingsError, match="choose one of chatml, chatml_text, alpaca"):
+    with pytest.raises(SettingsError, match="chatml, chatml_text, alpaca"):
         SFTConversionConfig("csv")
     with pytest.raises(SettingsError, match="max_steps is 0"):
         CollectorConfig(max_steps=0)

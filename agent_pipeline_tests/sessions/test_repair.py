@@ -268,9 +268,9 @@ def test_many_beginnings_of_calls_take_no_long_time():
 
 
 def test_a_policy_for_no_kind_or_no_action_is_a_sentence():
-    with pytest.raises(SettingsError, match="did you mean trailing_user"):
+    with pytest.raises(SettingsError, match="trailing_user"):
         repair_policy({"trailing_users": "repair"})
-    with pytest.raises(SettingsError, match="cannot treat orphan_output by 'keep': choose one of drop_session, drop_turn, repair"):
+    with pytest.raises(SettingsError, match=r"orphan_output.*keep.*drop_session, drop_turn, repair"):
         repair_policy({"orphan_output": "keep"})
     assert repair_policy({"trailing_user": "repair"}) == DEFAULT_POLICY | {"trailing_user": "repair"}
 

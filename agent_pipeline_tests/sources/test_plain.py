@@ -214,7 +214,7 @@ def test_a_file_that_shrinks_while_it_is_read_is_a_failure(tmp_path: Path) -> No
     stream = source.sessions(key)
     next(stream)
     source.path.write_bytes(b"{}\n")
-    with pytest.raises(StoreError, match="has changed while it was read"):
+    with pytest.raises(StoreError, match="changed"):
         list(stream)
 
 
@@ -234,7 +234,7 @@ def test_a_file_that_another_is_renamed_over_while_it_is_read_mixes_no_sessions(
     assert next(stream).session_id == "s1"
     (tmp_path / "new").write_bytes(chats("s3", "s2", form=form))
     (tmp_path / "new").replace(source.path / f"b.{form}")
-    with pytest.raises(StoreError, match="has changed while it was read"):
+    with pytest.raises(StoreError, match="changed"):
         list(stream)
     assert {each.session_id: each.messages[0]["content"] for each in read(source)} == {name: name for name in ("s1", "s2", "s3")}
 

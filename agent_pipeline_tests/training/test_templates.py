@@ -66,7 +66,7 @@ def test_a_tokenizer_for_which_nothing_renders_tools_is_refused(tokenizer):
     other = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer, eos_token="<|endoftext|>")
     other.add_special_tokens({"eos_token": "<|endoftext|>"})
     bare = PreTrainedTokenizerFast(tokenizer_object=_without_chatml(), eos_token="</s>")
-    with pytest.raises(ModelError, match="choose another base model"):
+    with pytest.raises(ModelError, match="base model"):
         training_template(bare)
 
 

@@ -134,7 +134,7 @@ def test_a_reader_that_fails_costs_one_sentence_wherever_it_fails(mine, tmp_path
 
 
 def test_a_reader_that_gives_no_sessions_costs_one_sentence(mine, tmp_path):
-    with pytest.raises(StoreError, match="it gave a dict, not a Session") as error:
+    with pytest.raises(StoreError, match=r"dict.*Session") as error:
         list(open_source(tmp_path / "mine", readers([mine("Strange")])).sessions(KEY))
     sentence(error)
 
@@ -149,7 +149,7 @@ def test_a_reader_that_is_named_is_taken_and_detection_is_not_asked(tmp_path):
 
 
 def test_a_reader_that_does_not_exist_is_named_with_those_that_do(tmp_path):
-    with pytest.raises(StoreError, match="names a reader that does not exist: there are omniagents, ") as error:
+    with pytest.raises(StoreError, match="omniagents") as error:
         open_source(parse_location(f"otle:{tmp_path}"))
     sentence(error)
 
@@ -195,7 +195,7 @@ def test_files_of_no_kind_among_those_of_one_are_noted(tmp_path):
 def test_a_home_whose_sessions_were_moved_is_no_store_and_its_databases_are_no_agents(tmp_path):
     home = omniagents_home(tmp_path / "home")
     (home / "sessions").rename(home / "gone")
-    with pytest.raises(StoreError, match="is a folder of 1 session stores"):
+    with pytest.raises(StoreError, match="1 session store"):
         open_source(home)
 
 

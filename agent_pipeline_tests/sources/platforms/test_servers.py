@@ -310,7 +310,7 @@ def test_spans_that_went_between_the_look_and_the_fetch_are_no_shorter_session()
         source = server.source()
         (key,) = source.partitions()
         server.change("/spans", lambda value: value["data"].pop())
-        with pytest.raises(StoreError, match="lost spans while it was read: run again"):
+        with pytest.raises(StoreError, match="lost spans"):
             list(source.sessions(key))
 
 
@@ -404,7 +404,7 @@ def test_an_observation_that_went_between_langfuses_look_and_the_fetch_is_no_sho
     source = langfuse.source()
     (key,) = source.partitions()
     langfuse.items(STEPS).pop()
-    with pytest.raises(StoreError, match="lost spans while it was read: run again"):
+    with pytest.raises(StoreError, match="lost spans"):
         list(source.sessions(key))
 
 
