@@ -12,7 +12,7 @@ ERROR = 0.05
 
 
 def reported(difference: Difference | None, of_shares: bool = True, error: float = ERROR) -> dict[str, Any] | None:
-    """A difference as JSON: `difference`, its 95 % interval [`low`, `high`], `samples`, `tasks`, and
+    """A difference as JSON: `difference`, its 95 % interval [`low`, `high`] (of shares within −1 and 1), `samples`, `tasks`, and
 
     - `p`: the two-sided chance of so large a difference between exchangeable models;
     - `beyond_noise`: whether the interval excludes 0 and `p` is at most `error`;
@@ -21,6 +21,8 @@ def reported(difference: Difference | None, of_shares: bool = True, error: float
     if difference is None:
         return None
     low, high = difference.low, difference.high
+    if of_shares and low is not None and high is not None:
+        low, high = max(low, -1.0), min(high, 1.0)
     p = None if low is None else min(1.0, 2 * min(difference.p, difference.p_of_a_loss))
     return {
         "difference": difference.value,

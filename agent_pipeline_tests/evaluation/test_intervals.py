@@ -24,6 +24,13 @@ def test_a_few_tasks_that_all_improved_are_no_proof():
     assert reported(paired([f"t{i}" for i in range(6)], [1.0] * 6, [0.0] * 6))["beyond_noise"]
 
 
+def test_no_interval_of_a_difference_of_shares_goes_beyond_1_and_that_of_losses_may():
+    right, wrong = [1.0] * 41 + [0.0] * 2, [0.0] * 43
+    tasks = [str(task) for task in range(43)]
+    assert reported(paired(tasks, right, wrong))["high"] == 1.0 == -reported(paired(tasks, wrong, right))["low"]
+    assert reported(paired(tasks, right, wrong), of_shares=False)["high"] > 1
+
+
 def test_one_task_has_a_difference_but_no_interval():
     one = reported(paired(["a", "a"], [1, 0], [0, 0]))
     assert (one["difference"], one["low"], one["high"], one["p"], one["beyond_noise"]) == (0.5, None, None, None, False)
