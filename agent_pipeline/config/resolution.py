@@ -30,9 +30,10 @@ _TRAINED = ("train", "trust_remote_code")
 SHARED: Mapping[str, tuple[str, ...]] = {
     "sessions": ("redaction", "system_prompt", "task_field", "task_pattern", "tools"),
     "judged_sessions": ("judge.model", "judge.parameters", "judge.rubric", "labels"),
-    "sft_dataset": ("split",),
+    **dict.fromkeys(("sft_dataset", "preference_dataset", "kto_dataset"), ("split",)),
     "multi_task_dataset": ("mixing",),
     **{asset: _TRAINED for asset in ASSETS if asset.endswith("_adapter")},
+    "grpo_adapter": (*_TRAINED, "world"),
     "evaluation": _TRAINED,
     "gguf_export": (*_TRAINED, "llama_cpp"),
     "episodes": ("world",),
