@@ -75,3 +75,14 @@ def test_rows_that_share_nothing_are_trained_row_by_row(tiny_base, rows):
     alone = [Encoded([number, *range(600 - number, 580 - number, -1)], [False] + [True] * 20, []) for number in range(1, 9)]
     assert tree.trains_as_trees(model, rows, 4) and not tree.trains_as_trees(model, alone, 4)
     assert json.dumps(tree.shared_fraction(alone, 4)) == "1.0"
+
+
+@pytest.mark.parametrize(("recomputed", "most"), [("off", 400), ("on", tree.MAX_NODES)])
+def test_a_tree_holds_no_more_activations_than_a_batch_may(tiny_base, tiny_tokenizer, rows, tmp_path, monkeypatch, recomputed, most):
+    monkeypatch.setattr("agent_pipeline.training.trainers.sft.STORED_TOKENS", 400)
+    config = TrainingConfig(gradient_accumulation=len(rows), gradient_checkpointing=recomputed, max_length=512, lora_r=4)
+    model = load_model(tiny_base, probe_device())
+    trainer = build_trainer(model, tiny_tokenizer, rows, config, probe_device(), tmp_path, silent)
+    sizes = [each["input_ids"].numel() for each in next(iter(trainer.get_train_dataloader()))["trees"]]
+    longest = max(len(each.input_ids) for each in rows)
+    assert max(sizes) <= max(most, longest) and (len(sizes) == 1) == (recomputed == "on"), (sizes, longest)

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterator
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from agent_pipeline.errors import DataError
 from agent_pipeline.progress import Progress
 from agent_pipeline.selection.buffer import spread
-from agent_pipeline.training.config import Device, TrainingConfig
+from agent_pipeline.training.config import STORED_TOKENS, Device, TrainingConfig
 from agent_pipeline.training.masks import Encoded
 from agent_pipeline.training.trainers.common import let_a_step_train, lora_of, reporting, shared_arguments, use_lora_plus
-from agent_pipeline.training.trainers.tree import prove_tree_labels, trains_as_trees, tree_trainer
+from agent_pipeline.training.trainers.tree import MAX_NODES, prove_tree_labels, trains_as_trees, tree_trainer
 
 if TYPE_CHECKING:
     from peft import LoraConfig
@@ -37,17 +38,19 @@ def build_trainer(
     """
     from trl import SFTConfig
 
-    as_trees = trains_as_trees(model, rows, config.step_rows)
-    longest = max(len(row.input_ids) for row in rows)
+    tokens = config.batch_size * max(len(row.input_ids) for row in rows)
+    # Where activations are kept, a tree holds no more of them than a batch may.
+    max_nodes = MAX_NODES if config.checkpoints_gradients(tokens) else max(tokens, STORED_TOKENS)
+    as_trees = trains_as_trees(model, rows, config.step_rows, max_nodes)
     arguments = SFTConfig(
-        **shared_arguments(config, device, work_dir, len(rows), config.batch_size * longest),
+        **shared_arguments(config, device, work_dir, len(rows), tokens),
         train_sampling_strategy="sequential" if config.in_order else "random",
         save_steps=config.checkpoint_steps,
         max_length=None,  # rows fit already; TRL's own truncation would cut answers in the middle
         per_device_train_batch_size=config.step_rows if as_trees else config.batch_size,
         gradient_accumulation_steps=1 if as_trees else config.gradient_accumulation,
     )
-    trainer = trainer_over(model, tokenizer, rows, arguments, progress, lora_of(config, model), as_trees)
+    trainer = trainer_over(model, tokenizer, rows, arguments, progress, lora_of(config, model), max_nodes if as_trees else None)
     if config.use_lora_plus:
         use_lora_plus(trainer, config.lora_plus_lr_ratio)
     if replayed:
@@ -88,10 +91,10 @@ def trainer_over(
     arguments: "SFTConfig",
     progress: Progress,
     lora: "LoraConfig | None" = None,
-    as_trees: bool = False,
+    max_nodes: int | None = None,
 ) -> "SFTTrainer":
-    """TRL's trainer over rows that are tokens with labels already; without `lora` it trains every weight. With `as_trees`, what the rows
-    of a step share is computed once (`trainers.tree`).
+    """TRL's trainer over rows that are tokens with labels already; without `lora` it trains every weight. With `max_nodes`, what the rows
+    of a step share is computed once, in trees of at most so many nodes (`trainers.tree`).
 
     Raises DataError where TRL would train on other labels than ours.
     """
@@ -103,7 +106,8 @@ def trainer_over(
     weighed = any(row.weights for row in rows)
     if weighed:
         columns["loss_weights"] = [row.weights for row in rows]
-    trainer = (tree_trainer if as_trees else weighing_trainer if weighed else SFTTrainer)(
+    make = partial(tree_trainer, max_nodes) if max_nodes else weighing_trainer if weighed else SFTTrainer
+    trainer = make(
         model=model,
         args=arguments,
         train_dataset=Dataset.from_dict(columns),
@@ -115,7 +119,7 @@ def trainer_over(
     trainer._set_signature_columns_if_needed()
     trainer._signature_columns.append("loss_weights")  # columns that are not named here do not reach the collator
     let_a_step_train(trainer)
-    (prove_tree_labels if as_trees else _prove_labels)(trainer, rows)
+    (prove_tree_labels if max_nodes else _prove_labels)(trainer, rows)
     return trainer
 
 

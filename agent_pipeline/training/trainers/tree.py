@@ -11,6 +11,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from trl import SFTTrainer
 
 MAX_NODES = 4096
-"""Nodes of one tree; a step with more of them is split into several trees."""
+"""Nodes of one tree where activations are recomputed on the way back; a step with more of them is split into several trees."""
 
 WORTHWHILE = 0.8
 """Trees are trained where at most this share of the tokens is left in them: their attention computes masked pairs too, and a node costs
@@ -60,20 +61,20 @@ def grouped(units: Sequence[Sequence[Encoded]], max_nodes: int = MAX_NODES) -> l
     return groups
 
 
-def shared_fraction(rows: Sequence[Encoded], step_rows: int) -> float:
+def shared_fraction(rows: Sequence[Encoded], step_rows: int, max_nodes: int = MAX_NODES) -> float:
     """The fraction of tokens that trees leave to compute, for steps of `step_rows` consecutive rows; 1.0 where nothing is shared."""
     steps = [rows[start : start + step_rows] for start in range(0, len(rows), step_rows)]
-    nodes = sum(len(tree.tokens) for step in steps for tree, _ in trees_of_step(step))
+    nodes = sum(len(tree.tokens) for step in steps for tree, _ in trees_of_step(step, max_nodes))
     return nodes / max(sum(len(row.input_ids) for row in rows), 1)
 
 
-def trains_as_trees(model: "PreTrainedModel", rows: Sequence[Encoded], step_rows: int) -> bool:
+def trains_as_trees(model: "PreTrainedModel", rows: Sequence[Encoded], step_rows: int, max_nodes: int = MAX_NODES) -> bool:
     """Whether trees are exact for this model and leave less to compute: a row by itself costs less than a tree that shares nothing."""
     import torch
 
     one_process = int(os.environ.get("WORLD_SIZE", "1")) == 1 and torch.cuda.device_count() < 2
     longest = max(len(row.input_ids) for row in rows)
-    return one_process and takes_trees(model, longest) and shared_fraction(rows, step_rows) <= WORTHWHILE
+    return one_process and takes_trees(model, longest) and shared_fraction(rows, step_rows, max_nodes) <= WORTHWHILE
 
 
 @dataclass(eq=False)
@@ -234,8 +235,9 @@ def head_losses(head: "torch.nn.Module", states: "torch.Tensor", targets: "torch
     return checkpoint(losses, states, use_reentrant=False) if trained else FrozenHead.apply(states)
 
 
-def tree_trainer(*args: Any, **kwargs: Any) -> "SFTTrainer":
-    """An `SFTTrainer` whose batch holds all rows of an optimizer step and is computed as trees; takes SFTTrainer's arguments.
+def tree_trainer(max_nodes: int, **kwargs: Any) -> "SFTTrainer":
+    """An `SFTTrainer` whose batch holds all rows of an optimizer step and is computed as trees of at most `max_nodes` nodes; takes
+    SFTTrainer's arguments.
 
     `per_device_train_batch_size` is the number of rows of a step, and `gradient_accumulation_steps` is 1. The data set has the columns
     `input_ids` and `labels`, and `loss_weights` where tokens count differently: the loss is the weighted mean over the step's tokens.
@@ -261,13 +263,13 @@ def tree_trainer(*args: Any, **kwargs: Any) -> "SFTTrainer":
             self._metrics["train"]["num_tokens"] = [self._total_train_tokens]
             return step_loss
 
-    return TreeTrainer(*args, data_collator=collate_trees, **kwargs)
+    return TreeTrainer(data_collator=partial(collate_trees, max_nodes), **kwargs)
 
 
-def collate_trees(rows: list[dict[str, Any]]) -> dict[str, Any]:
+def collate_trees(max_nodes: int, rows: list[dict[str, Any]]) -> dict[str, Any]:
     """The rows of one optimizer step (columns `input_ids`, `labels`, perhaps `loss_weights`) as the tensors of their trees."""
     encoded = [Encoded(row["input_ids"], [label != -100 for label in row["labels"]], [], weights=row.get("loss_weights")) for row in rows]
-    trees = [tree_tensors(tree) for tree, _ in trees_of_step(encoded)]
+    trees = [tree_tensors(tree) for tree, _ in trees_of_step(encoded, max_nodes)]
     return {"trees": trees, "row_tokens": sum(len(row.input_ids) for row in encoded)}
 
 
