@@ -44,7 +44,8 @@ def main() -> None:
         print("|---|---:|---:|---:|---:|---|---:|---:|---:|")
         rows = chosen_rows(base, store, key)
         found = {name: measured(base, rows, name == TREES) for name in (PLAIN, TREES)}
-        tokens, left = sum(len(row.input_ids) for row in rows), shared_fraction(rows, STEP_ROWS)
+        max_nodes = sft.nodes_of_a_tree(CONFIG, max(len(row.input_ids) for row in rows))
+        tokens, left = sum(len(row.input_ids) for row in rows), shared_fraction(rows, STEP_ROWS, max_nodes)
         for name, (seconds, losses) in found.items():
             about = f"| {key} | {STEP_ROWS} rows | {len(losses)} | {tokens:,} | {left:.2f}"
             print(f"{about} | {name} | {tokens / seconds:.0f} | {found[PLAIN][0] / seconds:.2f} | {losses[-1]:.4f} |", flush=True)

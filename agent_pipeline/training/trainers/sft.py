@@ -39,8 +39,7 @@ def build_trainer(
     from trl import SFTConfig
 
     tokens = config.batch_size * max(len(row.input_ids) for row in rows)
-    # Where activations are kept, a tree holds no more of them than a batch may.
-    max_nodes = MAX_NODES if config.checkpoints_gradients(tokens) else max(tokens, STORED_TOKENS)
+    max_nodes = nodes_of_a_tree(config, tokens)
     as_trees = trains_as_trees(model, rows, config.step_rows, max_nodes)
     arguments = SFTConfig(
         **shared_arguments(config, device, work_dir, len(rows), tokens),
@@ -57,6 +56,12 @@ def build_trainer(
         order = MixedOrder(len(rows) - replayed, replayed, config.seed, shuffled=not config.in_order)
         trainer._get_train_sampler = lambda dataset=None: order
     return trainer
+
+
+def nodes_of_a_tree(config: TrainingConfig, tokens: int) -> int:
+    """The most nodes of a tree. Where activations are kept, those of two batches of `tokens`: two rows always share what they can, and the
+    memory of a step does not grow with its rows."""
+    return MAX_NODES if config.checkpoints_gradients(tokens) else max(2 * tokens, STORED_TOKENS)
 
 
 class MixedOrder:
