@@ -11,6 +11,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from importlib.metadata import version
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -39,7 +40,8 @@ def main() -> None:
         try:
             _check_version(task, pipes.get_extra("version"))
             params = on_this_machine(pipes.get_extra("params"))
-            with _turn(Path(params["cache"]), params["at_once"], pipes.log.info):
+            with _turn(Path(params["cache"]), params["at_once"], pipes.log.info) as place:
+                _use_one_gpu(place)
                 result = TASKS[task].run(params, throttled(pipes.log.info))
         except PipelineError as error:
             result = {"error": str(error), "passing": is_passing(error)}
@@ -62,8 +64,9 @@ def _check_version(task: str, asked: int | None) -> None:
 
 
 @contextmanager
-def _turn(cache: Path, at_once: int, say: Callable[[str], None]) -> Iterator[None]:
-    """Let so many heavy tasks at a time run on this machine (0: any number): two trainings want twice the memory.
+def _turn(cache: Path, at_once: int, say: Callable[[str], None]) -> Iterator[int]:
+    """Let so many heavy tasks at a time run on this machine (0: any number): two trainings want twice the memory. The task's place among
+    them, from 0.
 
     Where a daemon starts the runs, its pools have seen to that, and this never waits. A run from the shell is in no queue, and waits here,
     for the daemon's too. The locks are files: the system takes them from a process that was killed, without a daemon.
@@ -77,10 +80,24 @@ def _turn(cache: Path, at_once: int, say: Callable[[str], None]) -> Iterator[Non
         waits = True
         time.sleep(1)
     try:
-        yield
+        yield next((number for number, lock in enumerate(locks) if lock.is_locked), 0)
     finally:
         for lock in locks:
             lock.release()
+
+
+def _use_one_gpu(place: int) -> None:
+    """Show torch one GPU where it would see several: the one whose turn it is, so that tasks that run at once use one each.
+
+    Given several, transformers' `Trainer` gives each one `batch_size` rows: steps of more rows than the settings and the identity say.
+    """
+    if version("torch").endswith("+cpu"):  # a result that is there already is found without torch, whose import takes seconds
+        return
+    from torch import cuda
+
+    if (gpus := cuda.device_count()) > 1:  # counts by NVML, and leaves CUDA to be initialised with what is set here
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(gpus)))
+        os.environ["CUDA_VISIBLE_DEVICES"] = visible.split(",")[place % gpus]
 
 
 def _taken(lock: FileLock) -> bool:
