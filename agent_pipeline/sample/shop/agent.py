@@ -74,10 +74,11 @@ class Request:
 def support(request: Request, mind: Mind) -> Generator[Step, Any, None]:
     """Find the order, decide by the house rules, act, say what was done; ask back where something is missing."""
     if request.key is None:
-        yield mind.voice("ask_key")
+        yield mind.voice("ask_key").after("Given: no id, no name.")
         return
     if request.key not in mind.seen:
-        mind.seen[request.key] = yield Call("find_orders", {"query": request.key})
+        given = "name" if " " in request.key else "id"
+        mind.seen[request.key] = yield Call("find_orders", {"query": request.key}, f"Given: {given} {request.key}.")
     orders = [read_line(order_id, text) for order_id, text in mind.seen[request.key].items()]
     found = [order for order in orders if request.item in (None, order["item"])]
     if not found:
