@@ -18,7 +18,11 @@ import pytest
 from agent_pipeline.cli.app import main
 from agent_pipeline.governance.scanning import scan
 from agent_pipeline.keys import PartitionKey
+from agent_pipeline.redaction.kinds import PSEUDONYM
+from agent_pipeline.redaction.surrogates import with_surrogates
+from agent_pipeline.selection.tables import dataset_rows
 from agent_pipeline.storage.lake import Lake, sha256_file
+from agent_pipeline.training.identity import rows_made_from
 from agent_pipeline_tests.conftest import SAMPLE
 from agent_pipeline_tests.defs.conftest import worker_here
 from agent_pipeline_tests.tiny import CACHE
@@ -91,6 +95,14 @@ def test_one_command_takes_an_agents_sessions_to_a_verified_gguf_model(shell: Sh
     rows = shell.lake.open("sft_dataset", KEY).read(["session_id", "split"]).to_pylist()
     assert trained_on == sorted(row["session_id"] for row in rows if row["split"] == "train")
     assert json.loads((shell.lake.latest("evaluation", KEY).path / "samples.json").read_text(encoding="utf-8"))
+
+
+def test_models_were_trained_on_and_asked_surrogates_where_tables_have_pseudonyms(shell: Shell) -> None:
+    for asset, split in (("sft_adapter", "train"), ("evaluation", "test"), ("episodes", "test")):
+        stored = list(dataset_rows(shell.lake, KEY, (split,)))
+        made_from = shell.lake.latest(asset, KEY).manifest["made_from"]
+        assert made_from["rows_sha256"] == rows_made_from(list(with_surrogates(stored)))["rows_sha256"], asset
+    assert any(PSEUDONYM.search(str(row["messages"])) for row in dataset_rows(shell.lake, KEY))
 
 
 def test_the_same_again_is_reused_and_not_trained_twice(shell: Shell, run: Callable, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,6 +33,7 @@ def play(
     max_new_tokens: Annotated[int | None, typer.Option(min=1, help="Longest message, in tokens; by default as in episodes.")] = None,
 ) -> None:
     """Let a model play an agent's tasks in its world, and write what it said as a store that the pipeline can read."""
+    from agent_pipeline.compute.building import asked_of, seen_by_models
     from agent_pipeline.compute.playing import play_all, tasks_to_play
     from agent_pipeline.config.assets import EpisodesConfig
     from agent_pipeline.config.resolution import resolve
@@ -51,7 +52,7 @@ def play(
     usual = resolve(settings, EpisodesConfig, key).options
     lake = settings.open_lake()
     limits = (max_new_tokens or usual.max_new_tokens or reply_limit(lake, key), usual.max_length)
-    rows = [] if seed else heldout_rows(lake, key)
+    rows = [] if seed else seen_by_models(asked_of(settings, key), heldout_rows(lake, key))
     chosen = tasks_to_play(world, rows, tasks, tasks if seed else 0, seed, like=f"{key.agent}-")
     ids = _session_ids(settings.reading(key).task_pattern, chosen, trials, sha256_of([str(out.resolve()), model])[:8])
     in_turn = () if model in ("adapter", "base") or "://" in model else ("model",)

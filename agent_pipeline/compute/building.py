@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from agent_pipeline.config.settings import Settings, load_settings
 from agent_pipeline.datasets.multi_task import ASSET as MIXED
 from agent_pipeline.errors import DataError
 from agent_pipeline.keys import PartitionKey, parse_key
+from agent_pipeline.redaction.surrogates import with_surrogates
 from agent_pipeline.selection.tables import dataset_rows
 from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.storage.lake import MANIFEST, Artifact, Lake, read_manifest
@@ -46,6 +47,7 @@ def asked_of(settings: Settings, key: PartitionKey) -> Params:
         "lake_options": settings.lake_options,
         "trust_remote_code": settings.trust_remote_code,
         "split": settings.split.model_dump(),
+        "surrogates": settings.redaction.surrogates,
     }
 
 
@@ -65,6 +67,11 @@ def asked_rows(params: Params, twins: bool = False, columns: Sequence[str] = ())
     lake, key = asked_lake(params)
     where: dict[str, Any] = {"key": None, "dataset": MIXED} if params.get("mix") else {"key": key}
     return dataset_rows(lake, **where, twins=twins, columns=columns)
+
+
+def seen_by_models(params: Params, rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of a table as models are trained on them and asked about them: with surrogates for pseudonyms, where the settings say so."""
+    return list(with_surrogates(rows) if params.get("surrogates") else rows)
 
 
 def find_artifact(params: Params, reference: dict[str, str]) -> Artifact:

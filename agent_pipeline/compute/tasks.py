@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from agent_pipeline.compute.building import MODELS, asked_base, asked_lake, asked_rows, build, find_artifact
+from agent_pipeline.compute.building import MODELS, asked_base, asked_lake, asked_rows, build, find_artifact, seen_by_models
 from agent_pipeline.compute.coresets import embed, losses
 from agent_pipeline.compute.registry import TASKS, Params, Result, Task, task
 from agent_pipeline.errors import DataError, SettingsError
 from agent_pipeline.progress import Progress, silent
+from agent_pipeline.redaction.surrogates import spoken
 from agent_pipeline.selection.tables import dataset_rows
 from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.storage.artifacts import Artifact
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["TASKS", "VERSIONS", "canaries", "compare", "embed", "episodes", "evaluate", "export", "losses", "on_policy", "prefer", "train"]
 
 
-@task(version=5, libraries=(*MODELS, "trl"))
+@task(version=6, libraries=(*MODELS, "trl"))
 def train(params: Params, progress: Progress = silent) -> Result:
     """A LoRA adapter from the rows of the `train` split that `sft_coreset` chose, or the artifact `coreset` of a comparison, and from rows
     of earlier nights (`replay`), beside answers of the base itself (`rehearsal`)."""
@@ -46,7 +47,8 @@ def train(params: Params, progress: Progress = silent) -> Result:
     lake, key = asked_lake(params)
     chosen = picked_rows(asked_rows(params, twins=True), find_artifact(params, params["coreset"]).path) if "coreset" in params else None
     rows, replay = night_rows(lake, key, params["replay_ratio"], SplitSizes(**params["split"]), chosen)
-    replayed, config = replay.rows, TrainingConfig(**params["config"])
+    rows, replayed = seen_by_models(params, rows), seen_by_models(params, replay.rows)
+    config = TrainingConfig(**params["config"])
     base = asked_base(params)
     _, template = load_tokenizer(base.path, base.trust_remote_code)
     rehearsal = params["rehearsal"]
@@ -60,7 +62,7 @@ def train(params: Params, progress: Progress = silent) -> Result:
     return result | {"rows": len(rows), "replay": replay.report(), "replayed": replay.sentence()}
 
 
-@task(version=5, libraries=(*MODELS, "trl"))
+@task(version=6, libraries=(*MODELS, "trl"))
 def prefer(params: Params, progress: Progress = silent) -> Result:
     """An adapter trained on by `method` from the judged rows of the `train` split, watched on the SFT rows of `select`.
 
@@ -72,9 +74,9 @@ def prefer(params: Params, progress: Progress = silent) -> Result:
     (lake, key), method = asked_lake(params), params["method"]
     reference = find_artifact(params, params["reference"])
     base, config = _base_of(params, reference), FURTHER[method](**params["config"])
-    judged = list(dataset_rows(lake, key, ("train", "select", "test"), params["dataset"]))
+    judged = seen_by_models(params, dataset_rows(lake, key, ("train", "select", "test"), params["dataset"]))
     rows, heldout = ([row for row in judged if (row["split"] == "train") is wanted] for wanted in (True, False))
-    select = list(dataset_rows(lake, key, ("select",)))
+    select = seen_by_models(params, dataset_rows(lake, key, ("select",)))
 
     def make(folder: Path) -> dict[str, Any]:
         return train_preferences(method, rows, base, reference.path, config, folder, select, heldout, progress, reference.identity)
@@ -82,7 +84,7 @@ def prefer(params: Params, progress: Progress = silent) -> Result:
     return _build_further(prefer, params, reference, origin_of(method, rows, select, base, reference.identity, config), make)
 
 
-@task(version=2, libraries=(*MODELS, "trl"))
+@task(version=3, libraries=(*MODELS, "trl"))
 def on_policy(params: Params, progress: Progress = silent) -> Result:
     """An adapter trained on by `method` from what it writes itself about the rows of the `train` split of `sft_dataset`, watched on those
     of `select`; `skipped` as in `prefer`."""
@@ -93,8 +95,8 @@ def on_policy(params: Params, progress: Progress = silent) -> Result:
     (lake, key), method = asked_lake(params), params["method"]
     reference = find_artifact(params, params["reference"])
     base, config = _base_of(params, reference), FURTHER[method](**params["config"])
-    select, teacher = list(dataset_rows(lake, key, ("select",))), None
-    rows, play, origin = practice(list(dataset_rows(lake, key)), config, params["world"])
+    select, teacher = seen_by_models(params, dataset_rows(lake, key, ("select",))), None
+    rows, play, origin = practice(seen_by_models(params, dataset_rows(lake, key)), config, params["world"])
     if named := getattr(config, "teacher_model", ""):
         teacher = asked_base(params | {"base_model": named, "base_revision": getattr(config, "teacher_revision", "")})
         origin["taught_by"] = [teacher.name, teacher.revision]
@@ -127,7 +129,7 @@ def _build_further(
     return build(task, params, adapter_of(params["method"]), made_from, make_or_skip, [reference])
 
 
-@task(version=9, libraries=MODELS)
+@task(version=10, libraries=MODELS)
 def evaluate(params: Params, progress: Progress = silent, base_passes: "BasePasses | None" = None) -> Result:
     """Base against adapter on the held-out rows, those of the split `test` unless the configuration names another. Evaluations that are
     given one `base_passes` ask a base once for the same turns."""
@@ -138,10 +140,12 @@ def evaluate(params: Params, progress: Progress = silent, base_passes: "BasePass
     from agent_pipeline.evaluation.page import PAGE, Split, evaluation_page
 
     split = params["config"].get("split", "test")
-    rows, adapter = heldout_rows(*asked_lake(params), split), find_artifact(params, params["adapter"])
-    base = _base_of(params, adapter)
+    stored, adapter = heldout_rows(*asked_lake(params), split), find_artifact(params, params["adapter"])
+    rows, base = seen_by_models(params, stored), _base_of(params, adapter)
     made_from = {"adapter": adapter.identity, "config": params["config"], **rows_made_from(rows)}
-    shown = list(dataset_rows(*asked_lake(params))) if params["config"]["sessions_in_prompt"] else []
+    if rows != stored:
+        made_from["surrogates"] = True
+    shown = seen_by_models(params, dataset_rows(*asked_lake(params))) if params["config"]["sessions_in_prompt"] else []
     if shown:
         made_from["shown"] = rows_made_from(shown)
 
@@ -160,7 +164,7 @@ def evaluate(params: Params, progress: Progress = silent, base_passes: "BasePass
     return build(evaluate, params, "evaluation", made_from, make, [adapter])
 
 
-@task(version=6, libraries=(*MODELS, "gguf", "xllamacpp"))
+@task(version=7, libraries=(*MODELS, "gguf", "xllamacpp"))
 def export(params: Params, progress: Progress = silent) -> Result:
     """The adapter merged into its base, as GGUF files that a real llama.cpp has loaded and answered from."""
     from agent_pipeline.evaluation.heldout import heldout_rows
@@ -175,7 +179,7 @@ def export(params: Params, progress: Progress = silent) -> Result:
             f"The evaluation {evaluation.identity[:16]} of {params['partition']} is of another adapter than {adapter.identity[:16]}, which "
             "is to be exported: materialize evaluation again."
         )
-    rows, base, config = heldout_rows(*asked_lake(params)), _base_of(params, adapter), params["config"]
+    rows, base, config = seen_by_models(params, heldout_rows(*asked_lake(params))), _base_of(params, adapter), params["config"]
     # Which conversations are compared is a choice by hash, so that it does not move with the order of sessions.
     compared = sorted(rows, key=lambda row: sha256_of(row["row_id"]))[: config["max_conversations"]]
     made_from = {
@@ -185,7 +189,7 @@ def export(params: Params, progress: Progress = silent) -> Result:
         "converter_sha256": sha256_file(find_converter(params["llama_cpp"] or None)),
         "compared": rows_made_from(compared),
     }
-    measured = list(islice(dataset_rows(*asked_lake(params)), config["imatrix_rows"]))
+    measured = seen_by_models(params, islice(dataset_rows(*asked_lake(params)), config["imatrix_rows"]))
     if measured:
         made_from["measured"] = rows_made_from(measured)
     if set(config["outtypes"]) & set(K_QUANTS):
@@ -211,7 +215,7 @@ def export(params: Params, progress: Progress = silent) -> Result:
     return build(export, params, "gguf_export", made_from, make, [adapter])
 
 
-@task(version=6, libraries=(*MODELS, "xllamacpp"))
+@task(version=7, libraries=(*MODELS, "xllamacpp"))
 def episodes(params: Params, progress: Progress = silent) -> Result:
     """The held-out tasks, played in the agent's world by the exported model (in a comparison of methods: by the adapter in memory) and,
     unless it plays `alone`, by its base model."""
@@ -223,14 +227,15 @@ def episodes(params: Params, progress: Progress = silent) -> Result:
     from agent_pipeline.export.serving_folder import served_form
 
     lake, key = asked_lake(params)
-    rows, adapter = heldout_rows(lake, key, params.get("held_out", "test")), find_artifact(params, params["adapter"])
+    rows = seen_by_models(params, heldout_rows(lake, key, params.get("held_out", "test")))
+    adapter = find_artifact(params, params["adapter"])
     config, world, alone = params["config"], params["world"], params.get("alone", False)
     if config["trials"] > 1 and not config["temperature"]:  # the values come from several places, so no form can check the two together
         raise SettingsError(f"{config['trials']} greedy trials of a task are the same trial: set episodes.temperature, or one trial.")
     config = config | {"max_new_tokens": config["max_new_tokens"] or reply_limit(lake, key)}
     base, exported = _base_of(params, adapter), params["gguf_export"] and find_artifact(params, params["gguf_export"])
     sessions = recorded_sessions(lake, key, {row["task_key"] for row in rows})
-    recorded = {task: messages for task, (_, messages) in sessions.items()}
+    recorded = {task: spoken(messages, task) if params.get("surrogates") else messages for task, (_, messages) in sessions.items()}
     judged = lake.open("judged_sessions", key).read(["task_key"])["task_key"].to_pylist()
     in_store = sorted({task for task in judged if (played := played_task(task)) and int(played[2]) >= config["fresh_seed"]})
     tasks = tasks_to_play(world, rows, config["max_tasks"], config["fresh_tasks"], config["fresh_seed"], in_store=in_store)

@@ -90,6 +90,9 @@ class RedactionSettings(Section):
     ner_model: str = Field(
         default="en_core_web_lg", description="Installed spaCy pipeline that finds PERSON and LOCATION, if types has them."
     )
+    surrogates: bool = Field(
+        default=True, description="Models read made-up values in place of the pseudonyms of the tables, as users write real ones."
+    )
 
 
 class NotifySettings(Section):

@@ -28,6 +28,7 @@ from agent_pipeline.export.ledger import EXPORT, Record
 from agent_pipeline.export.mlflow_runs import Written, write_run
 from agent_pipeline.export.probation import look
 from agent_pipeline.keys import PartitionKey
+from agent_pipeline.redaction.surrogates import with_surrogates
 from agent_pipeline.selection.tables import DATASET, dataset_rows
 from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.storage.artifacts import Artifact
@@ -118,7 +119,9 @@ def _page(lake: Lake, key: PartitionKey, candidate: Artifact, champion: Artifact
     tables += [("Split test, which is only reported", figure_rows(record.test, rival))] if record.test else []
     splits = [split for name, pair in (("select", seen.select), ("test", seen.test)) if (split := _split(name, *pair))]
     tables += [table for split in splits for table in split_tables(split)]
-    rows = {row["row_id"]: row for row in dataset_rows(lake, key, ("select", "test"))} if lake.has(DATASET, key) else {}
+    stored = dataset_rows(lake, key, ("select", "test")) if lake.has(DATASET, key) else ()
+    with_values = any(each and each.manifest["made_from"].get("surrogates") for each in (*seen.select, *seen.test))
+    rows = {row["row_id"]: row for row in (with_surrogates(stored) if with_values else stored)}
     where = ", ".join(split.path for split in splits)
     turns, notes = bounded((turn for split in splits for turn in differing_turns(split, rows)), MOST_TURNS, "turns", where)
     played, path = _played(seen), str(seen.episodes[0].path / TRANSCRIPTS) if seen.episodes[0] else ""

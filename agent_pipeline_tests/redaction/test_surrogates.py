@@ -1,0 +1,105 @@
+"""A model sees made-up values in place of pseudonyms: the same one where it is the same, and no pseudonym that tables hold."""
+
+import json
+from copy import deepcopy
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent_pipeline.compute.building import asked_of, seen_by_models
+from agent_pipeline.config.settings import load_settings
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.redaction import RedactionOptions, Redactor
+from agent_pipeline.redaction.kinds import KINDS, PSEUDONYM
+from agent_pipeline.redaction.surrogates import VALUES, spoken, with_surrogates
+from agent_pipeline.sessions.session import Session
+
+SYSTEM = "Help customers. Mail <EMAIL_1> if in doubt."
+
+
+def messages(user: str = "I am <EMAIL_2>.", argument: str = "<EMAIL_2>", system: str = SYSTEM) -> list[dict[str, Any]]:
+    function = {"name": "look_up", "arguments": json.dumps({"email": argument, "deep": [{"card": "<CARD_1>"}]})}
+    return [
+        {"role": "system", "content": system},
+        {"role": "user", "content": user},
+        {"role": "assistant", "content": "", "tool_calls": [{"id": "c1", "type": "function", "function": function}]},
+        {"role": "tool", "tool_call_id": "c1", "content": json.dumps({"customer": {"email": argument}})},
+    ]
+
+
+def row(task: str = "t1", **texts: Any) -> dict[str, Any]:
+    return {"row_id": task, "session_id": task, "task_key": task, "content_sha256": "0" * 64, **(texts or {"messages": messages()})}
+
+
+def seen(*rows: dict[str, Any]) -> list[dict[str, Any]]:
+    return list(with_surrogates(rows))
+
+
+def test_what_is_called_is_what_the_user_gave():
+    [shown] = seen(row())
+    given_by_user = shown["messages"][1]["content"].removeprefix("I am ").removesuffix(".")
+    arguments = json.loads(shown["messages"][2]["tool_calls"][0]["function"]["arguments"])
+    assert arguments["email"] == given_by_user == json.loads(shown["messages"][3]["content"])["customer"]["email"]
+    assert "@" in given_by_user and not PSEUDONYM.search(json.dumps(shown))
+
+
+def test_another_task_has_other_values_and_another_trial_of_it_the_same():
+    first, again, other = (each["messages"][1]["content"] for each in seen(row(), row(), row("t2")))
+    assert first == again != other
+
+
+def test_what_the_system_prompt_holds_is_the_same_for_all_tasks():
+    first, other = seen(row(), row("t2"))
+    assert first["messages"][0] == other["messages"][0] and "<" not in first["messages"][0]["content"]
+
+
+def test_a_value_of_the_system_prompt_is_the_same_where_a_user_repeats_it():
+    shown = spoken(messages(user="Is <EMAIL_1> yours?"), "t1")
+    assert shown[1]["content"].split()[1] in shown[0]["content"]
+
+
+def test_the_sides_of_a_pair_share_their_values():
+    prompt, answer = messages()[1:2], [{"role": "assistant", "content": "Is it <EMAIL_2>?"}]
+    [shown] = seen(row(prompt=prompt, chosen=answer, rejected=answer))
+    address = shown["prompt"][0]["content"].split()[-1].rstrip(".")
+    assert address in shown["chosen"][0]["content"] and shown["chosen"] == shown["rejected"]
+
+
+def test_a_row_without_pseudonyms_is_the_same_object_and_another_names_other_content():
+    plain, private = row(messages=[{"role": "user", "content": "a < b, <EMAIL_0>, <WORD_1>"}]), row()
+    before = deepcopy(private)
+    shown = seen(plain, private)
+    assert shown[0] is plain and private == before and shown[1]["content_sha256"] != before["content_sha256"]
+
+
+def test_kinds_without_a_form_of_their_own_keep_their_pseudonyms():
+    kept = [kind for kind in KINDS if kind not in VALUES]
+    assert {"PRIVATE_KEY", "CONNECTION_STRING"} <= set(kept)
+    text = " ".join(f"<{kind}_1>" for kind in kept)
+    assert spoken([{"role": "user", "content": text}], "t")[0]["content"] == text
+
+
+@pytest.mark.parametrize("kind", ["EMAIL", "CARD", "IBAN", "SSN"])
+def test_a_value_is_what_redaction_takes_for_its_kind(kind):
+    for task in range(20):
+        text = spoken([{"role": "user", "content": f"Mine is <{kind}_1>."}], str(task))[0]["content"]
+        session = Session(session_id="s", project="p", agent="a", source="test", messages=[{"role": "user", "content": text}])
+        assert Redactor(RedactionOptions()).redact(session) == {kind: 1}, text
+
+
+@given(st.sampled_from(sorted(VALUES)), st.integers(1, 50), st.text(max_size=8))
+def test_no_value_breaks_the_json_that_it_stands_in(kind, number, task):
+    pseudonym = f"<{kind}_{number}>"
+    inner = json.dumps({"value": pseudonym})
+    shown = spoken([{"role": "tool", "content": json.dumps({"text": inner})}], task)[0]["content"]
+    value = json.loads(json.loads(shown)["text"])["value"]
+    assert value and value != pseudonym and not PSEUDONYM.search(shown)
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_the_setting_decides_what_models_see(asked, tmp_path, monkeypatch):
+    monkeypatch.setenv("AGENT_PIPELINE_REDACTION__SURROGATES", str(asked).lower())
+    params = asked_of(load_settings(), PartitionKey("shop", "support"))
+    assert (seen_by_models(params, [row()]) != [row()]) is asked
