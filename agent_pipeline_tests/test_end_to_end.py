@@ -18,10 +18,10 @@ import pytest
 from agent_pipeline.cli.app import main
 from agent_pipeline.governance.scanning import scan
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.redaction.kinds import PSEUDONYM
-from agent_pipeline.redaction.surrogates import with_surrogates
+from agent_pipeline.redaction.surrogates import surrogates_made_from, with_surrogates
 from agent_pipeline.selection.tables import dataset_rows
 from agent_pipeline.storage.lake import Lake, sha256_file
+from agent_pipeline.training.identity import _content as trained_content
 from agent_pipeline.training.identity import rows_made_from
 from agent_pipeline_tests.conftest import SAMPLE
 from agent_pipeline_tests.defs.conftest import worker_here
@@ -101,8 +101,12 @@ def test_models_were_trained_on_and_asked_surrogates_where_tables_have_pseudonym
     for asset, split in (("sft_adapter", "train"), ("evaluation", "test"), ("episodes", "test")):
         stored = list(dataset_rows(shell.lake, KEY, (split,)))
         made_from = shell.lake.latest(asset, KEY).manifest["made_from"]
-        assert made_from["rows_sha256"] == rows_made_from(list(with_surrogates(stored)))["rows_sha256"], asset
-    assert any(PSEUDONYM.search(str(row["messages"])) for row in dataset_rows(shell.lake, KEY))
+        assert made_from["rows_sha256"] == rows_made_from(stored)["rows_sha256"], asset  # lineage finds the table's rows
+        seen = list(with_surrogates(stored))
+        if asset == "sft_adapter":
+            assert made_from["content_sha256"] == trained_content(seen) != trained_content(stored)
+        else:
+            assert {name: made_from[name] for name in made_from if name == "surrogates_sha256"} == surrogates_made_from(stored, seen)
 
 
 def test_the_same_again_is_reused_and_not_trained_twice(shell: Shell, run: Callable, monkeypatch: pytest.MonkeyPatch) -> None:

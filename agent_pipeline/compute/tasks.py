@@ -17,7 +17,7 @@ from agent_pipeline.compute.coresets import embed, losses
 from agent_pipeline.compute.registry import TASKS, Params, Result, Task, task
 from agent_pipeline.errors import DataError, SettingsError
 from agent_pipeline.progress import Progress, silent
-from agent_pipeline.redaction.surrogates import spoken
+from agent_pipeline.redaction.surrogates import spoken, surrogates_made_from
 from agent_pipeline.selection.tables import dataset_rows
 from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.storage.artifacts import Artifact
@@ -142,12 +142,11 @@ def evaluate(params: Params, progress: Progress = silent, base_passes: "BasePass
     split = params["config"].get("split", "test")
     stored, adapter = heldout_rows(*asked_lake(params), split), find_artifact(params, params["adapter"])
     rows, base = seen_by_models(params, stored), _base_of(params, adapter)
-    made_from = {"adapter": adapter.identity, "config": params["config"], **rows_made_from(rows)}
-    if rows != stored:
-        made_from["surrogates"] = True
-    shown = seen_by_models(params, dataset_rows(*asked_lake(params))) if params["config"]["sessions_in_prompt"] else []
+    made_from = {"adapter": adapter.identity, "config": params["config"], **rows_made_from(stored), **surrogates_made_from(stored, rows)}
+    kept = list(dataset_rows(*asked_lake(params))) if params["config"]["sessions_in_prompt"] else []
+    shown = seen_by_models(params, kept)
     if shown:
-        made_from["shown"] = rows_made_from(shown)
+        made_from["shown"] = rows_made_from(kept) | surrogates_made_from(kept, shown)
 
     def make(folder: Path) -> dict[str, Any]:
         report = evaluate_adapter(rows, base, adapter.path, **params["config"], sessions=shown, progress=progress, base_passes=base_passes)
@@ -179,19 +178,21 @@ def export(params: Params, progress: Progress = silent) -> Result:
             f"The evaluation {evaluation.identity[:16]} of {params['partition']} is of another adapter than {adapter.identity[:16]}, which "
             "is to be exported: materialize evaluation again."
         )
-    rows, base, config = seen_by_models(params, heldout_rows(*asked_lake(params))), _base_of(params, adapter), params["config"]
+    rows, base, config = heldout_rows(*asked_lake(params)), _base_of(params, adapter), params["config"]
     # Which conversations are compared is a choice by hash, so that it does not move with the order of sessions.
-    compared = sorted(rows, key=lambda row: sha256_of(row["row_id"]))[: config["max_conversations"]]
+    chosen = sorted(rows, key=lambda row: sha256_of(row["row_id"]))[: config["max_conversations"]]
+    compared = seen_by_models(params, chosen)
     made_from = {
         "adapter": adapter.identity,
         "adapter_made_from": adapter.manifest["made_from"],
         "config": config,
         "converter_sha256": sha256_file(find_converter(params["llama_cpp"] or None)),
-        "compared": rows_made_from(compared),
+        "compared": rows_made_from(chosen) | surrogates_made_from(chosen, compared),
     }
-    measured = seen_by_models(params, islice(dataset_rows(*asked_lake(params)), config["imatrix_rows"]))
+    first = list(islice(dataset_rows(*asked_lake(params)), config["imatrix_rows"]))
+    measured = seen_by_models(params, first)
     if measured:
-        made_from["measured"] = rows_made_from(measured)
+        made_from["measured"] = rows_made_from(first) | surrogates_made_from(first, measured)
     if set(config["outtypes"]) & set(K_QUANTS):
         made_from["quantizer_sha256"] = sha256_file(Path(find_quantizer(params["llama_cpp"] or None)[-1]))
 
@@ -227,8 +228,8 @@ def episodes(params: Params, progress: Progress = silent) -> Result:
     from agent_pipeline.export.serving_folder import served_form
 
     lake, key = asked_lake(params)
-    rows = seen_by_models(params, heldout_rows(lake, key, params.get("held_out", "test")))
-    adapter = find_artifact(params, params["adapter"])
+    stored = heldout_rows(lake, key, params.get("held_out", "test"))
+    rows, adapter = seen_by_models(params, stored), find_artifact(params, params["adapter"])
     config, world, alone = params["config"], params["world"], params.get("alone", False)
     if config["trials"] > 1 and not config["temperature"]:  # the values come from several places, so no form can check the two together
         raise SettingsError(f"{config['trials']} greedy trials of a task are the same trial: set episodes.temperature, or one trial.")
@@ -248,7 +249,8 @@ def episodes(params: Params, progress: Progress = silent) -> Result:
         "recorded_sha256": sha256_of(recorded),
         **({"alone": True} if alone else {}),
         **({"not_fresh": in_store} if in_store and config["fresh_tasks"] else {}),
-        **rows_made_from(rows),
+        **rows_made_from(stored),
+        **surrogates_made_from(stored, rows),
     }
     # The recorded agent plays another trial where that is the task's first: what is forgotten is found by it.
     made_from["sessions"] = sorted({*made_from["sessions"], *(session_id for session_id, _ in sessions.values())})

@@ -120,7 +120,7 @@ def _page(lake: Lake, key: PartitionKey, candidate: Artifact, champion: Artifact
     splits = [split for name, pair in (("select", seen.select), ("test", seen.test)) if (split := _split(name, *pair))]
     tables += [table for split in splits for table in split_tables(split)]
     stored = dataset_rows(lake, key, ("select", "test")) if lake.has(DATASET, key) else ()
-    with_values = any(each and each.manifest["made_from"].get("surrogates") for each in (*seen.select, *seen.test))
+    with_values = any(each and each.manifest["made_from"].get("surrogates_sha256") for each in (*seen.select, *seen.test))
     rows = {row["row_id"]: row for row in (with_surrogates(stored) if with_values else stored)}
     where = ", ".join(split.path for split in splits)
     turns, notes = bounded((turn for split in splits for turn in differing_turns(split, rows)), MOST_TURNS, "turns", where)

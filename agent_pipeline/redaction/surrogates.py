@@ -56,15 +56,20 @@ TEXTS = ("messages", "prompt", "chosen", "rejected", "completion")
 
 
 def with_surrogates(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The rows of a data set as a model is to see them. A row without pseudonyms is the same object; another has another
-    `content_sha256`, by which manifests name what was made of it.
+    """The rows of a data set as a model is to see them; a row without pseudonyms is the same object.
 
     The same pseudonym has the same value in all rows of a task, and in all rows with the same system prompt where that has it.
     """
     for row in rows:
         texts = {name: row[name] for name in TEXTS if row.get(name)}
         seen = {name: spoken(messages, row["task_key"]) for name, messages in texts.items()}
-        yield row if seen == texts else {**row, **seen, "content_sha256": sha256_of([row["content_sha256"], seen])}
+        yield row if seen == texts else row | seen
+
+
+def surrogates_made_from(stored: Sequence[dict[str, Any]], seen: Sequence[dict[str, Any]]) -> dict[str, str]:
+    """What a manifest says beside the names of `stored` rows where models saw them otherwise; nothing where they did not."""
+    shown = [{name: new[name] for name in TEXTS if name in new} for old, new in zip(stored, seen, strict=True) if new is not old]
+    return {"surrogates_sha256": sha256_of(shown)} if shown else {}
 
 
 def spoken(messages: Sequence[Mapping[str, Any]], task_key: str) -> list[Any]:

@@ -13,7 +13,7 @@ from agent_pipeline.config.settings import load_settings
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.redaction import RedactionOptions, Redactor
 from agent_pipeline.redaction.kinds import KINDS, PSEUDONYM
-from agent_pipeline.redaction.surrogates import VALUES, spoken, with_surrogates
+from agent_pipeline.redaction.surrogates import VALUES, spoken, surrogates_made_from, with_surrogates
 from agent_pipeline.sessions.session import Session
 
 SYSTEM = "Help customers. Mail <EMAIL_1> if in doubt."
@@ -67,11 +67,13 @@ def test_the_sides_of_a_pair_share_their_values():
     assert address in shown["chosen"][0]["content"] and shown["chosen"] == shown["rejected"]
 
 
-def test_a_row_without_pseudonyms_is_the_same_object_and_another_names_other_content():
+def test_a_row_without_pseudonyms_is_the_same_object_and_a_manifest_tells_where_models_saw_another():
     plain, private = row(messages=[{"role": "user", "content": "a < b, <EMAIL_0>, <WORD_1>"}]), row()
     before = deepcopy(private)
     shown = seen(plain, private)
-    assert shown[0] is plain and private == before and shown[1]["content_sha256"] != before["content_sha256"]
+    assert shown[0] is plain and private == before and shown[1] != before
+    assert surrogates_made_from([plain], shown[:1]) == {}
+    assert surrogates_made_from([plain, private], shown).keys() == {"surrogates_sha256"}
 
 
 def test_kinds_without_a_form_of_their_own_keep_their_pseudonyms():
