@@ -106,6 +106,8 @@ def test_models_were_trained_on_and_asked_surrogates_where_tables_have_pseudonym
         if asset == "sft_adapter":
             assert made_from["content_sha256"] == trained_content(seen) != trained_content(stored)
         else:
+            page = (shell.lake.latest("evaluation", KEY).path / "report.html").read_text(encoding="utf-8")
+            assert ("made up, where the tables have pseudonyms" in page) == ("surrogates_sha256" in made_from)
             assert {name: made_from[name] for name in made_from if name == "surrogates_sha256"} == surrogates_made_from(stored, seen)
 
 

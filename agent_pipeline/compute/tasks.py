@@ -47,7 +47,7 @@ def train(params: Params, progress: Progress = silent) -> Result:
     lake, key = asked_lake(params)
     chosen = picked_rows(asked_rows(params, twins=True), find_artifact(params, params["coreset"]).path) if "coreset" in params else None
     rows, replay = night_rows(lake, key, params["replay_ratio"], SplitSizes(**params["split"]), chosen)
-    rows, replayed = seen_by_models(params, rows), seen_by_models(params, replay.rows)
+    stored, rows, replayed = rows, seen_by_models(params, rows), seen_by_models(params, replay.rows)
     config = TrainingConfig(**params["config"])
     base = asked_base(params)
     _, template = load_tokenizer(base.path, base.trust_remote_code)
@@ -59,7 +59,8 @@ def train(params: Params, progress: Progress = silent) -> Result:
         return train_adapter(rows, base, config, folder, progress=progress, rehearsal=rehearsal, **replaying)
 
     result = build(train, params, "sft_adapter", origin, make)
-    return result | {"rows": len(rows), "replay": replay.report(), "replayed": replay.sentence()}
+    made_up = sum(seen is not row for seen, row in zip(rows, stored, strict=True))
+    return result | {"rows": len(rows), "rows_with_surrogates": made_up, "replay": replay.report(), "replayed": replay.sentence()}
 
 
 @task(version=6, libraries=(*MODELS, "trl"))
@@ -155,7 +156,7 @@ def evaluate(params: Params, progress: Progress = silent, base_passes: "BasePass
             (folder / name).write_text(json.dumps(entries, indent=1, ensure_ascii=False), encoding="utf-8")
         adapters = trained_adapters(*asked_lake(params), adapter.identity)
         by_id = {row["row_id"]: row for row in rows}
-        (folder / PAGE).write_text(evaluation_page(params["partition"], seen, by_id, adapters), encoding="utf-8")
+        (folder / PAGE).write_text(evaluation_page(params["partition"], seen, by_id, adapters, rows != stored), encoding="utf-8")
         for player, model in (("base", base.name), ("adapter", f"{base.name}+{adapter.identity[:16]}")):
             write_log(folder, player, f"{params['partition']} {split}", model, report, seen.samples, by_id)
         return report

@@ -18,6 +18,9 @@ def said_of(event: dg.DagsterEvent) -> str | None:
         if data.error and data.error.cls_name == dg.DagsterExecutionInterruptedError.__name__:
             return "interrupted"
         return data.error_display_string.strip() if data.error else "failed"
+    if event.is_job_failure and not event.job_failure_data.first_step_failure_event:  # no step says why: Dagster's storage failed, say
+        error = event.job_failure_data.error
+        return error.to_string().strip() if error else event.message
     if event.event_type == dg.DagsterEventType.ASSET_MATERIALIZATION:
         metadata = event.materialization.metadata
         values = {name: each.value for name, each in metadata.items()}

@@ -50,6 +50,7 @@ def sft_adapter(
         context.log.info(f"trained on: {report['device']}; {result['replayed']}")
         metadata = {
             "rows": result["rows"],
+            "rows_with_surrogates": result["rows_with_surrogates"],
             "replayed": result["replayed"],
             "template": report["template"]["why"],
             "report": report_metadata(report),

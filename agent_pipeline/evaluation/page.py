@@ -82,12 +82,19 @@ def render(page: Page) -> str:
 FILTERS = ("split", "class", "tool", "outcome")
 
 
-def evaluation_page(partition: str, split: Split, rows: Mapping[str, Entry], adapters: Sequence[Artifact]) -> str:
+MADE_UP = {"private values": "made up, where the tables have pseudonyms"}
+"""The fact of a page whose models saw surrogates: a reader must not take them for somebody's."""
+
+
+def evaluation_page(
+    partition: str, split: Split, rows: Mapping[str, Entry], adapters: Sequence[Artifact], with_surrogates: bool = False
+) -> str:
     """The page of an evaluation of which nothing was decided yet: the candidate beside its base. `adapters` are the candidate's, the last
     being its own."""
     turns, notes = bounded(differing_turns(split, rows), MOST_TURNS, "turns", split.path)
     adapter = f"{adapters[-1].asset} {adapters[-1].identity}" if adapters else ""
     facts = {"partition": partition, "adapter": adapter, "chat template": template_used(adapters), "split": split.name}
+    facts |= MADE_UP if with_surrogates else {}
     return render(Page(f"Evaluation of {partition}", facts, "", [], split_tables(split), turns, training_curves(adapters), notes))
 
 

@@ -9,6 +9,7 @@ from agent_pipeline.evaluation.canaries import OTHERS
 from agent_pipeline.evaluation.episode_report import TRANSCRIPTS
 from agent_pipeline.evaluation.evaluate import SAMPLES
 from agent_pipeline.evaluation.page import (
+    MADE_UP,
     MOST_EPISODES,
     MOST_TURNS,
     PAGE,
@@ -147,6 +148,7 @@ def _page(lake: Lake, key: PartitionKey, candidate: Artifact, champion: Artifact
         "decided": f"{record.when}, by {record.who}, number {record.number}",
         "chance": f"{decision.p:.2g}; {decision.error:.2g} is allowed" if decision.p is not None else "not known",
     }
+    facts |= MADE_UP if with_values else {}
     reasons = sentences(decision) + ([f"a person says: {record.why}"] if record.why else [])
     title = f"Decision {record.number} on {key}"
     return Page(title, facts, headline(decision), reasons, tables, turns + episodes, training_curves(adapters), notes + more)

@@ -33,3 +33,35 @@ def test_who_stops_a_run_reads_that_it_was_interrupted_and_no_trace() -> None:
     with dg.DagsterInstance.ephemeral() as instance:
         result = job.execute_in_process(instance=instance, raise_on_error=False)
     assert [said_of(event) for event in result.all_events if event.is_step_failure] == ["interrupted"]
+
+
+def test_a_run_that_fails_outside_of_its_steps_says_why() -> None:
+    @dg.resource
+    def broken() -> None:
+        raise RuntimeError("the reason")
+
+    @dg.op(required_resource_keys={"broken"})
+    def waits() -> None: ...
+
+    @dg.job(resource_defs={"broken": broken})
+    def job() -> None:
+        waits()
+
+    with dg.DagsterInstance.ephemeral() as instance:
+        result = job.execute_in_process(instance=instance, raise_on_error=False)
+    [words] = [words for event in result.all_events if event.is_failure and (words := said_of(event))]
+    assert "the reason" in words
+
+
+def test_a_run_of_which_a_step_failed_leaves_it_to_the_step_to_say_why() -> None:
+    @dg.op
+    def fails() -> None:
+        raise dg.Failure("the reason")
+
+    @dg.job
+    def job() -> None:
+        fails()
+
+    with dg.DagsterInstance.ephemeral() as instance:
+        result = job.execute_in_process(instance=instance, raise_on_error=False)
+    assert [words for event in result.all_events if (words := said_of(event))] == ["the reason"]

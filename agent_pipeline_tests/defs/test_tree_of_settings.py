@@ -52,7 +52,7 @@ def trained(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any
         rows = rows_made_from(chosen_rows(*asked_lake(params))[0])
         decided = {name: params[name] for name in ("base_model", "base_revision", "replay_ratio", "config")}
         result = build(TASKS[task], params, "sft_adapter", {**decided, **rows}, train)
-        return result | {"rows": rows["rows"], "replay": {}, "replayed": "nothing"}
+        return result | {"rows": rows["rows"], "rows_with_surrogates": 0, "replay": {}, "replayed": "nothing"}
 
     monkeypatch.setattr(worker_client, "launch", worker)
     return made
