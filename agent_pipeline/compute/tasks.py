@@ -17,7 +17,7 @@ from agent_pipeline.compute.coresets import embed, losses
 from agent_pipeline.compute.registry import TASKS, Params, Result, Task, task
 from agent_pipeline.errors import DataError, SettingsError
 from agent_pipeline.progress import Progress, silent
-from agent_pipeline.redaction.surrogates import spoken, surrogates_made_from
+from agent_pipeline.redaction.surrogates import spoken, surrogates_made_from, system_of
 from agent_pipeline.selection.tables import dataset_rows
 from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.storage.artifacts import Artifact
@@ -156,7 +156,9 @@ def evaluate(params: Params, progress: Progress = silent, base_passes: "BasePass
             (folder / name).write_text(json.dumps(entries, indent=1, ensure_ascii=False), encoding="utf-8")
         adapters = trained_adapters(*asked_lake(params), adapter.identity)
         by_id = {row["row_id"]: row for row in rows}
-        (folder / PAGE).write_text(evaluation_page(params["partition"], seen, by_id, adapters, rows != stored), encoding="utf-8")
+        (folder / PAGE).write_text(
+            evaluation_page(params["partition"], seen, by_id, adapters, "surrogates_sha256" in made_from), encoding="utf-8"
+        )
         for player, model in (("base", base.name), ("adapter", f"{base.name}+{adapter.identity[:16]}")):
             write_log(folder, player, f"{params['partition']} {split}", model, report, seen.samples, by_id)
         return report
@@ -237,7 +239,9 @@ def episodes(params: Params, progress: Progress = silent) -> Result:
     config = config | {"max_new_tokens": config["max_new_tokens"] or reply_limit(lake, key)}
     base, exported = _base_of(params, adapter), params["gguf_export"] and find_artifact(params, params["gguf_export"])
     sessions = recorded_sessions(lake, key, {row["task_key"] for row in rows})
-    recorded = {task: spoken(messages, task) if params.get("surrogates") else messages for task, (_, messages) in sessions.items()}
+    recorded = {task: messages for task, (_, messages) in sessions.items()}
+    if params.get("surrogates"):
+        recorded = {task: spoken(messages, task, system_of(messages)) for task, messages in recorded.items()}
     judged = lake.open("judged_sessions", key).read(["task_key"])["task_key"].to_pylist()
     in_store = sorted({task for task in judged if (played := played_task(task)) and int(played[2]) >= config["fresh_seed"]})
     tasks = tasks_to_play(world, rows, config["max_tasks"], config["fresh_tasks"], config["fresh_seed"], in_store=in_store)

@@ -62,7 +62,8 @@ def with_surrogates(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """
     for row in rows:
         texts = {name: row[name] for name in TEXTS if row.get(name)}
-        seen = {name: spoken(messages, row["task_key"]) for name, messages in texts.items()}
+        system = system_of(message for messages in texts.values() for message in messages)
+        seen = {name: spoken(messages, row["task_key"], system) for name, messages in texts.items()}
         yield row if seen == texts else row | seen
 
 
@@ -72,9 +73,13 @@ def surrogates_made_from(stored: Sequence[dict[str, Any]], seen: Sequence[dict[s
     return {"surrogates_sha256": sha256_of(shown)} if shown else {}
 
 
-def spoken(messages: Sequence[Mapping[str, Any]], task_key: str) -> list[Any]:
-    """The messages of a task with surrogates."""
-    system = "\n".join(str(each.get("content")) for each in messages if each.get("role") == "system")
+def system_of(messages: Iterable[Mapping[str, Any]]) -> str:
+    """What the system says in them."""
+    return "\n".join(str(each.get("content")) for each in messages if each.get("role") == "system")
+
+
+def spoken(messages: Sequence[Mapping[str, Any]], task_key: str, system: str) -> list[Any]:
+    """The messages of a task with surrogates; `system` is what the system says in their conversation, of which they may be a part."""
 
     def value(match: re.Match[str]) -> str:
         return _value(match["kind"], int(match["number"]), system if match.group() in system else task_key) or match.group()

@@ -56,7 +56,7 @@ def test_what_the_system_prompt_holds_is_the_same_for_all_tasks():
 
 
 def test_a_value_of_the_system_prompt_is_the_same_where_a_user_repeats_it():
-    shown = spoken(messages(user="Is <EMAIL_1> yours?"), "t1")
+    [shown] = (each["messages"] for each in seen(row(messages=messages(user="Is <EMAIL_1> yours?"))))
     assert shown[1]["content"].split()[1] in shown[0]["content"]
 
 
@@ -65,6 +65,13 @@ def test_the_sides_of_a_pair_share_their_values():
     [shown] = seen(row(prompt=prompt, chosen=answer, rejected=answer))
     address = shown["prompt"][0]["content"].split()[-1].rstrip(".")
     assert address in shown["chosen"][0]["content"] and shown["chosen"] == shown["rejected"]
+
+
+def test_a_value_of_the_system_prompt_is_the_same_in_an_answer_that_stands_in_a_column_of_its_own():
+    prompt, answer = messages()[:2], [{"role": "assistant", "content": "Mail <EMAIL_1>."}]
+    for column in ("chosen", "rejected", "completion"):
+        [shown] = seen(row(prompt=prompt, **{column: answer}))
+        assert shown[column][0]["content"].removeprefix("Mail ").rstrip(".") in shown["prompt"][0]["content"]
 
 
 def test_a_row_without_pseudonyms_is_the_same_object_and_a_manifest_tells_where_models_saw_another():
@@ -80,13 +87,13 @@ def test_kinds_without_a_form_of_their_own_keep_their_pseudonyms():
     kept = [kind for kind in KINDS if kind not in VALUES]
     assert {"PRIVATE_KEY", "CONNECTION_STRING"} <= set(kept)
     text = " ".join(f"<{kind}_1>" for kind in kept)
-    assert spoken([{"role": "user", "content": text}], "t")[0]["content"] == text
+    assert spoken([{"role": "user", "content": text}], "t", "")[0]["content"] == text
 
 
 @pytest.mark.parametrize("kind", ["EMAIL", "CARD", "IBAN", "SSN"])
 def test_a_value_is_what_redaction_takes_for_its_kind(kind):
     for task in range(20):
-        text = spoken([{"role": "user", "content": f"Mine is <{kind}_1>."}], str(task))[0]["content"]
+        text = spoken([{"role": "user", "content": f"Mine is <{kind}_1>."}], str(task), "")[0]["content"]
         session = Session(session_id="s", project="p", agent="a", source="test", messages=[{"role": "user", "content": text}])
         assert Redactor(RedactionOptions()).redact(session) == {kind: 1}, text
 
@@ -95,7 +102,7 @@ def test_a_value_is_what_redaction_takes_for_its_kind(kind):
 def test_no_value_breaks_the_json_that_it_stands_in(kind, number, task):
     pseudonym = f"<{kind}_{number}>"
     inner = json.dumps({"value": pseudonym})
-    shown = spoken([{"role": "tool", "content": json.dumps({"text": inner})}], task)[0]["content"]
+    shown = spoken([{"role": "tool", "content": json.dumps({"text": inner})}], task, "")[0]["content"]
     value = json.loads(json.loads(shown)["text"])["value"]
     assert value and value != pseudonym and not PSEUDONYM.search(shown)
 
