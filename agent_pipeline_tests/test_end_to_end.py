@@ -65,6 +65,8 @@ def run(shell: Shell, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixt
     """Run a command of that shell in this process: its exit code, and what it said."""
     for name, value in shell.environment.items():
         monkeypatch.setenv(name, value)
+    # As in a shell, where the two are one: the console writes past Dagster's capture, which can lose a run's last lines.
+    monkeypatch.setattr(sys, "__stderr__", sys.stderr)
 
     def ran(*arguments: str) -> tuple[int, str]:
         monkeypatch.setattr(sys, "argv", ["agent-pipeline", *arguments])

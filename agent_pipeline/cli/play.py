@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +12,7 @@ import typer
 
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.keys import PartitionKey, parse_key
+from agent_pipeline.progress import throttled
 
 if TYPE_CHECKING:
     from agent_pipeline.evaluation.episodes import Episode, Player
@@ -58,7 +60,8 @@ def play(
     in_turn = () if model in ("adapter", "base") or "://" in model else ("model",)
     with ExitStack() as stack:
         player = _player(model, key, temperature, limits, stack)
-        report, played = play_all(world, chosen, {"model": player}, {}, max_turns or usual.max_turns, trials, in_turn)
+        progress = throttled(partial(typer.echo, err=True))
+        report, played = play_all(world, chosen, {"model": player}, {}, max_turns or usual.max_turns, trials, in_turn, progress)
     out.mkdir(parents=True, exist_ok=True)
     write(out, report, played)
     sessions = [_session(key, model, session_id, each) for session_id, each in zip(ids, played["model"], strict=True)]

@@ -57,6 +57,12 @@ def test_an_episode_that_the_endpoint_refuses_is_kept_without_a_verdict_and_the_
     assert "1 of 6 episodes were refused" in capsys.readouterr().err
 
 
+def test_the_shell_shows_how_far_a_play_is(tmp_path: Path, rows: list[dict[str, str]], capsys: pytest.CaptureFixture[str]) -> None:
+    with endpoint(lambda request, number: says("Sorry, I cannot do that.")) as server:
+        play("shop/support", tmp_path / "out", model=f"{server.url}#m", tasks=6, seed=0, trials=1, temperature=0.0)
+    assert "episodes played by the model: 6/6" in capsys.readouterr().err
+
+
 def test_an_answer_that_the_limit_cut_is_no_example_for_the_next_night(
     tmp_path: Path, rows: list[dict[str, str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
