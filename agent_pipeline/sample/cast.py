@@ -65,7 +65,7 @@ CAST = (
     Agent(
         "shop",
         "intern",
-        tasks=1000,
+        tasks=1400,
         trials=1,
         extra_trials=100,
         skill=0.40,
@@ -90,5 +90,6 @@ CAST = (
         broken={"cut_json": 2, "orphan_output": 1, "unanswered_call": 2, "empty": 1},
     ),
 )
-"""The three agents. `shop/support` is the one that the demo trains; it leaves about 370 good training sessions, `shop/intern` 300,
-`office/rooms` 570. With these numbers of tasks, the kinds of decision are as frequent among what is held out as among what is trained."""
+"""The three agents. `shop/support` is the one that the demo trains; it leaves about 370 good training sessions, `shop/intern` 400,
+`office/rooms` 570. With these numbers of tasks, the kinds of decision are about as frequent among what is held out
+as among what is trained."""

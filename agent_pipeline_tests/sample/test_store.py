@@ -72,7 +72,7 @@ def test_another_seed_makes_another_sample(home, tmp_path):
 
 def test_the_sample_is_small_and_leaves_no_side_files(home):
     files = [path for path in home.rglob("*") if path.is_file()]
-    assert sum(path.stat().st_size for path in files) < 12_000_000
+    assert sum(path.stat().st_size for path in files) < 13_000_000
     assert {path.suffix for path in files} == {".db", ".json", ".md"}
 
 
@@ -144,7 +144,7 @@ def test_clean_sessions_are_acceptable_exactly_without_a_flaw(home, partition):
 
 
 @pytest.mark.parametrize(
-    ("partition", "good", "rows"), [("shop/support", 0.80, 370), ("shop/intern", 0.41, 290), ("office/rooms", 0.65, 300)]
+    ("partition", "good", "rows"), [("shop/support", 0.80, 370), ("shop/intern", 0.40, 390), ("office/rooms", 0.65, 300)]
 )
 def test_an_agent_leaves_enough_to_train_and_to_hold_out_of_every_kind_of_decision(home, partition, good, rows):
     agent = next(each for each in CAST if each.partition == partition)
@@ -161,7 +161,7 @@ def test_an_agent_leaves_enough_to_train_and_to_hold_out_of_every_kind_of_decisi
     assert trained.total() >= rows and held_out.total() >= 80
     assert held_out["refuse or ask"] >= 20  # the world is to stay as it is
     for kind, count in trained.items():
-        assert held_out[kind] / held_out.total() == pytest.approx(count / trained.total(), abs=0.08)
+        assert held_out[kind] / held_out.total() == pytest.approx(count / trained.total(), abs=0.10)
 
 
 def test_every_flaw_occurs_somewhere(home):

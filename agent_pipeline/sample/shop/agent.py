@@ -91,10 +91,12 @@ def support(request: Request, mind: Mind) -> Generator[Step, Any, None]:
 
 def asked(request: Request, orders: int) -> str:
     """What the user asks for and how many orders there are, said before anything is decided: a small model that does not say how many
-    units are meant, or that no item was named, refunds all of an order, and acts on the first of two."""
+    units are meant, or that no item was named, refunds all of an order, and acts on the first of two. What is refunded is written with
+    the same words before the product ("refund 1, tent" and "refund 1 of 3"): small models copy what followed the same word before."""
     by_name = " " in (request.key or "")
     which = request.item or ("any" if by_name else request.key)
-    return f"Asked: {request.intent} {request.units or 'all'}, {which}. Found: {orders}."
+    units = f" {request.units or 'all'}" if request.intent == "refund" else ""
+    return f"Asked: {request.intent}{units}, {which}. Found: {orders}."
 
 
 def act(request: Request, order: dict[str, Any], orders: int, mind: Mind) -> Generator[Step, Any, None]:
@@ -118,7 +120,7 @@ def decide(request: Request, order: dict[str, Any], orders: int, mind: Mind) -> 
         units = request.units or order["units"]
         amount = order["price"] * units
         within = f", {days} <= {RETURN_DAYS} days" if days <= RETURN_DAYS else ""
-        product = f"{request.units or 'all'} of {order['units']}, {units} x {order['price']} = {amount}"
+        product = f"refund {request.units or 'all'} of {order['units']}, {units} x {order['price']} = {amount}"
         return Call("refund", {"order": order_id, "amount": amount}, f"{facts}{within}, {product}.")
     if status != "open" and mind.obeys:
         return mind.voice("shipped", order=order_id).after(f"{facts}.")
