@@ -276,7 +276,7 @@ def episodes(params: Params, progress: Progress = silent) -> Result:
     return build(episodes, params, "episodes", made_from, make, [adapter])
 
 
-@task(version=4, libraries=MODELS)
+@task(version=5, libraries=MODELS)
 def canaries(params: Params, progress: Progress = silent) -> Result:
     """Base and adapter on questions beside the agent's job, with and without its tools, and on turns of other partitions."""
     from agent_pipeline.evaluation.canaries import FILE, QUESTIONS, ask, other_turns

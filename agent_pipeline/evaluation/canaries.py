@@ -7,6 +7,7 @@ plain ones, and turns of other partitions.
 
 import dataclasses
 import heapq
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
@@ -120,7 +121,12 @@ def ask(
 def is_good(group: str, question: str, tools: Sequence[Tool], text: str) -> bool:
     reply = read_reply(text, tools)
     answers = not reply.is_call and text_class(reply.text) == "answer"
-    return answers and (group == NO_TOOL or any(word in reply.text.casefold() for word in QUESTIONS[question]))
+    return answers and (group == NO_TOOL or _has_word(reply.text, QUESTIONS[question]))
+
+
+def _has_word(text: str, words: Sequence[str]) -> bool:
+    """Whether one of the words stands there as a whole word, or with a plural's s: there is no "7" in "720", and no "ice" in "price"."""
+    return re.search(rf"\b({'|'.join(map(re.escape, words))})s?\b", text.casefold()) is not None
 
 
 def _sample(question: str, tools: list[Tool]) -> TurnSample:

@@ -201,3 +201,18 @@ def test_what_other_partitions_say_is_answered_and_scored_and_not_kept(lake, tin
 def test_a_good_canary_answers_calls_nothing_and_refuses_nothing(text, plain, no_tool):
     question = "What is the capital of France?"
     assert (is_good(PLAIN, question, [], text), is_good(NO_TOOL, question, [], text)) == (plain, no_tool)
+
+
+@pytest.mark.parametrize(
+    ("question", "text", "good"),
+    [
+        ("How many days are in a week?", "A week is equal to 7 days.", True),
+        ("How many days are in a week?", "A week is equal to 720 days.", False),
+        ("Which animal says meow?", "Cats say it.", True),
+        ("Which animal says meow?", "It depends on the location.", False),
+        ("What is frozen water called?", "That is at your choice.", False),
+        ("What gas do plants take in from the air?", "Carbon dioxide (CO2).", True),
+    ],
+)
+def test_a_canary_is_good_by_whole_words_only(question, text, good):
+    assert is_good(PLAIN, question, [], text) == good
