@@ -65,7 +65,7 @@ CAST = (
     Agent(
         "shop",
         "intern",
-        tasks=1400,
+        tasks=1420,
         trials=1,
         extra_trials=100,
         skill=0.40,
