@@ -4,6 +4,8 @@ import json
 import os
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -202,3 +204,30 @@ def test_a_damaged_file_is_an_error_and_not_a_crash(tmp_path, content):
     (tmp_path / "a.gguf").write_bytes(content)
     with pytest.raises(ExportError, match=r"can't load .*a\.gguf"):
         LlamaCpp(tmp_path / "a.gguf")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts threads in /proc, which Linux has")
+def test_llama_cpp_starts_beside_no_idle_threads_of_pytorch(tmp_path):
+    program = f"""
+import os, torch, xllamacpp
+from agent_pipeline.errors import ExportError
+from agent_pipeline.export.llama import LlamaCpp
+count = lambda: len(os.listdir("/proc/self/task"))
+torch.set_num_threads(4)
+torch.randn(500, 500) @ torch.randn(500, 500)
+def start(params):
+    print(count())
+    raise RuntimeError
+xllamacpp.Server = start
+print(count())
+try:
+    LlamaCpp({str(tmp_path / "a.gguf")!r})
+except ExportError:
+    torch.randn(500, 500) @ torch.randn(500, 500)
+print(count())
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=os.environ | {"OMP_NUM_THREADS": "1"}
+    )
+    idle, started, again = map(int, ran.stdout.split())
+    assert (started, again) == (idle - 3, idle)  # of four that compute, one is the program's own
