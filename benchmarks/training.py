@@ -1,9 +1,11 @@
 """`python -m benchmarks.training [TOKENS]`: row tokens a core-second of a training over trees of prefixes against plain TRL.
 
 Two data sets: the sample's `shop/support`, and the AgentDojo agent with the most rows (of `AGENT_PIPELINE_REAL_TRACES`; left out where that
-is not there). Of each, rows drawn by chance, as an epoch draws them, up to `TOKENS`. The base model is the embedded one, and the settings
-are the defaults of `sft_adapter` (`STEP_ROWS` rows a step). Both trainings make the same steps in float32, in turn, in one process;
-core-seconds are the process's own CPU time, from tokens to the last step, so that other load cancels out.
+is not there). Of each, rows drawn by chance, as an epoch draws them, up to `TOKENS`; and the same rows with a token of its own before each
+one, so that they share nothing and are only packed. The base model is the embedded one, and the settings
+are the defaults of `sft_adapter` (`STEP_ROWS` rows a step). All trainings make the same steps in float32, in turn, in one process;
+core-seconds are the process's own CPU time, from tokens to the last step, so that other load cancels out. Where this CPU multiplies faster
+by oneDNN, each training runs by PyTorch's default (MKL), as a script with TRL would, and by oneDNN, as a night does.
 """
 
 import os
@@ -18,13 +20,13 @@ from agent_pipeline.keys import PartitionKey
 from agent_pipeline.progress import silent
 from agent_pipeline.sources import open_source
 from agent_pipeline.training.base_model import EMBEDDED, BaseModel, resolve_base_model
-from agent_pipeline.training.config import EXACT, TrainingConfig
+from agent_pipeline.training.config import EXACT, Device, TrainingConfig, exact_device
 from agent_pipeline.training.encoding import encode_rows
 from agent_pipeline.training.loading import load_model
 from agent_pipeline.training.masks import Encoded
 from agent_pipeline.training.templates import load_tokenizer
 from agent_pipeline.training.trainers import sft
-from agent_pipeline.training.trainers.tree import WORTHWHILE, shared_fraction
+from agent_pipeline.training.trainers.tree import shared_fraction
 from benchmarks.redaction import REAL_TRACES
 from benchmarks.strategies import AGENT, ROOT, data_assets
 
@@ -39,19 +41,24 @@ def main() -> None:
     stores = [(ROOT / "data" / "sample", AGENT)]
     if (dojo := REAL_TRACES / "agentdojo").is_dir():
         stores.append((dojo, largest(dojo)))
-    for store, key in stores:
+    sets = [(str(key), chosen_rows(base, store, key)) for store, key in stores]
+    sets += [(f"{name}, nothing shared", [alone(number, row) for number, row in enumerate(rows)]) for name, rows in sets]
+    for name_of_set, rows in sets:
         print("| rows | step | steps | row tokens | left in trees | training | row tokens a core-second | ratio | last loss |")
         print("|---|---:|---:|---:|---:|---|---:|---:|---:|")
-        rows = chosen_rows(base, store, key)
-        found = {name: measured(base, rows, name == TREES) for name in (PLAIN, TREES)}
+        found = {
+            f"{name}{' (oneDNN)' * device.onednn}": measured(base, rows, name == TREES, device)
+            for device in dict.fromkeys([EXACT, exact_device()])
+            for name in (PLAIN, TREES)
+        }
         max_nodes = sft.nodes_of_a_tree(CONFIG, max(len(row.input_ids) for row in rows))
         tokens, left = sum(len(row.input_ids) for row in rows), shared_fraction(rows, STEP_ROWS, max_nodes)
         for name, (seconds, losses) in found.items():
-            about = f"| {key} | {STEP_ROWS} rows | {len(losses)} | {tokens:,} | {left:.2f}"
+            about = f"| {name_of_set} | {STEP_ROWS} rows | {len(losses)} | {tokens:,} | {left:.2f}"
             print(f"{about} | {name} | {tokens / seconds:.0f} | {found[PLAIN][0] / seconds:.2f} | {losses[-1]:.4f} |", flush=True)
-        plain, trees = (losses for _, losses in found.values())
-        apart = max(abs(one - other) for one, other in zip(plain, trees, strict=True))
-        print(f"\n{key}: largest difference of a step's loss {apart:.1e}; a night trains by {TREES if left <= WORTHWHILE else PLAIN}.\n")
+        plain = found[PLAIN][1]
+        apart = max(abs(one - other) for _, losses in found.values() for one, other in zip(plain, losses, strict=True))
+        print(f"\n{name_of_set}: largest difference of a step's loss {apart:.1e}\n")
 
 
 def largest(store: Path) -> PartitionKey:
@@ -69,14 +76,19 @@ def chosen_rows(base: BaseModel, store: Path, key: PartitionKey) -> list[Encoded
     return encoded[: STEP_ROWS * max(1, sum(size <= TOKENS for size in sizes))]
 
 
-def measured(base: BaseModel, rows: list[Encoded], as_trees: bool) -> tuple[float, list[float]]:
+def alone(number: int, row: Encoded) -> Encoded:
+    """The row behind a token that no other row begins with."""
+    return Encoded([1000 + number, *row.input_ids], [False, *row.trained], [])
+
+
+def measured(base: BaseModel, rows: list[Encoded], as_trees: bool, device: Device) -> tuple[float, list[float]]:
     """Core-seconds of one pass over the rows, and the loss of each step."""
     sft.trains_as_trees = lambda *_: as_trees
     with tempfile.TemporaryDirectory() as folder:
-        model = load_model(base, EXACT)
-        tokenizer, _ = load_tokenizer(base.path)
+        model = load_model(base, device)
+        (tokenizer, _), config = load_tokenizer(base.path), CONFIG.changed(gradient_accumulation=STEP_ROWS)
         began = time.process_time()
-        trainer = sft.build_trainer(model, tokenizer, rows, CONFIG.changed(gradient_accumulation=STEP_ROWS), EXACT, Path(folder), silent)
+        trainer = sft.build_trainer(model, tokenizer, rows, config, device, Path(folder), silent)
         trainer.train()
         return time.process_time() - began, [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
 

@@ -25,7 +25,7 @@ from agent_pipeline.export.quantizer import K_QUANTS, check_outtypes, find_quant
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.training.base_model import BaseModel
-from agent_pipeline.training.config import EXACT
+from agent_pipeline.training.config import exact_device
 from agent_pipeline.training.families import family_of
 from agent_pipeline.training.literals import token_ids
 from agent_pipeline.training.loading import load_model, read_tokenizer
@@ -149,7 +149,7 @@ def export_whole(
             served[kind] = server_answers(llama, asked, answered[kind], max_new_tokens) if has_template else {}
             limit = llama.context_length
     progress(1 + 2 * len(outtypes), steps, "export: comparing with the merged model")
-    model = load_model(whole, EXACT)
+    model = load_model(whole, exact_device())
     answers, begun = parity.compare_answers(model, tokenizer, asked, answered)
     merged = read(tokenizer, asked, merged_answers(model, tokenizer, asked, begun, max_new_tokens))
     own = {kind: read(tokenizer, asked, each) for kind, each in answered.items()}
@@ -207,7 +207,7 @@ def write_files(
         tokenizer = read_tokenizer(whole.path, whole.trust_remote_code)
         rendered = (render(tokenizer, each["messages"], each.get("tools") or []) for each in measured)
         texts = [token_ids(tokenizer, text) for text in rendered]
-        imatrix = write_imatrix(load_model(whole, EXACT), texts, source, out_dir / "imatrix.gguf", f"{len(texts)} training rows")
+        imatrix = write_imatrix(load_model(whole, exact_device()), texts, source, out_dir / "imatrix.gguf", f"{len(texts)} training rows")
     files |= {kind: quantize(source, path, kind, imatrix, llama_cpp_path) for kind, path in place.items() if kind in K_QUANTS}
     if source not in files.values():
         source.unlink()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from agent_pipeline.errors import ExportError
 from agent_pipeline.training.base_model import BaseModel
-from agent_pipeline.training.config import EXACT
+from agent_pipeline.training.config import exact_device
 from agent_pipeline.training.loading import load_model
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def merge_adapter(base: BaseModel, adapter_dir: Path, out_dir: Path, prompts: li
 
     if not any(prompts):
         raise ExportError("The merged model can't be checked without prompts: give at least one held-out conversation to the export.")
-    model = load_model(base, EXACT, adapter_dir)
+    model = load_model(base, exact_device(), adapter_dir)
     with torch.inference_mode():
         with model.disable_adapter():
             of_base = [_logits(model, prompt) for prompt in prompts]

@@ -38,11 +38,12 @@ def prepare(work_dir: Path, identity: str) -> Path | None:
 
 
 def device(work_dir: Path, precision: Precision) -> Device:
-    """Where to train, in the precision that the run of `work_dir` began in: `auto` measures in every process, and a busy CPU may give
-    another answer, with which a training that was killed would end in other weights."""
+    """Where to train, in the precision and by the library that the run of `work_dir` began with: both are measured in every process, and a
+    busy CPU may give another answer, with which a training that was killed would end in other weights."""
     mark = work_dir / "precision"
-    if mark.is_file():
-        precision = "bfloat16" if mark.read_text(encoding="utf-8") == "bfloat16" else "float32"
     begun = training_device(precision)
-    mark.write_text("bfloat16" if begun.bf16 else "float32", encoding="utf-8")
+    if mark.is_file():
+        text = mark.read_text(encoding="utf-8")
+        begun = Device(begun.name, "bfloat16" in text, "oneDNN" in text)
+    mark.write_text(str(begun), encoding="utf-8")
     return begun

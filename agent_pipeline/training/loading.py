@@ -17,13 +17,17 @@ def load_model(
     """The base model on `device`, in evaluation mode; with `adapter_dir`, as a `PeftModel` with that adapter switched on, and with
     `trainable` ready to be trained on.
 
-    `options` are those of `from_pretrained` and override `dtype`; with a `device_map` the model stays where that puts it.
+    `options` are those of `from_pretrained` and override `dtype`; with a `device_map` the model stays where that puts it. On a CPU the
+    process multiplies float32 matrices by the library of `device` from here on.
 
     Raises:
         ModelError: the weights or the adapter cannot be read, or do not fit each other.
     """
+    import torch
     from transformers import AutoModelForCausalLM
 
+    if device.name == "cpu":  # "medium" is oneDNN's, which `config.product_speeds` has seen not to round on this CPU
+        torch.set_float32_matmul_precision("medium" if device.onednn else "highest")
     options = {"dtype": device.dtype, "trust_remote_code": base.trust_remote_code, "local_files_only": True} | options
     try:
         model = AutoModelForCausalLM.from_pretrained(str(base.path), **options)

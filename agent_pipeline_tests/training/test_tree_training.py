@@ -9,7 +9,7 @@ from agent_pipeline.training.config import TrainingConfig, probe_device
 from agent_pipeline.training.encoding import encode_rows
 from agent_pipeline.training.loading import load_model
 from agent_pipeline.training.masks import Encoded
-from agent_pipeline.training.trainers import tree
+from agent_pipeline.training.trainers import tree, tree_attention
 from agent_pipeline.training.trainers.sft import build_trainer
 from agent_pipeline.training.weights import weighed
 from agent_pipeline_tests.training.world import row
@@ -70,11 +70,39 @@ def test_both_trainers_reach_the_same_loss(tiny_base, tiny_tokenizer, rows, tmp_
     assert history[True] == pytest.approx(history[False], rel=2e-3)
 
 
-def test_rows_that_share_nothing_are_trained_row_by_row(tiny_base, rows):
-    model = load_model(tiny_base, probe_device())
-    alone = [Encoded([number, *range(600 - number, 580 - number, -1)], [False] + [True] * 20, []) for number in range(1, 9)]
-    assert tree.trains_as_trees(model, rows, 4) and not tree.trains_as_trees(model, alone, 4)
-    assert json.dumps(tree.shared_fraction(alone, 4)) == "1.0"
+def test_rows_that_share_nothing_are_packed_into_one_sequence_without_padding(tiny_base, rows):
+    import torch
+
+    model = load_model(tiny_base, probe_device()).train()
+    alone = [
+        Encoded([number, *range(600 - number, 560 + 3 * number, -1)], [False] + [True] * (40 - 4 * number), []) for number in (1, 2, 3)
+    ]
+    assert tree.trains_as_trees(model, alone) and json.dumps(tree.shared_fraction(alone, 3)) == "1.0"
+    ((packed, _),) = tree.trees_of_step(alone)
+    tensors = tree.tree_tensors(packed)
+    assert tensors["input_ids"].shape == (1, sum(len(each.input_ids) for each in alone))
+    expected = gradients_row_by_row(model, alone)
+    model.zero_grad()
+    (tree.tree_loss(model, tensors) / tensors["weights"].sum()).backward()
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(parameter.grad, expected[name], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("of_type", ["float32", "bfloat16"])
+def test_attention_by_products_is_the_fused_one(of_type, monkeypatch):
+    import torch
+
+    monkeypatch.setattr(tree_attention, "QUERIES", 5)
+    generator = torch.Generator().manual_seed(0)
+    shapes = ((1, 6, 13, 8), (1, 2, 20, 8), (1, 2, 20, 8))  # 13 queries of 3 heads a key, below 7 nodes
+    given = [torch.randn(shape, generator=generator).to(getattr(torch, of_type)).requires_grad_() for shape in shapes]
+    outcome = {}
+    for attention in (tree_attention._fused, tree_attention._by_products):
+        output = attention(*given, tree_attention.Layout([13], [[]]), 0.3, 0.0)
+        outcome[attention] = [output, *torch.autograd.grad((output.float() ** 2).sum(), given)]
+    close = {"rtol": 1e-5, "atol": 1e-5} if of_type == "float32" else {"rtol": 0.05, "atol": 0.05}
+    for one, other in zip(*outcome.values(), strict=True):
+        torch.testing.assert_close(one, other, **close)
 
 
 @pytest.mark.parametrize("recomputed", ["off", "on"])

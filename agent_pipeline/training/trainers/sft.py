@@ -40,7 +40,7 @@ def build_trainer(
 
     tokens = config.batch_size * max(len(row.input_ids) for row in rows)
     max_nodes = nodes_of_a_tree(config, tokens)
-    as_trees = trains_as_trees(model, rows, config.step_rows, max_nodes)
+    as_trees = trains_as_trees(model, rows)
     arguments = SFTConfig(
         **shared_arguments(config, device, work_dir, len(rows), tokens),
         train_sampling_strategy="sequential" if config.in_order else "random",

@@ -10,16 +10,16 @@ import os
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from agent_pipeline.errors import DataError, ModelError
-from agent_pipeline.training.losses import TREE_ATTENTION, causal_of, takes_trees
+from agent_pipeline.training.losses import causal_of, takes_trees
 from agent_pipeline.training.masks import Encoded
 from agent_pipeline.training.prefixes import PrefixTree, prefix_tree
+from agent_pipeline.training.trainers.tree_attention import attend_along_trees, layout_of
 
 if TYPE_CHECKING:
     import torch
@@ -28,10 +28,6 @@ if TYPE_CHECKING:
 
 MAX_NODES = 4096
 """Nodes of one tree where activations are recomputed on the way back; a step with more of them is split into several trees."""
-
-WORTHWHILE = 0.8
-"""Trees are trained where at most this share of the tokens is left in them: their attention computes masked pairs too, and a node costs
-about 1.2 times a token of a batch (SmolLM2-135M, rows of 350 tokens, 2 cores)."""
 
 HEAD_ROWS = 512
 """Trained positions whose logits are held at once: 100 MB of float32 for a vocabulary of 49,152."""
@@ -68,39 +64,12 @@ def shared_fraction(rows: Sequence[Encoded], step_rows: int, max_nodes: int = MA
     return nodes / max(sum(len(row.input_ids) for row in rows), 1)
 
 
-def trains_as_trees(model: "PreTrainedModel", rows: Sequence[Encoded], step_rows: int, max_nodes: int = MAX_NODES) -> bool:
-    """Whether trees are exact for this model and leave less to compute: a row by itself costs less than a tree that shares nothing."""
+def trains_as_trees(model: "PreTrainedModel", rows: Sequence[Encoded]) -> bool:
+    """Whether trees are exact for this model. Rows that share nothing are packed: a tree with several roots, and no padding."""
     import torch
 
     one_process = int(os.environ.get("WORLD_SIZE", "1")) == 1 and torch.cuda.device_count() < 2
-    longest = max(len(row.input_ids) for row in rows)
-    return one_process and takes_trees(model, longest) and shared_fraction(rows, step_rows, max_nodes) <= WORTHWHILE
-
-
-@dataclass(eq=False)
-class Layout:
-    """How a tree lies in a sequence: the lengths of its runs of nodes between forks, and for each run those that it descends from.
-
-    `attended` is set by the attention that follows it.
-    """
-
-    runs: list[int]
-    ancestors: list[list[int]]
-    attended: bool = False
-    _masks: "dict[tuple[int, int], torch.Tensor]" = field(default_factory=dict)
-
-    def to(self, device: "torch.device | str") -> "Layout":
-        """Itself: it holds no tensors before a model's attention has asked for some."""
-        return self
-
-    def mask(self, index: int, like: "torch.Tensor") -> "torch.Tensor":
-        """(length, ancestors + length) of a run: −∞ where a token comes later in the run, else 0."""
-        import torch
-
-        length, above = self.runs[index], sum(self.runs[each] for each in self.ancestors[index])
-        if (length, above) not in self._masks:
-            self._masks[length, above] = like.new_full((length, above + length), -torch.inf).triu(above + 1)
-        return self._masks[length, above]
+    return one_process and takes_trees(model, max(len(row.input_ids) for row in rows))
 
 
 def tree_tensors(tree: PrefixTree) -> dict[str, Any]:
@@ -114,14 +83,10 @@ def tree_tensors(tree: PrefixTree) -> dict[str, Any]:
 
     nodes_of_rows = np.concatenate([row for _, row in tree.trained])
     trained, places = np.unique(nodes_of_rows, return_inverse=True)
-    forks = np.flatnonzero((tree.parents[1:] != np.arange(len(tree.tokens) - 1)) | (tree.ends[1:] != tree.ends[:-1])) + 1
-    starts = np.concatenate([[0], forks])
-    ends = tree.ends[starts]
-    ancestors = [np.flatnonzero((starts < start) & (start < ends)).tolist() for start in starts]
     return {
         "input_ids": torch.from_numpy(tree.tokens)[None],
         "position_ids": torch.from_numpy(tree.depths)[None],
-        "layout": Layout(np.diff([*starts, len(tree.tokens)]).tolist(), ancestors),
+        "layout": layout_of(tree),
         "predictors": torch.from_numpy(tree.parents[trained]),
         "targets": torch.from_numpy(tree.tokens[trained]),
         "weights": torch.from_numpy(np.bincount(places, weights=tree.weights)).to(torch.float32),
@@ -157,50 +122,6 @@ def token_losses(causal: "PreTrainedModel", inputs: dict[str, Any]) -> "torch.Te
         raise ModelError(f"{type(causal).__name__} cannot be trained over trees of prefixes: report this as a bug of agent-pipeline.")
     states = hidden[inputs["predictors"]].split(HEAD_ROWS)
     return torch.cat([head_losses(head, *part) for part in zip(states, inputs["targets"].split(HEAD_ROWS), strict=True)])
-
-
-def attend_along_trees(causal: "PreTrainedModel") -> None:
-    """Give the model an attention in which a token sees its ancestors in the tree and itself; without a tree it is PyTorch's own (sdpa).
-
-    A run's queries meet the keys of its ancestors and its own only, so pairs of tokens of different rows cost nothing. The layout travels
-    with the forward pass, so that a pass repeated for gradient checkpointing has it too.
-    """
-    import torch
-    from torch.nn.functional import scaled_dot_product_attention
-    from transformers.integrations.sdpa_attention import sdpa_attention_forward
-    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
-    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-
-    config = causal.config.get_text_config()
-    if config._attn_implementation == TREE_ATTENTION:
-        return
-
-    def attend(
-        module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, **more: Any
-    ) -> tuple[torch.Tensor, None]:
-        layout = more.pop("prefix_tree", None)
-        if layout is None:
-            return sdpa_attention_forward(module, query, key, value, mask, **more)
-        layout.attended = True
-        repeats = query.shape[1] // key.shape[1]
-        key, value = (each.repeat_interleave(repeats, dim=1) if repeats > 1 else each for each in (key, value))
-        queries, keys, values = (each.split(layout.runs, dim=2) for each in (query, key, value))
-        outputs = [
-            scaled_dot_product_attention(
-                queries[index],
-                torch.cat([keys[each] for each in (*above, index)], dim=2),
-                torch.cat([values[each] for each in (*above, index)], dim=2),
-                attn_mask=layout.mask(index, query),
-                dropout_p=more.get("dropout", 0.0),
-                scale=more.get("scaling"),
-            )
-            for index, above in enumerate(layout.ancestors)
-        ]
-        return torch.cat(outputs, dim=2).transpose(1, 2), None
-
-    ALL_ATTENTION_FUNCTIONS.register(TREE_ATTENTION, attend)
-    ALL_MASK_ATTENTION_FUNCTIONS.register(TREE_ATTENTION, sdpa_mask)
-    config._attn_implementation = TREE_ATTENTION
 
 
 def head_losses(head: "torch.nn.Module", states: "torch.Tensor", targets: "torch.Tensor") -> "torch.Tensor":
