@@ -151,13 +151,12 @@ def measure(folder: Path) -> Iterator[tuple[str, Any]]:
     if not cache.exists():
         tasks = tasks_to_play(WORLD, [], 0, MEASURED, MEASURED_SEED, like="support-")
         if export:
-            with gguf_player(served_form(lake, export), 96, 2048, 0.0) as player:
-                report, _ = play_all(WORLD, tasks, {"model": player}, {}, 12, 1)
+            player = gguf_player(served_form(lake, export), 96, 2048, 0.0)
         else:
             adapter = settings.candidate(key)
             base = resolve_base_model(adapter.manifest["made_from"]["base_model"], settings.cache_path)
             player = memory_player(base, adapter.path, None, 96, 2048)
-            report, _ = play_all(WORLD, tasks, {"model": player}, {}, 12, 1)
+        report, _ = play_all(WORLD, tasks, {"model": player}, {}, 12, 1)
         cache.write_text(json.dumps(report["players"]["model"]), encoding="utf-8")
     yield "figures", json.loads(cache.read_text(encoding="utf-8"))
 

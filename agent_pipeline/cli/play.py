@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -58,10 +58,9 @@ def play(
     chosen = tasks_to_play(world, rows, tasks, tasks if seed else 0, seed, like=f"{key.agent}-")
     ids = _session_ids(settings.reading(key).task_pattern, chosen, trials, sha256_of([str(out.resolve()), model])[:8])
     in_turn = () if model in ("adapter", "base") or "://" in model else ("model",)
-    with ExitStack() as stack:
-        player = _player(model, key, temperature, limits, stack)
-        progress = throttled(partial(typer.echo, err=True))
-        report, played = play_all(world, chosen, {"model": player}, {}, max_turns or usual.max_turns, trials, in_turn, progress)
+    players = {"model": _player(model, key, temperature, limits)}
+    progress = throttled(partial(typer.echo, err=True))
+    report, played = play_all(world, chosen, players, {}, max_turns or usual.max_turns, trials, in_turn, progress)
     out.mkdir(parents=True, exist_ok=True)
     write(out, report, played)
     sessions = [_session(key, model, session_id, each) for session_id, each in zip(ids, played["model"], strict=True)]
@@ -119,7 +118,7 @@ def _session(key: PartitionKey, model: str, session_id: str, episode: "Episode")
     }
 
 
-def _player(model: str, key: PartitionKey, temperature: float, limits: tuple[int, int], stack: ExitStack) -> "Player":
+def _player(model: str, key: PartitionKey, temperature: float, limits: tuple[int, int]) -> "AbstractContextManager[Player]":
     """The model; `limits` are the longest message and the longest conversation, in tokens."""
     from agent_pipeline.compute.playing import gguf_player, memory_player
     from agent_pipeline.config.settings import load_settings
@@ -134,7 +133,7 @@ def _player(model: str, key: PartitionKey, temperature: float, limits: tuple[int
     if model.startswith(("http://", "https://")):
         url, _, name = model.partition("#")
         parameters = {"temperature": temperature, "max_tokens": limits[0]}
-        return endpoint_player(Endpoint(url, name, os.environ.get(settings.judge.api_key_variable, ""), parameters))
+        return nullcontext(endpoint_player(Endpoint(url, name, os.environ.get(settings.judge.api_key_variable, ""), parameters)))
     if model == "champion" and lake.champion(EXPORT, key) is None:
         raise SettingsError(f"{key} has no champion that could play: `agent-pipeline promote {key}` makes the latest export one.")
     if model in ("champion", "gguf") or model.endswith(".gguf"):
@@ -142,7 +141,7 @@ def _player(model: str, key: PartitionKey, temperature: float, limits: tuple[int
         form = served_form(lake, export) if export else Form(Path(model))
         if not form.model.is_file():
             raise SettingsError(f"There is no GGUF file {form.model}: export one (gguf_export), or name another.")
-        return stack.enter_context(gguf_player(form, *limits, temperature))
+        return gguf_player(form, *limits, temperature)
     if model not in ("adapter", "base"):
         raise SettingsError(f"{model!r} is not a model to play: give champion, gguf, adapter, base, a .gguf file or URL#name.")
     if temperature:

@@ -1,7 +1,7 @@
 """Playing a partition's tasks: the exported model or the adapter, the base model beside it, and the recorded agent."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +54,7 @@ def tasks_to_play(
 def play_all(
     world: str,
     tasks: Sequence[Mapping[str, Any]],
-    players: Mapping[str, Player],
+    players: Mapping[str, AbstractContextManager[Player]],
     recorded: Mapping[str, Sequence[Message]],
     max_turns: int,
     trials: int,
@@ -63,14 +63,16 @@ def play_all(
 ) -> Played:
     """The report and the episodes of each player; the recorded agent plays those tasks of which `recorded` has a session's messages.
 
-    The players in `in_turn` play an episode to its end before the next, as suits llama.cpp's server: it keeps what it has read of the last
-    conversation. Several conversations side by side were slower with one thread.
+    A player is opened when it is its turn, and closed before the next one's: two models in memory would share cores and memory. Those in
+    `in_turn` play an episode to its end before the next, as suits llama.cpp's server: it keeps what it has read of the last conversation.
+    Several conversations side by side are no faster there.
     """
     make = load_world(world)
-    played = {
-        name: play(make, tasks, player, max_turns, trials, 1 if name in in_turn else 128, progress, f"episodes played by the {name}")
-        for name, player in players.items()
-    }
+    played = {}
+    for name, opened in players.items():
+        with opened as player:
+            at_once = 1 if name in in_turn else 128
+            played[name] = play(make, tasks, player, max_turns, trials, at_once, progress, f"episodes played by the {name}")
     if again := [task for task in tasks if "seed" not in task and task["task_key"] in recorded]:
         played["recorded"] = play(make, again, recorded_player([recorded[task["task_key"]] for task in again]), 10 * max_turns)
     report = {
@@ -95,8 +97,9 @@ def gguf_player(form: Form, max_new_tokens: int, max_length: int, temperature: f
         yield endpoint_player(Endpoint(url, form.model.stem, key, parameters, concurrency=1, seconds=600), "llama.cpp")
 
 
-def memory_player(base: BaseModel, tokenizer_dir: Path, adapter_dir: Path | None, max_new_tokens: int, max_length: int) -> Player:
+@contextmanager
+def memory_player(base: BaseModel, tokenizer_dir: Path, adapter_dir: Path | None, max_new_tokens: int, max_length: int) -> Iterator[Player]:
     """The base model in memory, with an adapter on it or alone, asked in the template of `tokenizer_dir`."""
     model = load_model(base, probe_device(), adapter_dir)
     tokenizer, template = load_tokenizer(tokenizer_dir, base.trust_remote_code)
-    return model_player(model, tokenizer, stop_ids(tokenizer, template), max_new_tokens, max_length)
+    yield model_player(model, tokenizer, stop_ids(tokenizer, template), max_new_tokens, max_length)

@@ -263,13 +263,13 @@ def episodes(params: Params, progress: Progress = silent) -> Result:
     rounds = (config["max_turns"], config["trials"])
 
     def make(folder: Path) -> dict[str, Any]:
-        others = {} if alone else {"base": memory_player(base, adapter.path, None, *limits)}
-        if not exported:
-            players = {"model": memory_player(base, adapter.path, adapter.path, *limits), **others}
-            report, played = play_all(world, tasks, players, recorded, *rounds, progress=progress)
-        else:
-            with gguf_player(served_form(lake, exported), *limits, config["temperature"]) as model:
-                report, played = play_all(world, tasks, {"model": model, **others}, recorded, *rounds, {"model"}, progress)
+        model = (
+            gguf_player(served_form(lake, exported), *limits, config["temperature"])
+            if exported
+            else memory_player(base, adapter.path, adapter.path, *limits)
+        )
+        players = {"model": model} | ({} if alone else {"base": memory_player(base, adapter.path, None, *limits)})
+        report, played = play_all(world, tasks, players, recorded, *rounds, {"model"} if exported else (), progress)
         write(folder, report, played)
         return report
 

@@ -7,12 +7,12 @@ a pass reads the tokens that may come next too, as they followed the last two to
 Those that are not the model's choice are dropped, so the answers are those of greedy search, one token at a time.
 """
 
-import os
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from agent_pipeline.evaluation.grouped_attention import grouped_attention
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.training.losses import Read, causal_of, sees_all, takes_trees
 from agent_pipeline.training.prefixes import shared_prefix
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 BATCH = 16
 
-PASS_TOKENS = 48
-"""Tokens of a pass, those that are only guessed included: on two cores 48 take 1.1 times as long as 16 (SmolLM2-135M)."""
+PASS_TOKENS = 32
+"""Tokens of a pass, those that are only guessed included. On two cores 48 took 1.1 times as long as 16 by MKL, and twice as long by oneDNN
+(SmolLM2-135M); 24 to 48 differ by 12 % there."""
 
 MOST_GUESSED = 16
-GROUPED = "TRANSFORMERS_SDPA_FORCE_GQA"
 ROOM = 64
 """Tokens for which a cache makes room at once."""
 
@@ -64,7 +64,7 @@ def generate(
         group = order[start : start + batch]
         known = [read[i] for i in group] if read else []
         lines = [_Line(prompts[i], limits[i], answers[i]) for i in group]
-        with torch.inference_mode(), _without_copies(model):
+        with torch.inference_mode(), _whole_rows(model), grouped_attention(model):
             kept = _generate_batch(model, lines, stops, known, guesses, keep is not None, alone)
         if keep is not None:
             for i, each in zip(group, kept, strict=True):
@@ -74,23 +74,15 @@ def generate(
 
 
 @contextmanager
-def _without_copies(model: "PreTrainedModel") -> Iterator[None]:
-    """On a CPU, attention that reads the keys and values of several heads where they are: transformers copies them for each head where a
-    pass has several tokens and a mask, which took 0.6 times as long as the whole pass. And a head that is given whole rows: of the last
-    states of several sequences, cut from a larger tensor, PyTorch makes a product of batches, and copies the head's weights for each
-    sequence (a second for 16 sequences and 49,152 words)."""
-    before, head = os.environ.get(GROUPED), causal_of(model).get_output_embeddings()
+def _whole_rows(model: "PreTrainedModel") -> Iterator[None]:
+    """A head that is given whole rows. Of the last states of several sequences, cut from a larger tensor, PyTorch makes a product of
+    batches, and copies the head's weights for each sequence: a second for 16 sequences and 49,152 words."""
+    head = causal_of(model).get_output_embeddings()
     hook = head.register_forward_pre_hook(lambda _, states: tuple(each.contiguous() for each in states))
-    if model.device.type == "cpu":
-        os.environ[GROUPED] = "1"
     try:
         yield
     finally:
         hook.remove()
-        if before is None:
-            os.environ.pop(GROUPED, None)
-        else:
-            os.environ[GROUPED] = before
 
 
 class _Line:

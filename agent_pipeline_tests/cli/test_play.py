@@ -1,6 +1,5 @@
 """`agent-pipeline play`: which model plays, and the store that it leaves."""
 
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -29,7 +28,7 @@ def test_an_adapter_plays_on_the_revision_of_its_base_that_it_was_trained_on(tmp
     monkeypatch.setattr("agent_pipeline.training.base_model.resolve_base_model", lambda *given: asked.append(given))
     monkeypatch.setattr("agent_pipeline.compute.playing.memory_player", lambda *given: None)
     for model in ("adapter", "base"):
-        _player(model, KEY, 0.0, (8, 512), ExitStack())
+        _player(model, KEY, 0.0, (8, 512))
     assert [(given[0], given[-1]) for given in asked] == [("org/base", "1234abc")] * 2
 
 

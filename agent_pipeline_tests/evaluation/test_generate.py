@@ -4,6 +4,7 @@ import pytest
 
 from agent_pipeline.evaluation.generate import generate
 from agent_pipeline.evaluation.greedy import Continuation, Writer, greedy, verified_beginning
+from agent_pipeline.evaluation.grouped_attention import attend
 from agent_pipeline.evaluation.samples import turn_samples
 from agent_pipeline.evaluation.turns import MARGIN, Answering, stop_ids
 from agent_pipeline.training.config import probe_device
@@ -84,6 +85,38 @@ def test_what_was_read_of_a_conversation_is_not_read_again(tiny_base, adapter_di
     lengths = passes_of(model, monkeypatch)
     assert generate(model, more, [10] * 5, {2}, read=kept) == expected
     assert lengths[0] < 20 < min(map(len, more))
+
+
+def test_the_weights_of_the_head_are_not_copied_for_each_sequence(tiny_base, prompts):
+    import torch
+
+    model = load_model(tiny_base, probe_device()).requires_grad_(False)  # as the base of an adapter is
+    head = model.get_output_embeddings().weight.numel()
+    with torch.profiler.profile(record_shapes=True) as profile:
+        generate(model, prompts[:8], [3] * 8, ())
+    copied = [event.input_shapes[0] for event in profile.events() if event.name == "aten::copy_" and event.input_shapes]
+    assert copied and max(torch.Size(shape).numel() for shape in copied) < 8 * head
+
+
+def test_a_few_new_tokens_attend_as_pytorch_would_and_padding_spoils_nothing():
+    import torch
+
+    generator = torch.Generator().manual_seed(0)
+    query, key, value = (torch.randn(3, heads, length, 8, generator=generator) for heads, length in ((6, 4), (2, 9), (2, 9)))
+    mask = torch.ones(3, 1, 4, 9, dtype=torch.bool).tril(5)
+    mask[1, :, :, :6] = False  # a short sequence
+    mask[2, :, 0] = False  # padding, which sees nothing
+    expected = torch.nn.functional.scaled_dot_product_attention(query, key, value, mask, scale=0.4, enable_gqa=True).transpose(1, 2)
+    as_numbers = torch.zeros(mask.shape).masked_fill_(~mask, -torch.inf)
+    for given in (mask, as_numbers):
+        seen, _ = attend(None, query, key, value, given, scaling=0.4)
+        real = mask.any(-1)[:, 0]
+        torch.testing.assert_close(seen[real], expected[real])
+        assert seen.isfinite().all()
+    torch.testing.assert_close(
+        attend(None, query[:, :, :1], key, value, None)[0],
+        torch.nn.functional.scaled_dot_product_attention(query[:, :, :1], key, value, enable_gqa=True).transpose(1, 2),
+    )
 
 
 def test_prompts_that_share_nothing_are_answered_too(tiny_base, adapter_dir):

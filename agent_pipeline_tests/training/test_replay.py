@@ -47,8 +47,8 @@ def tokens(tiny_tokenizer):
 def test_the_trainer_sees_replayed_rows_in_their_share_of_every_optimizer_step(tiny_base, tmp_path, batches, tokens):
     report = train_adapter(NEW, tiny_base, CONFIG, tmp_path, replayed=OLD, replay_ratio=0.1)
     old = [tokens[each["row_id"]] for each in OLD]
-    assert [len(batch) for batch in batches] == [5] * 8, "two epochs of 20 rows"
-    steps = [batches[i] + batches[i + 1] for i in range(0, 8, 2)]
+    assert [len(step) for step in batches] == [10] * 4, "two epochs of 20 rows, a step's rows packed into one batch"
+    steps = batches
     assert [sum(ids in old for ids in step) for step in steps] == [1, 1, 1, 1], "a tenth of ten rows"
     for epoch in (steps[:2], steps[2:]):
         assert sorted(ids for step in epoch for ids in step) == sorted(tokens.values()), "every row once an epoch"
