@@ -1,4 +1,5 @@
-"""What measuring held-out turns costs: loss and P(call) of all of them, with answers verified, and by greedy decoding alone.
+"""What measuring held-out turns costs: loss and P(call) of all of them, with answers verified, and by greedy decoding alone, in our batches
+and by Hugging Face's `generate`, a turn at a time.
 
     python -m benchmarks.evaluation shop/support 6        # of the lake in the settings: the latest adapter, the first 6 held-out rows
 
@@ -11,16 +12,21 @@ import sys
 import time
 from contextlib import nullcontext
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from agent_pipeline.config.settings import load_settings
 from agent_pipeline.evaluation.evaluate import evaluate
+from agent_pipeline.evaluation.greedy import greedy
 from agent_pipeline.evaluation.heldout import heldout_rows
 from agent_pipeline.evaluation.methods import rank_correlation
 from agent_pipeline.evaluation.samples import turn_samples
-from agent_pipeline.evaluation.turns import Answering
+from agent_pipeline.evaluation.turns import Answering, stop_ids
 from agent_pipeline.keys import parse_key
 from agent_pipeline.training.base_model import resolve_base_model
 from agent_pipeline.training.encoding import as_trained, encode_row
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 def main(partition: str, count: int) -> None:
@@ -31,19 +37,40 @@ def main(partition: str, count: int) -> None:
     answering, rows = Answering.of(base, adapter.path), heldout_rows(settings.open_lake(), key)[:count]
     questions = [question for sample in turn_samples(rows)[0] if (question := answering.question(sample, 96))]
     encoded = [each for row in as_trained(answering.tokenizer, rows) if (each := encode_row(answering.tokenizer, row, 2048))]
+    prompts, limits = [each.prompt for each in questions], [each.limit for each in questions]
+    stops = sorted(stop_ids(answering.tokenizer, answering.template))
     for name in ("base", "adapter"):
         with answering.model.disable_adapter() if name == "base" else nullcontext():
             times = [time.process_time()]
             for work in (
                 lambda: answering.forward(encoded, questions, []),
                 lambda: answering.forward(encoded, questions),
-                lambda: answering.replies(questions),
+                lambda: greedy(answering.model, prompts, limits, stops),
+                lambda: by_hugging_face(answering.model, prompts, limits, stops),
             ):
                 work()
                 times.append(time.process_time())
-        read, verified, greedy = (after - before for before, after in pairwise(times))
+        read, verified, ours, theirs = (after - before for before, after in pairwise(times))
         print(
-            f"{name}, {len(questions)} turns: loss and P(call) {read:.1f} s, with verified answers {verified:.1f} s, greedy {greedy:.1f} s"
+            f"{name}, {len(questions)} turns: loss and P(call) {read:.1f} s, with verified answers {verified:.1f} s, "
+            f"greedy {ours:.1f} s, by Hugging Face's generate {theirs:.1f} s",
+            flush=True,
+        )
+
+
+def by_hugging_face(model: "PreTrainedModel", prompts: list[list[int]], limits: list[int], stops: list[int]) -> None:
+    """Write the greedy answer to each prompt, one by one."""
+    import torch
+
+    for prompt, limit in zip(prompts, limits, strict=True):
+        ids = torch.tensor([prompt], device=model.device)
+        model.generate(
+            input_ids=ids,
+            attention_mask=torch.ones_like(ids),
+            do_sample=False,
+            max_new_tokens=limit,
+            eos_token_id=stops,
+            pad_token_id=stops[0],
         )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from agent_pipeline.evaluation.generate import BATCH, generate
+from agent_pipeline.evaluation.generate import BATCH, CACHE_BYTES, generate
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.training.losses import Read
 
@@ -66,7 +66,7 @@ class Writer:
             self._written[number] = Continuation(begun[:limit], True)
         else:
             self._open.append(_Open(number, prompt, begun, limit, read))
-        if read and len(self._open) >= BATCH:
+        if read and (len(self._open) >= BATCH or sum(each.read.nbytes for each in self._open if each.read) >= CACHE_BYTES):
             self._write()
 
     def continuations(self) -> list[Continuation]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agent_pipeline.evaluation.decision import call_branches, call_probability
-from agent_pipeline.evaluation.greedy import Continuation, Writer, greedy
+from agent_pipeline.evaluation.greedy import Continuation, Writer
 from agent_pipeline.evaluation.samples import TurnSample
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.sessions.session import THOUGHT, Message
@@ -83,6 +83,11 @@ def stop_ids(tokenizer: "PreTrainedTokenizerBase", template: TrainingTemplate) -
     return template_stops(tokenizer, template) | {tokenizer.eos_token_id} - {None}
 
 
+def _answer(writer: Writer, number: int, question: Question) -> Callable[[TokenScores, Read | None], None]:
+    """What follows when the model has read a question and what was expected: its answer, from where that is another one."""
+    return lambda scores, read: writer.add(number, question.prompt, question.limit, question.expected, scores.best.tolist(), read)
+
+
 @dataclass
 class Answering:
     """A model with its tokenizer and template. Prompts and rows of more than `max_length` tokens lose their oldest exchanges."""
@@ -128,12 +133,7 @@ class Answering:
         branches = [branch for question in questions for branch in question.branches]
         encoded = [*(row.encoded for row in rows), *(question.row for question in questions), *branches]
         writer = Writer(self.model, stop_ids(self.tokenizer, self.template), self.progress)
-
-        def reply(number: int) -> Callable[[TokenScores, Read | None], None]:
-            question = questions[asked[number]]
-            return lambda scores, read: writer.add(number, question.prompt, question.limit, question.expected, scores.best.tolist(), read)
-
-        then = {len(rows) + index: reply(number) for number, index in enumerate(asked)}
+        then = {len(rows) + index: _answer(writer, number, questions[index]) for number, index in enumerate(asked)}
         scores = iter(token_scores(self.model, encoded, self.progress, then))
         losses = [row_loss(next(scores)) for _ in rows]
         for _ in questions:
@@ -143,9 +143,10 @@ class Answering:
 
     def replies(self, questions: Sequence[Question], text: str = "turns answered") -> list[Reply]:
         """The greedy answer to each question. Special tokens stay: in some families they are what says "this is a call"."""
-        prompts, limits = [each.prompt for each in questions], [each.limit for each in questions]
-        stops = stop_ids(self.tokenizer, self.template)
-        return self._replies(questions, greedy(self.model, prompts, limits, stops, self.progress, text))
+        writer = Writer(self.model, stop_ids(self.tokenizer, self.template))
+        then = {number: _answer(writer, number, question) for number, question in enumerate(questions)}
+        token_scores(self.model, [each.row for each in questions], lambda done, total, _: self.progress(done, total, text), then)
+        return self._replies(questions, writer.continuations())
 
     def _replies(self, questions: Sequence[Question], written: Sequence[Continuation]) -> list[Reply]:
         return [

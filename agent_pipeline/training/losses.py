@@ -63,6 +63,11 @@ class Read:
     ids: list[int]
     layers: "list[tuple[torch.Tensor, torch.Tensor]]"
 
+    @property
+    def nbytes(self) -> int:
+        """The memory that it takes."""
+        return sum(each.nbytes for layer in self.layers for each in layer)
+
 
 def mean_loss(losses: Sequence[RowLoss]) -> float | None:
     """The mean over all trained tokens of all rows (not the mean of the rows' means); None where there is none."""

@@ -2,6 +2,7 @@
 
 import pytest
 
+from agent_pipeline.evaluation import generate as generating
 from agent_pipeline.evaluation.generate import generate
 from agent_pipeline.evaluation.greedy import Continuation, Writer, greedy, verified_beginning
 from agent_pipeline.evaluation.grouped_attention import attend
@@ -85,6 +86,20 @@ def test_what_was_read_of_a_conversation_is_not_read_again(tiny_base, adapter_di
     lengths = passes_of(model, monkeypatch)
     assert generate(model, more, [10] * 5, {2}, read=kept) == expected
     assert lengths[0] < 20 < min(map(len, more))
+
+
+def test_a_batch_holds_as_many_sequences_as_fit_into_memory(monkeypatch):
+    monkeypatch.setattr(generating, "CACHE_BYTES", 100)
+    lengths = [1, 2, 3, 10, 12, 40, 120, 130]
+    groups = list(generating._groups([*range(8)], lengths, 3, 2))
+    assert [group for _, group in groups] == [[0, 1, 2], [3, 4], [5], [6], [7]] and [start for start, _ in groups] == [0, 3, 5, 6, 7]
+    assert list(generating._groups([], [], 3, 2)) == []
+
+
+def test_lines_that_go_on_close_the_gaps_of_those_that_have_ended():
+    assert generating._closed_up([0, 2, 3]) == [0, 3, 2]
+    assert generating._closed_up([4]) == [4]
+    assert generating._closed_up([0, 1]) == [0, 1]
 
 
 def test_the_weights_of_the_head_are_not_copied_for_each_sequence(tiny_base, prompts):

@@ -107,7 +107,8 @@ def _fused(
     length, above = query.shape[2], key.shape[2] - query.shape[2]
     repeats = query.shape[1] // key.shape[1]
     key, value = (each.repeat_interleave(repeats, dim=1) if repeats > 1 else each for each in (key, value))
-    return scaled_dot_product_attention(query, key, value, attn_mask=layout.mask(length, above, query), dropout_p=dropout, scale=scale)
+    mask = layout.mask(length, above, query) if above else None  # without one, the kernel computes no masked pairs
+    return scaled_dot_product_attention(query, key, value, mask, dropout, is_causal=mask is None, scale=scale)
 
 
 def _by_products(
