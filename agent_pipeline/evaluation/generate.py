@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from agent_pipeline.evaluation.grouped_attention import grouped_attention
 from agent_pipeline.progress import Progress, silent
+from agent_pipeline.training.grouped_attention import grouped_attention
 from agent_pipeline.training.losses import Read, causal_of, sees_all, takes_trees
 from agent_pipeline.training.prefixes import shared_prefix
 
@@ -67,7 +67,7 @@ def generate(
     for start, group in _groups(order, [len(prompts[i]) + limits[i] for i in order], batch, _bytes_of_token(model)):
         known = [read[i] for i in group] if read else []
         lines = [_Line(prompts[i], limits[i], answers[i]) for i in group]
-        with torch.inference_mode(), _whole_rows(model), grouped_attention(model):
+        with torch.inference_mode(), _whole_rows(model), grouped_attention(causal_of(model)):
             kept = _generate_batch(model, lines, stops, known, guesses, keep is not None, alone)
         if keep is not None:
             for i, each in zip(group, kept, strict=True):

@@ -5,10 +5,10 @@ import pytest
 from agent_pipeline.evaluation import generate as generating
 from agent_pipeline.evaluation.generate import generate
 from agent_pipeline.evaluation.greedy import Continuation, Writer, greedy, verified_beginning
-from agent_pipeline.evaluation.grouped_attention import attend
 from agent_pipeline.evaluation.samples import turn_samples
 from agent_pipeline.evaluation.turns import MARGIN, Answering, stop_ids
 from agent_pipeline.training.config import probe_device
+from agent_pipeline.training.grouped_attention import attend
 from agent_pipeline.training.loading import load_model
 from agent_pipeline.training.losses import token_scores
 from agent_pipeline.training.masks import Encoded, prompt_ids
@@ -132,6 +132,23 @@ def test_a_few_new_tokens_attend_as_pytorch_would_and_padding_spoils_nothing():
         attend(None, query[:, :, :1], key, value, None)[0],
         torch.nn.functional.scaled_dot_product_attention(query[:, :, :1], key, value, enable_gqa=True).transpose(1, 2),
     )
+
+
+@pytest.mark.parametrize("of_type", ["float32", "bfloat16"])
+def test_queries_of_a_tree_meet_the_keys_that_they_see(of_type, monkeypatch):
+    import torch
+
+    monkeypatch.setattr("agent_pipeline.training.grouped_attention.BLOCK", 4)
+    generator = torch.Generator().manual_seed(0)
+    shapes = ((1, 6, 10, 8), (1, 2, 17, 8), (1, 2, 17, 8))
+    query, key, value = (torch.randn(shape, generator=generator).to(getattr(torch, of_type)) for shape in shapes)
+    sees = torch.rand(1, 1, 10, 17, generator=generator) < 0.3
+    sees[..., 7:] |= torch.eye(10, dtype=torch.bool)
+    mask = torch.zeros(sees.shape, dtype=query.dtype).masked_fill_(~sees, torch.finfo(query.dtype).min)
+    expected = torch.nn.functional.scaled_dot_product_attention(query, key, value, mask, enable_gqa=True).transpose(1, 2)
+    close = {} if of_type == "float32" else {"rtol": 0.02, "atol": 0.02}
+    for given in (mask, sees):
+        torch.testing.assert_close(attend(None, query, key, value, given)[0], expected, **close)
 
 
 def test_prompts_that_share_nothing_are_answered_too(tiny_base, adapter_dir):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from agent_pipeline.training.losses import TREE_ATTENTION
+from agent_pipeline.training.grouped_attention import TREE_ATTENTION
 from agent_pipeline.training.prefixes import PrefixTree
 
 if TYPE_CHECKING:
