@@ -189,7 +189,7 @@ def losses() -> None:
 
     from agent_pipeline.config.settings import load_settings
     from agent_pipeline.training.base_model import EMBEDDED, resolve_base_model
-    from agent_pipeline.training.config import probe_device
+    from agent_pipeline.training.device import probe_device
     from agent_pipeline.training.loading import load_model
     from agent_pipeline.training.masks import Encoded
 

@@ -23,7 +23,7 @@ from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.storage.lake import Lake
 from agent_pipeline.training.base_model import EMBEDDED, resolve_base_model
-from agent_pipeline.training.config import training_device
+from agent_pipeline.training.device import training_device
 from agent_pipeline.training.loading import load_model
 from agent_pipeline.training.masks import encode
 from agent_pipeline.training.templates import load_tokenizer

@@ -20,7 +20,8 @@ from agent_pipeline.keys import PartitionKey
 from agent_pipeline.progress import silent
 from agent_pipeline.sources import open_source
 from agent_pipeline.training.base_model import EMBEDDED, BaseModel, resolve_base_model
-from agent_pipeline.training.config import EXACT, Device, TrainingConfig, exact_device
+from agent_pipeline.training.config import TrainingConfig
+from agent_pipeline.training.device import EXACT, Device, exact_device
 from agent_pipeline.training.encoding import encode_rows
 from agent_pipeline.training.loading import load_model
 from agent_pipeline.training.masks import Encoded

@@ -73,7 +73,7 @@ def demo(
         console.rule(f"{number}/{len(keys)}  {key}: sessions to datasets", align="left")
         run(key, DATA_ASSETS, DEMO_SETTINGS)
     for key in trained:
-        console.rule(f"{key}: training, evaluation, export (the long part: about half an hour on two cores)", align="left")
+        console.rule(f"{key}: training, evaluation, export (the long part: ten minutes to half an hour on two cores)", align="left")
         run(key, "group:models or group:exports", [])
     console.rule("report", align="left")
     print_report(console, workspace.open_lake(), keys)

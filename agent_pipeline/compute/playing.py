@@ -1,5 +1,6 @@
 """Playing a partition's tasks: the exported model or the adapter, the base model beside it, and the recorded agent."""
 
+import gc
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -16,7 +17,7 @@ from agent_pipeline.judging.client import Endpoint
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.sessions.session import Message, sha256_of
 from agent_pipeline.training.base_model import BaseModel
-from agent_pipeline.training.config import probe_device
+from agent_pipeline.training.device import probe_device
 from agent_pipeline.training.loading import load_model
 from agent_pipeline.training.templates import load_tokenizer
 
@@ -73,6 +74,8 @@ def play_all(
         with opened as player:
             at_once = 1 if name in in_turn else 128
             played[name] = play(make, tasks, player, max_turns, trials, at_once, progress, f"episodes played by the {name}")
+            del player  # it holds its model
+        gc.collect()
     if again := [task for task in tasks if "seed" not in task and task["task_key"] in recorded]:
         played["recorded"] = play(make, again, recorded_player([recorded[task["task_key"]] for task in again]), 10 * max_turns)
     report = {

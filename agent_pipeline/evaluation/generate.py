@@ -51,7 +51,8 @@ def generate(
 
     `limits[i]`: the most new tokens of prompt i. A token in `stops` ends an answer and is not part of it. `read[i]` is what the model has
     read of the beginning of prompt i; `keep` is filled with what it has read when an answer ends. Peak memory: the keys and values of
-    `batch` prompts. A model with windows or states (Mistral, Qwen 3.5) reads each prompt alone and whole.
+    `batch` prompts, `CACHE_BYTES` at most, beside what is kept. A model with windows or states (Mistral, Qwen 3.5) reads each prompt alone
+    and whole.
     """
     import torch
 
@@ -64,10 +65,10 @@ def generate(
         batch, read, keep = 1, (), None
     # Alike limits stop together, alike lengths need little padding.
     order = sorted(range(len(prompts)), key=lambda i: (len(prompts[i]), limits[i], i))
-    for start, group in _groups(order, [len(prompts[i]) + limits[i] for i in order], batch, _bytes_of_token(model)):
+    for start, group in _groups(order, [len(prompts[i]) + limits[i] for i in order], batch, bytes_of_token(model)):
         known = [read[i] for i in group] if read else []
         lines = [_Line(prompts[i], limits[i], answers[i]) for i in group]
-        with torch.inference_mode(), _whole_rows(model), grouped_attention(causal_of(model)):
+        with torch.inference_mode(), _whole_rows(model), grouped_attention():
             kept = _generate_batch(model, lines, stops, known, guesses, keep is not None, alone)
         if keep is not None:
             for i, each in zip(group, kept, strict=True):
@@ -77,21 +78,22 @@ def generate(
 
 
 def _groups(order: list[int], lengths: list[int], batch: int, token: int) -> Iterator[tuple[int, list[int]]]:
-    """Groups of at most `batch` sequences, the longest of each last, whose caches fit into `CACHE_BYTES`; and where each begins. `token`
-    are the bytes of one token in a cache."""
-    start = 0
-    for end in range(1, len(order) + 1):
+    """Groups of at most `batch` sequences whose caches, as long as the longest of them, fit into `CACHE_BYTES`; and where each begins.
+    `token` are the bytes of one token in a cache."""
+    start = longest = 0
+    for end in range(len(order) + 1):
+        longest = max(longest, lengths[end]) if end < len(order) else longest
         count = end + 1 - start
-        if end == len(order) or count > batch or count * lengths[end] * token > CACHE_BYTES:
+        if end > start and (end == len(order) or count > batch or count * longest * token > CACHE_BYTES):
             yield start, order[start:end]
-            start = end
+            start, longest = end, lengths[end] if end < len(order) else 0
 
 
-def _bytes_of_token(model: "PreTrainedModel") -> int:
-    """What a token takes in a cache: its keys and values in each layer."""
+def bytes_of_token(model: "PreTrainedModel") -> int:
+    """What a token takes in a cache: its keys and values in each layer; 0 in a model without attention."""
     config = causal_of(model).config.get_text_config()
-    heads = config.num_attention_heads
-    size = getattr(config, "head_dim", None) or config.hidden_size // heads
+    heads = getattr(config, "num_attention_heads", None) or 0
+    size = getattr(config, "head_dim", None) or config.hidden_size // max(heads, 1)
     return 2 * config.num_hidden_layers * (getattr(config, "num_key_value_heads", None) or heads) * size * model.dtype.itemsize
 
 
@@ -100,6 +102,9 @@ def _whole_rows(model: "PreTrainedModel") -> Iterator[None]:
     """A head that is given whole rows. Of the last states of several sequences, cut from a larger tensor, PyTorch makes a product of
     batches, and copies the head's weights for each sequence: a second for 16 sequences and 49,152 words."""
     head = causal_of(model).get_output_embeddings()
+    if head is None:
+        yield
+        return
     hook = head.register_forward_pre_hook(lambda _, states: tuple(each.contiguous() for each in states))
     try:
         yield
@@ -254,13 +259,13 @@ def _begin(
         return cache, torch.ones(len(prompts), shared, dtype=torch.long, device=model.device), [shared] * len(prompts)
     begun = [min(shared_prefix([read.ids, prompt]), len(prompt) - 1) for read, prompt in zip(reads, prompts, strict=True)]
     width = max(begun)
-    for layer, (keys, _) in enumerate(reads[0].layers):
-        both = keys.new_zeros(2, len(prompts), keys.shape[1], width, keys.shape[3])
+    for layer, (keys, values) in enumerate(reads[0].layers):
+        both = [each.new_zeros(len(prompts), each.shape[1], width, each.shape[3]) for each in (keys, values)]
         for line, (read, count) in enumerate(zip(reads, begun, strict=True)):
-            for kind, states in enumerate(read.layers[layer]):
-                both[kind, line, :, width - count :] = states[0, :, :count]
+            for kind, states in zip(both, read.layers[layer], strict=True):
+                kind[line, :, width - count :] = states[0, :, :count]
         if width:
-            cache.update(both[0], both[1], layer)
+            cache.update(*both, layer)
     mask = torch.tensor([[0] * (width - count) + [1] * count for count in begun], dtype=torch.long, device=model.device)
     return cache, mask.view(len(prompts), width), begun
 

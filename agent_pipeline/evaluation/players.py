@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent_pipeline.errors import InfrastructureError, first_line
 from agent_pipeline.evaluation.episodes import Conversation, Player, Reply
-from agent_pipeline.evaluation.generate import BATCH, generate
+from agent_pipeline.evaluation.generate import BATCH, CACHE_BYTES, bytes_of_token, generate
 from agent_pipeline.judging.client import Endpoint
 from agent_pipeline.sessions.json_text import without_surrogates
 from agent_pipeline.sessions.session import Message, Tool
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 def model_player(
     model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", stops: set[int], max_new_tokens: int = 96, max_length: int = 2048
 ) -> Player:
-    """A model in memory, which answers greedily. Of conversations that are few enough for one batch it keeps what it has read."""
+    """A model in memory, which answers greedily. Of conversations that are few enough for one batch, and short enough, it keeps what it has
+    read."""
     read: dict[tuple[int, int], Read] = {}
 
     def reply(conversations: Sequence[Conversation]) -> list[Reply]:
@@ -34,7 +35,8 @@ def model_player(
         fitting = [at for at, prompt in enumerate(prompts) if len(prompt) + max_new_tokens <= max_length]
         names = [(conversations[at].number, conversations[at].trial) for at in fitting]
         limits, before = [max_new_tokens] * len(fitting), [read.get(name) for name in names]
-        kept: list[Read | None] | None = [] if len(fitting) <= BATCH else None
+        size = sum(len(prompts[at]) + max_new_tokens for at in fitting) * bytes_of_token(model)
+        kept: list[Read | None] | None = [] if len(fitting) <= BATCH and size <= CACHE_BYTES else None
         answers = generate(model, [prompts[at] for at in fitting], limits, stops, read=before, keep=kept)
         read.clear()
         read.update({name: new for name, new in zip(names, kept or (), strict=False) if new})

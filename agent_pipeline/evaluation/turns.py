@@ -12,7 +12,7 @@ from agent_pipeline.evaluation.samples import TurnSample
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.sessions.session import THOUGHT, Message
 from agent_pipeline.training.base_model import BaseModel
-from agent_pipeline.training.config import probe_device
+from agent_pipeline.training.device import probe_device
 from agent_pipeline.training.encoding import EncodedRow, encode_row
 from agent_pipeline.training.loading import load_model
 from agent_pipeline.training.losses import Read, RowLoss, TokenScores, row_loss, token_scores

@@ -25,7 +25,7 @@ from agent_pipeline.export.quantizer import K_QUANTS, check_outtypes, find_quant
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.training.base_model import BaseModel
-from agent_pipeline.training.config import exact_device
+from agent_pipeline.training.device import exact_device
 from agent_pipeline.training.families import family_of
 from agent_pipeline.training.literals import token_ids
 from agent_pipeline.training.loading import load_model, read_tokenizer

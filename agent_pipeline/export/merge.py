@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from agent_pipeline.errors import ExportError
 from agent_pipeline.training.base_model import BaseModel
-from agent_pipeline.training.config import exact_device
+from agent_pipeline.training.device import exact_device
 from agent_pipeline.training.loading import load_model
 
 if TYPE_CHECKING:

@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from agent_pipeline.errors import ArgumentError, DataError
 from agent_pipeline.notebook.models import base_model
 from agent_pipeline.progress import silent
-from agent_pipeline.training.config import GrpoTraining, probe_device
+from agent_pipeline.training.config import GrpoTraining
+from agent_pipeline.training.device import probe_device
 from agent_pipeline.training.loading import load_model
 
 if TYPE_CHECKING:

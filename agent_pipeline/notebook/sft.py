@@ -20,7 +20,8 @@ from agent_pipeline.notebook.samples import Row, read_samples
 from agent_pipeline.notebook.sessions import export_traces_for_sft
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.training.base_model import BaseModel
-from agent_pipeline.training.config import TrainingConfig, probe_device
+from agent_pipeline.training.config import TrainingConfig
+from agent_pipeline.training.device import probe_device
 from agent_pipeline.training.encoding import DropReason, encode_rows
 from agent_pipeline.training.loading import load_model
 from agent_pipeline.training.masks import Encoded

@@ -21,7 +21,8 @@ from agent_pipeline.selection.buffer import checked_ratio, due
 from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.training import checkpoints
 from agent_pipeline.training.base_model import BaseModel
-from agent_pipeline.training.config import Device, Training, TrainingConfig
+from agent_pipeline.training.config import Training, TrainingConfig
+from agent_pipeline.training.device import Device
 from agent_pipeline.training.encoding import encode_rows
 from agent_pipeline.training.identity import trained_from
 from agent_pipeline.training.loading import load_model

@@ -4,7 +4,8 @@ import json
 import shutil
 from pathlib import Path
 
-from agent_pipeline.training.config import Device, Precision, training_device
+from agent_pipeline.training.config import Precision
+from agent_pipeline.training.device import Device, training_device
 
 COMPLETE = ("optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json")
 
@@ -44,6 +45,6 @@ def device(work_dir: Path, precision: Precision) -> Device:
     begun = training_device(precision)
     if mark.is_file():
         text = mark.read_text(encoding="utf-8")
-        begun = Device(begun.name, "bfloat16" in text, "oneDNN" in text)
+        begun = Device(begun.name, "bfloat16" in text, "oneDNN" in text and begun.name == "cpu")
     mark.write_text(str(begun), encoding="utf-8")
     return begun

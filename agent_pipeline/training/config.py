@@ -5,20 +5,11 @@ times as large as those of its end, where decisions are learned: Adam's usual me
 last steps small.
 """
 
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import cache
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from agent_pipeline.options import Options
-
-if TYPE_CHECKING:
-    import torch
-
 
 Scheduler = Literal["linear", "cosine", "cosine_with_restarts", "polynomial", "constant", "constant_with_warmup", "inverse_sqrt"]
 """The schedules of transformers that need no further number."""
@@ -59,7 +50,7 @@ class Training(Options):
         description="Decay of Adam's mean of squared gradients; a small one forgets a short training's large first gradients.",
     )
     max_grad_norm: float = Field(default=1.0, gt=0, description="Gradients are clipped to this norm.")
-    batch_size: int = Field(default=1, ge=1, description="Rows in a forward pass.")
+    batch_size: int = Field(default=1, ge=1, description="Rows in a forward pass; a tree of prefixes holds the tokens of two such passes.")
     gradient_checkpointing: Literal["auto", "on", "off"] = Field(
         default="auto",
         description="Recompute activations to save memory; auto does so for long rows. It does not change what is trained.",
@@ -91,8 +82,8 @@ class AdapterTraining(Training):
     """How an adapter is trained. An optimizer step sees `batch_size` × `gradient_accumulation` rows.
 
     On a few hundred rows, steps teach more than large batches: with 2 rows a step instead of 4, the same tokens give twice the steps.
-    One row at a time is the fastest way to see them on a CPU (125 tokens/s against 111 for a batch of 4, and 2.3 GB against 5.1): nothing
-    is padding.
+    Where a model takes trees of prefixes (`trainers.tree`), the rows of a step are packed, and the two numbers matter by their product and
+    by the memory of a tree. Elsewhere one row at a time is the fastest on a CPU, since nothing is padding.
     """
 
     other_names = {
@@ -103,7 +94,7 @@ class AdapterTraining(Training):
         "loraplus_lr_ratio": "lora_plus_lr_ratio",
     }
 
-    gradient_accumulation: int = Field(default=2, ge=1, description="Forward passes in an optimizer step.")
+    gradient_accumulation: int = Field(default=2, ge=1, description="An optimizer step has batch_size times so many rows.")
     lora_r: int = Field(default=16, ge=1, description="Rank of the adapter's matrices.")
     lora_alpha: int = Field(default=32, ge=1, description="Scale of the adapter: alpha / r multiplies its output.")
     lora_dropout: float = Field(default=0.0, ge=0, lt=1, description="Dropout before the adapter's first matrix.")
@@ -250,108 +241,3 @@ PREFERENCES = {"dpo": "preference_dataset", "kto": "kto_dataset"}
 """The steps that train from preferences, with their data sets; the others train from `sft_dataset`."""
 
 NO_TEACHER = "distill has no teacher: set distill_adapter.teacher_model to a larger model with the same vocabulary."
-
-
-@dataclass(frozen=True)
-class Device:
-    """Where the model runs, whether bfloat16 is fast there, and whether oneDNN multiplies its float32 matrices instead of MKL."""
-
-    name: str
-    bf16: bool
-    onednn: bool = False
-
-    def __str__(self) -> str:
-        return f"{self.name} {'bfloat16' if self.bf16 else 'float32'}{' (oneDNN)' if self.onednn else ''}"
-
-    @property
-    def dtype(self) -> "torch.dtype":
-        """The type of the base model's weights; LoRA's own are float32 always."""
-        import torch
-
-        return torch.bfloat16 if self.bf16 else torch.float32
-
-
-BF16_SPEEDUP = 1.5
-"""From so many times on, a training in bfloat16 is worth its rounding."""
-
-ONEDNN_SPEEDUP = 1.2
-"""From so many times on, oneDNN's float32 products are taken. They round otherwise than MKL's, so not for nothing."""
-
-FLOAT32_ERROR = 2e-6
-"""Relative. Products of float32 matrices of 576 columns are off by 3e-7 to 6e-7, and of matrices rounded to bfloat16 by 2e-3."""
-
-EXACT = Device("cpu", False)
-"""The CPU in float32, with PyTorch's own choice of libraries."""
-
-
-def exact_device() -> Device:
-    """Where models are merged and compared: the CPU in float32, by the library that multiplies faster. Beside a GPU it is PyTorch's own
-    choice, since what makes PyTorch take oneDNN would let a GPU round."""
-    import torch
-
-    return replace(EXACT, onednn=not torch.cuda.is_available() and product_speeds()["oneDNN"] >= ONEDNN_SPEEDUP)
-
-
-def probe_device() -> Device:
-    """Where models are measured: CUDA, with bfloat16 where the GPU has units for it, else the CPU in float32."""
-    import torch
-
-    if torch.cuda.is_available():
-        return Device("cuda", torch.cuda.get_device_capability()[0] >= 8)
-    return exact_device()
-
-
-def training_device(precision: Precision) -> Device:
-    """Where models are trained, and in which type: as `precision` asks, or for `auto` as `probe_device`, on a CPU as a measurement says."""
-    device = probe_device()
-    if precision != "auto":
-        return replace(device, bf16=precision == "bfloat16")
-    return device if device.name != "cpu" else replace(device, bf16=bf16_speedup() >= BF16_SPEEDUP)
-
-
-def bf16_speedup() -> float:
-    """How many times as fast as in float32 this CPU multiplies matrices in bfloat16: about 2 to 2.4 with AVX512-BF16, more with AMX, and
-    0.1 where it is emulated."""
-    speeds = product_speeds()
-    return speeds["bfloat16"] / max(1.0, speeds["oneDNN"])
-
-
-@contextmanager
-def _float32_products(precision: str) -> Iterator[None]:
-    import torch
-
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision(precision)
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
-
-
-@cache
-def product_speeds() -> dict[str, float]:
-    """How many times as fast as in float32 by PyTorch's default (MKL) this CPU multiplies matrices by `oneDNN`, 0 where that rounds them,
-    and in `bfloat16`. MKL has no AVX-512 for AMD's CPUs, and oneDNN has: 2.3 on Zen 5. Takes 0.3 seconds, once a process."""
-    import torch
-
-    def seconds(left: torch.Tensor, right: torch.Tensor) -> float:
-        began = time.perf_counter()
-        left @ right
-        return time.perf_counter() - began
-
-    generator = torch.Generator().manual_seed(0)
-    exact = torch.randn(256, 576, generator=generator), torch.randn(576, 1536, generator=generator)
-    rounded = exact[0].bfloat16(), exact[1].bfloat16()
-    times: dict[str, list[float]] = {"MKL": [], "oneDNN": [], "bfloat16": []}
-    # In turn, and the least of many: another process on these cores must not decide how a model is trained.
-    for _ in range(32):
-        with _float32_products("highest"):
-            times["MKL"].append(seconds(*exact))
-        with _float32_products("medium"):
-            times["oneDNN"].append(seconds(*exact))
-        times["bfloat16"].append(seconds(*rounded))
-    with _float32_products("medium"):
-        true = exact[0].double() @ exact[1].double()
-        error = float((exact[0] @ exact[1] - true).norm() / true.norm())
-    speeds = {name: min(times["MKL"]) / min(each) for name, each in times.items()}
-    return speeds | ({} if error < FLOAT32_ERROR else {"oneDNN": 0.0})

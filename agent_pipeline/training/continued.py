@@ -15,8 +15,9 @@ from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.training import checkpoints
 from agent_pipeline.training.adapter import REPORT, finished, run_figures, save_trained, trained_report
 from agent_pipeline.training.base_model import BaseModel
-from agent_pipeline.training.config import Device, FurtherTraining
+from agent_pipeline.training.config import FurtherTraining
 from agent_pipeline.training.decisions import probes
+from agent_pipeline.training.device import Device
 from agent_pipeline.training.loading import load_model
 from agent_pipeline.training.templates import TrainingTemplate
 from agent_pipeline.training.trainers.preferences import SELECT, stop_on_fall

@@ -9,10 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-TREE_ATTENTION = "prefix_tree"
-"""The name of the attention that training over trees gives a model (`trainers.tree_attention`)."""
-
-GROUPED = "grouped"
+if TYPE_CHECKING:
+    import torch
 
 FEW_QUERIES = 16
 """The most new tokens of each of several sequences for which scores are stored; with more, the fused kernel is the faster one."""
@@ -20,28 +18,18 @@ FEW_QUERIES = 16
 BLOCK = 128
 """The most queries of one sequence for which scores are stored: those of several heads stay in a core's cache."""
 
-if TYPE_CHECKING:
-    import torch
-    from transformers import PreTrainedModel
-
 
 @contextmanager
-def grouped_attention(causal: "PreTrainedModel") -> Iterator[None]:
-    """Let a model on a CPU attend by `attend`, where it asks for PyTorch's attention (sdpa) through transformers' interface; another model
-    is left as it is."""
-    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
+def grouped_attention() -> Iterator[None]:
+    """Let models on a CPU attend by `attend` for a while, where they ask for PyTorch's attention (sdpa) through transformers' interface."""
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-    config = causal.config.get_text_config()
-    before = config._attn_implementation
-    ALL_ATTENTION_FUNCTIONS.register(GROUPED, attend)
-    ALL_MASK_ATTENTION_FUNCTIONS.register(GROUPED, sdpa_mask)
-    if causal.device.type == "cpu" and before in ("sdpa", TREE_ATTENTION) and causal.is_backend_compatible():
-        config._attn_implementation = GROUPED
+    before = ALL_ATTENTION_FUNCTIONS["sdpa"]
+    ALL_ATTENTION_FUNCTIONS["sdpa"] = attend
     try:
         yield
     finally:
-        config._attn_implementation = before
+        ALL_ATTENTION_FUNCTIONS["sdpa"] = before
 
 
 def attend(
@@ -49,13 +37,19 @@ def attend(
     query: "torch.Tensor",
     key: "torch.Tensor",
     value: "torch.Tensor",
-    mask: "torch.Tensor | None",
+    attention_mask: "torch.Tensor | None",
     scaling: float | None = None,
-    **_: Any,
+    **more: Any,
 ) -> "tuple[torch.Tensor, None]":
-    """(sequences, queries, heads, size), as transformers asks of an attention; `mask` is true, or 0, where a query sees a key."""
+    """(sequences, queries, heads, size), as transformers asks of an attention; the mask is true, or 0, where a query sees a key. Elsewhere
+    than on a CPU, with gradients or with a mask for each head, it is transformers' own."""
     import torch
     from torch.nn.functional import scaled_dot_product_attention
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    mask = attention_mask
+    if query.device.type != "cpu" or torch.is_grad_enabled() or (mask is not None and mask.shape[1] > 1):
+        return sdpa_attention_forward(module, query, key, value, mask, scaling=scaling, **more)
 
     (lines, heads, queries, _), shared = query.shape, key.shape[1]
     if mask is None and queries == 1:

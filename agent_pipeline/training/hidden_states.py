@@ -11,7 +11,7 @@ import numpy as np
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.selection.embeddings import HIDDEN_STATES, Encoder, unit
 from agent_pipeline.training.base_model import BaseModel
-from agent_pipeline.training.config import probe_device
+from agent_pipeline.training.device import probe_device
 from agent_pipeline.training.literals import marked, token_ids
 from agent_pipeline.training.loading import load_model
 from agent_pipeline.training.templates import load_tokenizer

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent_pipeline.errors import ModelError, first_line
 from agent_pipeline.training.base_model import BaseModel
-from agent_pipeline.training.config import Device
+from agent_pipeline.training.device import Device
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -17,8 +17,8 @@ def load_model(
     """The base model on `device`, in evaluation mode; with `adapter_dir`, as a `PeftModel` with that adapter switched on, and with
     `trainable` ready to be trained on.
 
-    `options` are those of `from_pretrained` and override `dtype`; with a `device_map` the model stays where that puts it. On a CPU the
-    process multiplies float32 matrices by the library of `device` from here on.
+    `options` are those of `from_pretrained` and override `dtype`; with a `device_map` the model stays where that puts it. On a
+    machine without a GPU the process multiplies float32 matrices by the library of `device` from here on.
 
     Raises:
         ModelError: the weights or the adapter cannot be read, or do not fit each other.
@@ -26,7 +26,8 @@ def load_model(
     import torch
     from transformers import AutoModelForCausalLM
 
-    if device.name == "cpu":  # "medium" is oneDNN's, which `config.product_speeds` has seen not to round on this CPU
+    # "medium" is oneDNN's, which `device.product_speeds` has seen not to round on this CPU. It would let a GPU round.
+    if device.name == "cpu" and not torch.cuda.is_available():
         torch.set_float32_matmul_precision("medium" if device.onednn else "highest")
     options = {"dtype": device.dtype, "trust_remote_code": base.trust_remote_code, "local_files_only": True} | options
     try:

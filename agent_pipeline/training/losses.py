@@ -14,9 +14,9 @@ import numpy as np
 
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.training.base_model import BaseModel
-from agent_pipeline.training.config import probe_device
+from agent_pipeline.training.device import probe_device
 from agent_pipeline.training.encoding import as_trained, encode_row
-from agent_pipeline.training.grouped_attention import GROUPED, TREE_ATTENTION, grouped_attention
+from agent_pipeline.training.grouped_attention import grouped_attention
 from agent_pipeline.training.loading import load_model
 from agent_pipeline.training.masks import Encoded
 from agent_pipeline.training.prefixes import PrefixTree, prefix_tree
@@ -31,6 +31,9 @@ GPU_NODES = 2048
 
 CPU_NODES = 512
 """Tokens of a pass over a prefix tree on a CPU: matrix products are at full speed, and few of the pairs that attention sees are masked."""
+
+TREE_ATTENTION = "prefix_tree"
+"""The name of the attention that training over trees gives a model (`trainers.tree_attention`)."""
 
 HEAD_ROWS = 128
 """Positions whose loss is computed at once: with 152,000 words, 78 MB of float32 logits."""
@@ -105,7 +108,7 @@ def token_scores(
     training = model.training
     model.eval()
     try:
-        with torch.inference_mode(), grouped_attention(causal):
+        with torch.inference_mode(), grouped_attention():
             follow_up = {at: then[index] for at, index in enumerate(wanted) if then and index in then}
             by_row = ((at, _scores(lambda part: part, *trained_logits(causal, row)), None) for at, row in enumerate(encoded))
             each = _over_tree(causal, tree, follow_up) if tree else by_row
@@ -132,7 +135,7 @@ def takes_trees(causal: "PreTrainedModel", longest: int) -> bool:
     config = causal.config.get_text_config()
     more_than_a_head = any(getattr(config, name, None) for name in ("final_logit_softcapping", "logit_scale", "logits_scaling"))
     changing_rotations = any(kind in str(getattr(config, "rope_parameters", None)) for kind in ("dynamic", "longrope"))
-    if not causal.is_backend_compatible() or config._attn_implementation not in ("sdpa", "eager", TREE_ATTENTION, GROUPED):
+    if not causal.is_backend_compatible() or config._attn_implementation not in ("sdpa", "eager", TREE_ATTENTION):
         return False
     return not more_than_a_head and not changing_rotations and sees_all(causal, longest)
 

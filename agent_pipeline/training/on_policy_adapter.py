@@ -14,8 +14,9 @@ from agent_pipeline.errors import SettingsError
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.training.adapter import only_train
 from agent_pipeline.training.base_model import BaseModel
-from agent_pipeline.training.config import NO_TEACHER, Device, OnPolicyTraining
+from agent_pipeline.training.config import NO_TEACHER, OnPolicyTraining
 from agent_pipeline.training.continued import NothingTrained, Start, origin_of, train_on
+from agent_pipeline.training.device import Device
 from agent_pipeline.training.loading import load_model
 from agent_pipeline.training.masks import prompt_ids
 from agent_pipeline.training.rendering import render

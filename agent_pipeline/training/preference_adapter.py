@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.training.adapter import only_train, token_counts
 from agent_pipeline.training.base_model import BaseModel
-from agent_pipeline.training.config import Device, PreferenceTraining
+from agent_pipeline.training.config import PreferenceTraining
 from agent_pipeline.training.continued import NothingTrained, Start, origin_of, train_on
+from agent_pipeline.training.device import Device
 from agent_pipeline.training.preferences import Encode, Row, encode_pairs, encode_sessions, log_probs, with_reference
 from agent_pipeline.training.prefixes import prefix_tree
 from agent_pipeline.training.templates import load_tokenizer

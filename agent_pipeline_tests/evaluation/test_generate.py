@@ -7,8 +7,8 @@ from agent_pipeline.evaluation.generate import generate
 from agent_pipeline.evaluation.greedy import Continuation, Writer, greedy, verified_beginning
 from agent_pipeline.evaluation.samples import turn_samples
 from agent_pipeline.evaluation.turns import MARGIN, Answering, stop_ids
-from agent_pipeline.training.config import probe_device
-from agent_pipeline.training.grouped_attention import attend
+from agent_pipeline.training.device import probe_device
+from agent_pipeline.training.grouped_attention import attend, grouped_attention
 from agent_pipeline.training.loading import load_model
 from agent_pipeline.training.losses import token_scores
 from agent_pipeline.training.masks import Encoded, prompt_ids
@@ -94,6 +94,7 @@ def test_a_batch_holds_as_many_sequences_as_fit_into_memory(monkeypatch):
     groups = list(generating._groups([*range(8)], lengths, 3, 2))
     assert [group for _, group in groups] == [[0, 1, 2], [3, 4], [5], [6], [7]] and [start for start, _ in groups] == [0, 3, 5, 6, 7]
     assert list(generating._groups([], [], 3, 2)) == []
+    assert [group for _, group in generating._groups([0, 1, 2], [30, 5, 5], 3, 2)] == [[0], [1, 2]], "the longest need not be the last"
 
 
 def test_lines_that_go_on_close_the_gaps_of_those_that_have_ended():
@@ -124,12 +125,15 @@ def test_a_few_new_tokens_attend_as_pytorch_would_and_padding_spoils_nothing():
     expected = torch.nn.functional.scaled_dot_product_attention(query, key, value, mask, scale=0.4, enable_gqa=True).transpose(1, 2)
     as_numbers = torch.zeros(mask.shape).masked_fill_(~mask, -torch.inf)
     for given in (mask, as_numbers):
-        seen, _ = attend(None, query, key, value, given, scaling=0.4)
+        with torch.inference_mode():
+            seen, _ = attend(None, query, key, value, given, scaling=0.4)
         real = mask.any(-1)[:, 0]
         torch.testing.assert_close(seen[real], expected[real])
         assert seen.isfinite().all()
+    with torch.inference_mode():
+        one, _ = attend(None, query[:, :, :1], key, value, None)
     torch.testing.assert_close(
-        attend(None, query[:, :, :1], key, value, None)[0],
+        one,
         torch.nn.functional.scaled_dot_product_attention(query[:, :, :1], key, value, enable_gqa=True).transpose(1, 2),
     )
 
@@ -148,7 +152,18 @@ def test_queries_of_a_tree_meet_the_keys_that_they_see(of_type, monkeypatch):
     expected = torch.nn.functional.scaled_dot_product_attention(query, key, value, mask, enable_gqa=True).transpose(1, 2)
     close = {} if of_type == "float32" else {"rtol": 0.02, "atol": 0.02}
     for given in (mask, sees):
-        torch.testing.assert_close(attend(None, query, key, value, given)[0], expected, **close)
+        with torch.inference_mode():
+            seen, _ = attend(None, query, key, value, given)
+        torch.testing.assert_close(seen, expected, **close)
+
+
+def test_transformers_own_attention_is_back_after_the_work():
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    before = ALL_ATTENTION_FUNCTIONS["sdpa"]
+    with grouped_attention(), grouped_attention():
+        assert ALL_ATTENTION_FUNCTIONS["sdpa"] is attend
+    assert ALL_ATTENTION_FUNCTIONS["sdpa"] is before
 
 
 def test_prompts_that_share_nothing_are_answered_too(tiny_base, adapter_dir):

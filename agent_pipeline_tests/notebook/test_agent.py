@@ -12,7 +12,7 @@ from agent_pipeline.notebook.coresets import CoresetSelector
 from agent_pipeline.progress import silent
 from agent_pipeline.training.adapter import train_adapter
 from agent_pipeline.training.base_model import BaseModel
-from agent_pipeline.training.config import probe_device
+from agent_pipeline.training.device import probe_device
 from agent_pipeline.training.encoding import encode_rows
 from agent_pipeline.training.loading import load_model
 from agent_pipeline.training.templates import load_tokenizer

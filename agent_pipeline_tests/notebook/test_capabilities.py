@@ -178,7 +178,7 @@ def test_scores_are_shares_whatever_is_said(replies):
 
 @pytest.mark.slow
 def test_a_model_in_memory_and_its_directory_are_asked_alike(tiny_base, adapter_dir):
-    from agent_pipeline.training.config import probe_device
+    from agent_pipeline.training.device import probe_device
     from agent_pipeline.training.loading import load_model
 
     evaluator = AgentCapabilityEvaluator(max_new_tokens=48)

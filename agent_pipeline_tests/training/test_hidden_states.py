@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from agent_pipeline.training import hidden_states as module
-from agent_pipeline.training.config import probe_device
+from agent_pipeline.training.device import probe_device
 from agent_pipeline.training.hidden_states import batches_by_length, hidden_state_encoder, hidden_states
 from agent_pipeline.training.loading import load_model
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent_pipeline.training import losses
-from agent_pipeline.training.config import probe_device
+from agent_pipeline.training.device import probe_device
 from agent_pipeline.training.loading import load_model
 from agent_pipeline.training.losses import RowLoss, encoded_losses, mean_loss, row_losses
 from agent_pipeline.training.masks import Encoded, encode

@@ -7,8 +7,9 @@ import pytest
 
 from agent_pipeline.progress import silent
 from agent_pipeline.training.adapter import train_adapter
-from agent_pipeline.training.config import DpoTraining, KtoTraining, probe_device
+from agent_pipeline.training.config import DpoTraining, KtoTraining
 from agent_pipeline.training.decisions import decision_probabilities, fallen, kind, probes
+from agent_pipeline.training.device import probe_device
 from agent_pipeline.training.loading import load_model
 from agent_pipeline.training.losses import encoded_losses
 from agent_pipeline.training.preference_adapter import NothingTrained, train_preferences

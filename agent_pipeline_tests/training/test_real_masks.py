@@ -19,8 +19,8 @@ from agent_pipeline.sessions.session import Session
 from agent_pipeline.sessions.tables import session_row
 from agent_pipeline.sources import open_source
 from agent_pipeline.training.base_model import BaseModel
-from agent_pipeline.training.config import EXACT
 from agent_pipeline.training.decisions import same_decision
+from agent_pipeline.training.device import EXACT
 from agent_pipeline.training.encoding import encode_rows
 from agent_pipeline.training.loading import load_model
 from agent_pipeline.training.masks import Encoded

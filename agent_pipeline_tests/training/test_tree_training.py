@@ -5,7 +5,8 @@ import json
 import pytest
 
 from agent_pipeline.progress import silent
-from agent_pipeline.training.config import TrainingConfig, probe_device
+from agent_pipeline.training.config import TrainingConfig
+from agent_pipeline.training.device import probe_device
 from agent_pipeline.training.encoding import encode_rows
 from agent_pipeline.training.loading import load_model
 from agent_pipeline.training.masks import Encoded
@@ -95,7 +96,7 @@ def test_attention_by_products_is_the_fused_one(of_type, above, monkeypatch):
 
     monkeypatch.setattr(tree_attention, "QUERIES", 5)
     generator = torch.Generator().manual_seed(0)
-    shapes = ((1, 6, 13, 8), (1, 2, above + 13, 8), (1, 2, above + 13, 8))  # 13 queries of 3 heads a key
+    shapes = ((1, 6, 13, 8), (1, 2, above + 13, 8), (1, 2, above + 13, 4))  # 13 queries of 3 heads a key, whose values are shorter
     given = [torch.randn(shape, generator=generator).to(getattr(torch, of_type)).requires_grad_() for shape in shapes]
     outcome = {}
     for attention in (tree_attention._fused, tree_attention._by_products):
@@ -114,4 +115,4 @@ def test_a_tree_keeps_no_more_activations_than_two_batches_have(tiny_base, tiny_
     trainer = build_trainer(model, tiny_tokenizer, rows, config, probe_device(), tmp_path, silent)
     sizes = [each["input_ids"].numel() for each in next(iter(trainer.get_train_dataloader()))["trees"]]
     two_batches = 2 * max(len(each.input_ids) for each in rows)
-    assert (max(sizes) <= two_batches) == (len(sizes) > 1) == (recomputed == "off"), (sizes, two_batches)
+    assert len(sizes) > 1 and max(sizes) <= two_batches, (sizes, two_batches)

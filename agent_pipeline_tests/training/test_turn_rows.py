@@ -14,8 +14,8 @@ from agent_pipeline.evaluation.samples import turn_samples
 from agent_pipeline.evaluation.scoring import score
 from agent_pipeline.evaluation.turns import Answering
 from agent_pipeline.sessions.session import with_thoughts
-from agent_pipeline.training.config import EXACT
 from agent_pipeline.training.decisions import probes
+from agent_pipeline.training.device import EXACT
 from agent_pipeline.training.encoding import encode_rows
 from agent_pipeline.training.loading import load_model
 from agent_pipeline.training.losses import encoded_losses, losses_of, mean_loss

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from agent_pipeline.errors import ModelError, SettingsError
 from agent_pipeline.options import did_you_mean
 from agent_pipeline.progress import Progress
-from agent_pipeline.training.config import Device, Training, TrainingConfig
+from agent_pipeline.training.config import Training, TrainingConfig
+from agent_pipeline.training.device import Device
 
 if TYPE_CHECKING:
     from peft import LoraConfig

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from agent_pipeline.errors import DataError
 from agent_pipeline.progress import Progress
 from agent_pipeline.selection.buffer import spread
-from agent_pipeline.training.config import STORED_TOKENS, Device, TrainingConfig
+from agent_pipeline.training.config import STORED_TOKENS, TrainingConfig
+from agent_pipeline.training.device import Device
 from agent_pipeline.training.masks import Encoded
 from agent_pipeline.training.trainers.common import let_a_step_train, lora_of, reporting, shared_arguments, use_lora_plus
 from agent_pipeline.training.trainers.tree import MAX_NODES, prove_tree_labels, trains_as_trees, tree_trainer
@@ -59,9 +60,10 @@ def build_trainer(
 
 
 def nodes_of_a_tree(config: TrainingConfig, tokens: int) -> int:
-    """The most nodes of a tree. Where activations are kept, those of two batches of `tokens`: two rows always share what they can, and the
-    memory of a step does not grow with its rows."""
-    return MAX_NODES if config.checkpoints_gradients(tokens) else max(2 * tokens, STORED_TOKENS)
+    """The most nodes of a tree: those of two batches of `tokens`. Two rows always share what they can, and the memory of a step does not
+    grow with its rows. Where activations are recomputed, `MAX_NODES` at most."""
+    nodes = max(2 * tokens, STORED_TOKENS)
+    return min(nodes, MAX_NODES) if config.checkpoints_gradients(tokens) else nodes
 
 
 class MixedOrder:

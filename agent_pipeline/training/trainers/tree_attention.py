@@ -7,11 +7,11 @@ own only, so pairs of tokens of different rows cost nothing.
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from agent_pipeline.training.grouped_attention import TREE_ATTENTION
+from agent_pipeline.training.losses import TREE_ATTENTION
 from agent_pipeline.training.prefixes import PrefixTree
 
 if TYPE_CHECKING:
@@ -62,7 +62,6 @@ def attend_along_trees(causal: "PreTrainedModel") -> None:
     The layout travels with the forward pass, so that a pass repeated for gradient checkpointing has it too.
     """
     import torch
-    from transformers.integrations.sdpa_attention import sdpa_attention_forward
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -71,11 +70,17 @@ def attend_along_trees(causal: "PreTrainedModel") -> None:
         return
 
     def attend(
-        module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, **more: Any
+        module: torch.nn.Module,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        **more: Any,
     ) -> tuple[torch.Tensor, None]:
         layout = more.pop("prefix_tree", None)
         if layout is None:
-            return sdpa_attention_forward(module, query, key, value, mask, **more)
+            plain = ALL_ATTENTION_FUNCTIONS["sdpa"](module, query, key, value, attention_mask, **more)
+            return cast("tuple[torch.Tensor, None]", plain)
         layout.attended = True
         scale, dropout = more.get("scaling") or query.shape[-1] ** -0.5, more.get("dropout", 0.0)
         attention = _fused if dropout or query.device.type != "cpu" else _by_products
@@ -145,7 +150,8 @@ def _attention_of_products() -> "type[torch.autograd.Function]":
         @staticmethod
         def forward(ctx: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, layout: Layout, scale: float) -> torch.Tensor:
             queries, keys, values = query[0].unflatten(0, (key.shape[1], -1)).float() * scale, key[0].float(), value[0].float()
-            output, logarithm = torch.empty_like(queries), torch.empty_like(queries[..., :1])
+            output = queries.new_empty(*queries.shape[:3], values.shape[2])  # in some models values are shorter than keys
+            logarithm = torch.empty_like(queries[..., :1])
             for some, seen, _, scores in blocks(queries, keys, layout):
                 top = scores.amax(-1, keepdim=True)
                 weights = scores.sub_(top).exp_()
