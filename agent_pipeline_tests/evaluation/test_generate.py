@@ -12,6 +12,7 @@ from agent_pipeline.training.grouped_attention import attend, grouped_attention
 from agent_pipeline.training.loading import load_model
 from agent_pipeline.training.losses import token_scores
 from agent_pipeline.training.masks import Encoded, prompt_ids
+from agent_pipeline_tests.training.test_losses import LATENT, tiny
 from agent_pipeline_tests.training.world import row
 
 pytestmark = pytest.mark.slow
@@ -155,6 +156,14 @@ def test_queries_of_a_tree_meet_the_keys_that_they_see(of_type, monkeypatch):
         with torch.inference_mode():
             seen, _ = attend(None, query, key, value, given)
         torch.testing.assert_close(seen, expected, **close)
+
+
+def test_what_was_read_goes_on_where_values_are_shorter_than_keys():
+    model = tiny("deepseek_v3", **LATENT)
+    prompts, kept = [[*range(3, 20), 30 + number] for number in range(3)], []
+    said = generate(model, prompts, [4] * 3, (), keep=kept)
+    more = [[*prompt, *answer, 50] for prompt, answer in zip(prompts, said, strict=True)]
+    assert generate(model, more, [4] * 3, (), read=kept) == generate(model, more, [4] * 3, ())
 
 
 def test_transformers_own_attention_is_back_after_the_work():

@@ -97,6 +97,9 @@ def one_by_one(model, rows: list[Encoded]) -> list[float]:
 
 
 GPT2 = {"n_embd": 32, "n_layer": 2, "n_head": 4, "head_dim": None}
+# Latent attention: values are shorter than keys.
+LATENT = {"head_dim": None, "num_key_value_heads": 4, "q_lora_rank": None, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8}
+LATENT |= {"v_head_dim": 12, "first_k_dense_replace": 2}
 
 
 @pytest.mark.parametrize(
@@ -108,6 +111,7 @@ GPT2 = {"n_embd": 32, "n_layer": 2, "n_head": 4, "head_dim": None}
         ("qwen3", {}, True),
         ("smollm3", {}, True),
         ("gpt2", GPT2, True),
+        ("deepseek_v3", LATENT, True),
         ("mistral", {"sliding_window": 4096}, True),
         ("mistral", {"sliding_window": 16}, False),
         ("qwen2", {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1}, False),
