@@ -5,7 +5,7 @@ is not there). Of each, rows drawn by chance, as an epoch draws them, up to `TOK
 one, so that they share nothing and are only packed. The base model is the embedded one, and the settings
 are the defaults of `sft_adapter` (`STEP_ROWS` rows a step). All trainings make the same steps in float32, in turn, in one process;
 core-seconds are the process's own CPU time, from tokens to the last step, so that other load cancels out. Where this CPU multiplies faster
-by oneDNN, each training runs by PyTorch's default (MKL), as a script with TRL would, and by oneDNN, as a night does.
+by oneDNN, each training runs by PyTorch's default (MKL), as a script with TRL would, and by oneDNN, as a night in float32 does.
 """
 
 import os

@@ -29,7 +29,7 @@ CACHE_BYTES = 2 << 30
 
 PASS_TOKENS = 48
 """Tokens of a pass, those that are only guessed included. On two cores 48 took 1.1 times as long as 16 by MKL, and twice as long by oneDNN
-(SmolLM2-135M); there 32 and 48 differ by a tenth, one way or the other."""
+(SmolLM2-135M); there 24 to 48 differ by a tenth."""
 
 MOST_GUESSED = 16
 ROOM = 64
@@ -65,7 +65,8 @@ def generate(
         batch, read, keep = 1, (), None
     # Alike limits stop together, alike lengths need little padding.
     order = sorted(range(len(prompts)), key=lambda i: (len(prompts[i]), limits[i], i))
-    for start, group in _groups(order, [len(prompts[i]) + limits[i] for i in order], batch, bytes_of_token(model)):
+    done = 0
+    for group in _groups(order, [len(prompts[i]) + limits[i] for i in order], batch, bytes_of_token(model)):
         known = [read[i] for i in group] if read else []
         lines = [_Line(prompts[i], limits[i], answers[i]) for i in group]
         with torch.inference_mode(), _whole_rows(model), grouped_attention():
@@ -73,20 +74,24 @@ def generate(
         if keep is not None:
             for i, each in zip(group, kept, strict=True):
                 keep[i] = each
-        progress(start + len(group), len(prompts), text)
+        done += len(group)
+        progress(done, len(prompts), text)
     return answers
 
 
-def _groups(order: list[int], lengths: list[int], batch: int, token: int) -> Iterator[tuple[int, list[int]]]:
-    """Groups of at most `batch` sequences whose caches, as long as the longest of them, fit into `CACHE_BYTES`; and where each begins.
-    `token` are the bytes of one token in a cache."""
-    start = longest = 0
-    for end in range(len(order) + 1):
-        longest = max(longest, lengths[end]) if end < len(order) else longest
-        count = end + 1 - start
-        if end > start and (end == len(order) or count > batch or count * longest * token > CACHE_BYTES):
-            yield start, order[start:end]
-            start, longest = end, lengths[end] if end < len(order) else 0
+def _groups(order: list[int], lengths: list[int], batch: int, token: int) -> Iterator[list[int]]:
+    """Groups of at most `batch` sequences whose caches, as long as the longest of them, fit into `CACHE_BYTES`. `token` are the bytes of a
+    token in a cache."""
+    group: list[int] = []
+    longest = 0
+    for number, length in zip(order, lengths, strict=True):
+        longest = max(longest, length)
+        if len(group) == batch or (group and (len(group) + 1) * longest * token > CACHE_BYTES):
+            yield group
+            group, longest = [], length
+        group.append(number)
+    if group:
+        yield group
 
 
 def bytes_of_token(model: "PreTrainedModel") -> int:
@@ -100,7 +105,7 @@ def bytes_of_token(model: "PreTrainedModel") -> int:
 @contextmanager
 def _whole_rows(model: "PreTrainedModel") -> Iterator[None]:
     """A head that is given whole rows. Of the last states of several sequences, cut from a larger tensor, PyTorch makes a product of
-    batches, and copies the head's weights for each sequence: a second for 16 sequences and 49,152 words."""
+    batches, and copies the head's weights for each sequence: one to three seconds for 16 sequences and 49,152 words."""
     head = causal_of(model).get_output_embeddings()
     if head is None:
         yield
@@ -186,13 +191,12 @@ def _generate_batch(
         if not goes_on:
             return kept
         last = last + 1 + torch.tensor(taken, device=model.device)[:, None]
-        wasted = wanted - 1 - max(taken[place] for place in goes_on)
         if len(goes_on) < len(alive):
-            order = _closed_up(goes_on)
-            alive = [alive[place] for place in order]
-            _close_up(cache, order)
-            mask, last = mask[order], last[order]
-        if wasted:
+            chosen = torch.tensor(goes_on, device=model.device)
+            alive = [alive[place] for place in goes_on]
+            cache.batch_select_indices(chosen)
+            mask, last = mask[chosen], last[chosen]
+        if wasted := wanted - 1 - max(taken[place] for place in goes_on):
             cache.crop(-wasted)
             mask = mask[:, :-wasted]
         most = min(MOST_GUESSED, PASS_TOKENS // len(alive) - 1) if guesses else 0
@@ -204,24 +208,6 @@ def _generate_batch(
         )
         mask = torch.cat([mask, mask.new_ones(len(alive), wanted)], dim=-1)
         positions = last + torch.arange(wanted, device=model.device)
-
-
-def _closed_up(places: list[int]) -> list[int]:
-    """The places that stay, so that those beyond their number take the gaps before it: `[0, 2, 3]` becomes `[0, 3, 2]`."""
-    count = len(places)
-    later = [place for place in places if place >= count]
-    return [place if place in places else later.pop() for place in range(count)]
-
-
-def _close_up(cache: "Cache", order: list[int]) -> None:
-    """Leave the lines of `order` (see `_closed_up`) in the cache. Only those that move are copied: a copy of all keys and values whenever a
-    line has ended took a sixth of the time for 16 lines, and most of it for 48."""
-    for layer in cache.layers:
-        for states in (layer.keys, layer.values):
-            for place, line in enumerate(order):
-                if place != line:
-                    states[place] = states[line]
-        layer.keys, layer.values = layer.keys[: len(order)], layer.values[: len(order)]
 
 
 def _take(line: _Line, guessed: list[int], best: list[int], stops: Collection[int]) -> tuple[int, bool]:
@@ -290,12 +276,11 @@ def _cache() -> "Cache":
             if not old:
                 return super().update(key_states, value_states, *args, **kwargs)
             states: tuple[torch.Tensor, ...] = (self.keys, self.values)  # type: ignore[has-type]
-            # What was repeated is a tensor of its own, without room.
+            # What was selected or repeated is a tensor of its own, without room.
             if not self.room or self.room[0].data_ptr() != states[0].data_ptr() or self.room[0].shape[-2] < old + more:
                 self.room = tuple(each.new_empty(*each.shape[:2], old + more + ROOM, each.shape[3]) for each in states)
                 for new, each in zip(self.room, states, strict=True):
                     new[:, :, :old] = each
-            self.room = tuple(each[: len(key_states)] for each in self.room)  # lines that have ended are gone
             for new, each in zip(self.room, (key_states, value_states), strict=True):
                 new[:, :, old : old + more] = each
             self.keys, self.values = (each[:, :, : old + more] for each in self.room)

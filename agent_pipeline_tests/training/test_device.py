@@ -1,5 +1,6 @@
 """Where models are computed, in which type, and by which library."""
 
+import pytest
 import torch
 
 from agent_pipeline.training import checkpoints, device
@@ -11,22 +12,26 @@ def speeds(onednn, bfloat16):
     return lambda: {"MKL": 1.0, "oneDNN": onednn, "bfloat16": bfloat16}
 
 
-def test_a_cpu_measures_in_float32_and_trains_in_the_type_that_it_multiplies_faster(monkeypatch):
+@pytest.mark.parametrize(
+    ("onednn", "bfloat16", "measures", "trains"),
+    [
+        (1.1, 2.4, "cpu float32", "cpu bfloat16"),
+        (1.1, 0.1, "cpu float32", "cpu float32"),
+        (2.2, 4.2, "cpu float32 (oneDNN)", "cpu bfloat16 (oneDNN)"),
+        (2.2, 2.8, "cpu float32 (oneDNN)", "cpu float32 (oneDNN)"),  # bfloat16 has to beat the faster float32
+    ],
+)
+def test_a_cpu_takes_the_library_and_the_type_in_which_it_multiplies_faster(monkeypatch, onednn, bfloat16, measures, trains):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    for bfloat16, chosen in ((2.4, "bfloat16"), (0.1, "float32")):
-        monkeypatch.setattr(device, "product_speeds", speeds(1.1, bfloat16))
-        assert str(probe_device()) == "cpu float32"
-        assert str(training_device("auto")) == f"cpu {chosen}"
-    assert str(training_device("float32")) == "cpu float32" and str(training_device("bfloat16")) == "cpu bfloat16"
+    monkeypatch.setattr(device, "product_speeds", speeds(onednn, bfloat16))
+    assert (str(probe_device()), str(training_device("auto"))) == (measures, trains)
+    asked = [training_device(precision) for precision in ("float32", "bfloat16")]
+    assert [each.bf16 for each in asked] == [False, True] and {each.onednn for each in asked} == {probe_device().onednn}
 
 
-def test_onednn_multiplies_where_it_is_faster_and_bfloat16_has_to_beat_it(monkeypatch):
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    for bfloat16, chosen in ((4.2, "bfloat16"), (2.8, "float32")):
-        monkeypatch.setattr(device, "product_speeds", speeds(2.2, bfloat16))
-        assert str(probe_device()) == "cpu float32 (oneDNN)"
-        assert str(training_device("auto")) == f"cpu {chosen} (oneDNN)"
-    monkeypatch.setattr("torch.cuda.is_available", lambda: True)  # it would let a GPU round
+def test_onednn_does_not_multiply_beside_a_gpu_which_would_round(monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr(device, "product_speeds", speeds(2.2, 4.2))
     assert not device.exact_device().onednn
 
 
