@@ -3,7 +3,7 @@ and by Hugging Face's `generate`, a turn at a time.
 
     python -m benchmarks.evaluation shop/support 6        # of the lake in the settings: the latest adapter, the first 6 held-out rows
 
-    python -m benchmarks.evaluation shop/support 24 ranks  # all adapters, and their base: do loss and AUC order them as exact calls do?
+    python -m benchmarks.evaluation shop/support 24 ranks  # all adapters, and their base: does the pass order them as exact calls do?
 
 Seconds of the process's cores, so that other load matters little; OMP_NUM_THREADS=1 leaves out what idle threads spend waiting.
 """
@@ -18,7 +18,7 @@ from agent_pipeline.config.settings import load_settings
 from agent_pipeline.evaluation.evaluate import evaluate
 from agent_pipeline.evaluation.greedy import greedy
 from agent_pipeline.evaluation.heldout import heldout_rows
-from agent_pipeline.evaluation.methods import rank_correlation
+from agent_pipeline.evaluation.methods import PASS_FIGURES, rank_correlation
 from agent_pipeline.evaluation.samples import turn_samples
 from agent_pipeline.evaluation.turns import Answering, stop_ids
 from agent_pipeline.keys import parse_key
@@ -85,7 +85,7 @@ def ranks(partition: str, count: int) -> None:
         report = evaluate(rows, base, adapter.path, max_samples=10**6, base_passes=passes)
         for name, of in ((adapter.identity[:8], report["adapter"]), (base.name, report["base"])):
             if name not in figures:
-                taken = {"exact_calls": of["exact_call_accuracy"], "decision_auc": of["decision_auc"], "heldout_loss": of["heldout_loss"]}
+                taken = {"exact_calls": of["exact_call_accuracy"], **{name: of[name] for name in (*PASS_FIGURES, "heldout_loss")}}
                 figures[name] = {figure: {"mean": value} for figure, value in taken.items()}
                 print(f"{name}, {report['n']} turns:", *(f"{figure} {value:.3f}" for figure, value in taken.items()), flush=True)
     print(rank_correlation(figures))

@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,7 +15,8 @@ from agent_pipeline.keys import PartitionKey, parse_key
 from agent_pipeline.progress import throttled
 
 if TYPE_CHECKING:
-    from agent_pipeline.evaluation.episodes import Episode, Player
+    from agent_pipeline.compute.playing import Opened
+    from agent_pipeline.evaluation.episodes import Episode
 
 
 def play(
@@ -57,10 +58,9 @@ def play(
     rows = [] if seed else seen_by_models(asked_of(settings, key), heldout_rows(lake, key))
     chosen = tasks_to_play(world, rows, tasks, tasks if seed else 0, seed, like=f"{key.agent}-")
     ids = _session_ids(settings.reading(key).task_pattern, chosen, trials, sha256_of([str(out.resolve()), model])[:8])
-    in_turn = () if model in ("adapter", "base") or "://" in model else ("model",)
     players = {"model": _player(model, key, temperature, limits)}
     progress = throttled(partial(typer.echo, err=True))
-    report, played = play_all(world, chosen, players, {}, max_turns or usual.max_turns, trials, in_turn, progress)
+    report, played = play_all(world, chosen, players, {}, max_turns or usual.max_turns, trials, progress)
     out.mkdir(parents=True, exist_ok=True)
     write(out, report, played)
     sessions = [_session(key, model, session_id, each) for session_id, each in zip(ids, played["model"], strict=True)]
@@ -118,7 +118,7 @@ def _session(key: PartitionKey, model: str, session_id: str, episode: "Episode")
     }
 
 
-def _player(model: str, key: PartitionKey, temperature: float, limits: tuple[int, int]) -> "AbstractContextManager[Player]":
+def _player(model: str, key: PartitionKey, temperature: float, limits: tuple[int, int]) -> "Opened":
     """The model; `limits` are the longest message and the longest conversation, in tokens."""
     from agent_pipeline.compute.playing import gguf_player, memory_player
     from agent_pipeline.config.settings import load_settings

@@ -15,7 +15,7 @@ from agent_pipeline.compute.coresets import method_coreset
 from agent_pipeline.compute.registry import TASKS, Params, Result, task
 from agent_pipeline.compute.tasks import episodes, evaluate, prefer, train
 from agent_pipeline.evaluation.evaluate import BasePasses
-from agent_pipeline.evaluation.methods import Cost, Method, Run, compared
+from agent_pipeline.evaluation.methods import PASS_FIGURES, Cost, Method, Run, compared
 from agent_pipeline.evaluation.methods_report import CHART, PAGE, chart, page
 from agent_pipeline.export.deciding import scores
 from agent_pipeline.progress import Progress, silent
@@ -26,7 +26,7 @@ from agent_pipeline.training.config import PREFERENCES
 __all__ = ["TASKS", "compare_methods"]
 
 
-@task(version=1, libraries=MODELS)
+@task(version=2, libraries=MODELS)
 def compare_methods(params: Params, progress: Progress = silent) -> Result:
     """The methods, each trained with several seeds and measured on the same held-out turns and episodes, and a report of them all.
 
@@ -92,9 +92,9 @@ def _run(params: Params, method: Method, seed: int, progress: Progress, base_pas
         method=method.id,
         seed=seed,
         scores=model,
-        auc=report["adapter"]["decision_auc"],
+        of_pass={name: report["adapter"][name] for name in PASS_FIGURES},
         base=base,
-        base_auc=report["base"]["decision_auc"],
+        base_of_pass={name: report["base"][name] for name in PASS_FIGURES},
         base_model=adapter.manifest["made_from"]["base_model"],
         adapter=adapter.identity,
         made_by=[each.identity for each in made],

@@ -8,7 +8,7 @@ from typing import Any
 
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.evaluation.episode_report import figures, verdict
-from agent_pipeline.evaluation.episodes import Episode, Player, fresh_task_id, play
+from agent_pipeline.evaluation.episodes import Episode, Player, fresh_task_id, play, play_side_by_side
 from agent_pipeline.evaluation.players import endpoint_player, model_player, recorded_player
 from agent_pipeline.evaluation.turns import stop_ids
 from agent_pipeline.evaluation.worlds import load_world
@@ -22,6 +22,8 @@ from agent_pipeline.training.loading import load_model
 from agent_pipeline.training.templates import load_tokenizer
 
 Played = tuple[dict[str, Any], dict[str, list[Episode]]]
+Opened = AbstractContextManager[Player | list[Player]]
+"""A model to play: one player that answers many conversations at once, or several that play an episode to its end each."""
 
 
 def tasks_to_play(
@@ -55,25 +57,25 @@ def tasks_to_play(
 def play_all(
     world: str,
     tasks: Sequence[Mapping[str, Any]],
-    players: Mapping[str, AbstractContextManager[Player]],
+    players: Mapping[str, Opened],
     recorded: Mapping[str, Sequence[Message]],
     max_turns: int,
     trials: int,
-    in_turn: Collection[str] = (),
     progress: Progress = silent,
 ) -> Played:
     """The report and the episodes of each player; the recorded agent plays those tasks of which `recorded` has a session's messages.
 
-    A player is opened when it is its turn, and closed before the next one's: two models in memory would share cores and memory. Those in
-    `in_turn` play an episode to its end before the next, as suits llama.cpp's server: it keeps what it has read of the last conversation.
-    Several conversations side by side are no faster there.
+    A model is opened when it is its turn, and closed before the next one's: two models in memory would share cores and memory.
     """
     make = load_world(world)
     played = {}
     for name, opened in players.items():
         with opened as player:
-            at_once = 1 if name in in_turn else 128
-            played[name] = play(make, tasks, player, max_turns, trials, at_once, progress, f"episodes played by the {name}")
+            text = f"episodes played by the {name}"
+            if isinstance(player, list):
+                played[name] = play_side_by_side(make, tasks, player, max_turns, trials, progress, text)
+            else:
+                played[name] = play(make, tasks, player, max_turns, trials, progress=progress, text=text)
             del player  # it holds its model
         gc.collect()
     if again := [task for task in tasks if "seed" not in task and task["task_key"] in recorded]:
@@ -89,15 +91,16 @@ def play_all(
 
 
 @contextmanager
-def gguf_player(form: Form, max_new_tokens: int, max_length: int, temperature: float) -> Iterator[Player]:
-    """An exported model, played through llama.cpp's own OpenAI-compatible server, as whoever serves it would."""
-    from agent_pipeline.export.llama import LlamaCpp
+def gguf_player(form: Form, max_new_tokens: int, max_length: int, temperature: float) -> Iterator[list[Player]]:
+    """An exported model, played through llama.cpp's own OpenAI-compatible servers, as whoever serves it would. A server keeps what it has
+    read of one conversation, so it plays them one by one."""
+    from agent_pipeline.export.llama import side_by_side
 
     template = form.chat_template.read_text(encoding="utf-8") if form.chat_template else ""
-    with LlamaCpp(form.model, n_ctx=max_length, lora=form.lora, chat_template=template) as llama:
-        url, key = llama.endpoint
-        parameters = {"temperature": temperature, "max_tokens": max_new_tokens, "parallel_tool_calls": True}
-        yield endpoint_player(Endpoint(url, form.model.stem, key, parameters, concurrency=1, seconds=600), "llama.cpp")
+    parameters = {"temperature": temperature, "max_tokens": max_new_tokens, "parallel_tool_calls": True}
+    with side_by_side(form.model, n_ctx=max_length, lora=form.lora, chat_template=template) as servers:
+        of_server = [(url, form.model.stem, key, parameters) for url, key in (server.endpoint for server in servers)]
+        yield [endpoint_player(Endpoint(*of, concurrency=1, seconds=600), "llama.cpp") for of in of_server]
 
 
 @contextmanager

@@ -31,7 +31,7 @@ def main() -> None:
     # Idle threads that spin take the cores from others: with a second torch process beside it, training was ten times slower.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     # But a few microseconds: llama.cpp has hundreds of barriers a token, and a token took 36 ms in place of 12 where each of them slept.
-    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+    os.environ.setdefault("GOMP_SPINCOUNT", "30000")
     # TRL still uses names that transformers renames: nothing that a user could fix, and it would be on the screen with every training.
     warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
     for variable in ("HF_HUB_DISABLE_PROGRESS_BARS", "HF_DATASETS_DISABLE_PROGRESS_BARS", "TOKENIZERS_PARALLELISM"):

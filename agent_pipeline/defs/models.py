@@ -163,7 +163,7 @@ def evaluation(
             "candidate": adapter.asset,
             "heldout_tasks": report["tasks"],
             "comparison": table(head, rows),
-            **numbers({name: report["adapter"][name] for name in ("heldout_loss", "decision_auc", *METRICS)}),
+            **numbers({name: report["adapter"][name] for name in ("heldout_loss", "decision_auc", "verified_calls", *METRICS)}),
             "report": dg.MetadataValue.json({name: value for name, value in report.items() if name not in ("samples", "examples")}),
         }
         why = next((f"exact calls, candidate − base: {row[3]}, of {row[-1]} tasks" for row in rows if row[0].startswith("exact")), None)

@@ -6,7 +6,10 @@ Episodes go on side by side, a turn at a time, so that a player can answer many 
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
+from threading import Lock
 from typing import Any, Literal
 
 from agent_pipeline.evaluation.worlds import World, run_tool, tool_schemas
@@ -88,8 +91,7 @@ def play(
     """The episodes of all tasks, `trials` each, in the order of the rows.
 
     A row is what the world's `reset` is given: `task_key`, and `messages` and `tools` of a recorded session where there is one. `max_turns`
-    are the assistant's messages after which an episode is given up. `at_once` episodes go on side by side: 1 suits a server that keeps the
-    last conversation's computation.
+    are the assistant's messages after which an episode is given up. `at_once` episodes go on side by side.
     """
     places = [(row, number, trial) for number, row in enumerate(rows) for trial in range(trials)]
     episodes: list[Episode] = []
@@ -101,6 +103,35 @@ def play(
             progress(start + sum(bool(episode.end) for episode in group), len(places), text)
         episodes += [episode.outcome() for episode in group]
     return episodes
+
+
+def play_side_by_side(
+    world: Callable[[], World],
+    rows: Sequence[Mapping[str, Any]],
+    players: Sequence[Player],
+    max_turns: int = 12,
+    trials: int = 1,
+    progress: Progress = silent,
+    text: str = "episodes played",
+) -> list[Episode]:
+    """The same by several players of one model at once, as suits servers of one slot: each plays an episode to its end before the next.
+
+    Which player plays a task depends on the tasks alone, never on which one is ready first, so that the same tasks are played the same.
+    """
+    count, lock, done = len(players), Lock(), Counter[int]()
+
+    def report(number: int, of_player: int, *_: object) -> None:
+        with lock:
+            done[number] = of_player
+            progress(done.total(), len(rows) * trials, text)
+
+    def lane(number: int) -> list[Episode]:
+        return play(world, rows[number::count], players[number], max_turns, trials, 1, partial(report, number), text)
+
+    with ThreadPoolExecutor(count) as threads:
+        lanes = list(threads.map(lane, range(count)))
+    episodes = [iter(each) for each in lanes]
+    return [next(episodes[number % count]) for number in range(len(rows)) for _ in range(trials)]
 
 
 PLAYED = "played-"

@@ -51,13 +51,14 @@ def evaluate(
 ) -> dict[str, Any]:
     """Both models on the rows of `split`; other rows are not looked at.
 
-    Loss and P(call) are of all turns, from one forward pass a model; answers are of at most `max_samples` turns (0: none).
+    Loss, P(call) and `verified_calls` are of all turns, from one forward pass a model; answers are of at most `max_samples` (0: none).
     `own_template` asks the base in its own template too, `sessions_in_prompt` with so many of `sessions` (rows that are not held out) in
     its prompt. `base_passes` holds the base's last pass, and gets this one: adapters that are evaluated on the same turns with one
     such dict ask it once.
 
-    The report: `n` and `counts`; for `base` and `adapter` the held-out loss (nats an assistant token), the AUC of their decisions and the
-    means of `comparison.METRICS`; their `differences` (adapter − base) with 95 % intervals over tasks; `rivals`, the base asked otherwise;
+    The report: `n` and `counts`; for `base` and `adapter` the held-out loss (nats an assistant token), the AUC of their decisions, the
+    share of turns with a call that they write as it was recorded, token for token (`verified_calls`), and the means of
+    `comparison.METRICS`; their `differences` (adapter − base) with 95 % intervals over tasks; `rivals`, the base asked otherwise;
     `by_tool`; `examples`; `samples`, one entry a turn; `row_losses`, one a row. No times.
 
     Raises:
@@ -105,7 +106,7 @@ def evaluate(
             chosen_questions = [questions[index] for index in asked]
             compared[name] = compare(answering, chosen_questions, prompt_of, scores["adapter"], f"turns answered by the base, {name}")
     tasks = [sample.task_key for sample in samples]
-    decisions = _decisions(questions, passes)
+    decisions, verified = _decisions(questions, passes), _verified_calls(questions, passes)
     entries = [
         _entry(questions[index], {name: (replies[name][at], scores[name][at], passes[name].call_probabilities[index]) for name in replies})
         | {f"base_{name}": each[at] for name, (_, each) in compared.items()}
@@ -126,6 +127,7 @@ def evaluate(
             name: {
                 "heldout_loss": mean_loss(passes[name].losses),
                 "decision_auc": decisions[name],
+                "verified_calls": verified[name],
                 **accuracies(tasks, scores[name]),
                 "verified": sum(reply.verified for reply in replies[name]),
                 # What stands behind a whole call is not read, so such a call is right; its server goes on to write.
@@ -136,6 +138,7 @@ def evaluate(
         "differences": {
             "heldout_loss": _loss_difference([row["task_key"] for row, _ in rows_that_fit], passes),
             "decision_auc": decisions["difference"],
+            "verified_calls": verified["difference"],
             **differences(tasks, scores["base"], scores["adapter"]),
         },
         "rivals": {name: report for name, (report, _) in compared.items()},
@@ -168,6 +171,15 @@ def _decisions(questions: list[Question], passes: dict[str, ForwardPass]) -> dic
         lambda left: auc(adapter[left], called[left]) - auc(base[left], called[left]),
     )
     return {"base": auc(base, called), "adapter": auc(adapter, called), "difference": reported(difference, of_shares=False)}
+
+
+def _verified_calls(questions: list[Question], passes: dict[str, ForwardPass]) -> dict[str, Any]:
+    """The share of turns with a call that greedy decoding writes as they were recorded, for `base` and `adapter`, and the `difference`."""
+    calls = [index for index, question in enumerate(questions) if question.sample.calls]
+    base, adapter = ([float(passes[name].verified[index]) for index in calls] for name in ("base", "adapter"))
+    difference = paired([questions[index].sample.task_key for index in calls], adapter, base)
+    shares = {name: sum(of) / len(of) if of else None for name, of in (("base", base), ("adapter", adapter))}
+    return shares | {"difference": reported(difference)}
 
 
 def _row_losses(rows: Sequence[Mapping[str, Any]], passes: Mapping[str, ForwardPass]) -> list[dict[str, Any]]:

@@ -61,7 +61,7 @@ class Writer:
         """
         begun, finished = verified_beginning(expected, best, self._stops)
         if finished:
-            self._written[number] = Continuation(begun, False, bool(expected) and set(expected[len(begun) :]) <= set(self._stops))
+            self._written[number] = Continuation(begun, False, writes(expected, best, self._stops))
         elif len(begun) >= limit:
             self._written[number] = Continuation(begun[:limit], True)
         else:
@@ -102,3 +102,9 @@ def verified_beginning(expected: Sequence[int], best: Sequence[int], stops: Coll
         if likeliest != token:
             return [*expected[:position], likeliest], False
     return list(expected), False
+
+
+def writes(expected: Sequence[int], best: Sequence[int], stops: Collection[int]) -> bool:
+    """Whether greedy decoding writes the expected text, token for token, and ends there."""
+    begun, finished = verified_beginning(expected, best, stops)
+    return finished and bool(expected) and set(expected[len(begun) :]) <= set(stops)

@@ -12,6 +12,8 @@ from agent_pipeline.evaluation.scores import Scores
 
 REFERENCE = "A_baseline"
 LESS_IS_BETTER = ("over_call", "heldout_loss", "harm")
+PASS_FIGURES = ("decision_auc", "verified_calls")
+"""Figures of all held-out turns that one forward pass says, beside the loss; the report has their range over trainings."""
 FEWEST_RANKED = 4
 """Methods below which a rank correlation says nothing."""
 
@@ -40,15 +42,15 @@ class Cost(msgspec.Struct, frozen=True):
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """One training of a method and what its model scores, with the base model's scores on the same turns. `made_by` are the identities of
-    all artifacts of it, `adapter` that of the last adapter."""
+    """One training of a method and what its model scores, with the base model's scores on the same turns. `of_pass` are its `PASS_FIGURES`.
+    `made_by` are the identities of all artifacts of it, `adapter` that of the last adapter."""
 
     method: str
     seed: int
     scores: Scores
-    auc: float | None
+    of_pass: dict[str, float | None]
     base: Scores
-    base_auc: float | None
+    base_of_pass: dict[str, float | None]
     base_model: str
     adapter: str
     made_by: list[str]
@@ -97,14 +99,17 @@ def compared(methods: Sequence[Method], runs: Sequence[Run]) -> dict[str, Any]:
         for left, right in pairs
         for figure in FIGURES
     ]
-    figures = {name: {figure: _figure(of, figure) for figure in FIGURES} | {"decision_auc": _auc(of)} for name, of in by_method.items()}
+    figures = {
+        name: {figure: _figure(of, figure) for figure in FIGURES} | {figure: _of_pass(of, figure) for figure in PASS_FIGURES}
+        for name, of in by_method.items()
+    }
     return {
         "reference": reference,
         "seeds": len(by_method[reference]),
         "turns": len(runs[0].scores.turns),
         "rows": len(runs[0].scores.losses),
         "episodes": len(runs[0].scores.episodes),
-        "base": {"model": runs[0].base_model, "decision_auc": runs[0].base_auc}
+        "base": {"model": runs[0].base_model, **runs[0].base_of_pass}
         | {name: _mean(list(of(runs[0].base).values())) for name, of in FIGURES.items()},
         "methods": {
             each.id: {
@@ -127,12 +132,12 @@ def compared(methods: Sequence[Method], runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def rank_correlation(figures: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Spearman's rank correlation over methods of exact calls with what needs no decoding, decision AUC and (less) held-out loss: `rho`
+    """Spearman's rank correlation over methods of exact calls with what needs no decoding, `PASS_FIGURES` and (less) held-out loss: `rho`
     and the number of `methods`; `None` for fewer than four, or where all are alike."""
     from scipy.stats import spearmanr
 
     found: dict[str, Any] = {}
-    for name, sign in (("decision_auc", 1), ("heldout_loss", -1)):
+    for name, sign in (*((name, 1) for name in PASS_FIGURES), ("heldout_loss", -1)):
         known = [(each[name]["mean"], each["exact_calls"]["mean"]) for each in figures.values() if each[name] and each["exact_calls"]]
         cheap, dear = ([pair[side] for pair in known] for side in (0, 1))
         ranked = len(known) >= FEWEST_RANKED and len(set(cheap)) > 1 and len(set(dear)) > 1
@@ -183,9 +188,8 @@ def _mean(samples: Sequence[Sample]) -> float | None:
     return sum(each.value * each.weight for each in samples) / sum(each.weight for each in samples) if samples else None
 
 
-def _auc(runs: Sequence[Run]) -> dict[str, Any] | None:
-    """No interval: an area is not a mean over tasks."""
-    known = [run.auc for run in runs if run.auc is not None]
+def _of_pass(runs: Sequence[Run], figure: str) -> dict[str, Any] | None:
+    known = [value for run in runs if (value := run.of_pass[figure]) is not None]
     return {"mean": sum(known) / len(known), "low": None, "high": None, "by_seed": known} if len(known) == len(runs) else None
 
 

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from agent_pipeline.evaluation.intervals import shown
-from agent_pipeline.evaluation.methods import better
+from agent_pipeline.evaluation.methods import PASS_FIGURES, better
 from agent_pipeline.sessions.text import markdown
 
 PAGE, CHART = "comparison.md", "comparison.png"
-SHOWN = ("exact_calls", "call_recall", "over_call", "right_answers", "decision_auc", "heldout_loss", "tasks_done", "harm")
+SHOWN = ("exact_calls", "call_recall", "over_call", "right_answers", *PASS_FIGURES, "heldout_loss", "tasks_done", "harm")
 CHARTED = ("exact_calls", "over_call", "heldout_loss", "tasks_done", "harm")
 
 
@@ -20,11 +20,11 @@ def page(report: Mapping[str, Any], picture: str = CHART) -> str:
         [
             f"# Methods compared: {report['partition']}",
             f"{report['seeds']} trainings of each method, measured on the same {report['turns']} held-out turns (exact calls, answers) and "
-            f"{report['rows']} rows (loss, decision AUC) of the split `{report['split']}`{played}.",
+            f"{report['rows']} rows (loss, decision AUC, verified calls) of the split `{report['split']}`{played}.",
             *findings(report),
             f"![figures of the methods]({picture})",
             figures_table(report),
-            "Means over tasks and trainings [95 % interval over both]; the decision AUC with its range over the trainings.",
+            "Means over tasks and trainings [95 % interval over both]; decision AUC and verified calls with their range over trainings.",
             "## Differences",
             differences_table(report),
             "## Cost of a training",

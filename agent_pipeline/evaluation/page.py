@@ -117,9 +117,10 @@ def figure_rows(split: Split) -> list[Row]:
         both = list(_both(split))
         compared = differences([new["task_key"] for new, _ in both], *([_score(side) for side in sides] for sides in _sides(split, both)))
     rows = [["figure", *_models(split), f"candidate − {split.rival} (95 %)", "least visible difference", "turns or rows", "tasks"]]
-    for name in ("heldout_loss", "decision_auc", *METRICS):
-        if any(report[name] is not None for report in reports):
-            means = ["–" if report[name] is None else f"{report[name]:.3f}" for report in reports]
+    for name in ("heldout_loss", "decision_auc", "verified_calls", *METRICS):
+        of = [report.get(name) for report in reports]  # reports of older versions know no verified calls
+        if any(each is not None for each in of):
+            means = ["–" if each is None else f"{each:.3f}" for each in of]
             rows.append([name.replace("_", " "), *means, *_interval(compared.get(name))])
     if any(report["truncated"] for report in reports):
         rows.append(["wrong turns that max_new_tokens ended", *(str(report["truncated"]) for report in reports), *_interval(None)])

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agent_pipeline.evaluation.decision import call_branches, call_probability
-from agent_pipeline.evaluation.greedy import Continuation, Writer
+from agent_pipeline.evaluation.greedy import Continuation, Writer, writes
 from agent_pipeline.evaluation.samples import TurnSample
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.sessions.session import THOUGHT, Message
@@ -71,10 +71,12 @@ class Reply:
 
 @dataclass(frozen=True)
 class ForwardPass:
-    """What one pass over rows and questions says: the loss of each row, P(call) at each question, and the replies to some of them."""
+    """What one pass over rows and questions says: the loss of each row, P(call) at each question, whether its greedy answer is the expected
+    one token for token, and the replies to some of them."""
 
     losses: list[RowLoss]
     call_probabilities: list[float | None]
+    verified: list[bool]
     replies: list[Reply]
 
 
@@ -127,19 +129,23 @@ class Answering:
         return Question(sample, fitting.messages[:-1], whole, min(max_new_tokens, room), max_new_tokens < room, branches)
 
     def forward(self, rows: Sequence[EncodedRow], questions: Sequence[Question], asked: Sequence[int] | None = None) -> ForwardPass:
-        """Losses, P(call), and the replies to the questions with the numbers `asked` (None: to all), in one pass; what rows, questions and
-        branches share is computed once, and a reply is generated only from where it is another than expected."""
+        """Losses, P(call), which answers are the expected ones, and the replies to the questions with the numbers `asked` (None: to all),
+        in one pass; what rows, questions and branches share is computed once, and a reply is generated only from where it is another."""
         asked = range(len(questions)) if asked is None else asked
         branches = [branch for question in questions for branch in question.branches]
         encoded = [*(row.encoded for row in rows), *(question.row for question in questions), *branches]
-        writer = Writer(self.model, stop_ids(self.tokenizer, self.template), self.progress)
+        stops = stop_ids(self.tokenizer, self.template)
+        writer = Writer(self.model, stops, self.progress)
         then = {len(rows) + index: _answer(writer, number, questions[index]) for number, index in enumerate(asked)}
         scores = iter(token_scores(self.model, encoded, self.progress, then))
         losses = [row_loss(next(scores)) for _ in rows]
-        for _ in questions:
-            next(scores)
+        read = [next(scores) for _ in questions]
+        verified = [
+            each is not None and writes(question.expected, each.best.tolist(), stops)
+            for question, each in zip(questions, read, strict=True)
+        ]
         chances = [call_probability([next(scores) for _ in question.branches]) for question in questions]
-        return ForwardPass(losses, chances, self._replies([questions[index] for index in asked], writer.continuations()))
+        return ForwardPass(losses, chances, verified, self._replies([questions[index] for index in asked], writer.continuations()))
 
     def replies(self, questions: Sequence[Question], text: str = "turns answered") -> list[Reply]:
         """The greedy answer to each question. Special tokens stay: in some families they are what says "this is a call"."""

@@ -18,7 +18,7 @@ from agent_pipeline.errors import ExportError
 from agent_pipeline.export import parity
 from agent_pipeline.export.converter import LORA, OUTTYPES, convert, convert_lora, find_converter
 from agent_pipeline.export.gate import gate, merged_answers, read, server_answers
-from agent_pipeline.export.llama import LlamaCpp
+from agent_pipeline.export.llama import greedy_answers, side_by_side
 from agent_pipeline.export.merge import merge_adapter
 from agent_pipeline.export.ollama import context_size, library_template, modelfile
 from agent_pipeline.export.quantizer import K_QUANTS, check_outtypes, find_quantizer, quantize, write_imatrix
@@ -143,9 +143,10 @@ def export_whole(
     answered, template, served, limit = {}, {}, {}, None
     for number, (kind, (path, adapter)) in enumerate(loaded.items(), 1 + len(outtypes)):
         progress(number, steps, f"export: answers of {kind}")
-        with LlamaCpp(path, n_ctx=needed, lora=adapter, chat_template=tokenizer.chat_template if adapter else "") as llama:
+        with side_by_side(path, n_ctx=needed, lora=adapter, chat_template=tokenizer.chat_template if adapter else "") as servers:
+            llama = servers[0]
             template[kind] = parity.check_template(llama, tokenizer, conversations) if has_template else None
-            answered[kind] = [llama.greedy(prompt.ids, max_new_tokens) for prompt in asked]
+            answered[kind] = greedy_answers(servers, [prompt.ids for prompt in asked], max_new_tokens)
             served[kind] = server_answers(llama, asked, answered[kind], max_new_tokens) if has_template else {}
             limit = llama.context_length
     progress(1 + 2 * len(outtypes), steps, "export: comparing with the merged model")

@@ -78,7 +78,8 @@ def bf16_speedup() -> float:
 
 
 @contextmanager
-def _float32_products(precision: str) -> Iterator[None]:
+def float32_products(precision: str) -> Iterator[None]:
+    """Multiply float32 matrices on a CPU by MKL (`highest`) or by oneDNN (`medium`) for a while."""
     import torch
 
     before = torch.get_float32_matmul_precision()
@@ -106,12 +107,12 @@ def product_speeds() -> dict[str, float]:
     times: dict[str, list[float]] = {"MKL": [], "oneDNN": [], "bfloat16": []}
     # In turn, and the least of many: another process on these cores must not decide how a model is trained.
     for _ in range(32):
-        with _float32_products("highest"):
+        with float32_products("highest"):
             times["MKL"].append(seconds(*exact))
-        with _float32_products("medium"):
+        with float32_products("medium"):
             times["oneDNN"].append(seconds(*exact))
         times["bfloat16"].append(seconds(*rounded))
-    with _float32_products("medium"):
+    with float32_products("medium"):
         true = exact[0].double() @ exact[1].double()
         error = float((exact[0] @ exact[1] - true).norm() / true.norm())
     speeds = {name: min(times["MKL"]) / min(each) for name, each in times.items()}

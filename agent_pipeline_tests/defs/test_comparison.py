@@ -107,7 +107,7 @@ def test_a_comparison_that_was_killed_goes_on_and_nothing_is_trained_twice_from_
     assert report["split"] == "select" and report["turns"] == 6 and report["episodes"] == 4
     figures = methods["A_baseline"]["figures"]
     assert len(figures["tasks_done"]["by_seed"]) == 2 and figures["heldout_loss"]["mean"] < report["base"]["heldout_loss"]
-    assert set(report["rank_correlation"]) == {"decision_auc", "heldout_loss"}
+    assert set(report["rank_correlation"]) == {"decision_auc", "verified_calls", "heldout_loss"}
 
     asked = ["compare", str(KEY), "--methods", ",".join(ASKED)]
     shown = CliRunner().invoke(app, asked, catch_exceptions=False)

@@ -4,6 +4,7 @@ import json
 import math
 import shutil
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,12 +14,15 @@ from agent_pipeline.compute import tasks
 from agent_pipeline.datasets.sft import SFT
 from agent_pipeline.errors import DataError, ModelError
 from agent_pipeline.evaluation.canaries import NO_REFUSAL, NO_TOOL, OTHERS, PLAIN, ask, is_good, other_turns
-from agent_pipeline.evaluation.evaluate import evaluate
-from agent_pipeline.evaluation.turns import Answering
+from agent_pipeline.evaluation.evaluate import _verified_calls, evaluate
+from agent_pipeline.evaluation.greedy import greedy
+from agent_pipeline.evaluation.samples import turn_samples
+from agent_pipeline.evaluation.turns import Answering, stop_ids
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.tables import to_table
 from agent_pipeline.storage.lake import Lake
 from agent_pipeline.training.encoding import encode_rows
+from agent_pipeline.training.masks import Encoded
 from agent_pipeline.training.templates import load_tokenizer
 from agent_pipeline_tests.lakes import artifact
 from agent_pipeline_tests.training.world import row
@@ -106,8 +110,29 @@ def test_adapters_that_are_evaluated_on_the_same_turns_ask_their_base_once(tiny_
 def test_without_answers_loss_and_decisions_are_those_of_all_turns(report, tiny_base, adapter_dir):
     quick = evaluate(HELDOUT, tiny_base, adapter_dir, max_samples=0)
     assert quick["n"] == 0 and quick["samples"] == [] and quick["adapter"]["exact_call_accuracy"] is None
-    for name in ("heldout_loss", "decision_auc"):
+    for name in ("heldout_loss", "decision_auc", "verified_calls"):
         assert quick["differences"][name] == report["differences"][name]
+
+
+def test_the_pass_says_which_turns_plain_greedy_decoding_writes_as_expected_and_calls_are_counted(tiny_base, adapter_dir):
+    answering = Answering.of(tiny_base, adapter_dir)
+    questions = [answering.question(sample, 96) for sample in turn_samples(HELDOUT)[0]]
+    stops = stop_ids(answering.tokenizer, answering.template)
+    written = greedy(answering.model, [each.prompt for each in questions], [96] * len(questions), stops)
+    as_written = []
+    for number, (question, own) in enumerate(zip(questions, written, strict=True)):
+        end = question.expected[-1:] if number % 2 else []  # expected is what the model writes, to its end or without it
+        ids = [*question.prompt, *own.tokens, *end]
+        row = Encoded(ids, [at >= len(question.prompt) for at in range(len(ids))], [(len(question.prompt), len(ids))])
+        as_written.append(replace(question, row=row))
+    found = answering.forward([], as_written, [])
+    assert found.verified == [number % 2 == 1 and not each.cut for number, each in enumerate(written)] and any(found.verified)
+    with answering.model.disable_adapter():
+        base = answering.forward([], as_written, [])
+    assert not any(base.verified)
+    calls = [verified for verified, question in zip(found.verified, questions, strict=True) if question.sample.calls]
+    counted = _verified_calls(as_written, {"base": base, "adapter": found})
+    assert (counted["base"], counted["adapter"]) == (0, sum(calls) / len(calls)) and len(calls) == 4
 
 
 def test_no_held_out_turn_is_one_sentence(tiny_base, adapter_dir):

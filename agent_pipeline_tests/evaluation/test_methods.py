@@ -39,7 +39,8 @@ def runs(method: str, share: float, auc: float, seeds: int = 3, adapter: str = "
         turns = [TurnScore(f"t{i}", f"task{i}", "tool", i % 2 == 0, i % 2 == 0, (i * 7 + seed) % 40 < 40 * share) for i in range(40)]
         scores = Scores("evaluator", tuple(turns), (RowLoss("r1", "task1", 1 - share, 10), RowLoss("r2", "task2", 1 - share, 10)))
         names = {"method": method, "seed": seed, "base_model": "base", "adapter": adapter or f"{method} {seed}", "made_by": []}
-        found.append(Run(scores=scores, auc=auc, base=scores, base_auc=0.5, cost=Cost(9, 900, 2.0, 0.5, False), **names))
+        of_pass = {"decision_auc": auc, "verified_calls": auc / 2}
+        found.append(Run(scores=scores, of_pass=of_pass, base=scores, base_of_pass=of_pass, cost=Cost(9, 900, 2.0, 0.5, False), **names))
     return found
 
 
@@ -75,7 +76,7 @@ def test_the_rank_correlation_is_that_of_the_methods_means():
     shares, areas = [0.9, 0.7, 0.5, 0.2], [0.8, 0.9, 0.7, 0.6]
     found = report(*(runs(f"m{i}", *each) for i, each in enumerate(zip(shares, areas, strict=True))))["rank_correlation"]
     assert found["decision_auc"]["rho"] == pytest.approx(0.8) and found["heldout_loss"]["rho"] == pytest.approx(1.0)
-    assert found["decision_auc"]["methods"] == 4
+    assert found["decision_auc"]["methods"] == 4 and found["verified_calls"] == found["decision_auc"]
 
 
 def test_losses_of_different_base_models_do_not_compare():

@@ -89,12 +89,14 @@ def test_rows_that_share_nothing_are_packed_into_one_sequence_without_padding(ti
         torch.testing.assert_close(parameter.grad, expected[name], rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("kept_bytes", [0, tree_attention.KEPT_BYTES])
 @pytest.mark.parametrize("above", [7, 0])
 @pytest.mark.parametrize("of_type", ["float32", "bfloat16"])
-def test_attention_by_products_is_the_fused_one(of_type, above, monkeypatch):
+def test_attention_by_products_is_the_fused_one(of_type, above, kept_bytes, monkeypatch):
     import torch
 
     monkeypatch.setattr(tree_attention, "QUERIES", 5)
+    monkeypatch.setattr(tree_attention, "KEPT_BYTES", kept_bytes)
     generator = torch.Generator().manual_seed(0)
     shapes = ((1, 6, 13, 8), (1, 2, above + 13, 8), (1, 2, above + 13, 4))  # 13 queries of 3 heads a key, whose values are shorter
     given = [torch.randn(shape, generator=generator).to(getattr(torch, of_type)).requires_grad_() for shape in shapes]

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 QUERIES = 128
 """Queries whose weights are computed at once on a CPU: they stay in its cache, and of the pairs that are masked few are computed."""
 
+KEPT_BYTES = 16 << 20
+"""Weights of a layer that are kept for the way back; of a longer tree they are computed again. Half a gigabyte in 30 layers."""
+
 
 @dataclass(eq=False)
 class Layout:
@@ -33,6 +36,12 @@ class Layout:
     ancestors: list[list[int]]
     attended: bool = False
     _masks: "dict[tuple[int, int], torch.Tensor]" = field(default_factory=dict)
+
+    @property
+    def pairs(self) -> int:
+        """Pairs of a query and a key in the same row, those that are masked within a run included."""
+        above = (sum(self.runs[each] for each in ancestors) for ancestors in self.ancestors)
+        return sum(length * (length + before) for length, before in zip(self.runs, above, strict=True))
 
     def to(self, device: "torch.device | str") -> "Layout":
         """Itself: it holds no tensors before a model's attention has asked for some."""
@@ -122,7 +131,7 @@ def _by_products(
     """The same as matrix products in float32. On a CPU they take 0.6 of the fused kernel's time where oneDNN multiplies, since that kernel
     multiplies by MKL and, for bfloat16, has no units to use; by MKL they take as long as it.
 
-    As in FlashAttention (Dao et al. 2022), the weights are computed again on the way back and not kept.
+    The weights are kept for the way back where they are few (`KEPT_BYTES`), else computed again, as in FlashAttention (Dao et al. 2022).
     """
     import torch
 
@@ -134,43 +143,47 @@ def _by_products(
 def _attention_of_products() -> "type[torch.autograd.Function]":
     import torch
 
-    def blocks(queries: torch.Tensor, keys: torch.Tensor, layout: Layout) -> Iterator[tuple[slice, slice, torch.Tensor, torch.Tensor]]:
-        """Of some queries at a time: which they are, which keys they see, the queries, and how well each fits each key. Heads that share
-        keys are one matrix, (key heads, heads a key × queries, size)."""
+    def blocks(queries: torch.Tensor, keys: torch.Tensor) -> Iterator[tuple[slice, slice, torch.Tensor]]:
+        """Of some queries at a time: which they are, which keys they see, and the queries. Heads that share keys are one matrix,
+        (key heads, heads a key × queries, size)."""
         length, above = queries.shape[2], keys.shape[1] - queries.shape[2]
         for begin in range(0, length, QUERIES):
-            some, seen = slice(begin, min(begin + QUERIES, length)), slice(0, above + min(begin + QUERIES, length))
-            block = queries[:, :, some].flatten(1, 2)
-            scores = block @ keys[:, seen].transpose(1, 2)
-            own = some.stop - begin
-            scores.unflatten(1, (-1, own))[..., -own:] += layout.mask(own, 0, scores)
-            yield some, seen, block, scores
+            some = slice(begin, min(begin + QUERIES, length))
+            yield some, slice(0, above + some.stop), queries[:, :, some].flatten(1, 2)
+
+    def fit(block: torch.Tensor, keys: torch.Tensor, own: int, layout: Layout) -> torch.Tensor:
+        """How well each of a block's queries fits each key; the last `own` keys are the queries' own."""
+        scores = block @ keys.transpose(1, 2)
+        scores.unflatten(1, (-1, own))[..., -own:] += layout.mask(own, 0, scores)
+        return scores
 
     class Attention(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, layout: Layout, scale: float) -> torch.Tensor:
             queries, keys, values = query[0].unflatten(0, (key.shape[1], -1)).float() * scale, key[0].float(), value[0].float()
             output = queries.new_empty(*queries.shape[:3], values.shape[2])  # in some models values are shorter than keys
-            logarithm = torch.empty_like(queries[..., :1])
-            for some, seen, _, scores in blocks(queries, keys, layout):
-                top = scores.amax(-1, keepdim=True)
-                weights = scores.sub_(top).exp_()
-                total = weights.sum(-1, keepdim=True)
+            keep, kept = layout.pairs * query.shape[1] * queries.itemsize <= KEPT_BYTES, list[torch.Tensor]()
+            for some, seen, block in blocks(queries, keys):
                 shape = (queries.shape[1], -1)
-                output[:, :, some] = (weights @ values[:, seen]).div_(total).unflatten(1, shape)
-                logarithm[:, :, some] = top.add_(total.log_()).unflatten(1, shape)
-            ctx.save_for_backward(queries, keys, values, output, logarithm)
-            ctx.layout, ctx.scale, ctx.dtype = layout, scale, query.dtype
+                scores = fit(block, keys[:, seen], some.stop - some.start, layout)
+                weights = scores.softmax(-1)
+                output[:, :, some] = (weights @ values[:, seen]).unflatten(1, shape)
+                # The logarithm of the sum that weights were divided by, from where a weight is greatest.
+                top = None if keep else scores.amax(-1, keepdim=True) - weights.amax(-1, keepdim=True).log_()
+                kept.append(weights if top is None else top)
+            ctx.save_for_backward(queries, keys, values, output, *kept)
+            ctx.layout, ctx.scale, ctx.dtype, ctx.keep = layout, scale, query.dtype, keep
             return output.flatten(0, 1)[None].to(query.dtype)
 
         @staticmethod
         def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-            queries, keys, values, output, logarithm = ctx.saved_tensors
+            queries, keys, values, output, *kept = ctx.saved_tensors
             gradient = gradient[0].unflatten(0, queries.shape[:2]).float()
             along = (gradient * output).sum(-1, keepdim=True)
             of_queries, of_keys, of_values = torch.empty_like(queries), torch.zeros_like(keys), torch.zeros_like(values)
-            for some, seen, block, scores in blocks(queries, keys, ctx.layout):
-                weights = scores.sub_(logarithm[:, :, some].flatten(1, 2)).exp_()
+            for (some, seen, block), weights in zip(blocks(queries, keys), kept, strict=True):
+                if not ctx.keep:
+                    weights = fit(block, keys[:, seen], some.stop - some.start, ctx.layout).sub_(weights).exp_()
                 of_output = gradient[:, :, some].flatten(1, 2)
                 of_values[:, seen] += weights.transpose(1, 2) @ of_output
                 of_scores = (of_output @ values[:, seen].transpose(1, 2)).sub_(along[:, :, some].flatten(1, 2)).mul_(weights)
