@@ -23,7 +23,7 @@ from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.storage.lake import Lake
 from agent_pipeline.training.base_model import EMBEDDED, resolve_base_model
-from agent_pipeline.training.device import training_device
+from agent_pipeline.training.device import fast_device
 from agent_pipeline.training.loading import load_model
 from agent_pipeline.training.masks import encode
 from agent_pipeline.training.templates import load_tokenizer
@@ -45,9 +45,7 @@ def main(champions: int, rank: int) -> None:
     cache = load_settings().cache_path
     base = resolve_base_model(EMBEDDED, cache)
     tokenizer, _ = load_tokenizer(base.path)
-    model: Any = get_peft_model(
-        load_model(base, training_device("auto")), LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear")
-    )
+    model: Any = get_peft_model(load_model(base, fast_device("auto")), LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear"))
     with tempfile.TemporaryDirectory(dir=cache) as folder:
         lake = Lake(f"{folder}/lake", cache)
         shared = base_gguf(base, base_folder(lake))

@@ -17,7 +17,7 @@ from agent_pipeline.judging.client import Endpoint
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.sessions.session import Message, sha256_of
 from agent_pipeline.training.base_model import BaseModel
-from agent_pipeline.training.device import probe_device
+from agent_pipeline.training.device import fast_device
 from agent_pipeline.training.loading import load_model
 from agent_pipeline.training.templates import load_tokenizer
 
@@ -106,6 +106,6 @@ def gguf_player(form: Form, max_new_tokens: int, max_length: int, temperature: f
 @contextmanager
 def memory_player(base: BaseModel, tokenizer_dir: Path, adapter_dir: Path | None, max_new_tokens: int, max_length: int) -> Iterator[Player]:
     """The base model in memory, with an adapter on it or alone, asked in the template of `tokenizer_dir`."""
-    model = load_model(base, probe_device(), adapter_dir)
+    model = load_model(base, fast_device(), adapter_dir)
     tokenizer, template = load_tokenizer(tokenizer_dir, base.trust_remote_code)
     yield model_player(model, tokenizer, stop_ids(tokenizer, template), max_new_tokens, max_length)

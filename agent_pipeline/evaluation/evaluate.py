@@ -25,6 +25,7 @@ from agent_pipeline.evaluation.turns import Answering, ForwardPass, Question, Re
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.training.base_model import BaseModel
+from agent_pipeline.training.device import fast_device
 from agent_pipeline.training.encoding import as_trained, encode_row
 from agent_pipeline.training.losses import mean_loss, together
 from agent_pipeline.training.masks import Encoded
@@ -56,8 +57,8 @@ def evaluate(
     its prompt. `base_passes` holds the base's last pass, and gets this one: adapters that are evaluated on the same turns with one
     such dict ask it once.
 
-    The report: `n` and `counts`; for `base` and `adapter` the held-out loss (nats an assistant token), the AUC of their decisions, the
-    share of turns with a call that they write as it was recorded, token for token (`verified_calls`), and the means of
+    The report: the `device`, `n` and `counts`; for `base` and `adapter` the held-out loss (nats an assistant token), the AUC of their
+    decisions, the share of turns with a call that they write as it was recorded, token for token (`verified_calls`), and the means of
     `comparison.METRICS`; their `differences` (adapter − base) with 95 % intervals over tasks; `rivals`, the base asked otherwise;
     `by_tool`; `examples`; `samples`, one entry a turn; `row_losses`, one a row. No times.
 
@@ -113,6 +114,7 @@ def evaluate(
         for at, index in enumerate(asked)
     ]
     return {
+        "device": str(fast_device()),
         "n": len(samples),
         "n_calls": sum(bool(sample.calls) for sample in samples),
         "tasks": len(set(tasks)),

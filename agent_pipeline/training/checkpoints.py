@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 from agent_pipeline.training.config import Precision
-from agent_pipeline.training.device import Device, training_device
+from agent_pipeline.training.device import Device, fast_device
 
 COMPLETE = ("optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json")
 
@@ -42,7 +42,7 @@ def device(work_dir: Path, precision: Precision) -> Device:
     """Where to train, in the precision and by the library that the run of `work_dir` began with: both are measured in every process, and a
     busy CPU may give another answer, with which a training that was killed would end in other weights."""
     mark = work_dir / "precision"
-    begun = training_device(precision)
+    begun = fast_device(precision)
     if mark.is_file():
         text = mark.read_text(encoding="utf-8")
         begun = Device(begun.name, "bfloat16" in text, "oneDNN" in text and begun.name == "cpu")

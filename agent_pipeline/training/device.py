@@ -33,7 +33,7 @@ class Device:
 
 
 BF16_SPEEDUP = 1.5
-"""From so many times on, a training in bfloat16 is worth its rounding."""
+"""From so many times on, bfloat16 is worth its rounding."""
 
 ONEDNN_SPEEDUP = 1.2
 """From so many times on, oneDNN's float32 products are taken. They round otherwise than MKL's, so not for nothing."""
@@ -54,7 +54,7 @@ def exact_device() -> Device:
 
 
 def probe_device() -> Device:
-    """Where models are measured: CUDA, with bfloat16 where the GPU has units for it, else the CPU in float32."""
+    """Where rows are scored to choose among them: CUDA, with bfloat16 where the GPU has units for it, else the CPU in float32."""
     import torch
 
     if torch.cuda.is_available():
@@ -62,8 +62,9 @@ def probe_device() -> Device:
     return exact_device()
 
 
-def training_device(precision: Precision) -> Device:
-    """Where models are trained, and in which type: as `precision` asks, or for `auto` as `probe_device`, on a CPU as a measurement says."""
+def fast_device(precision: Precision = "auto") -> Device:
+    """Where models are trained and asked, and in which type: as `precision` asks, or for `auto` as `probe_device`, on a CPU as a measurement
+    says."""
     device = probe_device()
     if precision != "auto":
         return replace(device, bf16=precision == "bfloat16")

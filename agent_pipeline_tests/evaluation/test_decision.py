@@ -34,6 +34,7 @@ def test_the_chance_of_a_call_is_that_of_any_of_its_places():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("in_float32")
 def test_one_pass_gives_the_probability_that_the_model_itself_gives(tiny_base, adapter_dir):
     """The opening of a call is scored as a row of its own would be, and a trained model tells calls from answers by it."""
     answering = Answering.of(tiny_base, adapter_dir)

@@ -114,6 +114,7 @@ def test_without_answers_loss_and_decisions_are_those_of_all_turns(report, tiny_
         assert quick["differences"][name] == report["differences"][name]
 
 
+@pytest.mark.usefixtures("in_float32")
 def test_the_pass_says_which_turns_plain_greedy_decoding_writes_as_expected_and_calls_are_counted(tiny_base, adapter_dir):
     answering = Answering.of(tiny_base, adapter_dir)
     questions = [answering.question(sample, 96) for sample in turn_samples(HELDOUT)[0]]

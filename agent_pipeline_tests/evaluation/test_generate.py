@@ -175,6 +175,7 @@ def test_prompts_that_share_nothing_are_answered_too(tiny_base, adapter_dir):
     assert [len(answer) for answer in together] == [4, 6]
 
 
+@pytest.mark.usefixtures("in_float32")
 def test_verified_answers_are_those_of_plain_greedy_decoding(tiny_base, adapter_dir):
     """Whatever was expected: what the model writes, that with another token within it, or what the agent did."""
     answering = Answering.of(tiny_base, adapter_dir)

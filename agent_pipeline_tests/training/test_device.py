@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from agent_pipeline.training import checkpoints, device
-from agent_pipeline.training.device import BF16_SPEEDUP, ONEDNN_SPEEDUP, Device, probe_device, training_device
+from agent_pipeline.training.device import BF16_SPEEDUP, ONEDNN_SPEEDUP, Device, probe_device, fast_device
 from agent_pipeline.training.loading import load_model
 
 
@@ -24,8 +24,8 @@ def speeds(onednn, bfloat16):
 def test_a_cpu_takes_the_library_and_the_type_in_which_it_multiplies_faster(monkeypatch, onednn, bfloat16, measures, trains):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     monkeypatch.setattr(device, "product_speeds", speeds(onednn, bfloat16))
-    assert (str(probe_device()), str(training_device("auto"))) == (measures, trains)
-    asked = [training_device(precision) for precision in ("float32", "bfloat16")]
+    assert (str(probe_device()), str(fast_device("auto"))) == (measures, trains)
+    asked = [fast_device(precision) for precision in ("float32", "bfloat16")]
     assert [each.bf16 for each in asked] == [False, True] and {each.onednn for each in asked} == {probe_device().onednn}
 
 
@@ -55,4 +55,4 @@ def test_a_training_goes_on_in_the_precision_that_it_began_in(tmp_path, monkeypa
     monkeypatch.setattr(device, "product_speeds", speeds(2 * ONEDNN_SPEEDUP, 4 * BF16_SPEEDUP * ONEDNN_SPEEDUP))
     begun = checkpoints.device(tmp_path, "auto")
     monkeypatch.setattr(device, "product_speeds", speeds(1.0, 0.1))  # as another process measures on a busy machine
-    assert str(training_device("auto")) != str(begun) == str(checkpoints.device(tmp_path, "auto"))
+    assert str(fast_device("auto")) != str(begun) == str(checkpoints.device(tmp_path, "auto"))
