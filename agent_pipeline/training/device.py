@@ -63,8 +63,7 @@ def probe_device() -> Device:
 
 
 def fast_device(precision: Precision = "auto") -> Device:
-    """Where models are trained and asked, and in which type: as `precision` asks, or for `auto` as `probe_device`, on a CPU as a measurement
-    says."""
+    """Where models are trained and asked, and in which type: as `precision` asks; for `auto` as `probe_device`, on a CPU as measured."""
     device = probe_device()
     if precision != "auto":
         return replace(device, bf16=precision == "bfloat16")

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from agent_pipeline.training import checkpoints, device
-from agent_pipeline.training.device import BF16_SPEEDUP, ONEDNN_SPEEDUP, Device, probe_device, fast_device
+from agent_pipeline.training.device import BF16_SPEEDUP, ONEDNN_SPEEDUP, Device, fast_device, probe_device
 from agent_pipeline.training.loading import load_model
 
 
