@@ -94,11 +94,11 @@ def play_all(
 def gguf_player(form: Form, max_new_tokens: int, max_length: int, temperature: float) -> Iterator[list[Player]]:
     """An exported model, played through llama.cpp's own OpenAI-compatible servers, as whoever serves it would. A server keeps what it has
     read of one conversation, so it plays them one by one."""
-    from agent_pipeline.export.llama import side_by_side
+    from agent_pipeline.export.llama import two_servers
 
     template = form.chat_template.read_text(encoding="utf-8") if form.chat_template else ""
     parameters = {"temperature": temperature, "max_tokens": max_new_tokens, "parallel_tool_calls": True}
-    with side_by_side(form.model, n_ctx=max_length, lora=form.lora, chat_template=template) as servers:
+    with two_servers(form.model, n_ctx=max_length, lora=form.lora, chat_template=template) as servers:
         of_server = [(url, form.model.stem, key, parameters) for url, key in (server.endpoint for server in servers)]
         yield [endpoint_player(Endpoint(*of, concurrency=1, seconds=600), "llama.cpp") for of in of_server]
 

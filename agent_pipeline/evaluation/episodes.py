@@ -5,10 +5,8 @@ Episodes go on side by side, a turn at a time, so that a player can answer many 
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from threading import Lock
 from typing import Any, Literal
 
@@ -16,6 +14,7 @@ from agent_pipeline.evaluation.worlds import World, run_tool, tool_schemas
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.sessions.json_text import decoded_arguments
 from agent_pipeline.sessions.session import Message, Tool
+from agent_pipeline.threads import side_by_side
 from agent_pipeline.training.families import read_reply
 
 End = Literal["answered", "silent", "unread call", "too many turns", "too long", "cut off", "refused"]
@@ -118,20 +117,18 @@ def play_side_by_side(
 
     Which player plays a task depends on the tasks alone, never on which one is ready first, so that the same tasks are played the same.
     """
-    count, lock, done = len(players), Lock(), Counter[int]()
+    count, lock, done = len(players), Lock(), 0
 
-    def report(number: int, of_player: int, *_: object) -> None:
-        with lock:
-            done[number] = of_player
-            progress(done.total(), len(rows) * trials, text)
+    def of_player(number: int) -> Iterator[list[Episode]]:
+        nonlocal done
+        for row in rows[number::count]:
+            yield play(world, [row], players[number], max_turns, trials, 1)
+            with lock:
+                done += trials
+                progress(done, len(rows) * trials, text)
 
-    def lane(number: int) -> list[Episode]:
-        return play(world, rows[number::count], players[number], max_turns, trials, 1, partial(report, number), text)
-
-    with ThreadPoolExecutor(count) as threads:
-        lanes = list(threads.map(lane, range(count)))
-    episodes = [iter(each) for each in lanes]
-    return [next(episodes[number % count]) for number in range(len(rows)) for _ in range(trials)]
+    played = [iter(each) for each in side_by_side([of_player(number) for number in range(count)])]
+    return [episode for number in range(len(rows)) for episode in next(played[number % count])]
 
 
 PLAYED = "played-"

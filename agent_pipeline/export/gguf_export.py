@@ -9,6 +9,7 @@ Modelfile                         for `ollama create`; not where the adapter is 
 import json
 import shutil
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from agent_pipeline.errors import ExportError
 from agent_pipeline.export import parity
 from agent_pipeline.export.converter import LORA, OUTTYPES, convert, convert_lora, find_converter
 from agent_pipeline.export.gate import gate, merged_answers, read, server_answers
-from agent_pipeline.export.llama import greedy_answers, side_by_side
+from agent_pipeline.export.llama import greedy_answers, two_servers
 from agent_pipeline.export.merge import merge_adapter
 from agent_pipeline.export.ollama import context_size, library_template, modelfile
 from agent_pipeline.export.quantizer import K_QUANTS, check_outtypes, find_quantizer, quantize, write_imatrix
@@ -143,7 +144,7 @@ def export_whole(
     answered, template, served, limit = {}, {}, {}, None
     for number, (kind, (path, adapter)) in enumerate(loaded.items(), 1 + len(outtypes)):
         progress(number, steps, f"export: answers of {kind}")
-        with side_by_side(path, n_ctx=needed, lora=adapter, chat_template=tokenizer.chat_template if adapter else "") as servers:
+        with two_servers(path, n_ctx=needed, lora=adapter, chat_template=tokenizer.chat_template if adapter else "") as servers:
             llama = servers[0]
             template[kind] = parity.check_template(llama, tokenizer, conversations) if has_template else None
             answered[kind] = greedy_answers(servers, [prompt.ids for prompt in asked], max_new_tokens)
@@ -198,7 +199,9 @@ def write_files(
 ) -> dict[str, Path]:
     """A GGUF file for each type; k-quants are made of the longest of them, weighed by what the rows `measured` pass through the model."""
     place = {kind: out_dir / f"model-{kind}.gguf" for kind in outtypes if kind != LORA}
-    files = {kind: convert(whole.path, path, kind, llama_cpp_path, name) for kind, path in place.items() if kind in OUTTYPES}
+    with ThreadPoolExecutor() as threads:  # a converter has one thread, and half of its time are imports
+        writing = {kind: threads.submit(convert, whole.path, place[kind], kind, llama_cpp_path, name) for kind in place if kind in OUTTYPES}
+    files = {kind: written.result() for kind, written in writing.items()}
     if not set(outtypes) & set(K_QUANTS):
         return files
     source = next((files[kind] for kind in parity.EXACT_TYPES if kind in files), None)

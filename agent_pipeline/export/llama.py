@@ -10,16 +10,18 @@ import json
 import os
 import secrets
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any, Self
 
 import msgspec
+import numpy as np
 from threadpoolctl import threadpool_info
 
 from agent_pipeline.errors import ExportError
 from agent_pipeline.sessions.session import Message, Tool
+from agent_pipeline.threads import side_by_side
 
 
 class Completion(msgspec.Struct):
@@ -47,7 +49,7 @@ def threads_given() -> int:
 
 
 @contextmanager
-def side_by_side(gguf: Path, **options: Any) -> "Iterator[list[LlamaCpp]]":
+def two_servers(gguf: Path, **options: Any) -> "Iterator[list[LlamaCpp]]":
     """Two servers of a file, each with half of the threads that one would have; one, where there is one thread. `options` are those of
     `LlamaCpp`.
 
@@ -67,14 +69,12 @@ def greedy_answers(servers: "Sequence[LlamaCpp]", prompts: Sequence[list[int]], 
     """The greedy answer to each prompt, in their order, by servers of one file. Prompts that begin alike follow each other at a server,
     which reads what they share once."""
     order = sorted(range(len(prompts)), key=prompts.__getitem__)
-    share = -(-len(order) // len(servers))
-    parts = [order[start : start + share] for start in range(0, len(order), share)]
+    parts = [part.tolist() for part in np.array_split(order, len(servers))]
 
-    def answer(server: LlamaCpp, part: list[int]) -> list[tuple[int, Completion]]:
-        return [(number, server.greedy(prompts[number], max_new_tokens)) for number in part]
+    def by(server: LlamaCpp, part: list[int]) -> Iterator[tuple[int, Completion]]:
+        return ((number, server.greedy(prompts[number], max_new_tokens)) for number in part)
 
-    with ThreadPoolExecutor(len(servers)) as threads:
-        answers = dict(pair for pairs in threads.map(answer, servers, parts) for pair in pairs)
+    answers = dict(chain(*side_by_side([by(server, part) for server, part in zip(servers, parts, strict=True)])))
     return [answers[number] for number in range(len(prompts))]
 
 

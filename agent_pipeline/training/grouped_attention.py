@@ -77,8 +77,8 @@ def _products(
 
     (lines, heads, queries, size), shared = query.shape, key.shape[1]
     scale = size**-0.5 if scaling is None else scaling
-    # What several sequences have read lies in a cache with room (`generate`). PyTorch copies it for oneDNN, and not for MKL.
-    with float32_products("highest") if lines > 1 else nullcontext():
+    # What several sequences have read lies in a cache with room (`generate`). PyTorch copies that for oneDNN, and not for MKL.
+    with float32_products("highest") if lines > 1 and key.dtype == torch.float32 else nullcontext():
         scores = (query.float() * scale).reshape(lines, shared, -1, size) @ key.float().transpose(2, 3)
         if mask is not None:
             rows = scores.view(lines, shared, -1, queries, key.shape[2])

@@ -9,7 +9,7 @@ import pytest
 from agent_pipeline.compute.playing import tasks_to_play
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.evaluation.episode_report import figures, pass_hat, transcript, verdict, write
-from agent_pipeline.evaluation.episodes import Conversation, Player, Reply, fresh_task_id, play
+from agent_pipeline.evaluation.episodes import Conversation, Player, Reply, fresh_task_id, play, play_side_by_side
 from agent_pipeline.evaluation.players import endpoint_player, message_of, model_player, recorded_player
 from agent_pipeline.evaluation.worlds import load_world, run_tool, tool_methods, tool_schemas
 from agent_pipeline.judging.client import Endpoint
@@ -36,6 +36,26 @@ def turns_of(world, agent: str, row: dict, flaw: str | None = None) -> list[dict
         elif isinstance(event, Say):
             messages.append({"role": "assistant", "content": event.text})
     return messages
+
+
+@pytest.mark.parametrize("tasks", [5, 1, 0])
+def test_players_of_one_model_play_every_second_task_each_and_the_order_is_that_of_the_rows(tasks):
+    rows, asked, shown = Shop.fresh_tasks(tasks, 1001, "support-001"), {"a": [], "b": []}, []
+
+    def player(name: str) -> Player:
+        def reply(conversations):
+            asked[name] += [each.messages[-1]["content"] for each in conversations]
+            return [Reply({"role": "assistant", "content": "I cannot do that."}) for _ in conversations]
+
+        return reply
+
+    together = play_side_by_side(Shop, rows, [player("a"), player("b")], trials=2, progress=lambda *given: shown.append(given[:2]))
+    alone = play(Shop, rows, player("a"), trials=2)
+    assert [(each.task_key, each.trial, each.messages) for each in together] == [
+        (each.task_key, each.trial, each.messages) for each in alone
+    ]
+    assert len(together) == 2 * tasks and shown == [(done, 2 * tasks) for done in range(2, 2 * tasks + 1, 2)]
+    assert {each.messages[1]["content"] for each in together[2::4]} <= set(asked["b"])
 
 
 @pytest.mark.parametrize(("world", "agent"), WORLDS)

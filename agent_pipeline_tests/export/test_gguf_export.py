@@ -12,7 +12,7 @@ import pytest
 
 from agent_pipeline.errors import DataError, ExportError, ModelError
 from agent_pipeline.evaluation.generate import generate
-from agent_pipeline.export import parity
+from agent_pipeline.export import llama, parity
 from agent_pipeline.export.gguf_export import base_gguf, export, export_whole
 from agent_pipeline.export.llama import LlamaCpp
 from agent_pipeline.export.merge import merge_adapter
@@ -204,6 +204,42 @@ def test_a_damaged_file_is_an_error_and_not_a_crash(tmp_path, content):
     (tmp_path / "a.gguf").write_bytes(content)
     with pytest.raises(ExportError, match=r"can't load .*a\.gguf"):
         LlamaCpp(tmp_path / "a.gguf")
+
+
+@pytest.mark.parametrize(("given", "threads"), [("1", [1]), ("2", [1, 1]), ("5", [2, 2]), ("", [1, 1])])
+def test_a_file_has_two_servers_that_share_the_threads_unless_there_is_one(given, threads, monkeypatch, tmp_path):
+    started = []
+
+    class Server:
+        def __init__(self, gguf, **options):
+            started.append(options)
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *error):
+            started.append("closed")
+
+    monkeypatch.setenv("OMP_NUM_THREADS", given)
+    monkeypatch.setattr(llama, "LlamaCpp", Server)
+    with llama.two_servers(tmp_path / "a.gguf", n_ctx=64) as servers:
+        assert started == [{"threads": each, "n_ctx": 64} for each in threads] and len(servers) == len(threads)
+    assert started[len(threads) :] == ["closed"] * len(threads)
+
+
+@pytest.mark.parametrize("servers", [1, 2, 3])
+def test_the_answers_of_several_servers_come_in_the_order_of_the_prompts(servers):
+    class Server:
+        asked: list
+
+        def greedy(self, prompt, limit):
+            self.asked = [*getattr(self, "asked", []), prompt]
+            return llama.Completion([*prompt, limit], True)
+
+    prompts, several = [[3, 1], [1], [2, 2], [1, 5]], [Server() for _ in range(servers)]
+    assert [each.tokens for each in llama.greedy_answers(several, prompts, 9)] == [[*prompt, 9] for prompt in prompts]
+    assert several[0].asked[:2] == [[1], [1, 5]]  # what begins alike follows each other
+    assert llama.greedy_answers(several, [], 9) == []
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="counts threads in /proc, which Linux has")
