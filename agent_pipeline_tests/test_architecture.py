@@ -8,8 +8,8 @@ from pathlib import Path
 PACKAGE = Path(__file__).resolve().parents[1] / "agent_pipeline"
 
 ROOMS = (
-    "errors", "options", "keys", "progress", "threads", "plugins", "sessions", "storage", "redaction", "sources", "ingestion", "judging", "datasets",
-    "selection",
+    "errors", "options", "keys", "progress", "threads", "plugins", "sessions", "storage", "redaction", "sources", "ingestion", "judging",
+    "datasets", "selection",
     "training", "evaluation", "export", "governance", "config", "compute", "notebook", "sample", "defs", "definitions", "cli",
 )  # fmt: skip
 """From the bottom up: a room may import itself and those before it."""

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from agent_pipeline.errors import SettingsError
+from agent_pipeline.errors import InfrastructureError, SettingsError
 from agent_pipeline.evaluation.episode_report import figures, verdict
 from agent_pipeline.evaluation.episodes import Episode, Player, fresh_task_id, play, play_side_by_side
 from agent_pipeline.evaluation.players import endpoint_player, model_player, recorded_player
@@ -73,7 +73,9 @@ def play_all(
         with opened as player:
             text = f"episodes played by the {name}"
             if isinstance(player, list):
-                played[name] = play_side_by_side(make, tasks, player, max_turns, trials, progress, text)
+                played[name] = episodes = play_side_by_side(make, tasks, player, max_turns, trials, progress, text)
+                if episodes and all(each.end == "refused" for each in episodes):
+                    raise InfrastructureError(f"{episodes[0].complaint}, and no other conversation was answered: correct its settings.")
             else:
                 played[name] = play(make, tasks, player, max_turns, trials, progress=progress, text=text)
             del player  # it holds its model
@@ -100,7 +102,7 @@ def gguf_player(form: Form, max_new_tokens: int, max_length: int, temperature: f
     parameters = {"temperature": temperature, "max_tokens": max_new_tokens, "parallel_tool_calls": True}
     with two_servers(form.model, n_ctx=max_length, lora=form.lora, chat_template=template) as servers:
         of_server = [(url, form.model.stem, key, parameters) for url, key in (server.endpoint for server in servers)]
-        yield [endpoint_player(Endpoint(*of, concurrency=1, seconds=600), "llama.cpp") for of in of_server]
+        yield [endpoint_player(Endpoint(*of, concurrency=1, seconds=600), "llama.cpp", one_of_several=True) for of in of_server]
 
 
 @contextmanager

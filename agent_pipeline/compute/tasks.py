@@ -139,11 +139,18 @@ def evaluate(params: Params, progress: Progress = silent, base_passes: "BasePass
     from agent_pipeline.evaluation.heldout import heldout_rows
     from agent_pipeline.evaluation.inspect_log import write_log
     from agent_pipeline.evaluation.page import PAGE, Split, evaluation_page
+    from agent_pipeline.training.device import fast_device
 
     split = params["config"].get("split", "test")
     stored, adapter = heldout_rows(*asked_lake(params), split), find_artifact(params, params["adapter"])
     rows, base = seen_by_models(params, stored), _base_of(params, adapter)
-    made_from = {"adapter": adapter.identity, "config": params["config"], **rows_made_from(stored), **surrogates_made_from(stored, rows)}
+    made_from = {
+        "adapter": adapter.identity,
+        "config": params["config"],
+        "device": str(fast_device()),  # what is asked in two types does not compare
+        **rows_made_from(stored),
+        **surrogates_made_from(stored, rows),
+    }
     kept = list(dataset_rows(*asked_lake(params))) if params["config"]["sessions_in_prompt"] else []
     shown = seen_by_models(params, kept)
     if shown:
@@ -276,7 +283,7 @@ def episodes(params: Params, progress: Progress = silent) -> Result:
     return build(episodes, params, "episodes", made_from, make, [adapter])
 
 
-@task(version=5, libraries=MODELS)
+@task(version=6, libraries=MODELS)
 def canaries(params: Params, progress: Progress = silent) -> Result:
     """Base and adapter on questions beside the agent's job, with and without its tools, and on turns of other partitions."""
     from agent_pipeline.evaluation.canaries import FILE, QUESTIONS, ask, other_turns

@@ -30,7 +30,8 @@ def main() -> None:
     _end_with_parent()
     # Idle threads that spin take the cores from others: with a second torch process beside it, training was ten times slower.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    # But a few microseconds: llama.cpp has hundreds of barriers a token, and a token took 36 ms in place of 12 where each of them slept.
+    # But for a moment: a step of a small model has thousands of products, and llama.cpp's token hundreds of barriers. To sleep at each of
+    # them took a tenth of a training's time, and two thirds of a token's.
     os.environ.setdefault("GOMP_SPINCOUNT", "30000")
     # TRL still uses names that transformers renames: nothing that a user could fix, and it would be on the screen with every training.
     warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")

@@ -5,16 +5,15 @@ Episodes go on side by side, a turn at a time, so that a player can answer many 
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from threading import Lock
 from typing import Any, Literal
 
 from agent_pipeline.evaluation.worlds import World, run_tool, tool_schemas
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.sessions.json_text import decoded_arguments
 from agent_pipeline.sessions.session import Message, Tool
-from agent_pipeline.threads import side_by_side
 from agent_pipeline.training.families import read_reply
 
 End = Literal["answered", "silent", "unread call", "too many turns", "too long", "cut off", "refused"]
@@ -116,19 +115,36 @@ def play_side_by_side(
     """The same by several players of one model at once, as suits servers of one slot: each plays an episode to its end before the next.
 
     Which player plays a task depends on the tasks alone, never on which one is ready first, so that the same tasks are played the same.
+    Players answer in threads; the worlds are all in the caller's.
     """
-    count, lock, done = len(players), Lock(), 0
+    places = [
+        [(row, at, trial) for at, row in enumerate(rows) if at % len(players) == mine for trial in range(trials)]
+        for mine in range(len(players))
+    ]
+    waiting, episodes = [iter(each) for each in places], dict[tuple[int, int], Episode]()
+    with ThreadPoolExecutor(len(players)) as threads:
+        asked: dict[Future[list[Reply]], tuple[int, tuple[int, int], _Running]] = {}
 
-    def of_player(number: int) -> Iterator[list[Episode]]:
-        nonlocal done
-        for row in rows[number::count]:
-            yield play(world, [row], players[number], max_turns, trials, 1)
-            with lock:
-                done += trials
-                progress(done, len(rows) * trials, text)
+        def ask(mine: int, place: tuple[int, int], episode: _Running) -> None:
+            asked[threads.submit(players[mine], [episode.conversation()])] = mine, place, episode
 
-    played = [iter(each) for each in side_by_side([of_player(number) for number in range(count)])]
-    return [episode for number in range(len(rows)) for episode in next(played[number % count])]
+        def begin(mine: int) -> None:
+            if place := next(waiting[mine], None):
+                ask(mine, place[1:], _Running(world(), *place))
+
+        for mine in range(len(players)):
+            begin(mine)
+        while asked:
+            for replied in wait(asked, return_when=FIRST_COMPLETED).done:
+                mine, place, episode = asked.pop(replied)
+                episode.take(replied.result()[0], max_turns)
+                if not episode.end:
+                    ask(mine, place, episode)
+                    continue
+                episodes[place] = episode.outcome()
+                progress(len(episodes), len(rows) * trials, text)
+                begin(mine)
+    return [episodes[at, trial] for at in range(len(rows)) for trial in range(trials)]
 
 
 PLAYED = "played-"

@@ -25,7 +25,6 @@ from agent_pipeline.evaluation.turns import Answering, ForwardPass, Question, Re
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.training.base_model import BaseModel
-from agent_pipeline.training.device import fast_device
 from agent_pipeline.training.encoding import as_trained, encode_row
 from agent_pipeline.training.losses import mean_loss, together
 from agent_pipeline.training.masks import Encoded
@@ -114,7 +113,7 @@ def evaluate(
         for at, index in enumerate(asked)
     ]
     return {
-        "device": str(fast_device()),
+        "device": answering.device,
         "n": len(samples),
         "n_calls": sum(bool(sample.calls) for sample in samples),
         "tasks": len(set(tasks)),

@@ -20,7 +20,7 @@ def page(report: Mapping[str, Any], picture: str = CHART) -> str:
         [
             f"# Methods compared: {report['partition']}",
             f"{report['seeds']} trainings of each method, measured on the same {report['turns']} held-out turns (exact calls, answers) and "
-            f"{report['rows']} rows (loss, decision AUC, verified calls) of the split `{report['split']}`{played}.",
+            f"{report['rows']} rows (loss; of all their turns decision AUC and verified calls) of the split `{report['split']}`{played}.",
             *findings(report),
             f"![figures of the methods]({picture})",
             figures_table(report),

@@ -72,14 +72,15 @@ def message_of(text: str, tools: Sequence[Tool]) -> Message:
     return {"role": "assistant", "content": reply.text, "tool_calls": calls}
 
 
-def endpoint_player(endpoint: Endpoint, called: str = "The model") -> Player:
+def endpoint_player(endpoint: Endpoint, called: str = "The model", one_of_several: bool = False) -> Player:
     """A model behind an OpenAI-compatible endpoint (vLLM, Ollama, llama.cpp's server); `endpoint.parameters` go into every request.
 
     A request for trial k of a task carries `seed` k, so that k trials with a temperature differ. A conversation that the endpoint refuses
     ends its episode, and so does a call that the model did not finish: llama.cpp's server answers it with an error of its own. Any other
-    failure raises InfrastructureError, and so do refusals where nothing was answered yet.
+    failure raises InfrastructureError, and so do refusals where nothing was answered yet, unless the player is `one_of_several`: whether
+    another one was answered, it does not see.
     """
-    client, answered = endpoint.connect(called), False
+    client, answered = endpoint.connect(called), one_of_several
 
     def ask(conversation: Conversation) -> Reply:
         import openai

@@ -12,7 +12,7 @@ from agent_pipeline.evaluation.samples import TurnSample
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.sessions.session import THOUGHT, Message
 from agent_pipeline.training.base_model import BaseModel
-from agent_pipeline.training.device import fast_device
+from agent_pipeline.training.device import fast_device, probe_device
 from agent_pipeline.training.encoding import EncodedRow, encode_row
 from agent_pipeline.training.loading import load_model
 from agent_pipeline.training.losses import Read, RowLoss, TokenScores, row_loss, token_scores
@@ -99,14 +99,17 @@ class Answering:
     template: TrainingTemplate
     max_length: int = 2048
     progress: Progress = silent
+    device: str = ""
 
     @classmethod
     def of(cls, base: BaseModel, trained: Path | None = None, max_length: int = 2048, progress: Progress = silent) -> "Answering":
-        """The base model, with the adapter in `trained` on it, or the whole model that lies there. Raises ModelError."""
+        """The base model, with the adapter in `trained` on it, or the whole model that lies there: on a CPU in float32, in which it was
+        trained. Raises ModelError."""
         tokenizer, template = load_tokenizer(trained or base.path, base.trust_remote_code)
         adapter = trained is not None and (trained / "adapter_config.json").is_file()
         whole = BaseModel(base.name, trained, base.revision, base.trust_remote_code) if trained is not None and not adapter else base
-        return cls(load_model(whole, fast_device(), trained if adapter else None), tokenizer, template, max_length, progress)
+        device = probe_device() if trained is not None and not adapter else fast_device()
+        return cls(load_model(whole, device, trained if adapter else None), tokenizer, template, max_length, progress, str(device))
 
     def question(self, sample: TurnSample, max_new_tokens: int) -> Question | None:
         """The sample as tokens, shortened as in training; None where that is not enough, or where the template cannot render it."""

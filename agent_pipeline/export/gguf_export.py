@@ -199,7 +199,7 @@ def write_files(
 ) -> dict[str, Path]:
     """A GGUF file for each type; k-quants are made of the longest of them, weighed by what the rows `measured` pass through the model."""
     place = {kind: out_dir / f"model-{kind}.gguf" for kind in outtypes if kind != LORA}
-    with ThreadPoolExecutor() as threads:  # a converter has one thread, and half of its time are imports
+    with ThreadPoolExecutor(2) as threads:  # a converter has one thread, and half of its time are imports
         writing = {kind: threads.submit(convert, whole.path, place[kind], kind, llama_cpp_path, name) for kind in place if kind in OUTTYPES}
     files = {kind: written.result() for kind, written in writing.items()}
     if not set(outtypes) & set(K_QUANTS):

@@ -55,14 +55,16 @@ def two_servers(gguf: Path, **options: Any) -> "Iterator[list[LlamaCpp]]":
 
     A token waits for memory and for the other thread: two servers of one thread each write 1.5 times as many tokens a second as one of two
     threads (SmolLM2-135M, q8_0, two cores). One server that answers two conversations at once is no faster, and what it writes depends
-    on which of them are computed together. The weights are in memory once, as pages of the file.
+    on which of them are computed together. Both read the weights from the same pages of the file; of types that llama.cpp rearranges in
+    memory, each has a copy.
 
     Raises:
         ExportError: as `LlamaCpp`.
     """
     threads = threads_given()
     with ExitStack() as stack:
-        yield [stack.enter_context(LlamaCpp(gguf, threads=max(threads // 2, 1), **options)) for _ in range(min(threads, 2))]
+        shares = [threads - threads // 2, threads // 2]
+        yield [stack.enter_context(LlamaCpp(gguf, threads=share, **options)) for share in shares if share]
 
 
 def greedy_answers(servers: "Sequence[LlamaCpp]", prompts: Sequence[list[int]], max_new_tokens: int) -> list[Completion]:

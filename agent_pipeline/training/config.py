@@ -19,7 +19,8 @@ Precision = Literal["auto", "float32", "bfloat16"]
 STORED_TOKENS = 900
 """Above so many tokens a batch, `gradient_checkpointing="auto"` recomputes activations instead of keeping them.
 
-Measured for SmolLM2-135M in float32 on 2 cores: 3.1 MB a token when kept, so 900 tokens peak at about 4.1 GB. Recomputing
+Measured for SmolLM2-135M in float32 on 2 cores: 3.1 MB a token when kept, so 900 tokens peak at about 4.1 GB (to which a tree's attention
+adds up to 0.5 GB, `trainers.tree_attention.KEPT_BYTES`). Recomputing
 takes a fifth of the speed (125 → 99 tokens/s at batch 1 × 300 tokens), and gives back 1.5 of 5.1 GB (batch 4 × 300 tokens).
 """
 

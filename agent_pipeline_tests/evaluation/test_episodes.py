@@ -54,7 +54,7 @@ def test_players_of_one_model_play_every_second_task_each_and_the_order_is_that_
     assert [(each.task_key, each.trial, each.messages) for each in together] == [
         (each.task_key, each.trial, each.messages) for each in alone
     ]
-    assert len(together) == 2 * tasks and shown == [(done, 2 * tasks) for done in range(2, 2 * tasks + 1, 2)]
+    assert len(together) == 2 * tasks and shown == [(done, 2 * tasks) for done in range(1, 2 * tasks + 1)]
     assert {each.messages[1]["content"] for each in together[2::4]} <= set(asked["b"])
 
 

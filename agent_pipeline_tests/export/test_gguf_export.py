@@ -206,7 +206,7 @@ def test_a_damaged_file_is_an_error_and_not_a_crash(tmp_path, content):
         LlamaCpp(tmp_path / "a.gguf")
 
 
-@pytest.mark.parametrize(("given", "threads"), [("1", [1]), ("2", [1, 1]), ("5", [2, 2]), ("", [1, 1])])
+@pytest.mark.parametrize(("given", "threads"), [("1", [1]), ("2", [1, 1]), ("5", [3, 2]), ("", [1, 1])])
 def test_a_file_has_two_servers_that_share_the_threads_unless_there_is_one(given, threads, monkeypatch, tmp_path):
     started = []
 

@@ -5,13 +5,13 @@ import pytest
 from agent_pipeline.training.trainers.lora_products import multiply_in_place
 
 
-def lora_model(of_type: str, bias: bool = True, **options):
+def lora_model(of_type: str, with_bias: bool = True, **options):
     """A linear layer under LoRA, whose matrix B is not 0."""
     import torch
     from peft import LoraConfig, get_peft_model
 
     torch.manual_seed(0)
-    layers = torch.nn.ModuleDict({"first": torch.nn.Linear(12, 10, bias=bias), "second": torch.nn.Linear(10, 7, bias=bias)})
+    layers = torch.nn.ModuleDict({"first": torch.nn.Linear(12, 10, bias=with_bias), "second": torch.nn.Linear(10, 7, bias=with_bias)})
 
     class Layers(torch.nn.Module):
         def __init__(self):
@@ -30,8 +30,9 @@ def lora_model(of_type: str, bias: bool = True, **options):
 
 
 @pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("of_type", ["float32", "bfloat16"])
-def test_output_and_gradients_are_those_of_peft(of_type, bias):
+@pytest.mark.parametrize(("of_type", "autocast"), [("float32", False), ("bfloat16", False), ("bfloat16", True)])
+def test_output_and_gradients_are_those_of_peft(of_type, autocast, bias):
+    """A night's trainings call the model below the one that accelerate wraps, without autocast: PEFT's own products are in float32."""
     import torch
 
     model, outcome = lora_model(of_type, bias), []
@@ -39,18 +40,31 @@ def test_output_and_gradients_are_those_of_peft(of_type, bias):
     for patched in (False, True):
         if patched:
             multiply_in_place(model)
-        with torch.autocast("cpu", torch.bfloat16, enabled=of_type == "bfloat16"):
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
             output = model(x)
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         outcome.append([output, *torch.autograd.grad((output.float() ** 2).sum(), [x, *trained])])
     assert len(outcome[0]) == 6
-    close = {"rtol": 1e-4, "atol": 1e-5} if of_type == "float32" else {"rtol": 0.1, "atol": 0.3}
     for peft, ours in zip(*outcome, strict=True):
         assert peft.dtype == ours.dtype
-        torch.testing.assert_close(peft, ours, **close)
+        if of_type == "float32":
+            torch.testing.assert_close(peft, ours, rtol=1e-4, atol=1e-5)
+        assert float((peft - ours).float().norm() / peft.float().norm()) < 0.02  # bfloat16 rounds by up to 0.004
 
 
-def test_an_adapter_that_is_off_or_merged_and_a_pass_without_gradients_are_petfs_own(monkeypatch):
+def test_the_gradients_are_the_same_where_activations_are_recomputed():
+    import torch
+    from torch.utils.checkpoint import checkpoint
+
+    model, x = lora_model("float32"), torch.randn(4, 12)
+    multiply_in_place(model)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    kept = torch.autograd.grad(model(x).square().sum(), trained)
+    for one, other in zip(kept, torch.autograd.grad(checkpoint(model, x, use_reentrant=False).square().sum(), trained), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_an_adapter_that_is_off_or_merged_has_pefts_own_pass(monkeypatch):
     import torch
 
     from agent_pipeline.training.trainers import lora_products
@@ -61,17 +75,25 @@ def test_an_adapter_that_is_off_or_merged_and_a_pass_without_gradients_are_petfs
     on = model(x)
     multiply_in_place(model)
     torch.testing.assert_close(model(x), on)
+    model(x).clamp_(min=0)  # the output is no view of what autograd made, so a model may change it (OLMo does)
+    with torch.no_grad():
+        torch.testing.assert_close(model(x), on)
     monkeypatch.setattr(lora_products, "_products", lambda: pytest.fail("PEFT's own pass was due"))
     with model.disable_adapter():
         torch.testing.assert_close(model(x), off)
-    with torch.no_grad():
-        torch.testing.assert_close(model(x), on)
     model.merge_adapter()
     torch.testing.assert_close(model(x), on)
 
 
-@pytest.mark.parametrize("options", [{"lora_dropout": 0.5}, {"use_dora": True}, {"lora_bias": True}])
-def test_what_is_more_than_two_products_is_left_to_peft(options):
+@pytest.mark.parametrize("options", [{"lora_dropout": 0.5}, {"use_dora": True}, {"lora_bias": True}, {"bias": "lora_only"}, {}])
+def test_what_is_more_than_two_products_is_left_to_peft(options, monkeypatch):
+    import torch
+
+    from agent_pipeline.training.trainers import lora_products
+
     model = lora_model("float32", **options)
     multiply_in_place(model)
-    assert not [name for name, module in model.named_modules() if "forward" in vars(module)]
+    if not options:  # a base that is trained, too
+        model.requires_grad_(True)
+    monkeypatch.setattr(lora_products, "_products", lambda: pytest.fail("PEFT's own pass was due"))
+    assert model(torch.randn(4, 12)).shape == (4, 7)

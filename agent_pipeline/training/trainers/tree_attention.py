@@ -6,7 +6,7 @@ own only, so pairs of tokens of different rows cost nothing.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -37,7 +37,7 @@ class Layout:
     attended: bool = False
     _masks: "dict[tuple[int, int], torch.Tensor]" = field(default_factory=dict)
 
-    @property
+    @cached_property
     def pairs(self) -> int:
         """Pairs of a query and a key in the same row, those that are masked within a run included."""
         above = (sum(self.runs[each] for each in ancestors) for ancestors in self.ancestors)
