@@ -12,7 +12,7 @@ from agent_pipeline.evaluation.samples import TurnSample
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.sessions.session import THOUGHT, Message
 from agent_pipeline.training.base_model import BaseModel
-from agent_pipeline.training.device import fast_device, probe_device
+from agent_pipeline.training.device import Device, fast_device, probe_device
 from agent_pipeline.training.encoding import EncodedRow, encode_row
 from agent_pipeline.training.loading import load_model
 from agent_pipeline.training.losses import Read, RowLoss, TokenScores, row_loss, token_scores
@@ -102,13 +102,20 @@ class Answering:
     device: str = ""
 
     @classmethod
-    def of(cls, base: BaseModel, trained: Path | None = None, max_length: int = 2048, progress: Progress = silent) -> "Answering":
-        """The base model, with the adapter in `trained` on it, or the whole model that lies there: on a CPU in float32, in which it was
-        trained. Raises ModelError."""
+    def of(
+        cls,
+        base: BaseModel,
+        trained: Path | None = None,
+        max_length: int = 2048,
+        progress: Progress = silent,
+        device: Device | None = None,
+    ) -> "Answering":
+        """The base model, with the adapter in `trained` on it, or the whole model that lies there; on `device`, by default `fast_device`,
+        and for a whole model, which is trained in float32, `probe_device`. Raises ModelError."""
         tokenizer, template = load_tokenizer(trained or base.path, base.trust_remote_code)
         adapter = trained is not None and (trained / "adapter_config.json").is_file()
         whole = BaseModel(base.name, trained, base.revision, base.trust_remote_code) if trained is not None and not adapter else base
-        device = probe_device() if trained is not None and not adapter else fast_device()
+        device = device or (fast_device() if whole is base else probe_device())
         return cls(load_model(whole, device, trained if adapter else None), tokenizer, template, max_length, progress, str(device))
 
     def question(self, sample: TurnSample, max_new_tokens: int) -> Question | None:

@@ -8,6 +8,7 @@ from agent_pipeline.config.settings import load_settings
 from agent_pipeline.evaluation.turns import Answering
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.training.base_model import BaseModel, resolve_base_model
+from agent_pipeline.training.device import probe_device
 from agent_pipeline.training.templates import load_tokenizer
 
 MAX_LENGTH = 2048
@@ -24,7 +25,7 @@ def answering_of(model: Any, max_length: int = MAX_LENGTH, progress: Progress = 
     """A model with its tokenizer and template: of a name, a directory, one of transformers, or an `AgentSFTTrainer`; `None` for anything
     else (a function, say). Raises ModelError, SettingsError."""
     if isinstance(model, str | Path):
-        return Answering.of(base_model(model), None, max_length, progress)
+        return Answering.of(base_model(model), None, max_length, progress, probe_device())  # as transformers would load it
     if hasattr(model, "get_output_embeddings"):
         return Answering(model.eval(), *load_tokenizer(Path(model.name_or_path)), max_length, progress)
     answering = getattr(model, "answering", None)

@@ -177,11 +177,10 @@ def test_scores_are_shares_whatever_is_said(replies):
 
 
 @pytest.mark.slow
-def test_a_model_in_memory_and_its_directory_are_asked_alike(tiny_base, adapter_dir, monkeypatch):
+def test_a_model_in_memory_and_its_directory_are_asked_alike(tiny_base, adapter_dir):
     from agent_pipeline.training.device import probe_device
     from agent_pipeline.training.loading import load_model
 
-    monkeypatch.setattr("agent_pipeline.evaluation.turns.fast_device", probe_device)
     evaluator = AgentCapabilityEvaluator(max_new_tokens=48)
     of_base = evaluator.evaluate_capability(str(tiny_base.path), "tool_use", ROWS)
     assert of_base.score == 0.0 and of_base == evaluator.evaluate_capability(load_model(tiny_base, probe_device()), "tool_use", ROWS)
