@@ -31,8 +31,8 @@ def main() -> None:
     # Idle threads that spin take the cores from others: with a second torch process beside it, training was ten times slower.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     # But for a moment: a step of a small model has thousands of products, and llama.cpp's token hundreds of barriers. To sleep at each of
-    # them took two thirds of a token's time. Twice the moment, 2000, trains a tenth faster alone, and of two trainings side by side each has
-    # 0.8 of the speed; with 5000 it is 0.55, and with 30000 0.15.
+    # them took two thirds of a token's time. With 2000 in place of 1000 a training alone is a tenth faster, and two side by side have 0.8
+    # of the speed; with 5000 they have 0.55, and with 30000 0.15.
     os.environ.setdefault("GOMP_SPINCOUNT", "2000")
     # TRL still uses names that transformers renames: nothing that a user could fix, and it would be on the screen with every training.
     warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
