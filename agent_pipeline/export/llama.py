@@ -10,8 +10,8 @@ import json
 import os
 import secrets
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from itertools import chain
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,7 +21,6 @@ from threadpoolctl import threadpool_info
 
 from agent_pipeline.errors import ExportError
 from agent_pipeline.sessions.session import Message, Tool
-from agent_pipeline.threads import side_by_side
 
 
 class Completion(msgspec.Struct):
@@ -73,19 +72,25 @@ def greedy_answers(servers: "Sequence[LlamaCpp]", prompts: Sequence[list[int]], 
     order = sorted(range(len(prompts)), key=prompts.__getitem__)
     parts = [part.tolist() for part in np.array_split(order, len(servers))]
 
-    def by(server: LlamaCpp, part: list[int]) -> Iterator[tuple[int, Completion]]:
-        return ((number, server.greedy(prompts[number], max_new_tokens)) for number in part)
-
-    answers = dict(chain(*side_by_side([by(server, part) for server, part in zip(servers, parts, strict=True)])))
-    return [answers[number] for number in range(len(prompts))]
+    threads = [ThreadPoolExecutor(1) for _ in servers]
+    try:
+        asked = {
+            number: thread.submit(server.greedy, prompts[number], max_new_tokens)
+            for thread, server, part in zip(threads, servers, parts, strict=True)
+            for number in part
+        }
+        return [asked[number].result() for number in range(len(prompts))]
+    finally:
+        for thread in threads:
+            thread.shutdown(cancel_futures=True)
 
 
 class LlamaCpp:
     """One GGUF in memory, with the adapter `lora` over it if there is one; a context manager, since it is hundreds of megabytes.
 
     `n_ctx`: context in tokens (prompt and answer), allocated at once, so give what is needed. `threads`: by default `threads_given()`.
-    `chat_template` is the one given, else the GGUF's own (llama.cpp's ChatML
-    where the file has none); `context_length` is the longest context that the model was made for.
+    `chat_template` is the one given, else the GGUF's own (llama.cpp's ChatML where the file has none); `context_length` is the longest
+    context that the model was made for.
 
     Raises:
         ExportError: the file can't be loaded, or a request is refused.

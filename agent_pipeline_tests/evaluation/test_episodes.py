@@ -1,13 +1,14 @@
 """Episodes: worlds, players and figures, with the sample's own agents as the oracle."""
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from random import Random
 
 import pytest
 
-from agent_pipeline.compute.playing import tasks_to_play
-from agent_pipeline.errors import SettingsError
+from agent_pipeline.compute.playing import play_all, tasks_to_play
+from agent_pipeline.errors import InfrastructureError, SettingsError
 from agent_pipeline.evaluation.episode_report import figures, pass_hat, transcript, verdict, write
 from agent_pipeline.evaluation.episodes import Conversation, Player, Reply, fresh_task_id, play, play_side_by_side
 from agent_pipeline.evaluation.players import endpoint_player, message_of, model_player, recorded_player
@@ -56,6 +57,21 @@ def test_players_of_one_model_play_every_second_task_each_and_the_order_is_that_
     ]
     assert len(together) == 2 * tasks and shown == [(done, 2 * tasks) for done in range(1, 2 * tasks + 1)]
     assert {each.messages[1]["content"] for each in together[2::4]} <= set(asked["b"])
+
+
+def test_a_refused_conversation_ends_its_episode_alone_and_where_all_are_refused_nothing_is_played():
+    world, tasks = "agent_pipeline.sample.shop:World", Shop.fresh_tasks(4, 1001, "support-001")
+    answer = {"role": "assistant", "content": "I cannot do that."}
+
+    def played(refuses: set[int]):
+        def player(conversations):
+            return [Reply(None, refused="It refused.") if each.number in refuses else Reply(answer) for each in conversations]
+
+        return play_all(world, tasks, {"model": nullcontext([player, player])}, {}, 12, 1)[1]["model"]
+
+    assert [each.end == "refused" for each in played({1})] == [False, True, False, False]
+    with pytest.raises(InfrastructureError, match=r"It refused\., and no other conversation was answered"):
+        played({0, 1, 2, 3})
 
 
 @pytest.mark.parametrize(("world", "agent"), WORLDS)

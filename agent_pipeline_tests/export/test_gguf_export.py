@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -240,6 +241,24 @@ def test_the_answers_of_several_servers_come_in_the_order_of_the_prompts(servers
     assert [each.tokens for each in llama.greedy_answers(several, prompts, 9)] == [[*prompt, 9] for prompt in prompts]
     assert several[0].asked[:2] == [[1], [1, 5]]  # what begins alike follows each other
     assert llama.greedy_answers(several, [], 9) == []
+
+
+def test_where_a_server_fails_the_prompts_that_wait_are_not_asked():
+    failed, asked = threading.Event(), []
+
+    class Waits:
+        def greedy(self, prompt, limit):
+            failed.wait(10)
+            asked.append(prompt)
+
+    class Fails:
+        def greedy(self, prompt, limit):
+            failed.set()
+            raise ExportError("It stopped.")
+
+    with pytest.raises(ExportError, match="It stopped"):
+        llama.greedy_answers([Fails(), Waits()], [[number] for number in range(200)], 9)
+    assert len(asked) < 100
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="counts threads in /proc, which Linux has")
