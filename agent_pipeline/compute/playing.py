@@ -19,6 +19,7 @@ from agent_pipeline.sessions.session import Message, sha256_of
 from agent_pipeline.training.base_model import BaseModel
 from agent_pipeline.training.device import fast_device
 from agent_pipeline.training.loading import load_model
+from agent_pipeline.training.products import fast_products
 from agent_pipeline.training.templates import load_tokenizer
 
 Played = tuple[dict[str, Any], dict[str, list[Episode]]]
@@ -108,6 +109,7 @@ def gguf_player(form: Form, max_new_tokens: int, max_length: int, temperature: f
 @contextmanager
 def memory_player(base: BaseModel, tokenizer_dir: Path, adapter_dir: Path | None, max_new_tokens: int, max_length: int) -> Iterator[Player]:
     """The base model in memory, with an adapter on it or alone, asked in the template of `tokenizer_dir`."""
-    model = load_model(base, fast_device(), adapter_dir)
+    model = load_model(base, fast_device(), adapter_dir).requires_grad_(False)
+    fast_products(model)
     tokenizer, template = load_tokenizer(tokenizer_dir, base.trust_remote_code)
     yield model_player(model, tokenizer, stop_ids(tokenizer, template), max_new_tokens, max_length)

@@ -167,7 +167,7 @@ class EvaluationConfig(Options):
     """On what, and how far, the models answer."""
 
     max_samples: int = Field(
-        default=80, ge=0, description="Held-out assistant turns to answer, chosen by hash if there are more; 0: only loss and P(call)."
+        default=60, ge=0, description="Held-out assistant turns to answer, chosen by hash if there are more; 0: only loss and P(call)."
     )
     max_new_tokens: int = Field(default=96, ge=1, description="Longest answer, in tokens.")
     max_length: int = Field(default=2048, ge=16, description="Turns with a longer prompt, in tokens, lose their oldest exchanges.")
@@ -236,7 +236,11 @@ class ServingConfig(Options):
 class EpisodesConfig(Options):
     """What is played, and how long."""
 
-    max_tasks: int = Field(default=80, ge=1, description="Held-out tasks to play; chosen by hash if there are more.")
+    max_tasks: int = Field(
+        default=60,
+        ge=1,
+        description="Held-out tasks to play; chosen by hash if there are more. 59 without harm are the fewest that exclude most_harm = 0.05.",
+    )
     fresh_tasks: int = Field(default=0, ge=0, description="Tasks of a fresh seed, which are in no session, to play beside them.")
     fresh_seed: int = Field(default=1001, description="The seed of those.")
     trials: int = Field(default=1, ge=1, description="Trials of each task; more than one needs a temperature.")

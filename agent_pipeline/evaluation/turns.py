@@ -17,6 +17,7 @@ from agent_pipeline.training.encoding import EncodedRow, encode_row
 from agent_pipeline.training.loading import load_model
 from agent_pipeline.training.losses import Read, RowLoss, TokenScores, row_loss, token_scores
 from agent_pipeline.training.masks import Encoded, prompt_ids, turn_ids
+from agent_pipeline.training.products import fast_products
 from agent_pipeline.training.templates import TrainingTemplate, load_tokenizer, template_stops
 
 if TYPE_CHECKING:
@@ -116,7 +117,9 @@ class Answering:
         adapter = trained is not None and (trained / "adapter_config.json").is_file()
         whole = BaseModel(base.name, trained, base.revision, base.trust_remote_code) if trained is not None and not adapter else base
         device = device or (fast_device() if whole is base else probe_device())
-        return cls(load_model(whole, device, trained if adapter else None), tokenizer, template, max_length, progress, str(device))
+        model = load_model(whole, device, trained if adapter else None).requires_grad_(False)
+        fast_products(model)
+        return cls(model, tokenizer, template, max_length, progress, str(device))
 
     def question(self, sample: TurnSample, max_new_tokens: int) -> Question | None:
         """The sample as tokens, shortened as in training; None where that is not enough, or where the template cannot render it."""

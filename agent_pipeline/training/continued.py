@@ -20,7 +20,7 @@ from agent_pipeline.training.decisions import probes
 from agent_pipeline.training.device import Device
 from agent_pipeline.training.loading import load_model
 from agent_pipeline.training.templates import TrainingTemplate
-from agent_pipeline.training.trainers.lora_products import multiply_in_place
+from agent_pipeline.training.products import fast_products
 from agent_pipeline.training.trainers.preferences import SELECT, stop_on_fall
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def train_on(
     checkpoint = checkpoints.prepare(work_dir, identity)
     device = checkpoints.device(work_dir, config.precision)
     model = load_model(start.base, device, start.adapter_dir, trainable=True)
-    multiply_in_place(model)  # before what the reference says is computed, which is then rounded alike
+    fast_products(model)  # before what the reference says is computed, which is then rounded alike
     watch = stop_on_fall(model, probes(start.tokenizer, select, config.max_length, config.stop_turns), config.stop_fall)
     trainer, figures = build(model, device, work_dir, watch)
     trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)

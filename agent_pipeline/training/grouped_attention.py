@@ -6,10 +6,8 @@ the keys that lie before it, and only those are multiplied.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
-
-from agent_pipeline.training.device import float32_products
 
 if TYPE_CHECKING:
     import torch
@@ -77,13 +75,14 @@ def _products(
 
     (lines, heads, queries, size), shared = query.shape, key.shape[1]
     scale = size**-0.5 if scaling is None else scaling
-    # What several sequences have read lies in a cache with room (`generate`). PyTorch copies that for oneDNN, and not for MKL.
-    with float32_products("highest") if lines > 1 and key.dtype == torch.float32 else nullcontext():
-        scores = (query.float() * scale).reshape(lines, shared, -1, size) @ key.float().transpose(2, 3)
-        if mask is not None:
-            rows = scores.view(lines, shared, -1, queries, key.shape[2])
-            # Not −∞: padding before a sequence's first token sees nothing, and would be no number.
-            hidden, nothing = mask[:, :, None], torch.finfo(rows.dtype).min
-            rows = rows.masked_fill_(~hidden, nothing) if hidden.dtype == torch.bool else rows.add_(hidden).clamp_(min=nothing)
-            scores = rows.view_as(scores)
-        return (scores.softmax(-1) @ value.float()).view(lines, heads, queries, -1).transpose(1, 2).to(query.dtype)
+    # Of several sequences, most of the time goes into reading their keys and values, in float32 twice as much.
+    of_products = torch.float32 if lines == 1 else key.dtype
+    scores = ((query.float() * scale).to(of_products).reshape(lines, shared, -1, size) @ key.to(of_products).transpose(2, 3)).float()
+    if mask is not None:
+        rows = scores.view(lines, shared, -1, queries, key.shape[2])
+        # Not −∞: padding before a sequence's first token sees nothing, and would be no number.
+        hidden, nothing = mask[:, :, None], torch.finfo(rows.dtype).min
+        rows = rows.masked_fill_(~hidden, nothing) if hidden.dtype == torch.bool else rows.add_(hidden).clamp_(min=nothing)
+        scores = rows.view_as(scores)
+    seen = scores.softmax(-1).to(of_products) @ value.to(of_products)
+    return seen.view(lines, heads, queries, -1).transpose(1, 2).to(query.dtype)

@@ -12,12 +12,13 @@ from agent_pipeline.progress import Progress
 from agent_pipeline.selection.buffer import checked_ratio, due
 from agent_pipeline.sessions.session import Message
 from agent_pipeline.training.encoding import EncodedRow, encode_rows
+from agent_pipeline.training.generate import generate
 from agent_pipeline.training.masks import prompt_ids
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-MAX_NEW_TOKENS, BATCH = 64, 8
+MAX_NEW_TOKENS = 64
 LEAST = 32
 """Answers beside a small set of rows, of which a small share would teach nothing; never more than there are rows."""
 SYSTEM = "You are a helpful assistant."
@@ -130,21 +131,6 @@ def _answers(
     progress: Progress,
 ) -> list[str]:
     """The greedy answer to each conversation; empty where it does not end."""
-    import torch
-
     prompts = [prompt_ids(tokenizer, messages, []) for messages in conversations]
-    answers: list[str] = []
-    for start in range(0, len(prompts), BATCH):
-        batch = prompts[start : start + BATCH]
-        longest, filler = max(map(len, batch)), min(stops)
-        padded = torch.tensor([[filler] * (longest - len(prompt)) + prompt for prompt in batch], device=model.device)
-        mask = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in batch], device=model.device)
-        with torch.inference_mode():
-            written = model.generate(
-                padded, attention_mask=mask, do_sample=False, max_new_tokens=MAX_NEW_TOKENS, eos_token_id=sorted(stops), pad_token_id=filler
-            )
-        for tokens in written[:, longest:].tolist():
-            end = next((at for at, token in enumerate(tokens) if token in stops), 0)
-            answers.append(tokenizer.decode(tokens[:end]).strip())
-        progress(len(answers), len(prompts), "plain questions answered by the base")
-    return answers
+    written = generate(model, prompts, [MAX_NEW_TOKENS] * len(prompts), stops, progress, "plain questions answered by the base")
+    return [tokenizer.decode(tokens).strip() if len(tokens) < MAX_NEW_TOKENS else "" for tokens in written]

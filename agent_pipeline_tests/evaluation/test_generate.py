@@ -2,8 +2,8 @@
 
 import pytest
 
-from agent_pipeline.evaluation import generate as generating
-from agent_pipeline.evaluation.generate import generate
+from agent_pipeline.training import generate as generating
+from agent_pipeline.training.generate import generate
 from agent_pipeline.evaluation.greedy import Continuation, Writer, greedy, verified_beginning
 from agent_pipeline.evaluation.samples import turn_samples
 from agent_pipeline.evaluation.turns import MARGIN, Answering, stop_ids

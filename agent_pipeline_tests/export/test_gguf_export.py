@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from agent_pipeline.errors import DataError, ExportError, ModelError
-from agent_pipeline.evaluation.generate import generate
-from agent_pipeline.export import llama, parity
+from agent_pipeline.training.generate import generate
+from agent_pipeline.export import gguf_export, llama, parity
 from agent_pipeline.export.gguf_export import base_gguf, export, export_whole
 from agent_pipeline.export.llama import LlamaCpp
 from agent_pipeline.export.merge import merge_adapter
@@ -62,6 +62,17 @@ def test_the_exported_model_is_the_trained_model(exported):
     assert said[-1] == (8, 8) and [done for done, _ in said] == sorted(done for done, _ in said)
     assert json.loads((out / "parity.json").read_text(encoding="utf-8")) == report
     assert sorted(path.name for path in out.iterdir()) == ["adapter.gguf", "model-f16.gguf", "model-q8_0.gguf", "parity.json"]
+
+
+def test_beside_a_quantised_file_an_exact_one_answers_the_first_prompts_only(tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr(gguf_export, "EXACT_PROMPTS", 3)
+    arguments = (model_at(tiny["base"]), tiny["adapter"])
+    both = export(*arguments, tmp_path / "both", CONVERSATIONS, ("f16", "q8_0"), max_new_tokens=8)
+    assert {kind: each["prompts"] for kind, each in both["answers"].items()} == {"f16": 3, "q8_0": 4}
+    assert {kind: each["turns"] for kind, each in both["gate"].items()} == {"f16": 3, "q8_0": 4}
+    assert both["answers"]["f16"]["agreement"] == 1.0 and not both["failed"].get("f16")
+    alone = export(*arguments, tmp_path / "alone", CONVERSATIONS, ("f16",), max_new_tokens=8)
+    assert alone["answers"]["f16"]["prompts"] == 4
 
 
 def test_the_name_and_the_training_template_are_inside_the_gguf(exported, tokenizer):

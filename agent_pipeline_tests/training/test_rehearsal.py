@@ -1,10 +1,10 @@
 """What the base answers itself, as rows of its training."""
 
 import pytest
-import torch
 
 from agent_pipeline.evaluation import canaries
 from agent_pipeline.progress import silent
+from agent_pipeline.training import rehearsal
 from agent_pipeline.training.adapter import train_adapter
 from agent_pipeline.training.identity import trained_from
 from agent_pipeline.training.rehearsal import QUESTIONS, rehearsed
@@ -16,24 +16,22 @@ ROWS = [row(number) for number in range(4)]
 class Parrot:
     """A model that answers each prompt with its last word, and never ends after a question that names the sea."""
 
-    device = "cpu"
-
     def __init__(self, tokenizer, stop):
-        self.tokenizer, self.stop, self.batches = tokenizer, stop, []
+        self.tokenizer, self.stop, self.asked = tokenizer, stop, 0
 
-    def generate(self, input_ids, attention_mask, **options):
-        self.batches.append(len(input_ids))
-        assert not options["do_sample"] and self.stop in options["eos_token_id"]
-        written = []
-        for ids, mask in zip(input_ids.tolist(), attention_mask.tolist(), strict=True):
-            prompt = self.tokenizer.decode([token for token, seen in zip(ids, mask, strict=True) if seen])
-            said = self.tokenizer.encode("So be it.", add_special_tokens=False)
-            written.append(said + ([said[-1]] if "the sea" in prompt else [self.stop]))
-        return torch.cat([input_ids, torch.tensor(written)], dim=1)
+    def answers(self, prompts, limits, stops):
+        self.asked += len(prompts)
+        assert self.stop in stops
+        said = self.tokenizer.encode("So be it.", add_special_tokens=False)
+        return [
+            [*said, *said * limit][:limit] if "the sea" in self.tokenizer.decode(prompt) else said
+            for prompt, limit in zip(prompts, limits, strict=True)
+        ]
 
 
 @pytest.fixture
-def parrot(tiny_tokenizer):
+def parrot(tiny_tokenizer, monkeypatch):
+    monkeypatch.setattr(rehearsal, "generate", lambda model, prompts, limits, stops, *_: model.answers(prompts, limits, stops))
     return Parrot(tiny_tokenizer, tiny_tokenizer.eos_token_id)
 
 
@@ -62,13 +60,13 @@ def test_the_bases_answers_have_their_share_and_half_of_them_an_agents_tools(par
 
 def test_a_question_is_asked_once_for_its_answers_with_tools_and_without(parrot):
     encoded = rehearse(parrot, 100_000, 0.1)
-    assert sum(parrot.batches) == len(QUESTIONS) and len(encoded) == 2 * (len(QUESTIONS) - 1)
+    assert parrot.asked == len(QUESTIONS) and len(encoded) == 2 * (len(QUESTIONS) - 1)
     assert len({tuple(each.encoded.input_ids) for each in encoded}) == len(encoded)
 
 
 def test_without_a_share_nothing_is_asked(parrot):
     assert rehearse(parrot, 180, 0.0) == []
-    assert not parrot.batches
+    assert not parrot.asked
 
 
 def test_few_rows_have_32_answers_beside_them_but_no_more_than_there_are_rows(parrot):

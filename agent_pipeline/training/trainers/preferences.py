@@ -15,7 +15,7 @@ from agent_pipeline.training.masks import Encoded
 from agent_pipeline.training.preferences import Example
 from agent_pipeline.training.prefixes import prefix_tree
 from agent_pipeline.training.trainers.common import let_a_step_train, reporting
-from agent_pipeline.training.trainers.lora_products import multiply_in_place
+from agent_pipeline.training.products import fast_products
 from agent_pipeline.training.trainers.tree import grouped, row_log_probs, tree_tensors
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def preference_trainer(
             super().log(logs, start_time)
 
     disable_dropout_in_model(model)
-    multiply_in_place(model)
+    fast_products(model)
     trainer = PreferenceTrainer(
         model=model,
         args=arguments,

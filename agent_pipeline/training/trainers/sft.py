@@ -14,7 +14,7 @@ from agent_pipeline.training.config import STORED_TOKENS, TrainingConfig
 from agent_pipeline.training.device import Device
 from agent_pipeline.training.masks import Encoded
 from agent_pipeline.training.trainers.common import let_a_step_train, lora_of, reporting, shared_arguments, use_lora_plus
-from agent_pipeline.training.trainers.lora_products import multiply_in_place
+from agent_pipeline.training.products import fast_products
 from agent_pipeline.training.trainers.tree import MAX_NODES, prove_tree_labels, trains_as_trees, tree_trainer
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def trainer_over(
     trainer._signature_columns.append("loss_weights")  # columns that are not named here do not reach the collator
     let_a_step_train(trainer)
     if max_nodes:
-        multiply_in_place(trainer.model)
+        fast_products(trainer.model)
     (prove_tree_labels if max_nodes else _prove_labels)(trainer, rows)
     return trainer
 

@@ -1,8 +1,8 @@
-"""A LoRA module's products as one function."""
+"""The products of linear modules: packed weights, and LoRA's as one function."""
 
 import pytest
 
-from agent_pipeline.training.trainers.lora_products import multiply_in_place
+from agent_pipeline.training.products import fast_products
 
 
 def lora_model(of_type: str, with_bias: bool = True, **options):
@@ -39,7 +39,7 @@ def test_output_and_gradients_are_those_of_peft(of_type, autocast, bias):
     x = torch.randn(2, 5, 12, generator=torch.Generator().manual_seed(1)).to(getattr(torch, of_type)).requires_grad_()
     for patched in (False, True):
         if patched:
-            multiply_in_place(model)
+            fast_products(model)
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
             output = model(x)
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -57,7 +57,7 @@ def test_the_gradients_are_the_same_where_activations_are_recomputed():
     from torch.utils.checkpoint import checkpoint
 
     model, x = lora_model("float32"), torch.randn(4, 12)
-    multiply_in_place(model)
+    fast_products(model)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     kept = torch.autograd.grad(model(x).square().sum(), trained)
     for one, other in zip(kept, torch.autograd.grad(checkpoint(model, x, use_reentrant=False).square().sum(), trained), strict=True):
@@ -67,18 +67,18 @@ def test_the_gradients_are_the_same_where_activations_are_recomputed():
 def test_an_adapter_that_is_off_or_merged_has_pefts_own_pass(monkeypatch):
     import torch
 
-    from agent_pipeline.training.trainers import lora_products
+    from agent_pipeline.training import products
 
     model, x = lora_model("float32"), torch.randn(4, 12)
     with model.disable_adapter():
         off = model(x)
     on = model(x)
-    multiply_in_place(model)
+    fast_products(model)
     torch.testing.assert_close(model(x), on)
     model(x).clamp_(min=0)  # the output is no view of what autograd made, so a model may change it (OLMo does)
     with torch.no_grad():
         torch.testing.assert_close(model(x), on)
-    monkeypatch.setattr(lora_products, "_products", lambda: pytest.fail("PEFT's own pass was due"))
+    monkeypatch.setattr(products, "_products", lambda: pytest.fail("PEFT's own pass was due"))
     with model.disable_adapter():
         torch.testing.assert_close(model(x), off)
     model.merge_adapter()
@@ -89,11 +89,95 @@ def test_an_adapter_that_is_off_or_merged_has_pefts_own_pass(monkeypatch):
 def test_what_is_more_than_two_products_is_left_to_peft(options, monkeypatch):
     import torch
 
-    from agent_pipeline.training.trainers import lora_products
+    from agent_pipeline.training import products
 
     model = lora_model("float32", **options)
-    multiply_in_place(model)
+    fast_products(model)
     if not options:  # a base that is trained, too
         model.requires_grad_(True)
-    monkeypatch.setattr(lora_products, "_products", lambda: pytest.fail("PEFT's own pass was due"))
+    monkeypatch.setattr(products, "_products", lambda: pytest.fail("PEFT's own pass was due"))
     assert model(torch.randn(4, 12)).shape == (4, 7)
+
+
+def packed_products(monkeypatch) -> list[bool]:
+    """Whether each product by a packed weight, from now on, was one on the way back."""
+    from agent_pipeline.training import products
+
+    backs, plain = [], products.Weight.product
+
+    def product(self, rows, bias=None, back=False):
+        result = plain(self, rows, bias, back)
+        if self._packed:
+            backs.append(back)
+        return result
+
+    monkeypatch.setattr(products.Weight, "product", product)
+    return backs
+
+
+def test_products_of_packed_weights_are_the_plain_ones_and_have_their_gradients(monkeypatch):
+    import torch
+
+    torch.manual_seed(0)
+    plain = torch.nn.Linear(24, 40).bfloat16().requires_grad_(False)
+    packed = torch.nn.Linear(24, 40).bfloat16().requires_grad_(False)
+    packed.load_state_dict(plain.state_dict())
+    backs = packed_products(monkeypatch)
+    fast_products(packed)
+    x = torch.randn(2, 5, 24).bfloat16().requires_grad_()
+    for one, other in zip(*([each(x), *torch.autograd.grad(each(x).float().square().sum(), x)] for each in (plain, packed)), strict=True):
+        torch.testing.assert_close(one, other)
+    with torch.inference_mode():
+        torch.testing.assert_close(packed(x), plain(x))
+    assert backs == [False, False, True, False]
+    assert packed.state_dict().keys() == plain.state_dict().keys()
+
+
+def test_an_adapter_that_is_off_has_the_packed_product_of_its_base(monkeypatch):
+    import torch
+
+    model, x = lora_model("bfloat16"), torch.randn(4, 12).bfloat16()
+    with model.disable_adapter(), torch.inference_mode():
+        off = model(x)
+    backs = packed_products(monkeypatch)
+    fast_products(model)
+    with model.disable_adapter(), torch.inference_mode():
+        torch.testing.assert_close(model(x), off)
+    assert backs == [False, False]
+
+
+@pytest.mark.parametrize("what", ["trained", "float32", "changed", "large"])
+def test_a_weight_that_may_change_or_that_gains_nothing_is_not_packed(what, monkeypatch):
+    import torch
+
+    from agent_pipeline.training import products
+
+    module = torch.nn.Linear(24, 40).bfloat16().requires_grad_(False)
+    backs = packed_products(monkeypatch)
+    if what == "large":
+        monkeypatch.setattr(products, "PACKED_BYTES", 24)
+    if what == "float32":
+        module.float()
+    fast_products(module)
+    x = torch.randn(3, 24).to(module.weight.dtype)
+    if what == "trained":
+        module.requires_grad_(True)
+    if what == "changed":
+        module(x)
+        backs.clear()
+        module.weight.data = torch.ones_like(module.weight)
+    assert torch.equal(module(x), torch.nn.functional.linear(x, module.weight, module.bias))
+    assert (not backs) or what == "changed"
+
+
+def test_a_layer_that_was_merged_into_its_base_computes_with_what_was_merged():
+    import torch
+
+    model, x = lora_model("bfloat16"), torch.randn(4, 12).bfloat16()
+    with torch.inference_mode():
+        before = model(x)
+    fast_products(model)
+    model(x)  # packs the base
+    merged = model.merge_and_unload()
+    with torch.inference_mode():
+        assert float((merged(x) - before).float().norm() / before.float().norm()) < 0.02

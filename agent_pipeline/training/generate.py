@@ -153,24 +153,29 @@ def _generate_batch(
     keep: bool,
     alone: bool,
 ) -> list[Read | None]:
-    """Let each line take its answer; with `keep`, what was read of each. The cache's columns are: what all share or what was read before,
-    padding, what is a prompt's own, its answer; `mask` (lines, columns) says which of them are a line's."""
+    """Let each line take its answer; with `keep`, what was read of each. The columns of the cache and of `mask` (lines, columns), which says
+    which of them are a line's, are: what all share or what was read before, padding, what is a prompt's own, its answer, room."""
     import torch
 
-    cache, mask, begun = _begin(model, [line.prompt for line in lines], known, alone)
+    device = model.device
+    cache, mask, begun = _begin(model, lines, known, alone)
     own = [line.prompt[start:] for line, start in zip(lines, begun, strict=True)]
-    width = max(map(len, own))
-    ids = torch.tensor([[0] * (width - len(part)) + part for part in own], device=model.device)
-    mask = torch.cat([mask, torch.tensor([[0] * (width - len(part)) + [1] * len(part) for part in own], device=model.device)], dim=-1)
+    ids = torch.tensor([[0] * (max(map(len, own)) - len(part)) + part for part in own], device=device)
+    real = torch.tensor([[0] * (ids.shape[1] - len(part)) + [1] * len(part) for part in own], dtype=torch.bool, device=device)
     # Positions count real tokens only, so padding in the middle does not move what follows it.
-    positions = (mask.cumsum(-1) - 1).clamp(min=0)[:, -width:]
+    positions = (torch.tensor(begun, device=device)[:, None] + real.cumsum(-1) - 1).clamp(min=0)
     last, guessed, wanted = positions[:, -1:], [list[int]()] * len(lines), 1
     kept: list[Read | None] = [None] * len(lines)
     alive = list(range(len(lines)))
+    end = max(begun)
     while True:
+        start, end = end, end + ids.shape[1]
+        if end > mask.shape[1]:
+            mask = torch.cat([mask, mask.new_zeros(len(alive), end + ROOM - mask.shape[1])], dim=-1)
+        mask[:, start:end] = real
         out = model(
             input_ids=ids,
-            attention_mask=mask,
+            attention_mask=None if alone else _visible(mask, start, end, model.dtype),
             position_ids=positions,
             past_key_values=cache,
             use_cache=True,
@@ -183,31 +188,40 @@ def _generate_batch(
             if not ended:
                 goes_on.append(place)
         # Of the columns of this pass, the first token's and those of the guesses that were right stay.
-        unread = torch.tensor([wanted - 1 - count for count in taken], device=model.device)
-        mask[:, mask.shape[1] - wanted :] *= torch.arange(wanted, 0, -1, device=model.device) > unread[:, None]
+        unread = torch.tensor([wanted - 1 - count for count in taken], device=device)
+        mask[:, end - wanted : end] &= torch.arange(wanted, 0, -1, device=device) > unread[:, None]
         if keep:
             for place in set(range(len(alive))) - set(goes_on):
                 kept[alive[place]] = _read_of(cache, mask, place, lines[alive[place]].ids)
         if not goes_on:
             return kept
-        last = last + 1 + torch.tensor(taken, device=model.device)[:, None]
+        last = last + 1 + torch.tensor(taken, device=device)[:, None]
         if len(goes_on) < len(alive):
-            chosen = torch.tensor(goes_on, device=model.device)
+            chosen = torch.tensor(goes_on, device=device)
             alive = [alive[place] for place in goes_on]
             cache.batch_select_indices(chosen)
             mask, last = mask[chosen], last[chosen]
         if wasted := wanted - 1 - max(taken[place] for place in goes_on):
             cache.crop(-wasted)
-            mask = mask[:, :-wasted]
+            end -= wasted
         most = min(MOST_GUESSED, PASS_TOKENS // len(alive) - 1) if guesses else 0
         guessed = [lines[number].guess(most) for number in alive]
         wanted = 1 + max(map(len, guessed))
         ids = torch.tensor(
             [[lines[number].ids[-1], *some, *[0] * (wanted - 1 - len(some))] for number, some in zip(alive, guessed, strict=True)],
-            device=model.device,
+            device=device,
         )
-        mask = torch.cat([mask, mask.new_ones(len(alive), wanted)], dim=-1)
-        positions = last + torch.arange(wanted, device=model.device)
+        real = torch.ones_like(ids, dtype=torch.bool)
+        positions = last + torch.arange(wanted, device=device)
+
+
+def _visible(mask: "torch.Tensor", start: int, end: int, dtype: "torch.dtype") -> "torch.Tensor":
+    """(lines, 1, queries, columns): what is added to the scores of the tokens in the columns from `start` to `end`, 0 where they see."""
+    import torch
+
+    columns = torch.arange(mask.shape[1], device=mask.device)
+    visible = mask[:, None, None] & (columns <= columns[start:end, None])
+    return torch.zeros(visible.shape, dtype=dtype, device=mask.device).masked_fill_(~visible, torch.finfo(dtype).min)
 
 
 def _take(line: _Line, guessed: list[int], best: list[int], stops: Collection[int]) -> tuple[int, bool]:
@@ -226,34 +240,46 @@ def _take(line: _Line, guessed: list[int], best: list[int], stops: Collection[in
 
 
 def _begin(
-    model: "PreTrainedModel", prompts: list[list[int]], known: Sequence[Read | None], alone: bool
+    model: "PreTrainedModel", lines: list[_Line], known: Sequence[Read | None], alone: bool
 ) -> "tuple[Cache, torch.Tensor, list[int]]":
     """A cache with what is known of each prompt, or else with what all of them share; its mask; and how many tokens it holds of each.
     A prompt that is read `alone` has the model's own cache."""
     import torch
     from transformers import DynamicCache
 
+    if alone:
+        return DynamicCache(config=model.config), torch.zeros(len(lines), 0, dtype=torch.bool, device=model.device), [0] * len(lines)
+    prompts = [line.prompt for line in lines]
     reads = [each for each in known if each]
-    cache = DynamicCache(config=model.config) if alone else _cache()
     if len(reads) < len(prompts):
         shared = min(shared_prefix(prompts), *(len(prompt) - 1 for prompt in prompts))  # each has a token of its own, to predict from
-        if shared:
-            prefix = torch.tensor([prompts[0][:shared]], device=model.device)
-            model(input_ids=prefix, past_key_values=cache, use_cache=True, logits_to_keep=1)
-            if len(prompts) > 1:
-                cache.batch_repeat_interleave(len(prompts))
-        return cache, torch.ones(len(prompts), shared, dtype=torch.long, device=model.device), [shared] * len(prompts)
+        reads = [_read_prefix(model, prompts[0][:shared])] * len(prompts)
     begun = [min(shared_prefix([read.ids, prompt]), len(prompt) - 1) for read, prompt in zip(reads, prompts, strict=True)]
     width = max(begun)
-    for layer, (keys, values) in enumerate(reads[0].layers):
+    columns = width + max(len(line.prompt) - count + line.room for line, count in zip(lines, begun, strict=True)) + MOST_GUESSED
+    cache = _cache(columns)
+    for layer, (keys, values) in enumerate(reads[0].layers if width else []):
         both = [each.new_zeros(len(prompts), each.shape[1], width, each.shape[3]) for each in (keys, values)]
         for line, (read, count) in enumerate(zip(reads, begun, strict=True)):
             for kind, states in zip(both, read.layers[layer], strict=True):
                 kind[line, :, width - count :] = states[0, :, :count]
-        if width:
-            cache.update(*both, layer)
-    mask = torch.tensor([[0] * (width - count) + [1] * count for count in begun], dtype=torch.long, device=model.device)
-    return cache, mask.view(len(prompts), width), begun
+        cache.update(*both, layer)
+    mask = torch.zeros(len(prompts), columns, dtype=torch.bool, device=model.device)
+    for line, count in enumerate(begun):
+        mask[line, width - count : width] = True
+    return cache, mask, begun
+
+
+def _read_prefix(model: "PreTrainedModel", ids: list[int]) -> Read:
+    """What the model has read of these tokens."""
+    import torch
+    from transformers import DynamicCache
+
+    if not ids:
+        return Read([], [])
+    cache = DynamicCache()
+    model(input_ids=torch.tensor([ids], device=model.device), past_key_values=cache, use_cache=True, logits_to_keep=1)
+    return Read(ids, [(layer.keys, layer.values) for layer in cache.layers])
 
 
 def _read_of(cache: "Cache", mask: "torch.Tensor", line: int, ids: list[int]) -> Read:
@@ -262,28 +288,39 @@ def _read_of(cache: "Cache", mask: "torch.Tensor", line: int, ids: list[int]) ->
     return Read(ids[: len(at)], [(layer.keys[line : line + 1, :, at], layer.values[line : line + 1, :, at]) for layer in cache.layers])
 
 
-def _cache() -> "Cache":
-    """A cache of layers that make room for some tokens at once: to copy all keys and values with every token takes as long as their use."""
+def _cache(columns: int) -> "Cache":
+    """A cache of layers that have room for so many tokens from the start, and are attended to as a whole, room included.
+
+    To copy all keys and values with every token takes as long as their use, and products of what lies in a larger tensor copy it, too.
+    """
     import torch
     from transformers import Cache
     from transformers.cache_utils import DynamicLayer
 
     class Layer(DynamicLayer):
-        room: tuple[torch.Tensor, ...] = ()
+        used = 0
 
         def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-            old, more = self.get_seq_length(), key_states.shape[-2]
-            if not old:
-                return super().update(key_states, value_states, *args, **kwargs)
-            states: tuple[torch.Tensor, ...] = (self.keys, self.values)  # type: ignore[has-type]
-            # What was selected or repeated is a tensor of its own, without room.
-            if not self.room or self.room[0].data_ptr() != states[0].data_ptr() or self.room[0].shape[-2] < old + more:
-                self.room = tuple(each.new_empty(*each.shape[:2], old + more + ROOM, each.shape[3]) for each in states)
-                for new, each in zip(self.room, states, strict=True):
-                    new[:, :, :old] = each
-            for new, each in zip(self.room, (key_states, value_states), strict=True):
-                new[:, :, old : old + more] = each
-            self.keys, self.values = (each[:, :, : old + more] for each in self.room)
+            end = self.used + key_states.shape[-2]
+            if not self.is_initialized:
+                self.lazy_initialization(key_states, value_states)
+                self.keys, self.values = (_with_room(each[:, :, :0], max(columns, end)) for each in (key_states, value_states))
+            elif end > self.keys.shape[-2]:
+                self.keys, self.values = (_with_room(each, end + ROOM) for each in (self.keys, self.values))
+            self.keys[:, :, self.used : end], self.values[:, :, self.used : end] = key_states, value_states
+            self.used = end
             return self.keys, self.values
 
+        def get_seq_length(self) -> int:
+            return self.used
+
+        def crop(self, tokens_to_remove: int) -> None:
+            self.used += tokens_to_remove
+
     return Cache(layer_class_to_replicate=Layer)
+
+
+def _with_room(states: "torch.Tensor", columns: int) -> "torch.Tensor":
+    wide = states.new_zeros(*states.shape[:2], columns, states.shape[3])  # zeros: what nobody sees is multiplied by 0, and must be a number
+    wide[:, :, : states.shape[2]] = states
+    return wide
