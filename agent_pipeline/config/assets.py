@@ -239,7 +239,7 @@ class EpisodesConfig(Options):
     max_tasks: int = Field(
         default=60,
         ge=1,
-        description="Held-out tasks to play; chosen by hash if there are more. 59 without harm are the fewest that exclude most_harm = 0.05.",
+        description="Held-out tasks to play; chosen by hash if there are more. Fewer than 59 without harm do not exclude 5 % of it.",
     )
     fresh_tasks: int = Field(default=0, ge=0, description="Tasks of a fresh seed, which are in no session, to play beside them.")
     fresh_seed: int = Field(default=1001, description="The seed of those.")

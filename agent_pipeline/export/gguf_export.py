@@ -37,8 +37,8 @@ LOGIT_PROMPTS = 4
 """Prompts on which logits are compared."""
 
 EXACT_PROMPTS = 24
-"""Prompts on which the greedy answers of an f16 or f32 file are compared beside a quantised one, which is served and compared on all: what is
-wrong with a file that rounds no weight is wrong everywhere."""
+"""Prompts that an f16 or f32 file answers beside a quantised one, which is the one that is served, and answers all: what is wrong with a
+file that hardly rounds a weight is wrong everywhere."""
 
 LEAST_KEPT = 0.9
 ADAPTER = "adapter.gguf"
@@ -66,9 +66,9 @@ def export(
 ) -> dict[str, Any]:
     """Exports an adapter and proves that what was exported is what was trained; `out_dir` is complete when this returns.
 
-    `conversations`: held-out `{"messages", "tools"}`, of which an f16 or f32 file beside a quantised one answers `EXACT_PROMPTS`; `longest_row`: tokens of the longest training row, for `num_ctx`; `name`: the
-    model's name inside the GGUF; `measured`: training rows of an importance matrix for k-quants; `bases`: where the base's GGUF is kept,
-    which adapters share.
+    `conversations`: held-out `{"messages", "tools"}`, of which an f16 or f32 file beside a quantised one answers `EXACT_PROMPTS`;
+    `longest_row`: tokens of the longest training row, for `num_ctx`; `name`: the model's name inside the GGUF; `measured`: training rows
+    of an importance matrix for k-quants; `bases`: where the base's GGUF is kept, which adapters share.
 
     Returns the report (`parity.json`). `ollama.gguf` is the one file that is served: the adapter where it was asked for and passed, else
     the smallest whole model that did. `failed` says by type what is not to be served, and why: fewer than `least_kept` of the merged

@@ -19,8 +19,8 @@ from agent_pipeline.training.config import FurtherTraining
 from agent_pipeline.training.decisions import probes
 from agent_pipeline.training.device import Device
 from agent_pipeline.training.loading import load_model
-from agent_pipeline.training.templates import TrainingTemplate
 from agent_pipeline.training.products import fast_products
+from agent_pipeline.training.templates import TrainingTemplate
 from agent_pipeline.training.trainers.preferences import SELECT, stop_on_fall
 
 if TYPE_CHECKING:

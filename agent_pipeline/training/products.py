@@ -1,8 +1,8 @@
 """The products of a model's linear modules on a CPU, as functions of our own.
 
-**Packed weights.** PyTorch gives oneDNN a weight as it lies in memory, which oneDNN lays out anew for each product. A frozen weight in bfloat16 is
-laid out once here: of SmolLM2-135M (2 cores) all products of 640 tokens took 0.82 of the time, those of 32 tokens 0.66, with the same
-results to the bit. It costs the weight's memory once more, and while it is trained twice more.
+**Packed weights.** PyTorch gives oneDNN a weight as it lies in memory, which oneDNN lays out anew for each product. A frozen weight in
+bfloat16 is laid out once here: of SmolLM2-135M (2 cores) all products of 640 tokens took 0.82 of the time, those of 32 tokens 0.66, with
+the same results to the bit. It costs the weight's memory once more, and in a training twice more.
 
 **LoRA.** PEFT computes `base(x) + lora_B(lora_A(x)) * scaling` operation by operation: the scaled product and the sum are tensors of the
 output's size of their own, forward and backward, and of a base in bfloat16 x is copied to float32 and back. Here each product is added to

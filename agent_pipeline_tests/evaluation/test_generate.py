@@ -2,12 +2,12 @@
 
 import pytest
 
-from agent_pipeline.training import generate as generating
-from agent_pipeline.training.generate import generate
 from agent_pipeline.evaluation.greedy import Continuation, Writer, greedy, verified_beginning
 from agent_pipeline.evaluation.samples import turn_samples
 from agent_pipeline.evaluation.turns import MARGIN, Answering, stop_ids
+from agent_pipeline.training import generate as generating
 from agent_pipeline.training.device import probe_device
+from agent_pipeline.training.generate import generate
 from agent_pipeline.training.grouped_attention import attend, grouped_attention
 from agent_pipeline.training.loading import load_model
 from agent_pipeline.training.losses import token_scores

@@ -14,8 +14,8 @@ from agent_pipeline.training.losses import causal_of, takes_trees, trained_logit
 from agent_pipeline.training.masks import Encoded
 from agent_pipeline.training.preferences import Example
 from agent_pipeline.training.prefixes import prefix_tree
-from agent_pipeline.training.trainers.common import let_a_step_train, reporting
 from agent_pipeline.training.products import fast_products
+from agent_pipeline.training.trainers.common import let_a_step_train, reporting
 from agent_pipeline.training.trainers.tree import grouped, row_log_probs, tree_tensors
 
 if TYPE_CHECKING:

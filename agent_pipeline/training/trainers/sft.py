@@ -13,8 +13,8 @@ from agent_pipeline.selection.buffer import spread
 from agent_pipeline.training.config import STORED_TOKENS, TrainingConfig
 from agent_pipeline.training.device import Device
 from agent_pipeline.training.masks import Encoded
-from agent_pipeline.training.trainers.common import let_a_step_train, lora_of, reporting, shared_arguments, use_lora_plus
 from agent_pipeline.training.products import fast_products
+from agent_pipeline.training.trainers.common import let_a_step_train, lora_of, reporting, shared_arguments, use_lora_plus
 from agent_pipeline.training.trainers.tree import MAX_NODES, prove_tree_labels, trains_as_trees, tree_trainer
 
 if TYPE_CHECKING:
