@@ -237,7 +237,7 @@ class EpisodesConfig(Options):
     """What is played, and how long."""
 
     max_tasks: int = Field(
-        default=60,
+        default=64,
         ge=1,
         description="Held-out tasks to play; chosen by hash if there are more. Fewer than 59 without harm do not exclude 5 % of it.",
     )

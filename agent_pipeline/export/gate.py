@@ -88,14 +88,14 @@ def gate(
 ) -> dict[str, Any]:
     """By kind: on how many of the turns the file decides as the merged model does (to call or not), on how many of its calls it makes the
     same ones, and how many of the server's answers are what the file's tokens say, or the merged model's. `failed` says what was
-    lost, or is empty.
+    lost, or is empty. A kind may answer the first of the turns only.
 
     `ties` are the turns whose answers part at a near-tie. They lose nothing, so that one of them among five turns fails no file, as long as
     half of the turns make the same calls or none: of a model that is sure of nothing, a broken file too would part at near-ties only.
     """
     report = {}
     for kind, answers in own.items():
-        pairs = list(zip(merged, answers, strict=False))  # some kinds answer fewer of the turns
+        pairs = list(zip(merged[: len(answers)], answers, strict=True))
         alike = {number for number, (one, other) in enumerate(pairs) if one[1] == other[1]}
         tied = set(ties.get(kind, ())) if 2 * len(alike) >= len(pairs) else set()
         decided = {number for number, (one, other) in enumerate(pairs) if bool(one[1]) == bool(other[1])}

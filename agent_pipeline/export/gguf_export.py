@@ -37,8 +37,8 @@ LOGIT_PROMPTS = 4
 """Prompts on which logits are compared."""
 
 EXACT_PROMPTS = 24
-"""Prompts that an f16 or f32 file answers beside a quantised one, which is the one that is served, and answers all: what is wrong with a
-file that hardly rounds a weight is wrong everywhere."""
+"""Prompts that an f16 or f32 file answers beside a quantised one, which answers all, and is served where it passes. What is wrong with a
+file that hardly rounds a weight is wrong everywhere, and its answers must be the merged model's word for word."""
 
 LEAST_KEPT = 0.9
 ADAPTER = "adapter.gguf"

@@ -167,14 +167,14 @@ def compare_answers(
     rows = [
         Encoded([*prompt.ids, *target], [False] * len(prompt.ids) + [True] * len(target), [])
         for some in targets.values()
-        for prompt, target in zip(asked, some, strict=False)
+        for prompt, target in zip(asked[: len(some)], some, strict=True)
     ]
     scores = iter(token_scores(model, rows))
     report = {}
     begun = [Completion([], False) for _ in asked]
     for name, some in answers.items():
         mismatches = []
-        for number, (prompt, answer, target) in enumerate(zip(asked, some, targets[name], strict=False), 1):
+        for number, (prompt, answer, target) in enumerate(zip(asked[: len(some)], some, targets[name], strict=True), 1):
             found = next(scores)
             # The merged model's answer up to and with the first token that is not the GGUF's.
             merged = Completion(*verified_beginning(target, found.best.tolist() if found else [], ends))

@@ -33,8 +33,9 @@ PASS_TOKENS = 48
 (SmolLM2-135M); there 24 to 48 differ by a tenth."""
 
 MOST_GUESSED = 16
-ROOM = 64
-"""Columns by which a cache grows that has too few."""
+SPARE, ROOM = 16, 64
+"""Columns of a cache beyond what its longest line may fill, and by which it grows where lines that guess rightly at different times need
+more."""
 
 
 def generate(
@@ -59,7 +60,9 @@ def generate(
 
     answers: list[list[int]] = [[] for _ in prompts]
     longest = max((len(prompt) + limit for prompt, limit in zip(prompts, limits, strict=True)), default=0)
-    guesses, alone = takes_trees(causal_of(model), longest), not sees_all(causal_of(model), longest)
+    causal = causal_of(model)
+    # A model of older code builds on a mask of two dimensions (ALiBi).
+    guesses, alone = takes_trees(causal, longest), not sees_all(causal, longest) or not causal.is_backend_compatible()
     if keep is not None:
         keep[:] = [None] * len(prompts)
     if alone:  # a window counts padding too, a state has read it, and neither can be cut
@@ -221,8 +224,8 @@ def _visible(mask: "torch.Tensor", start: int, end: int, dtype: "torch.dtype") -
     import torch
 
     columns = torch.arange(mask.shape[1], device=mask.device)
-    visible = mask[:, None, None] & (columns <= columns[start:end, None])
-    return torch.zeros(visible.shape, dtype=dtype, device=mask.device).masked_fill_(~visible, torch.finfo(dtype).min)
+    hidden = (~mask)[:, None, None] | (columns > columns[start:end, None])
+    return torch.zeros(hidden.shape, dtype=dtype, device=mask.device).masked_fill_(hidden, torch.finfo(dtype).min)
 
 
 def _take(line: _Line, guessed: list[int], best: list[int], stops: Collection[int]) -> tuple[int, bool]:
@@ -257,7 +260,7 @@ def _begin(
         reads = [_read_prefix(model, prompts[0][:shared])] * len(prompts)
     begun = [min(shared_prefix([read.ids, prompt]), len(prompt) - 1) for read, prompt in zip(reads, prompts, strict=True)]
     width = max(begun)
-    columns = width + max(len(line.prompt) - count + line.room for line, count in zip(lines, begun, strict=True)) + MOST_GUESSED
+    columns = width + max(len(line.prompt) - count + line.room for line, count in zip(lines, begun, strict=True)) + SPARE
     cache = _cache(columns)
     for layer, (keys, values) in enumerate(reads[0].layers if width else []):
         both = [each.new_zeros(len(prompts), each.shape[1], width, each.shape[3]) for each in (keys, values)]

@@ -75,14 +75,15 @@ def _products(
 
     (lines, heads, queries, size), shared = query.shape, key.shape[1]
     scale = size**-0.5 if scaling is None else scaling
-    # Of several sequences, most of the time goes into reading their keys and values, in float32 twice as much.
-    of_products = torch.float32 if lines == 1 else key.dtype
-    scores = ((query.float() * scale).to(of_products).reshape(lines, shared, -1, size) @ key.to(of_products).transpose(2, 3)).float()
+    scores = (query.float() * scale).reshape(lines, shared, -1, size) @ key.float().transpose(2, 3)
     if mask is not None:
         rows = scores.view(lines, shared, -1, queries, key.shape[2])
         # Not −∞: padding before a sequence's first token sees nothing, and would be no number.
         hidden, nothing = mask[:, :, None], torch.finfo(rows.dtype).min
         rows = rows.masked_fill_(~hidden, nothing) if hidden.dtype == torch.bool else rows.add_(hidden).clamp_(min=nothing)
         scores = rows.view_as(scores)
-    seen = scores.softmax(-1).to(of_products) @ value.to(of_products)
+    # Of several sequences, most of the time goes into reading keys and values. Weights may be rounded, as fused kernels do; scores may not:
+    # of one of 50, bfloat16 leaves errors of a tenth.
+    of_values = torch.float32 if lines == 1 else value.dtype
+    seen = scores.softmax(-1).to(of_values) @ value.to(of_values)
     return seen.view(lines, heads, queries, -1).transpose(1, 2).to(query.dtype)

@@ -42,9 +42,14 @@ def test_the_answers_are_those_of_hugging_faces_greedy_search(tiny_base, adapter
 
 
 @pytest.mark.parametrize(
-    "family", [{"model_type": "mistral", "sliding_window": 8}, {"model_type": "lfm2", "layer_types": ["conv", "full_attention"]}]
+    "family",
+    [
+        {"model_type": "mistral", "sliding_window": 8},
+        {"model_type": "lfm2", "layer_types": ["conv", "full_attention"]},
+        {"model_type": "bloom"},
+    ],
 )
-def test_a_model_with_windows_or_states_answers_as_hugging_faces_greedy_search_does(family):
+def test_a_model_with_windows_states_or_a_mask_of_its_own_answers_as_hugging_faces_greedy_search_does(family):
     """A state had no keys, and ended a training with an IndexError before its first step; a window counted padding."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
@@ -74,6 +79,19 @@ def test_a_model_that_repeats_itself_is_read_many_tokens_a_pass(tiny_base, adapt
     lengths = passes_of(model, monkeypatch)
     assert generate(model, [prompt, prompt[:9]], [60, 60], ())[0] == plain and len(plain) == 60
     assert len(lengths) < 60 and max(lengths[1:]) > 8
+
+
+@pytest.mark.parametrize("room", [1, 3])
+def test_a_cache_that_has_too_few_columns_grows(room, tiny_base, adapter_dir, prompts, monkeypatch):
+    model = load_model(tiny_base, probe_device(), adapter_dir)
+    asked = [[5, 6, 7, 8] * 6, [5, 6, 7, 8] * 5 + [9], *prompts[:2]]
+    expected = [generate(model, [prompt], [50], ())[0] for prompt in asked]
+    made, with_room = [], generating._with_room
+    monkeypatch.setattr(generating, "_with_room", lambda states, columns: made.append(columns) or with_room(states, columns))
+    monkeypatch.setattr(generating, "ROOM", room)
+    monkeypatch.setattr(generating, "SPARE", -40)
+    assert generate(model, asked, [50] * 4, ()) == expected
+    assert len(set(made)) > 3
 
 
 def test_what_was_read_of_a_conversation_is_not_read_again(tiny_base, adapter_dir, prompts, monkeypatch):
@@ -130,6 +148,21 @@ def test_a_few_new_tokens_attend_as_pytorch_would_and_padding_spoils_nothing():
         one,
         torch.nn.functional.scaled_dot_product_attention(query[:, :, :1], key, value, enable_gqa=True).transpose(1, 2),
     )
+
+
+def test_scores_of_several_sequences_are_not_rounded_to_bfloat16():
+    import torch
+
+    generator = torch.Generator().manual_seed(0)
+    query, key, value = (
+        torch.randn(3, heads, length, 64, generator=generator).bfloat16() for heads, length in ((6, 1), (2, 400), (2, 400))
+    )
+    query *= 8  # as of a model with biases on its keys: scores of 30 and more
+    seen = torch.zeros(3, 1, 1, 400, dtype=torch.bfloat16)
+    exact = torch.nn.functional.scaled_dot_product_attention(*(each.double() for each in (query, key, value)), enable_gqa=True)
+    with torch.inference_mode():
+        ours, _ = attend(None, query, key, value, seen)
+    assert float((ours.transpose(1, 2) - exact).norm() / exact.norm()) < 0.005
 
 
 @pytest.mark.parametrize("of_type", ["float32", "bfloat16"])

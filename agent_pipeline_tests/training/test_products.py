@@ -103,10 +103,12 @@ def packed_products(monkeypatch) -> list[bool]:
     """Whether each product by a packed weight, from now on, was one on the way back."""
     from agent_pipeline.training import products
 
+    if not products._packs_here():
+        pytest.skip("oneDNN has no layouts for bfloat16 on this CPU")
     backs, plain = [], products.Weight.product
 
-    def product(self, rows, bias=None, back=False):
-        result = plain(self, rows, bias, back)
+    def product(self, rows, weight, bias=None, back=False):
+        result = plain(self, rows, weight, bias, back)
         if self._packed:
             backs.append(back)
         return result
@@ -146,7 +148,7 @@ def test_an_adapter_that_is_off_has_the_packed_product_of_its_base(monkeypatch):
     assert backs == [False, False]
 
 
-@pytest.mark.parametrize("what", ["trained", "float32", "changed", "large"])
+@pytest.mark.parametrize("what", ["trained", "float32", "large"])
 def test_a_weight_that_may_change_or_that_gains_nothing_is_not_packed(what, monkeypatch):
     import torch
 
@@ -162,12 +164,68 @@ def test_a_weight_that_may_change_or_that_gains_nothing_is_not_packed(what, monk
     x = torch.randn(3, 24).to(module.weight.dtype)
     if what == "trained":
         module.requires_grad_(True)
-    if what == "changed":
-        module(x)
-        backs.clear()
-        module.weight.data = torch.ones_like(module.weight)
     assert torch.equal(module(x), torch.nn.functional.linear(x, module.weight, module.bias))
-    assert (not backs) or what == "changed"
+    assert not backs
+
+
+def _replaced(module):
+    import torch
+
+    module.weight = torch.nn.Parameter(torch.ones_like(module.weight), requires_grad=False)
+
+
+def _assigned(module):
+    import torch
+
+    module.weight.data = torch.ones_like(module.weight)
+
+
+def _filled(module):
+    module.weight.fill_(0.5)
+
+
+@pytest.mark.parametrize("change", [_replaced, _assigned, _filled])
+def test_a_frozen_weight_that_became_another_is_packed_anew(change, monkeypatch):
+    import torch
+
+    module, x = torch.nn.Linear(24, 40).bfloat16().requires_grad_(False), torch.randn(3, 24).bfloat16()
+    backs = packed_products(monkeypatch)
+    fast_products(module)
+    module(x)
+    change(module)
+    torch.testing.assert_close(module(x), torch.nn.functional.linear(x, module.weight, module.bias))
+    assert backs == [False, False]
+
+
+def test_no_rows_have_no_products_and_a_used_model_can_be_copied():
+    import copy
+
+    import torch
+
+    for model in (torch.nn.Linear(12, 7).bfloat16().requires_grad_(False), lora_model("bfloat16")):
+        fast_products(model)
+        x = torch.randn(3, 12).bfloat16()
+        torch.testing.assert_close(copy.deepcopy(model)(x), model(x))
+        assert model(x[:0]).shape == (0, 7)
+        torch.testing.assert_close(copy.deepcopy(model)(x), model(x))
+
+
+def test_a_pass_over_a_tree_whose_first_tokens_predict_nothing(tiny_base, monkeypatch):
+    """A system prompt that is longer than the tokens of a pass: the head has no rows."""
+    import torch
+
+    from agent_pipeline.training import losses
+    from agent_pipeline.training.device import Device
+    from agent_pipeline.training.loading import load_model
+    from agent_pipeline.training.masks import Encoded
+
+    monkeypatch.setattr(losses, "CPU_NODES", 4)
+    model = load_model(tiny_base, Device("cpu", True)).requires_grad_(False)
+    rows = [Encoded([*range(5, 19), last], [False] * 13 + [True] * 2, []) for last in (40, 41)]
+    plain = losses.token_scores(model, rows)
+    fast_products(model)
+    for one, other in zip(plain, losses.token_scores(model, rows), strict=True):
+        torch.testing.assert_close(torch.tensor(one.losses), torch.tensor(other.losses), rtol=0.02, atol=0.02)
 
 
 def test_a_layer_that_was_merged_into_its_base_computes_with_what_was_merged():

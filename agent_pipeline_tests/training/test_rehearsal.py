@@ -6,7 +6,11 @@ from agent_pipeline.evaluation import canaries
 from agent_pipeline.progress import silent
 from agent_pipeline.training import rehearsal
 from agent_pipeline.training.adapter import train_adapter
+from agent_pipeline.training.device import probe_device
+from agent_pipeline.training.generate import generate
 from agent_pipeline.training.identity import trained_from
+from agent_pipeline.training.loading import load_model
+from agent_pipeline.training.masks import prompt_ids
 from agent_pipeline.training.rehearsal import QUESTIONS, rehearsed
 from agent_pipeline_tests.training.world import TRAINING, row
 
@@ -62,6 +66,15 @@ def test_a_question_is_asked_once_for_its_answers_with_tools_and_without(parrot)
     encoded = rehearse(parrot, 100_000, 0.1)
     assert parrot.asked == len(QUESTIONS) and len(encoded) == 2 * (len(QUESTIONS) - 1)
     assert len({tuple(each.encoded.input_ids) for each in encoded}) == len(encoded)
+
+
+def test_a_model_is_asked_by_greedy_search(tiny_base, tiny_tokenizer, adapter_dir):
+    model, stop = load_model(tiny_base, probe_device(), adapter_dir), tiny_tokenizer.eos_token_id
+    asked = [rehearsal._asked(question) for question in QUESTIONS[:3]]
+    answers = rehearsal._answers(model, tiny_tokenizer, {stop}, asked, silent)
+    for messages, answer in zip(asked, answers, strict=True):
+        (written,) = generate(model, [prompt_ids(tiny_tokenizer, messages, [])], [rehearsal.MAX_NEW_TOKENS], {stop})
+        assert answer == (tiny_tokenizer.decode(written).strip() if len(written) < rehearsal.MAX_NEW_TOKENS else "")
 
 
 def test_without_a_share_nothing_is_asked(parrot):
