@@ -50,10 +50,11 @@ class Weight:
     def __init__(self, packs: bool) -> None:
         self._packs = packs
         self._packed: dict[bool, torch.Tensor] = {}
-        self._of: tuple[torch.Tensor | None, int, int] = (None, 0, 0)
+        self._of: torch.Tensor | None = None
+        self._state = (0, 0)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_packs": self._packs, "_packed": {}, "_of": (None, 0, 0)}  # what is packed cannot be copied
+        return {"_packs": self._packs, "_packed": {}, "_of": None, "_state": (0, 0)}  # what is packed cannot be copied
 
     def product(
         self, rows: "torch.Tensor", weight: "torch.Tensor", bias: "torch.Tensor | None" = None, back: bool = False
@@ -64,9 +65,9 @@ class Weight:
         directed = weight.t() if back else weight
         if not self._packs or rows.dtype != torch.bfloat16 or not _is_packable(weight):
             return torch.nn.functional.linear(rows, directed, bias)
-        known, *state = self._of
-        if known is not weight or state != [weight.data_ptr(), weight._version]:
-            self._packed, self._of = {}, (weight, weight.data_ptr(), weight._version)
+        state = (weight.data_ptr(), weight._version)
+        if self._of is not weight or self._state != state:
+            self._packed, self._of, self._state = {}, weight, state
         if back not in self._packed:
             self._packed[back] = torch.ops.mkldnn._reorder_linear_weight(directed.detach().contiguous(), ROWS)
         return torch.ops.mkldnn._linear_pointwise(rows, self._packed[back], bias, "none", [], "")
