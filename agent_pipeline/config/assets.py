@@ -192,7 +192,10 @@ class GgufConfig(Options):
     )
     imatrix_rows: int = Field(default=0, ge=0, description="Training rows of which an importance matrix for the k-quants is made; 0: none.")
     max_conversations: int = Field(
-        default=64, ge=1, description="Held-out conversations whose tokens and answers are compared, chosen by hash if there are more."
+        default=64,
+        ge=1,
+        description="Held-out conversations whose tokens and answers are compared, chosen by hash if there are more; an f16 or f32 file "
+        "beside a quantised one answers 24 of them.",
     )
     max_new_tokens: int = Field(default=48, ge=1, description="Length of the compared answers, in tokens.")
 

@@ -53,19 +53,18 @@ def generate(
 
     `limits[i]`: the most new tokens of prompt i. A token in `stops` ends an answer and is not part of it. `read[i]` is what the model has
     read of the beginning of prompt i; `keep` is filled with what it has read when an answer ends. Peak memory: the keys and values of
-    `batch` prompts, `CACHE_BYTES` at most, beside what is kept. A model with windows or states (Mistral, Qwen 3.5) reads each prompt alone
-    and whole.
+    `batch` prompts, `CACHE_BYTES` at most, beside what is kept. A model with windows or states (Mistral, Qwen 3.5), or whose code makes its
+    own mask (ALiBi), reads each prompt alone and whole.
     """
     import torch
 
     answers: list[list[int]] = [[] for _ in prompts]
     longest = max((len(prompt) + limit for prompt, limit in zip(prompts, limits, strict=True)), default=0)
     causal = causal_of(model)
-    # A model of older code builds on a mask of two dimensions (ALiBi).
     guesses, alone = takes_trees(causal, longest), not sees_all(causal, longest) or not causal.is_backend_compatible()
     if keep is not None:
         keep[:] = [None] * len(prompts)
-    if alone:  # a window counts padding too, a state has read it, and neither can be cut
+    if alone:  # a window counts padding too, a state has read it, neither can be cut; ALiBi is computed from a mask of two dimensions
         batch, read, keep = 1, (), None
     # Alike limits stop together, alike lengths need little padding.
     order = sorted(range(len(prompts)), key=lambda i: (len(prompts[i]), limits[i], i))
