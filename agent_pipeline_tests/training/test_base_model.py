@@ -5,6 +5,7 @@ import shutil
 import pytest
 
 from agent_pipeline.errors import ModelError
+from agent_pipeline.training import base_model
 from agent_pipeline.training.base_model import EMBEDDED, resolve_base_model
 
 
@@ -57,3 +58,16 @@ def test_the_default_needs_no_network(smollm2):
 
 def test_the_embedded_tokenizer_splits_digits_as_the_original_does(smollm2_tokenizer):
     assert smollm2_tokenizer("  12").input_ids == [256, 33, 34]
+
+
+def test_what_the_installation_converted_is_taken_and_nothing_is_converted_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(base_model, "INSTALLED", tmp_path / "share")
+    monkeypatch.setattr(base_model, "convert_embedded", lambda target: target.mkdir(parents=True))
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *args, **options: (_ for _ in ()).throw(OSError("no network")))
+    cache = tmp_path / "cache"
+    first = resolve_base_model(EMBEDDED, cache)
+    assert first.path.is_relative_to(cache)
+    installed = tmp_path / "share" / first.path.name
+    installed.mkdir(parents=True)
+    then = resolve_base_model(EMBEDDED, cache)
+    assert (then.path, then.revision) == (installed, first.revision)
