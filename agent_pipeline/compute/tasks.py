@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["TASKS", "VERSIONS", "canaries", "compare", "embed", "episodes", "evaluate", "export", "losses", "on_policy", "prefer", "train"]
 
 
-@task(version=8, libraries=(*MODELS, "trl"))
+@task(version=9, libraries=(*MODELS, "trl"))
 def train(params: Params, progress: Progress = silent) -> Result:
     """A LoRA adapter from the rows of the `train` split that `sft_coreset` chose, or the artifact `coreset` of a comparison, and from rows
     of earlier nights (`replay`), beside answers of the base itself (`rehearsal`)."""
@@ -63,7 +63,7 @@ def train(params: Params, progress: Progress = silent) -> Result:
     return result | {"rows": len(rows), "rows_with_surrogates": made_up, "replay": replay.report(), "replayed": replay.sentence()}
 
 
-@task(version=8, libraries=(*MODELS, "trl"))
+@task(version=9, libraries=(*MODELS, "trl"))
 def prefer(params: Params, progress: Progress = silent) -> Result:
     """An adapter trained on by `method` from the judged rows of the `train` split, watched on the SFT rows of `select`.
 
@@ -85,7 +85,7 @@ def prefer(params: Params, progress: Progress = silent) -> Result:
     return _build_further(prefer, params, reference, origin_of(method, rows, select, base, reference.identity, config), make)
 
 
-@task(version=4, libraries=(*MODELS, "trl"))
+@task(version=5, libraries=(*MODELS, "trl"))
 def on_policy(params: Params, progress: Progress = silent) -> Result:
     """An adapter trained on by `method` from what it writes itself about the rows of the `train` split of `sft_dataset`, watched on those
     of `select`; `skipped` as in `prefer`."""
@@ -130,7 +130,7 @@ def _build_further(
     return build(task, params, adapter_of(params["method"]), made_from, make_or_skip, [reference])
 
 
-@task(version=12, libraries=MODELS)
+@task(version=13, libraries=MODELS)
 def evaluate(params: Params, progress: Progress = silent, base_passes: "BasePasses | None" = None) -> Result:
     """Base against adapter on the held-out rows, those of the split `test` unless the configuration names another. Evaluations that are
     given one `base_passes` ask a base once for the same turns."""
@@ -226,7 +226,7 @@ def export(params: Params, progress: Progress = silent) -> Result:
     return build(export, params, "gguf_export", made_from, make, [adapter])
 
 
-@task(version=9, libraries=(*MODELS, "xllamacpp"))
+@task(version=10, libraries=(*MODELS, "xllamacpp"))
 def episodes(params: Params, progress: Progress = silent) -> Result:
     """The held-out tasks, played in the agent's world by the exported model (in a comparison of methods: by the adapter in memory) and,
     unless it plays `alone`, by its base model."""
@@ -283,7 +283,7 @@ def episodes(params: Params, progress: Progress = silent) -> Result:
     return build(episodes, params, "episodes", made_from, make, [adapter])
 
 
-@task(version=7, libraries=MODELS)
+@task(version=8, libraries=MODELS)
 def canaries(params: Params, progress: Progress = silent) -> Result:
     """Base and adapter on questions beside the agent's job, with and without its tools, and on turns of other partitions."""
     from agent_pipeline.evaluation.canaries import FILE, QUESTIONS, ask, other_turns

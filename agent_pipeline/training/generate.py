@@ -185,7 +185,7 @@ def _generate_batch(
             logits_to_keep=wanted,
         )
         taken, goes_on = [], []
-        for place, (number, best) in enumerate(zip(alive, out.logits[:, -wanted:].argmax(-1).tolist(), strict=True)):
+        for place, (number, best) in enumerate(zip(alive, out.logits[:, -wanted:].float().argmax(-1).tolist(), strict=True)):
             count, ended = _take(lines[number], guessed[place], best, stops)
             taken.append(count)
             if not ended:

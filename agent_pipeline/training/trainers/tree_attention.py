@@ -128,10 +128,12 @@ def _fused(
 def _by_products(
     query: "torch.Tensor", key: "torch.Tensor", value: "torch.Tensor", layout: Layout, scale: float, _: float
 ) -> "torch.Tensor":
-    """The same as matrix products in float32. On a CPU they take 0.6 of the fused kernel's time where oneDNN multiplies, since that kernel
-    multiplies by MKL and, for bfloat16, has no units to use; by MKL they take as long as it.
+    """The same as matrix products. On a CPU they take 0.6 of the fused kernel's time in float32 where oneDNN multiplies, since that kernel
+    multiplies by MKL; by MKL they take as long as it. The weights are kept for the way back where they are few (`KEPT_BYTES`), else
+    computed again.
 
-    The weights are kept for the way back where they are few (`KEPT_BYTES`), else computed again, as in FlashAttention (Dao et al. 2022).
+    As in FlashAttention (Dao et al. 2022), scores and what they are changed by are float32 until they are weights, and the weights and
+    their gradients are of the type of keys and values where they are multiplied by them.
     """
     import torch
 
@@ -160,36 +162,40 @@ def _attention_of_products() -> "type[torch.autograd.Function]":
     class Attention(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, layout: Layout, scale: float) -> torch.Tensor:
-            queries, keys, values = query[0].unflatten(0, (key.shape[1], -1)).float() * scale, key[0].float(), value[0].float()
+            queries, keys, values = query[0].unflatten(0, (key.shape[1], -1)), key[0], value[0]
             output = queries.new_empty(*queries.shape[:3], values.shape[2])  # in some models values are shorter than keys
             keep, kept = layout.pairs * query.shape[1] * queries.itemsize <= KEPT_BYTES, list[torch.Tensor]()
-            for some, seen, block in blocks(queries, keys):
-                shape = (queries.shape[1], -1)
-                scores = fit(block, keys[:, seen], some.stop - some.start, layout)
+            exact = keys.float()
+            for some, seen, block in blocks(queries.float() * scale, keys):
+                scores = fit(block, exact[:, seen], some.stop - some.start, layout)
                 weights = scores.softmax(-1)
-                output[:, :, some] = (weights @ values[:, seen]).unflatten(1, shape)
                 # The logarithm of the sum that weights were divided by, from where a weight is greatest.
                 top = None if keep else scores.amax(-1, keepdim=True) - weights.amax(-1, keepdim=True).log_()
+                weights = weights.to(values.dtype)
+                output[:, :, some] = (weights @ values[:, seen]).unflatten(1, (queries.shape[1], -1))
                 kept.append(weights if top is None else top)
             ctx.save_for_backward(queries, keys, values, output, *kept)
-            ctx.layout, ctx.scale, ctx.dtype, ctx.keep = layout, scale, query.dtype, keep
-            return output.flatten(0, 1)[None].to(query.dtype)
+            ctx.layout, ctx.scale, ctx.keep = layout, scale, keep
+            return output.flatten(0, 1)[None]
 
         @staticmethod
         def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
             queries, keys, values, output, *kept = ctx.saved_tensors
-            gradient = gradient[0].unflatten(0, queries.shape[:2]).float()
-            along = (gradient * output).sum(-1, keepdim=True)
-            of_queries, of_keys, of_values = torch.empty_like(queries), torch.zeros_like(keys), torch.zeros_like(values)
+            gradient = gradient[0].unflatten(0, queries.shape[:2])
+            along = (gradient.float() * output).sum(-1, keepdim=True) * ctx.scale
+            of_queries = torch.empty_like(queries)
+            of_keys, of_values = (torch.zeros_like(each, dtype=torch.float32) for each in (keys, values))
+            exact_keys, exact_values = keys.float(), values.float()
             for (some, seen, block), weights in zip(blocks(queries, keys), kept, strict=True):
                 if not ctx.keep:
-                    weights = fit(block, keys[:, seen], some.stop - some.start, ctx.layout).sub_(weights).exp_()
+                    scores = fit(block.float() * ctx.scale, exact_keys[:, seen], some.stop - some.start, ctx.layout)
+                    weights = scores.sub_(weights).exp_().to(values.dtype)
                 of_output = gradient[:, :, some].flatten(1, 2)
                 of_values[:, seen] += weights.transpose(1, 2) @ of_output
-                of_scores = (of_output @ values[:, seen].transpose(1, 2)).sub_(along[:, :, some].flatten(1, 2)).mul_(weights)
+                of_weights = of_output.float() * ctx.scale @ exact_values[:, seen].transpose(1, 2)
+                of_scores = of_weights.sub_(along[:, :, some].flatten(1, 2)).mul_(weights).to(keys.dtype)
                 of_queries[:, :, some] = (of_scores @ keys[:, seen]).unflatten(1, (queries.shape[1], -1))
                 of_keys[:, seen] += of_scores.transpose(1, 2) @ block
-            of_queries = of_queries.mul_(ctx.scale).flatten(0, 1)
-            return *(each[None].to(ctx.dtype) for each in (of_queries, of_keys, of_values)), None, None
+            return of_queries.flatten(0, 1)[None], of_keys.to(keys.dtype)[None], of_values.to(values.dtype)[None], None, None
 
     return Attention
