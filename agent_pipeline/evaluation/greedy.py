@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from agent_pipeline.progress import Progress, silent
-from agent_pipeline.training.generate import BATCH, CACHE_BYTES, generate
+from agent_pipeline.training.generate import CACHE_BYTES, generate
 from agent_pipeline.training.losses import Read
 
 if TYPE_CHECKING:
@@ -56,8 +56,8 @@ class Writer:
         """Ask for the continuation of a prompt, of at most `limit` tokens.
 
         `expected` are the tokens of a text that may follow the prompt, and `best` the likeliest token in each one's place, given those
-        before it. A continuation that is the whole expected text may be longer than its limit. `read` is what the model has read of both;
-        it is let go as soon as there are enough prompts for a batch.
+        before it. A continuation that is the whole expected text may be longer than its limit. `read` is what the model has read of both.
+        Prompts are gathered until that takes `CACHE_BYTES`: of many, those of alike lengths are written together.
         """
         begun, finished = verified_beginning(expected, best, self._stops)
         if finished:
@@ -66,7 +66,7 @@ class Writer:
             self._written[number] = Continuation(begun[:limit], True)
         else:
             self._open.append(_Open(number, prompt, begun, limit, read))
-        if read and (len(self._open) >= BATCH or sum(each.read.nbytes for each in self._open if each.read) >= CACHE_BYTES):
+        if read and sum(each.read.nbytes for each in self._open if each.read) >= CACHE_BYTES:
             self._write()
 
     def continuations(self) -> list[Continuation]:

@@ -86,7 +86,7 @@ def _logits(model: "PreTrainedModel", prompt: list[int]) -> "torch.Tensor":
     """(positions, vocabulary), float32, at the last positions of the prompt; earlier ones have shaped them."""
     import torch
 
-    return model(input_ids=torch.tensor([prompt]), use_cache=False).logits[0, -POSITIONS:].float().clone()
+    return model(input_ids=torch.tensor([prompt]), use_cache=False, logits_to_keep=POSITIONS).logits[0].float().clone()
 
 
 def _largest(a: list["torch.Tensor"], b: list["torch.Tensor"]) -> float:

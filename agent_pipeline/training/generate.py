@@ -1,7 +1,7 @@
 """Greedy answers of a model in memory to many prompts, fast enough for two CPU cores.
 
 Five things make it so: what a model has read of a prompt before (`Read`), or what the prompts of a batch share (the system prompt and the
-tools, most of an agent's prompt), is not read again; a sequence leaves the batch as soon as it has stopped; each sequence has a limit of
+tools, most of an agent's prompt), is not read again, and on a CPU is there once for all of them; a sequence leaves the batch as soon as it has stopped; each sequence has a limit of
 its own, so that an untrained model that rambles does not ramble to the longest limit of all; keys and values are written in place; and
 a pass reads the tokens that may come next too, as they followed the last two tokens before (prompt lookup decoding, Saxena 2023).
 Those that are not the model's choice are dropped, so the answers are those of greedy search, one token at a time.
@@ -13,8 +13,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from agent_pipeline.progress import Progress, silent
-from agent_pipeline.training.grouped_attention import grouped_attention
-from agent_pipeline.training.losses import Read, causal_of, sees_all, takes_trees
+from agent_pipeline.training.grouped_attention import SharedPrefix, grouped_attention
+from agent_pipeline.training.losses import TREE_ATTENTION, Read, causal_of, sees_all, takes_trees
 from agent_pipeline.training.prefixes import shared_prefix
 
 if TYPE_CHECKING:
@@ -69,7 +69,8 @@ def generate(
     # Alike limits stop together, alike lengths need little padding.
     order = sorted(range(len(prompts)), key=lambda i: (len(prompts[i]), limits[i], i))
     done = 0
-    for group in _groups(order, [len(prompts[i]) + limits[i] for i in order], batch, bytes_of_token(model)):
+    common = shared_prefix(prompts) if _shares(model) and not alone else 0
+    for group in _groups(order, [len(prompts[i]) - common + limits[i] for i in order], batch, bytes_of_token(model)):
         known = [read[i] for i in group] if read else []
         lines = [_Line(prompts[i], limits[i], answers[i]) for i in group]
         with torch.inference_mode(), _whole_rows(model), grouped_attention():
@@ -155,13 +156,15 @@ def _generate_batch(
     guesses: bool,
     keep: bool,
     alone: bool,
+    shares: bool = True,
 ) -> list[Read | None]:
     """Let each line take its answer; with `keep`, what was read of each. The columns of the cache, and of `mask` (lines, columns), which
-    says which of them are a line's, are: what all share or what was read before, padding, what is a prompt's own, its answer, room."""
+    says which of them are a line's, are: what was read before (without what all share, where that is held once), padding, what is a
+    prompt's own, its answer, room."""
     import torch
 
     device = model.device
-    cache, mask, begun = _begin(model, lines, known, alone)
+    cache, mask, begun, prefix = _begin(model, lines, known, alone, shares)
     own = [line.prompt[start:] for line, start in zip(lines, begun, strict=True)]
     ids = torch.tensor([[0] * (max(map(len, own)) - len(part)) + part for part in own], device=device)
     real = torch.tensor([[0] * (ids.shape[1] - len(part)) + [1] * len(part) for part in own], dtype=torch.bool, device=device)
@@ -170,7 +173,7 @@ def _generate_batch(
     last, guessed, wanted = positions[:, -1:], [list[int]()] * len(lines), 1
     kept: list[Read | None] = [None] * len(lines)
     alive = list(range(len(lines)))
-    end = max(begun)
+    end = max(begun) - _tokens_of(prefix)
     while True:
         start, end = end, end + ids.shape[1]
         if end > mask.shape[1]:
@@ -183,7 +186,10 @@ def _generate_batch(
             past_key_values=cache,
             use_cache=True,
             logits_to_keep=wanted,
+            **({"shared_prefix": prefix} if prefix else {}),
         )
+        if prefix and not prefix.is_attended:
+            return _generate_batch(model, lines, stops, known, guesses, keep, alone, shares=False)
         taken, goes_on = [], []
         for place, (number, best) in enumerate(zip(alive, out.logits[:, -wanted:].float().argmax(-1).tolist(), strict=True)):
             count, ended = _take(lines[number], guessed[place], best, stops)
@@ -195,7 +201,7 @@ def _generate_batch(
         mask[:, end - wanted : end] &= torch.arange(wanted, 0, -1, device=device) > unread[:, None]
         if keep:
             for place in set(range(len(alive))) - set(goes_on):
-                kept[alive[place]] = _read_of(cache, mask, place, lines[alive[place]].ids)
+                kept[alive[place]] = _read_of(cache, mask, place, lines[alive[place]].ids, prefix)
         if not goes_on:
             return kept
         last = last + 1 + torch.tensor(taken, device=device)[:, None]
@@ -243,34 +249,45 @@ def _take(line: _Line, guessed: list[int], best: list[int], stops: Collection[in
 
 
 def _begin(
-    model: "PreTrainedModel", lines: list[_Line], known: Sequence[Read | None], alone: bool
-) -> "tuple[Cache, torch.Tensor, list[int]]":
-    """A cache with what is known of each prompt, or else with what all of them share; its mask; and how many tokens it holds of each.
-    A prompt that is read `alone` has the model's own cache."""
+    model: "PreTrainedModel", lines: list[_Line], known: Sequence[Read | None], alone: bool, shares: bool
+) -> "tuple[Cache, torch.Tensor, list[int], SharedPrefix | None]":
+    """A cache with what is known of each prompt, or else with what all of them share; its mask; how many tokens are known of each; and
+    those of them that all share and the cache does not hold. A prompt that is read `alone` has the model's own cache."""
     import torch
     from transformers import DynamicCache
 
     if alone:
-        return DynamicCache(config=model.config), torch.zeros(len(lines), 0, dtype=torch.bool, device=model.device), [0] * len(lines)
+        return DynamicCache(config=model.config), torch.zeros(len(lines), 0, dtype=torch.bool, device=model.device), [0] * len(lines), None
     prompts = [line.prompt for line in lines]
     reads = [each for each in known if each]
     if len(reads) < len(prompts):
         shared = min(shared_prefix(prompts), *(len(prompt) - 1 for prompt in prompts))  # each has a token of its own, to predict from
         reads = [_read_prefix(model, prompts[0][:shared])] * len(prompts)
     begun = [min(shared_prefix([read.ids, prompt]), len(prompt) - 1) for read, prompt in zip(reads, prompts, strict=True)]
-    width = max(begun)
+    same = min(shared_prefix(prompts), *begun) if shares and _shares(model) and len(prompts) > 1 else 0
+    width = max(begun) - same
     columns = width + max(len(line.prompt) - count + line.room for line, count in zip(lines, begun, strict=True)) + SPARE
     cache = _cache(columns)
+    prefix = SharedPrefix([(keys[:, :, :same], values[:, :, :same]) for keys, values in reads[0].layers], cache) if same else None
     for layer, (keys, values) in enumerate(reads[0].layers if width else []):
         both = [each.new_zeros(len(prompts), each.shape[1], width, each.shape[3]) for each in (keys, values)]
         for line, (read, count) in enumerate(zip(reads, begun, strict=True)):
             for kind, states in zip(both, read.layers[layer], strict=True):
-                kind[line, :, width - count :] = states[0, :, :count]
+                kind[line, :, width + same - count :] = states[0, :, same:count]
         cache.update(*both, layer)
     mask = torch.zeros(len(prompts), columns, dtype=torch.bool, device=model.device)
     for line, count in enumerate(begun):
-        mask[line, width - count : width] = True
-    return cache, mask, begun
+        mask[line, width + same - count : width] = True
+    return cache, mask, begun, prefix
+
+
+def _shares(model: "PreTrainedModel") -> bool:
+    """Whether what all sequences begin with can be held once: `grouped_attention` attends for this model, on a CPU."""
+    return model.device.type == "cpu" and causal_of(model).config.get_text_config()._attn_implementation in ("sdpa", TREE_ATTENTION)
+
+
+def _tokens_of(prefix: SharedPrefix | None) -> int:
+    return prefix.layers[0][0].shape[2] if prefix else 0
 
 
 def _read_prefix(model: "PreTrainedModel", ids: list[int]) -> Read:
@@ -285,10 +302,16 @@ def _read_prefix(model: "PreTrainedModel", ids: list[int]) -> Read:
     return Read(ids, [(layer.keys, layer.values) for layer in cache.layers])
 
 
-def _read_of(cache: "Cache", mask: "torch.Tensor", line: int, ids: list[int]) -> Read:
-    """What a cache holds of a line that begins with these tokens."""
+def _read_of(cache: "Cache", mask: "torch.Tensor", line: int, ids: list[int], prefix: SharedPrefix | None) -> Read:
+    """What a prefix and a cache hold of a line that begins with these tokens."""
+    import torch
+
     at = mask[line].nonzero()[:, 0]
-    return Read(ids[: len(at)], [(layer.keys[line : line + 1, :, at], layer.values[line : line + 1, :, at]) for layer in cache.layers])
+    layers = [(layer.keys[line : line + 1, :, at], layer.values[line : line + 1, :, at]) for layer in cache.layers]
+    if prefix:
+        both = (zip(above, own, strict=True) for above, own in zip(prefix.layers, layers, strict=True))
+        layers = [(torch.cat(keys, 2), torch.cat(values, 2)) for keys, values in both]
+    return Read(ids[: len(at) + _tokens_of(prefix)], layers)
 
 
 def _cache(columns: int) -> "Cache":

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from agent_pipeline.errors import DataError, ModelError
-from agent_pipeline.training.losses import causal_of, takes_trees
+from agent_pipeline.training.losses import cached_rows, causal_of, takes_trees
 from agent_pipeline.training.masks import Encoded
 from agent_pipeline.training.prefixes import PrefixTree, prefix_tree
 from agent_pipeline.training.trainers.tree_attention import attend_along_trees, layout_of
@@ -31,9 +31,6 @@ MAX_NODES = 4096
 
 HEAD_ROWS = 512
 """Trained positions whose logits are held at once: 100 MB of float32 for a vocabulary of 49,152."""
-
-CACHED_BYTES = 2 << 20
-"""Logits, in float32, of which the loss and its gradient are computed at once."""
 
 
 def trees_of_step(rows: Sequence[Encoded], max_nodes: int = MAX_NODES) -> list[tuple[PrefixTree, list[int]]]:
@@ -131,7 +128,7 @@ def head_losses(head: "torch.nn.Module", states: "torch.Tensor", targets: "torch
     """(n,): the cross-entropy of `head(states)` against each target. Logits are not stored.
 
     Where the head is not trained its gradient is made at once with the loss, a few rows at a time, in the logits' own memory: what stays
-    in the processor's cache takes half of the time. A trained head's logits are computed again on the way back.
+    in a CPU's cache takes half of the time. A trained head's logits are computed again on the way back.
     """
     import torch
     from torch.nn.functional import cross_entropy
@@ -147,7 +144,7 @@ def head_losses(head: "torch.nn.Module", states: "torch.Tensor", targets: "torch
                 leaf = states.detach().requires_grad_()
                 logits = head(leaf)
             of_logits, computed = logits.detach(), []
-            some = max(1, CACHED_BYTES // (4 * logits.shape[-1]))
+            some = cached_rows(logits)
             for rows, about in zip(of_logits.split(some), targets[:, None].split(some), strict=True):
                 log_probs = rows.log_softmax(-1, dtype=torch.float32)
                 computed.append(-log_probs.gather(1, about)[:, 0])
