@@ -1,9 +1,10 @@
 """Greedy answers of a model in memory to many prompts, fast enough for two CPU cores.
 
 Five things make it so: what a model has read of a prompt before (`Read`), or what the prompts of a batch share (the system prompt and the
-tools, most of an agent's prompt), is not read again, and on a CPU is there once for all of them; a sequence leaves the batch as soon as it has stopped; each sequence has a limit of
-its own, so that an untrained model that rambles does not ramble to the longest limit of all; keys and values are written in place; and
-a pass reads the tokens that may come next too, as they followed the last two tokens before (prompt lookup decoding, Saxena 2023).
+tools, most of an agent's prompt), is not read again, and on a CPU is there once for all of them; a sequence leaves the batch as soon as it
+has stopped; each sequence has a limit of its own, so that an untrained model that rambles does not ramble to the longest limit of all; keys
+and values are written in place; and a pass reads the tokens that may come next too, as they followed the last two tokens before (prompt
+lookup decoding, Saxena 2023).
 Those that are not the model's choice are dropped, so the answers are those of greedy search, one token at a time.
 """
 

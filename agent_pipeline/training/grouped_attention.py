@@ -2,8 +2,8 @@
 
 PyTorch's fused kernel has a block of queries for each head, and computes what a mask hides. For one to three queries of 16 sequences of 450
 tokens (9 heads over 3, two cores) it took 2.1 ms a layer, and the products 0.5 to 1.1. Of a tree of prefixes a block of queries sees few of
-the keys that lie before it, and only those are multiplied. What all sequences begin with (an agent's system prompt and tools) is read once for
-all of them, not once for each (Hydragen: Juravsky et al. 2024).
+the keys that lie before it, and only those are multiplied. What all sequences begin with (an agent's system prompt and tools) is read once
+for all of them, not once for each (Hydragen: Juravsky et al. 2024).
 """
 
 from collections.abc import Iterator
