@@ -174,7 +174,7 @@ def _generate_batch(
     last, guessed, wanted = positions[:, -1:], [list[int]()] * len(lines), 1
     kept: list[Read | None] = [None] * len(lines)
     alive = list(range(len(lines)))
-    end = max(begun) - _tokens_of(prefix)
+    end = max(begun) - (prefix.tokens if prefix else 0)
     while True:
         start, end = end, end + ids.shape[1]
         if end > mask.shape[1]:
@@ -287,10 +287,6 @@ def _shares(model: "PreTrainedModel") -> bool:
     return model.device.type == "cpu" and causal_of(model).config.get_text_config()._attn_implementation in ("sdpa", TREE_ATTENTION)
 
 
-def _tokens_of(prefix: SharedPrefix | None) -> int:
-    return prefix.layers[0][0].shape[2] if prefix else 0
-
-
 def _read_prefix(model: "PreTrainedModel", ids: list[int]) -> Read:
     """What the model has read of these tokens."""
     import torch
@@ -312,7 +308,7 @@ def _read_of(cache: "Cache", mask: "torch.Tensor", line: int, ids: list[int], pr
     if prefix:
         both = (zip(above, own, strict=True) for above, own in zip(prefix.layers, layers, strict=True))
         layers = [(torch.cat(keys, 2), torch.cat(values, 2)) for keys, values in both]
-    return Read(ids[: len(at) + _tokens_of(prefix)], layers)
+    return Read(ids[: len(at) + (prefix.tokens if prefix else 0)], layers)
 
 
 def _cache(columns: int) -> "Cache":

@@ -37,6 +37,11 @@ class SharedPrefix:
     attended: set[int] = field(default_factory=set)
 
     @property
+    def tokens(self) -> int:
+        """How many tokens it stands for."""
+        return self.layers[0][0].shape[2]
+
+    @property
     def is_attended(self) -> bool:
         """Whether each layer takes it."""
         return len(self.attended) == len(self.layers)

@@ -8,7 +8,7 @@ from agent_pipeline.evaluation.turns import MARGIN, Answering, stop_ids
 from agent_pipeline.training import generate as generating
 from agent_pipeline.training.device import probe_device
 from agent_pipeline.training.generate import generate
-from agent_pipeline.training.grouped_attention import attend, grouped_attention
+from agent_pipeline.training.grouped_attention import SharedPrefix, attend, grouped_attention
 from agent_pipeline.training.loading import load_model
 from agent_pipeline.training.losses import token_scores
 from agent_pipeline.training.masks import Encoded, prompt_ids
@@ -105,6 +105,46 @@ def test_what_was_read_of_a_conversation_is_not_read_again(tiny_base, adapter_di
     lengths = passes_of(model, monkeypatch)
     assert generate(model, more, [10] * 5, {2}, read=kept) == expected
     assert lengths[0] < 20 < min(map(len, more))
+
+
+def test_what_all_prompts_begin_with_is_held_once(tiny_base, adapter_dir, monkeypatch):
+    model = load_model(tiny_base, probe_device(), adapter_dir)
+    beginning = [5 + n % 40 for n in range(300)]
+    asked = [[*beginning, *range(60, 62 + number), 7] for number in range(5)]
+    expected = [generate(model, [prompt], [20], ())[0] for prompt in asked]
+    columns, make = [], generating._cache
+    monkeypatch.setattr(generating, "_cache", lambda room: columns.append(room) or make(room))
+    kept = []
+    assert generate(model, asked, [20] * 5, (), keep=kept) == expected
+    assert max(columns) < 60, "a sequence's own tokens, and some room"
+    more = [[*prompt, *said, 90] for prompt, said in zip(asked, expected, strict=True)]
+    assert generate(model, more, [20] * 5, (), read=kept) == [generate(model, [prompt], [20], ())[0] for prompt in more]
+    assert [each.ids[:300] for each in kept] == [beginning] * 5 and max(columns) < 100
+
+
+@pytest.mark.parametrize("queries", [1, 3, 20])
+def test_a_shared_prefix_is_attended_to_as_if_each_sequence_had_it(queries):
+    import torch
+    from transformers import DynamicCache
+
+    generator = torch.Generator().manual_seed(0)
+    query, key, value = (torch.randn(40, heads, length, 8, generator=generator) for heads, length in ((6, queries), (2, 30), (2, 30)))
+    above = [torch.randn(1, 2, 50, 8, generator=generator) for _ in range(2)]
+    mask = torch.zeros(40, 1, queries, 30).masked_fill_(torch.rand(40, 1, queries, 30, generator=generator) < 0.5, torch.finfo().min)
+    whole = [torch.cat([before.expand(40, -1, -1, -1), own], 2) for before, own in zip(above, (key, value), strict=True)]
+    expected = torch.nn.functional.scaled_dot_product_attention(
+        query, *whole, torch.cat([torch.zeros(40, 1, queries, 50), mask], -1), enable_gqa=True
+    )
+    cache = DynamicCache()
+    cache.update(key, value, 0)
+    prefix = SharedPrefix([tuple(above)], cache)
+    layer = torch.nn.Module()
+    layer.layer_idx = 0
+    with torch.inference_mode():
+        seen, _ = attend(layer, query, cache.layers[0].keys, value, mask, shared_prefix=prefix)
+        attend(layer, query, key.clone(), value, mask, shared_prefix=(other := SharedPrefix([tuple(above)], cache)))
+    torch.testing.assert_close(seen.transpose(1, 2), expected)
+    assert prefix.is_attended and not other.is_attended, "a model that attends to something else than its cache holds cannot share it"
 
 
 def test_a_batch_holds_as_many_sequences_as_fit_into_memory(monkeypatch):
