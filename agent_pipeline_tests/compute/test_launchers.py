@@ -83,8 +83,9 @@ def test_a_training_allocates_from_huge_pages_unless_the_user_says_otherwise(tas
     seen = []
 
     @dg.asset
-    def model(context: dg.AssetExecutionContext) -> None:
+    def model(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
         seen.append(launch(context, subprocess.Subprocess(dg.PipesSubprocessClient()), task, {}))
+        return dg.MaterializeResult()
 
     assert dg.materialize([model]).success
     assert seen == [{"GLIBC_TUNABLES": given, "HOME": "/somewhere"}]
