@@ -48,6 +48,7 @@ class Writer:
     def __init__(self, model: "PreTrainedModel", stops: Collection[int], progress: Progress = silent, text: str = "turns answered"):
         self._model, self._stops, self._progress, self._text = model, stops, progress, text
         self._open: list[_Open] = []
+        self._held = 0  # bytes of what was read of those
         self._written: dict[int, Continuation] = {}
 
     def add(
@@ -66,7 +67,8 @@ class Writer:
             self._written[number] = Continuation(begun[:limit], True)
         else:
             self._open.append(_Open(number, prompt, begun, limit, read))
-        if read and sum(each.read.nbytes for each in self._open if each.read) >= CACHE_BYTES:
+            self._held += read.nbytes if read else 0
+        if self._held >= CACHE_BYTES:
             self._write()
 
     def continuations(self) -> list[Continuation]:
@@ -82,7 +84,7 @@ class Writer:
         rest = generate(self._model, prompts, limits, self._stops, progress, self._text, read=read)
         for each, new in zip(self._open, rest, strict=True):
             self._written[each.number] = Continuation([*each.begun, *new], len(each.begun) + len(new) == each.limit)
-        self._open = []
+        self._open, self._held = [], 0
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ forward and the one that goes back. oneDNN keeps what it made for each shape of 
 lands between these, on ever other pages, and the steps from the 60th on took 1.1 times as long. Where nothing runs for long, huge pages
 cost more than they give: an evaluation took 1.08 times as long."""
 
-TRAININGS = ("train", "prefer", "on_policy")
+TRAININGS = ("train", "prefer", "on_policy", "compare_methods")
 
 
 @dataclass(frozen=True)
