@@ -17,7 +17,8 @@ Scheduler = Literal["linear", "cosine", "cosine_with_restarts", "polynomial", "c
 Precision = Literal["auto", "float32", "bfloat16"]
 
 STORED_TOKENS = 900
-"""Above so many tokens a batch, `gradient_checkpointing="auto"` recomputes activations instead of keeping them.
+"""Above so many tokens a batch, `gradient_checkpointing="auto"` recomputes activations instead of keeping them; on a CPU (on a GPU, its
+memory decides: `trainers.common.stored_tokens`).
 
 Measured for SmolLM2-135M in float32 on 2 cores: 3.1 MB a token when kept, so 900 tokens peak at about 4.1 GB (to which a tree's attention
 adds up to 0.5 GB, `trainers.tree_attention.KEPT_BYTES`). Recomputing
@@ -51,7 +52,7 @@ class Training(Options):
         description="Decay of Adam's mean of squared gradients; a small one forgets a short training's large first gradients.",
     )
     max_grad_norm: float = Field(default=1.0, gt=0, description="Gradients are clipped to this norm.")
-    batch_size: int = Field(default=1, ge=1, description="Rows in a forward pass; a tree of prefixes holds the tokens of two such passes.")
+    batch_size: int = Field(default=1, ge=1, description="Rows in a forward pass, where they are not packed as trees of prefixes.")
     gradient_checkpointing: Literal["auto", "on", "off"] = Field(
         default="auto",
         description="Recompute activations to save memory; auto does so for long rows. It does not change what is trained.",
@@ -74,17 +75,17 @@ class Training(Options):
         """Rows of an optimizer step."""
         return self.batch_size
 
-    def checkpoints_gradients(self, tokens: int) -> bool:
-        """Whether to recompute activations on the way back; `tokens` are those of a forward pass."""
-        return tokens > STORED_TOKENS if self.gradient_checkpointing == "auto" else self.gradient_checkpointing == "on"
+    def checkpoints_gradients(self, tokens: int, stored: int = STORED_TOKENS) -> bool:
+        """Whether to recompute activations on the way back; `tokens` are those of a pass, `stored` those that memory holds."""
+        return tokens > stored if self.gradient_checkpointing == "auto" else self.gradient_checkpointing == "on"
 
 
 class AdapterTraining(Training):
     """How an adapter is trained. An optimizer step sees `batch_size` × `gradient_accumulation` rows.
 
     On a few hundred rows, steps teach more than large batches: with 2 rows a step instead of 4, the same tokens give twice the steps.
-    Where a model takes trees of prefixes (`trainers.tree`), the rows of a step are packed, and the two numbers matter by their product and
-    by the memory of a tree. Elsewhere one row at a time is the fastest on a CPU, since nothing is padding.
+    Where a model takes trees of prefixes (`trainers.tree`), the rows of a step are packed, and the two numbers matter by their product.
+    Elsewhere one row at a time is the fastest on a CPU, since nothing is padding.
     """
 
     other_names = {

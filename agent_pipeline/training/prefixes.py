@@ -4,6 +4,7 @@ The rows of an agent all begin with its system prompt and tools, and the trials 
 left to right makes the same of a token after the same tokens, and needs to read it once.
 """
 
+from bisect import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from os.path import commonprefix
@@ -34,10 +35,33 @@ class PrefixTree:
     weights: np.ndarray
 
 
+@dataclass(frozen=True)
+class NodeCount:
+    """How many nodes the tree of some rows has, without the tree. `rows` are sorted."""
+
+    rows: tuple[list[int], ...] = ()
+    nodes: int = 0
+
+    def with_rows(self, more: Sequence[Encoded]) -> "NodeCount":
+        """The count with these rows in the tree, too. A row adds what it does not share with those before and after it."""
+        rows, nodes = list(self.rows), self.nodes
+        for row in more:
+            ids = up_to_last_trained(row)
+            at = bisect(rows, ids)
+            nodes += len(ids) - max((shared_prefix([ids, each]) for each in rows[max(at - 1, 0) : at + 1]), default=0)
+            rows.insert(at, ids)
+        return NodeCount(tuple(rows), nodes)
+
+
+def up_to_last_trained(row: Encoded) -> list[int]:
+    """The tokens of a row without those that follow its last trained one."""
+    return row.input_ids[: max(at for at, on in enumerate(row.trained) if on) + 1]
+
+
 def prefix_tree(rows: Sequence[Encoded]) -> PrefixTree:
     """The tree of rows that each have a trained token beyond the first; what follows a row's last trained token is left out."""
     trained = [np.flatnonzero(row.trained[1:]) + 1 for row in rows]
-    ids = [row.input_ids[: where[-1] + 1] for row, where in zip(rows, trained, strict=True)]
+    ids = [up_to_last_trained(row) for row in rows]
     tokens, parents, depths, ends = np.empty((4, sum(map(len, ids))), dtype=np.int64)
     nodes_of_rows: list[tuple[int, np.ndarray]] = []
     path = before = np.zeros(0, dtype=np.int64)

@@ -32,7 +32,7 @@ def fast_products(model: "torch.nn.Module") -> None:
     from peft.tuners.tuners_utils import BaseTunerLayer
 
     adapted = {id(module.base_layer) for module in model.modules() if isinstance(module, BaseTunerLayer) and hasattr(module, "base_layer")}
-    lora = [module for module in model.modules() if type(module) is Linear and module.weight.device.type == "cpu"]
+    lora = [module for module in model.modules() if type(module) is Linear]
     plain = [module for module in model.modules() if type(module) is torch.nn.Linear and id(module) not in adapted]
     plain = [module for module in plain if _is_packable(module.weight)]
     weights = {id(weight): weight for weight in (*(each.base_layer.weight for each in lora), *(each.weight for each in plain))}
@@ -118,7 +118,8 @@ def _is_plain(module: "Linear") -> bool:
 
     base = module.base_layer
     frozen = not base.weight.requires_grad and (base.bias is None or not base.bias.requires_grad)
-    cast = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") != base.weight.dtype
+    device = base.weight.device.type
+    cast = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) != base.weight.dtype
     return type(base) is torch.nn.Linear and frozen and not cast
 
 

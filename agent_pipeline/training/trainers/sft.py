@@ -14,7 +14,7 @@ from agent_pipeline.training.config import STORED_TOKENS, TrainingConfig
 from agent_pipeline.training.device import Device
 from agent_pipeline.training.masks import Encoded
 from agent_pipeline.training.products import fast_products
-from agent_pipeline.training.trainers.common import let_a_step_train, lora_of, reporting, shared_arguments, use_lora_plus
+from agent_pipeline.training.trainers.common import let_a_step_train, lora_of, reporting, shared_arguments, stored_tokens, use_lora_plus
 from agent_pipeline.training.trainers.tree import MAX_NODES, prove_tree_labels, trains_as_trees, tree_trainer
 
 if TYPE_CHECKING:
@@ -40,11 +40,12 @@ def build_trainer(
     """
     from trl import SFTConfig
 
-    tokens = config.batch_size * max(len(row.input_ids) for row in rows)
-    max_nodes = nodes_of_a_tree(config, tokens)
     as_trees = trains_as_trees(model, rows)
+    tokens = max(len(row.input_ids) for row in rows) * (1 if as_trees else config.batch_size)
+    stored = stored_tokens(model)
+    max_nodes = nodes_of_a_tree(config, tokens, stored)
     arguments = SFTConfig(
-        **shared_arguments(config, device, work_dir, len(rows), tokens),
+        **shared_arguments(config, device, work_dir, len(rows), tokens, stored),
         train_sampling_strategy="sequential" if config.in_order else "random",
         save_steps=config.checkpoint_steps,
         max_length=None,  # rows fit already; TRL's own truncation would cut answers in the middle
@@ -60,11 +61,11 @@ def build_trainer(
     return trainer
 
 
-def nodes_of_a_tree(config: TrainingConfig, tokens: int) -> int:
-    """The most nodes of a tree: those of two batches of `tokens`. Two rows always share what they can, and the memory of a step does not
-    grow with its rows. Where activations are recomputed, `MAX_NODES` at most."""
-    nodes = max(2 * tokens, STORED_TOKENS)
-    return min(nodes, MAX_NODES) if config.checkpoints_gradients(tokens) else nodes
+def nodes_of_a_tree(config: TrainingConfig, tokens: int, stored: int = STORED_TOKENS) -> int:
+    """The most nodes of a tree: those of two rows of `tokens`, or as many as are stored. Two rows always share what they can, and memory
+    does not grow with a step's rows. Where activations are recomputed, `MAX_NODES` at most."""
+    nodes = max(2 * tokens, stored)
+    return min(nodes, MAX_NODES) if config.checkpoints_gradients(tokens, stored) else nodes
 
 
 class MixedOrder:

@@ -10,7 +10,7 @@ import os
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +18,8 @@ import numpy as np
 from agent_pipeline.errors import DataError, ModelError
 from agent_pipeline.training.losses import cached_rows, causal_of, takes_trees
 from agent_pipeline.training.masks import Encoded
-from agent_pipeline.training.prefixes import PrefixTree, prefix_tree
+from agent_pipeline.training.prefixes import NodeCount, PrefixTree, prefix_tree
+from agent_pipeline.training.trainers.graphs import Graphs, takes_graphs
 from agent_pipeline.training.trainers.tree_attention import attend_along_trees, layout_of
 
 if TYPE_CHECKING:
@@ -49,11 +50,15 @@ def grouped(units: Sequence[Sequence[Encoded]], max_nodes: int = MAX_NODES) -> l
     """
     order = sorted(range(len(units)), key=lambda index: units[index][0].input_ids)
     groups: list[list[int]] = []
+    tree = NodeCount()
     for index in order:
-        if groups and len(prefix_tree([row for each in [*groups[-1], index] for row in units[each]]).tokens) <= max_nodes:
+        larger = tree.with_rows(units[index])
+        if groups and larger.nodes <= max_nodes:
             groups[-1].append(index)
         else:
             groups.append([index])
+            larger = NodeCount().with_rows(units[index])
+        tree = larger
     return groups
 
 
@@ -116,11 +121,13 @@ def token_losses(causal: "PreTrainedModel", inputs: dict[str, Any]) -> "torch.Te
 
     body, head, layout = getattr(causal, causal.base_model_prefix), causal.get_output_embeddings(), inputs["layout"]
     attend_along_trees(causal)
-    names = ("input_ids", "position_ids")
-    hidden = body(**{name: inputs[name] for name in names}, prefix_tree=layout, use_cache=False).last_hidden_state[0]
+    # A mask of four dimensions is taken as it is. Without one, transformers makes one of all pairs of nodes, which nothing looks at.
+    mask = torch.zeros(1, 1, 1, 1, dtype=torch.bool, device=inputs["input_ids"].device)
+    given = {name: inputs[name] for name in ("input_ids", "position_ids")} | {"attention_mask": mask}
+    hidden = body(**given, prefix_tree=layout, use_cache=False).last_hidden_state[0]
     if not layout.attended:
         raise ModelError(f"{type(causal).__name__} cannot be trained over trees of prefixes: report this as a bug of agent-pipeline.")
-    states = hidden[inputs["predictors"]].split(HEAD_ROWS)
+    states = hidden.index_select(0, inputs["predictors"]).split(HEAD_ROWS)
     return torch.cat([head_losses(head, *part) for part in zip(states, inputs["targets"].split(HEAD_ROWS), strict=True)])
 
 
@@ -174,6 +181,10 @@ def tree_trainer(max_nodes: int, **kwargs: Any) -> "SFTTrainer":
     from trl import SFTTrainer
 
     class TreeTrainer(SFTTrainer):
+        @cached_property
+        def graphs(self) -> Graphs | None:
+            return Graphs(self.model, tree_loss) if takes_graphs(self.model) else None
+
         def training_step(
             self, model: "torch.nn.Module", inputs: dict[str, Any], num_items_in_batch: "torch.Tensor | int | None" = None
         ) -> "torch.Tensor":
@@ -183,6 +194,9 @@ def tree_trainer(max_nodes: int, **kwargs: Any) -> "SFTTrainer":
             step_loss = torch.zeros((), device=self.args.device)
             for tree in inputs["trees"]:
                 tensors = {name: tensor.to(self.args.device) for name, tensor in tree.items()}
+                if self.graphs:
+                    step_loss += self.graphs.add_gradients(tensors, total)
+                    continue
                 with self.compute_loss_context_manager():
                     loss = tree_loss(causal, tensors) / total
                 self.accelerator.backward(loss)

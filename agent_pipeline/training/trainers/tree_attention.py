@@ -1,7 +1,8 @@
 """Attention along a tree of prefixes: a token sees its ancestors and itself, and nothing of other rows.
 
 A tree lies in a sequence in depth-first order, as runs of nodes without a fork. A run's queries meet the keys of the runs above it and its
-own only, so pairs of tokens of different rows cost nothing.
+own only, so pairs of tokens of different rows cost nothing. On a GPU one kernel attends for all runs (`spans`), elsewhere each is computed
+by itself.
 """
 
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import numpy as np
 
 from agent_pipeline.training.losses import TREE_ATTENTION
 from agent_pipeline.training.prefixes import PrefixTree
+from agent_pipeline.training.trainers.spans import Spans, attend_spans, spans_of, takes_spans
 
 if TYPE_CHECKING:
     import torch
@@ -29,12 +31,15 @@ KEPT_BYTES = 16 << 20
 class Layout:
     """How a tree lies in a sequence: the lengths of its runs, and for each run those above it.
 
-    `attended` is set by the attention that follows it.
+    `attended` is set by the attention that follows it, and `run_by_run` where a layer's is computed for each run by itself. A layout of
+    `fixed` spans has no runs.
     """
 
     runs: list[int]
     ancestors: list[list[int]]
+    fixed: Spans | None = None
     attended: bool = False
+    run_by_run: bool = False
     _masks: "dict[tuple[int, int], torch.Tensor]" = field(default_factory=dict)
 
     @cached_property
@@ -54,6 +59,12 @@ class Layout:
         if (length, above) not in self._masks:
             self._masks[length, above] = like.new_full((length, above + length), -torch.inf).triu(above + 1)
         return self._masks[length, above]
+
+    def spans(self, device: "torch.device") -> Spans:
+        """Where its runs' queries and keys lie, on a device."""
+        if self.fixed is None:
+            self.fixed = spans_of(self.runs, self.ancestors, device)
+        return self.fixed
 
 
 def layout_of(tree: PrefixTree) -> Layout:
@@ -92,6 +103,9 @@ def attend_along_trees(causal: "PreTrainedModel") -> None:
             return cast("tuple[torch.Tensor, None]", plain)
         layout.attended = True
         scale, dropout = more.get("scaling") or query.shape[-1] ** -0.5, more.get("dropout", 0.0)
+        if not dropout and takes_spans(query, key, value):
+            return attend_spans(query, key, value, layout.spans(query.device), scale).transpose(1, 2), None
+        layout.run_by_run = True
         attention = _fused if dropout or query.device.type != "cpu" else _by_products
         queries, keys, values = (each.split(layout.runs, dim=2) for each in (query, key, value))
         outputs = [
