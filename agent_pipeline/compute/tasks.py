@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["TASKS", "VERSIONS", "canaries", "compare", "embed", "episodes", "evaluate", "export", "losses", "on_policy", "prefer", "train"]
 
 
-@task(version=9, libraries=(*MODELS, "trl"))
+@task(version=10, libraries=(*MODELS, "trl"))
 def train(params: Params, progress: Progress = silent) -> Result:
     """A LoRA adapter from the rows of the `train` split that `sft_coreset` chose, or the artifact `coreset` of a comparison, and from rows
     of earlier nights (`replay`), beside answers of the base itself (`rehearsal`)."""
@@ -63,7 +63,7 @@ def train(params: Params, progress: Progress = silent) -> Result:
     return result | {"rows": len(rows), "rows_with_surrogates": made_up, "replay": replay.report(), "replayed": replay.sentence()}
 
 
-@task(version=9, libraries=(*MODELS, "trl"))
+@task(version=10, libraries=(*MODELS, "trl"))
 def prefer(params: Params, progress: Progress = silent) -> Result:
     """An adapter trained on by `method` from the judged rows of the `train` split, watched on the SFT rows of `select`.
 

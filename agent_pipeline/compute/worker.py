@@ -6,7 +6,6 @@ is silent: a killed run leaves no trainer behind.
 """
 
 import os
-import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -21,13 +20,14 @@ from agent_pipeline.compute.messages import writer
 from agent_pipeline.compute.methods import TASKS
 from agent_pipeline.errors import PipelineError, SettingsError, disk_sentence, is_passing
 from agent_pipeline.progress import throttled
+from agent_pipeline.training.launch import end_with_parent
 
 
 def main() -> None:
     """Run the task that the parent asked for and report its result, or its error, as one message."""
     from dagster_pipes import PipesEnvVarParamsLoader, open_dagster_pipes
 
-    _end_with_parent()
+    end_with_parent()
     # Idle threads that spin take the cores from others: with a second torch process beside it, training was ten times slower.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     # But for a moment: a step of a small model has thousands of products, and llama.cpp's token hundreds of barriers. To sleep at each of
@@ -45,7 +45,7 @@ def main() -> None:
             _check_version(task, pipes.get_extra("version"))
             params = on_this_machine(pipes.get_extra("params"))
             with _turn(Path(params["cache"]), params["at_once"], pipes.log.info) as place:
-                _use_one_gpu(place)
+                _use_gpus(place, params.get("config", {}).get("processes", 1))
                 result = TASKS[task].run(params, throttled(pipes.log.info))
         except PipelineError as error:
             result = {"error": str(error), "passing": is_passing(error)}
@@ -90,8 +90,9 @@ def _turn(cache: Path, at_once: int, say: Callable[[str], None]) -> Iterator[int
             lock.release()
 
 
-def _use_one_gpu(place: int) -> None:
-    """Show torch one GPU where it would see several: the one whose turn it is, so that tasks that run at once use one each.
+def _use_gpus(place: int, processes: int) -> None:
+    """Show torch one GPU where it would see several: the one whose turn it is, so that tasks that run at once use one each. A training of
+    several processes sees as many, from there on.
 
     Given several, transformers' `Trainer` gives each one `batch_size` rows: steps of more rows than the settings and the identity say.
     """
@@ -101,24 +102,14 @@ def _use_one_gpu(place: int) -> None:
 
     if (gpus := cuda.device_count()) > 1:  # counts by NVML, and leaves CUDA to be initialised with what is set here
         visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(gpus)))
-        os.environ["CUDA_VISIBLE_DEVICES"] = visible.split(",")[place % gpus]
+        names = visible.split(",")
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(names[(place * processes + each) % gpus] for each in range(min(processes, gpus)))
 
 
 def _taken(lock: FileLock) -> bool:
     with suppress(Timeout):
         lock.acquire(timeout=0)
     return lock.is_locked
-
-
-def _end_with_parent() -> None:
-    parent = os.getppid()
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(1)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 if __name__ == "__main__":

@@ -25,11 +25,13 @@ from agent_pipeline.training.config import Training, TrainingConfig
 from agent_pipeline.training.device import Device
 from agent_pipeline.training.encoding import encode_rows
 from agent_pipeline.training.identity import trained_from
+from agent_pipeline.training.launch import Job, together
 from agent_pipeline.training.loading import load_model
 from agent_pipeline.training.losses import encoded_losses, mean_loss
 from agent_pipeline.training.masks import Encoded
 from agent_pipeline.training.rehearsal import rehearsed
 from agent_pipeline.training.templates import TrainingTemplate, load_tokenizer, template_stops
+from agent_pipeline.training.trainers.common import use_liger
 from agent_pipeline.training.trainers.sft import build_trainer
 from agent_pipeline.training.weights import weighed
 
@@ -110,12 +112,15 @@ def train_adapter(
         return mean_loss(encoded_losses(model, [row.encoded for row in held.rows], progress))
 
     before = None if config.use_lora else heldout_loss(model)
-    trainer = build_trainer(model, tokenizer, tokens, config, device, work_dir, progress, len(again) + len(plain))
-    trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    mixed_in, kernels = len(again) + len(plain), use_liger(model)
+    with together(Job(base, device, tokens, config, work_dir, mixed_in, checkpoint)):
+        trainer = build_trainer(model, tokenizer, tokens, config, device, work_dir, progress, mixed_in)
+        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     report = {
         "identity": identity,
         **trained_report(trainer, base, template, config, device),
         "rows": counts,
+        **({"kernels": kernels} if kernels else {}),
         **({"replay": replay} if replayed else {}),
         **({"rehearsed": len(plain)} if rehearsal else {}),
         "row_ids": row_ids,

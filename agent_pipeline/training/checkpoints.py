@@ -7,7 +7,7 @@ from pathlib import Path
 from agent_pipeline.training.config import Precision
 from agent_pipeline.training.device import Device, fast_device
 
-COMPLETE = ("optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json")
+COMPLETE = ("optimizer.pt", "scheduler.pt", "rng_state*.pth", "trainer_state.json")
 
 
 def is_complete(checkpoint: Path) -> bool:
@@ -16,7 +16,7 @@ def is_complete(checkpoint: Path) -> bool:
         json.loads((checkpoint / COMPLETE[-1]).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
-    return any(checkpoint.glob("*.safetensors")) and all((checkpoint / name).is_file() for name in COMPLETE)
+    return any(checkpoint.glob("*.safetensors")) and all(any(checkpoint.glob(name)) for name in COMPLETE)
 
 
 def prepare(work_dir: Path, identity: str) -> Path | None:

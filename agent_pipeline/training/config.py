@@ -67,8 +67,8 @@ class Training(Options):
     seed: int = Field(default=42, ge=0, description="Seed of the order of rows and of the adapter's initial values.")
 
     def identity(self) -> dict[str, Any]:
-        """The options that change what is trained: how memory is saved, and how often a checkpoint is written, do not."""
-        return self.model_dump(exclude={"gradient_checkpointing", "checkpoint_steps"})
+        """The options that change what is trained: how memory is saved, how often a checkpoint is written and who computes, do not."""
+        return self.model_dump(exclude={"gradient_checkpointing", "checkpoint_steps", "processes"})
 
     @property
     def step_rows(self) -> int:
@@ -135,6 +135,11 @@ class TrainingConfig(AdapterTraining):
     use_lora: bool = Field(default=True, description="Train an adapter; false trains every weight of the model.")
     in_order: bool = Field(default=False, description="See the rows in the order given, not shuffled.")
     checkpoint_steps: int = Field(default=10, ge=1, description="Write a checkpoint every so many optimizer steps.")
+    processes: int = Field(
+        default=1,
+        ge=1,
+        description="Processes that share the rows of a step, each with a GPU of its own. It does not change what is trained.",
+    )
 
     @model_validator(mode="after")
     def _adapter_options_need_an_adapter(self) -> Self:

@@ -29,14 +29,21 @@ def gpus(monkeypatch):
 def test_of_several_gpus_each_task_uses_one_and_tasks_at_once_use_others(gpus, visible, used):
     for place, gpu in enumerate(used):
         gpus(3, visible)
-        worker._use_one_gpu(place)
+        worker._use_gpus(place, 1)
         assert os.environ["CUDA_VISIBLE_DEVICES"] == gpu
+
+
+@pytest.mark.parametrize(("place", "used"), [(0, "4,5"), (1, "6,7"), (2, "4,5")])
+def test_a_training_of_several_processes_uses_as_many_gpus(gpus, place, used):
+    gpus(4, "4,5,6,7")
+    worker._use_gpus(place, 2)
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == used
 
 
 @pytest.mark.parametrize("count", [0, 1])
 def test_one_gpu_or_none_stays_as_it_is_shown(gpus, count):
     gpus(count)
-    worker._use_one_gpu(1)
+    worker._use_gpus(1, 1)
     assert "CUDA_VISIBLE_DEVICES" not in os.environ
 
 

@@ -1,6 +1,7 @@
 """What trees are computed with on a GPU, with a kernel and graphs that stand for a GPU's."""
 
 import logging
+import sys
 from functools import wraps
 from itertools import pairwise
 from types import SimpleNamespace
@@ -12,8 +13,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from agent_pipeline.training.config import STORED_TOKENS
 from agent_pipeline.training.masks import Encoded
 from agent_pipeline.training.prefixes import prefix_tree
-from agent_pipeline.training.trainers import graphs, spans, tree, tree_attention
-from agent_pipeline.training.trainers.common import stored_tokens
+from agent_pipeline.training.trainers import common, graphs, spans, tree, tree_attention
 
 TRUNK = list(range(1, 40))
 
@@ -191,12 +191,29 @@ def test_a_model_that_drops_values_by_chance_or_recomputes_has_no_graphs(model):
     assert not graphs.takes_graphs(SimpleNamespace(**{**vars(on_a_gpu), "modules": lambda: dropping}))
 
 
+def test_liger_is_used_on_a_gpu_for_models_that_it_knows_without_its_loss(monkeypatch):
+    used, of = [], {"llama": None}
+    package = SimpleNamespace(MODEL_TYPE_TO_APPLY_LIGER_FN=of)
+    monkeypatch.setitem(sys.modules, "liger_kernel.transformers.monkey_patch", package)
+    monkeypatch.setattr("transformers.integrations.liger.apply_liger_kernel", lambda model, config: used.append(config))
+    monkeypatch.setattr(common, "version", lambda package: "0.8.5")
+
+    def asked(kind: str, device: str, installed: bool = True) -> str:
+        monkeypatch.setattr("transformers.utils.is_liger_kernel_available", lambda: installed)
+        return common.use_liger(SimpleNamespace(device=torch.device(device), config=SimpleNamespace(model_type=kind)))
+
+    assert asked("llama", "cuda") == "liger-kernel 0.8.5"
+    assert used == [{"fused_linear_cross_entropy": False}]
+    assert asked("llama", "cpu") == asked("mamba", "cuda") == asked("llama", "cuda", installed=False) == ""
+    assert len(used) == 1
+
+
 def test_a_gpu_keeps_activations_as_far_as_its_memory_goes(model, monkeypatch):
-    assert stored_tokens(model) == STORED_TOKENS
+    assert common.stored_tokens(model) == STORED_TOKENS
     monkeypatch.setattr("torch.cuda.mem_get_info", lambda device: (80 << 30, 80 << 30))
     large = SimpleNamespace(hidden_size=3584, intermediate_size=18944, num_hidden_layers=28)
     config = SimpleNamespace(get_text_config=lambda: large)
     of_7_billion = SimpleNamespace(device=torch.device("cuda"), dtype=torch.bfloat16, config=config)
-    assert 2000 < stored_tokens(of_7_billion) < 6000
+    assert 2000 < common.stored_tokens(of_7_billion) < 6000
     large.num_hidden_layers = 1
-    assert stored_tokens(of_7_billion) > 56_000
+    assert common.stored_tokens(of_7_billion) > 56_000

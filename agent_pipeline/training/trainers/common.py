@@ -2,6 +2,7 @@
 
 import math
 import time
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +44,25 @@ def shared_arguments(
         "report_to": "none",
         "disable_tqdm": True,
     }
+
+
+def use_liger(model: "PreTrainedModel") -> str:
+    """Give a model on a GPU the norms, rotations and gated layers of Liger Kernel (Hsu et al. 2024), where that package is installed and
+    knows the model. Its name and version; empty where nothing was changed.
+
+    Its fused loss is not taken: it asks the GPU for numbers on the way, which a CUDA graph cannot (`trainers.graphs`).
+    """
+    from transformers.integrations.liger import apply_liger_kernel
+    from transformers.utils import is_liger_kernel_available
+
+    if model.device.type != "cuda" or not is_liger_kernel_available():
+        return ""
+    from liger_kernel.transformers.monkey_patch import MODEL_TYPE_TO_APPLY_LIGER_FN
+
+    if model.config.model_type not in MODEL_TYPE_TO_APPLY_LIGER_FN:
+        return ""
+    apply_liger_kernel(model, {"fused_linear_cross_entropy": False})
+    return f"liger-kernel {version('liger-kernel')}"
 
 
 def stored_tokens(model: "PreTrainedModel") -> int:

@@ -7,7 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agent_pipeline.errors import DataError
+from agent_pipeline.errors import DataError, SettingsError
 from agent_pipeline.progress import Progress
 from agent_pipeline.selection.buffer import spread
 from agent_pipeline.training.config import STORED_TOKENS, TrainingConfig
@@ -36,11 +36,15 @@ def build_trainer(
     """The trainer over tokenised rows with prebuilt labels, its model wrapped in a fresh, seeded LoRA (unless the config wants none).
 
     The last `replayed` of the rows are spread evenly over each epoch: every batch has its share of them.
-    Raises DataError where TRL would train on other labels than ours.
+    Raises:
+        DataError: TRL would train on other labels than ours.
+        SettingsError: several processes are to train a model that takes no trees of prefixes.
     """
     from trl import SFTConfig
 
     as_trees = trains_as_trees(model, rows)
+    if config.processes > 1 and not as_trees:
+        raise SettingsError("processes is more than 1, and this model is trained row by row, by one process: set it to 1.")
     tokens = max(len(row.input_ids) for row in rows) * (1 if as_trees else config.batch_size)
     stored = stored_tokens(model)
     max_nodes = nodes_of_a_tree(config, tokens, stored)

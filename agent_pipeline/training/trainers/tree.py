@@ -6,7 +6,6 @@ token attends to its own ancestors only, and positions count the depth in the ro
 output head runs at the trained positions only. The gradients are those of row-by-row training, up to the order of floating-point sums.
 """
 
-import os
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
@@ -19,11 +18,13 @@ from agent_pipeline.errors import DataError, ModelError
 from agent_pipeline.training.losses import cached_rows, causal_of, takes_trees
 from agent_pipeline.training.masks import Encoded
 from agent_pipeline.training.prefixes import NodeCount, PrefixTree, prefix_tree
+from agent_pipeline.training.trainers import processes
 from agent_pipeline.training.trainers.graphs import Graphs, takes_graphs
 from agent_pipeline.training.trainers.tree_attention import attend_along_trees, layout_of
 
 if TYPE_CHECKING:
     import torch
+    from torch.utils.data import DataLoader
     from transformers import PreTrainedModel
     from trl import SFTTrainer
 
@@ -73,8 +74,8 @@ def trains_as_trees(model: "PreTrainedModel", rows: Sequence[Encoded]) -> bool:
     """Whether trees are exact for this model. Rows that share nothing are packed: a tree with several roots, and no padding."""
     import torch
 
-    one_process = int(os.environ.get("WORLD_SIZE", "1")) == 1 and torch.cuda.device_count() < 2
-    return one_process and takes_trees(model, max(len(row.input_ids) for row in rows))
+    one_gpu = processes.count() > 1 or torch.cuda.device_count() < 2  # with several, transformers splits each batch
+    return one_gpu and takes_trees(model, max(len(row.input_ids) for row in rows))
 
 
 def tree_tensors(tree: PrefixTree) -> dict[str, Any]:
@@ -185,22 +186,30 @@ def tree_trainer(max_nodes: int, **kwargs: Any) -> "SFTTrainer":
         def graphs(self) -> Graphs | None:
             return Graphs(self.model, tree_loss) if takes_graphs(self.model) else None
 
+        def get_train_dataloader(self) -> "DataLoader":
+            loader = super().get_train_dataloader()
+            if processes.count() > 1:  # each process reads all rows of a step, and no row twice to fill the last one
+                of_all: Any = loader.batch_sampler
+                of_all.num_processes, of_all.process_index, of_all.even_batches = 1, 0, False
+            return loader
+
         def training_step(
             self, model: "torch.nn.Module", inputs: dict[str, Any], num_items_in_batch: "torch.Tensor | int | None" = None
         ) -> "torch.Tensor":
             model.train()
             causal = causal_of(self.accelerator.unwrap_model(model))
-            total = sum(float(tree["weights"].sum()) for tree in inputs["trees"])
             step_loss = torch.zeros((), device=self.args.device)
             for tree in inputs["trees"]:
                 tensors = {name: tensor.to(self.args.device) for name, tensor in tree.items()}
                 if self.graphs:
-                    step_loss += self.graphs.add_gradients(tensors, total)
+                    step_loss += self.graphs.add_gradients(tensors, inputs["total"])
                     continue
                 with self.compute_loss_context_manager():
-                    loss = tree_loss(causal, tensors) / total
+                    loss = tree_loss(causal, tensors) / inputs["total"]
                 self.accelerator.backward(loss)
                 step_loss += loss.detach()
+            if processes.count() > 1:
+                processes.sum_gradients([parameter for parameter in causal.parameters() if parameter.requires_grad], step_loss)
             self._total_train_tokens += inputs["row_tokens"]
             self._metrics["train"]["num_tokens"] = [self._total_train_tokens]
             return step_loss
@@ -209,10 +218,13 @@ def tree_trainer(max_nodes: int, **kwargs: Any) -> "SFTTrainer":
 
 
 def collate_trees(max_nodes: int, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """The rows of one optimizer step (columns `input_ids`, `labels`, perhaps `loss_weights`) as the tensors of their trees."""
+    """The rows of one optimizer step (columns `input_ids`, `labels`, perhaps `loss_weights`): `trees`, the tensors of those trees that
+    this process computes, and `total`, the weight of all that is trained."""
     encoded = [Encoded(row["input_ids"], [label != -100 for label in row["labels"]], [], weights=row.get("loss_weights")) for row in rows]
-    trees = [tree_tensors(tree) for tree, _ in trees_of_step(encoded, max_nodes)]
-    return {"trees": trees, "row_tokens": sum(len(row.input_ids) for row in encoded)}
+    parts = processes.shares(encoded, processes.count()) if processes.count() > 1 else [encoded]
+    trees = [[tree_tensors(tree) for tree, _ in trees_of_step(part, max_nodes)] for part in parts]
+    total = sum(float(tree["weights"].sum()) for part in trees for tree in part)
+    return {"trees": trees[processes.own_part()], "total": total, "row_tokens": sum(len(row.input_ids) for row in encoded)}
 
 
 def prove_tree_labels(trainer: "SFTTrainer", rows: list[Encoded]) -> None:

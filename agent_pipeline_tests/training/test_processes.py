@@ -1,0 +1,97 @@
+"""A training in several processes is that of one process."""
+
+import os
+import threading
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent_pipeline.errors import SettingsError
+from agent_pipeline.training import launch
+from agent_pipeline.training.adapter import train_adapter
+from agent_pipeline.training.base_model import BaseModel
+from agent_pipeline.training.device import EXACT
+from agent_pipeline.training.masks import Encoded
+from agent_pipeline.training.trainers import processes, sft
+from agent_pipeline_tests.training.test_adapter import files
+from agent_pipeline_tests.training.world import TRAINING, row
+
+ROWS = [row(number) | {"tools": []} for number in range(7)]
+CONFIG = TRAINING.changed(epochs=2, batch_size=3, gradient_accumulation=1, checkpoint_steps=1, precision="float32")
+
+
+@given(st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=6), min_size=1, max_size=9), st.integers(1, 4))
+def test_each_row_is_one_processs_and_no_process_has_most_of_the_tokens(ids, count):
+    rows = [Encoded(each, [True] * len(each), []) for each in ids]
+    parts = processes.shares(rows, count)
+    assert len(parts) == count
+    assert sorted(each.input_ids for part in parts for each in part) == sorted(ids)
+    sizes = [sum(len(each.input_ids) for each in part) for part in parts]
+    assert max(sizes) <= sum(sizes) / count + max(map(len, ids))
+
+
+@pytest.mark.slow
+def test_two_processes_train_what_one_trains(tiny_base, tmp_path):
+    # With small steps: Adam makes a whole step of a gradient that is nothing but rounding.
+    config, replay, before = CONFIG.changed(learning_rate=1e-5), {"replayed": ROWS[:1], "replay_ratio": 0.2}, dict(os.environ)
+    alone = train_adapter(ROWS, tiny_base, config, tmp_path / "alone", **replay)
+    both = train_adapter(ROWS, tiny_base, config.changed(processes=2), tmp_path / "both", **replay)
+    assert dict(os.environ) == before
+    assert alone["identity"] == both["identity"] and alone["steps"] == both["steps"] == 6
+    for name in ("loss", "grad_norm", "learning_rate", "epoch"):
+        one, other = ([entry[name] for entry in report["log_history"]] for report in (alone, both))
+        assert one == pytest.approx(other, rel=1e-4), name
+    train_adapter(ROWS, tiny_base, config, tmp_path / "again", **replay)
+    assert files(tmp_path / "again") == files(tmp_path / "alone")
+
+
+@pytest.mark.slow
+def test_two_processes_go_on_from_a_checkpoint_to_the_bit(tiny_base, tmp_path):
+    config = CONFIG.changed(processes=2)
+
+    def killing(done: int, total: int, text: str) -> None:
+        if done == 3 and "loss" in text:
+            raise KeyboardInterrupt
+
+    train_adapter(ROWS, tiny_base, config, tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        train_adapter(ROWS, tiny_base, config, tmp_path / "broken", progress=killing)
+    assert train_adapter(ROWS, tiny_base, config, tmp_path / "broken")["resumed_from"] == 2
+    assert files(tmp_path / "broken") == files(tmp_path / "whole")
+
+
+def test_a_training_ends_when_one_of_its_processes_dies(monkeypatch):
+    ended, codes = threading.Event(), iter([None, None, 3])
+
+    def exits(code: int) -> None:
+        ended.set()
+        raise SystemExit(code)
+
+    monkeypatch.setattr(ended, "wait", lambda seconds: ended.is_set())
+    monkeypatch.setattr(launch.os, "_exit", exits)
+    with pytest.raises(SystemExit):
+        launch._end_with([SimpleNamespace(poll=lambda: next(codes), returncode=3)], ended)
+    launch._end_with([SimpleNamespace(poll=lambda: 3, returncode=3)], ended)  # over already
+
+
+def test_more_processes_than_gpus_are_refused(monkeypatch, tmp_path):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    job = launch.Job(BaseModel("base", tmp_path, ""), EXACT, [], CONFIG.changed(processes=3), tmp_path, 0, None)
+    with pytest.raises(SettingsError, match="processes is 3, and this training sees 2 GPUs"), launch.together(job):
+        pass
+
+
+def test_a_training_that_was_launched_several_times_over_is_refused(monkeypatch, tmp_path):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    job = launch.Job(BaseModel("base", tmp_path, ""), EXACT, [], CONFIG, tmp_path, 0, None)
+    with pytest.raises(SettingsError, match="start it once, and set processes"), launch.together(job):
+        pass
+
+
+def test_a_model_that_takes_no_trees_is_not_trained_by_several_processes(monkeypatch, tmp_path):
+    monkeypatch.setattr(sft, "trains_as_trees", lambda *_: False)
+    with pytest.raises(SettingsError, match="by one process: set it to 1"):
+        sft.build_trainer(None, None, [], CONFIG.changed(processes=2), EXACT, tmp_path, print)
