@@ -4,7 +4,9 @@ A model of Qwen2.5-0.5B's shape with random weights, in bfloat16, under the LoRA
 `shop/support`: over trees of prefixes, as the pipeline trains, and by plain TRL (padded), the same rows in the same steps. `SHAPE=7b` takes
 Qwen2.5-7B's shape. The first steps of each training are not counted. The peak is that of an 8192 × 8192 × 8192 product, measured first; a
 training's work is that of its model's matrices for each token that it computes, forward and for the gradient of what goes in (what is
-frozen has none), nothing that is computed again, and attention left out.
+frozen has none), nothing that is computed again, and attention left out. Trees use Liger Kernel where it is installed.
+
+Then the model goes on with 128 of the rows for 64 tokens each, in our batches and by Hugging Face's `generate`, and all rows are scored.
 
 `python -m benchmarks.gpu rows ROWS.json` writes the rows, for a machine that has no more than PyTorch, transformers, TRL and PEFT.
 """
@@ -26,8 +28,11 @@ from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM,
 from agent_pipeline.progress import silent
 from agent_pipeline.training.config import TrainingConfig
 from agent_pipeline.training.device import fast_device
+from agent_pipeline.training.generate import BATCH, generate
+from agent_pipeline.training.losses import encoded_losses
 from agent_pipeline.training.masks import Encoded
 from agent_pipeline.training.trainers import sft
+from agent_pipeline.training.trainers.common import use_liger
 from agent_pipeline.training.trainers.tree import shared_fraction
 
 SHAPES = {
@@ -37,6 +42,7 @@ SHAPES = {
 SHAPE = os.environ.get("SHAPE", "0.5b")
 STEP_ROWS = [int(each) for each in os.environ.get("STEP_ROWS", "2,16,64").split(",")]
 WARM_UP, STEPS = 4, 16
+ANSWERS, ANSWER_TOKENS = 128, 64
 PLAIN, TREES = "plain TRL", "trees of prefixes"
 
 
@@ -64,6 +70,39 @@ def main() -> None:
                 f"| {plain / seconds:.2f} | {share:.1%} | {memory / 1e9:.1f} GB | {loss:.4f} |",
                 flush=True,
             )
+    answered(read)
+
+
+def answered(rows: list[Encoded]) -> None:
+    """Print how fast a model answers, and how fast it scores rows. Random weights stop nowhere, so each answer has all its tokens."""
+    model, prompts = model_of_shape(), [row.input_ids[: max(20, len(row.input_ids) - 40)] for row in rows[:ANSWERS]]
+
+    def ours() -> int:
+        return sum(map(len, generate(model, prompts, [ANSWER_TOKENS] * len(prompts), [])))
+
+    def by_transformers() -> int:
+        for begin in range(0, len(prompts), BATCH):
+            some = prompts[begin : begin + BATCH]
+            padding = [max(map(len, some)) - len(each) for each in some]
+            ids = torch.tensor([[0] * more + each for more, each in zip(padding, some, strict=True)], device="cuda")
+            mask = torch.tensor([[0] * more + [1] * len(each) for more, each in zip(padding, some, strict=True)], device="cuda")
+            limits = {"max_new_tokens": ANSWER_TOKENS, "min_new_tokens": ANSWER_TOKENS}
+            with torch.inference_mode():
+                model.generate(input_ids=ids, attention_mask=mask, do_sample=False, pad_token_id=0, **limits)
+        return ANSWER_TOKENS * len(prompts)
+
+    def scored() -> int:
+        encoded_losses(model, rows)
+        return sum(len(row.input_ids) for row in rows)
+
+    print(f"\n| {len(prompts)} answers, {BATCH} at once; scores of {len(rows)} rows | tokens a second |\n|---|---:|")
+    for name, run in (("answers, ours", ours), ("answers, transformers", by_transformers), ("scores, row tokens", scored)):
+        run()
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        tokens = run()
+        torch.cuda.synchronize()
+        print(f"| {name} | {tokens / (time.perf_counter() - began):,.0f} |", flush=True)
 
 
 def sample_rows() -> list[Encoded]:
@@ -114,8 +153,11 @@ def measured(rows: list[Encoded], step_rows: int, as_trees: bool, **options: Any
     gc.collect()  # the model before
     torch.cuda.reset_peak_memory_stats()
     config = TrainingConfig(batch_size=step_rows, gradient_accumulation=1, checkpoint_steps=10_000, in_order=True, **options)
+    model: Any = model_of_shape()
+    if as_trees:
+        use_liger(model)
     with tempfile.TemporaryDirectory() as folder:
-        trainer = sft.build_trainer(model_of_shape(), tokenizer(), rows, config, fast_device(), Path(folder), silent)
+        trainer = sft.build_trainer(model, tokenizer(), rows, config, fast_device(), Path(folder), silent)
         trainer.add_callback(clock := Clock())
         trainer.train()
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     import torch
     from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
-GPU_NODES = 2048
-"""Tokens of a pass over a prefix tree on a GPU."""
+GPU_NODES = 8192
+"""Tokens of a pass over a prefix tree on a GPU: 1.5 times as fast as 2,048 (Qwen2.5-0.5B's shape, an H200)."""
 
 CPU_NODES = 512
 """Tokens of a pass over a prefix tree on a CPU: matrix products are at full speed, and few of the pairs that attention sees are masked."""
