@@ -119,6 +119,9 @@ class AdapterTraining(Training):
         default=False,
         description="Let the four classes of turns (call, ask, cannot, answer) weigh the same in the loss, up to four times their share.",
     )
+    processes: int = Field(
+        default=1, ge=1, description="Processes that share the rows of a step, each with a GPU; the model is that of one process."
+    )
 
     @property
     def step_rows(self) -> int:
@@ -135,11 +138,6 @@ class TrainingConfig(AdapterTraining):
     use_lora: bool = Field(default=True, description="Train an adapter; false trains every weight of the model.")
     in_order: bool = Field(default=False, description="See the rows in the order given, not shuffled.")
     checkpoint_steps: int = Field(default=10, ge=1, description="Write a checkpoint every so many optimizer steps.")
-    processes: int = Field(
-        default=1,
-        ge=1,
-        description="Processes that share the rows of a step, each with a GPU of its own. It does not change what is trained.",
-    )
 
     @model_validator(mode="after")
     def _adapter_options_need_an_adapter(self) -> Self:
