@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -129,6 +130,7 @@ def end_with_parent() -> None:
 def main() -> None:
     """Train alongside the process that started this one, whose job comes by standard input."""
     end_with_parent()
+    warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # as in the worker
     job: Job = pickle.load(sys.stdin.buffer)
 
     import torch
