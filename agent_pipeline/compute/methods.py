@@ -69,7 +69,7 @@ def _run(params: Params, method: Method, seed: int, progress: Progress, base_pas
         made.append(find_artifact(params, {"asset": asset, "identity": result["identity"]}))
         return made[-1]
 
-    sft = config["sft_adapter"]
+    sft = config["sft_adapter"] | {"processes": 1}  # the worker of a comparison uses one GPU, and the model is the same
     own = {name: sft.pop(name) for name in ("base_model", "base_revision", "replay_ratio", "rehearsal")}
     result = train.run(params | own | {"coreset": made[0].reference, "config": sft}, progress)
     trained = [took("sft_adapter", result)]

@@ -52,7 +52,9 @@ class Training(Options):
         description="Decay of Adam's mean of squared gradients; a small one forgets a short training's large first gradients.",
     )
     max_grad_norm: float = Field(default=1.0, gt=0, description="Gradients are clipped to this norm.")
-    batch_size: int = Field(default=1, ge=1, description="Rows in a forward pass, where they are not packed as trees of prefixes.")
+    batch_size: int = Field(
+        default=1, ge=1, description="Rows in a forward pass; on a CPU, a tree of prefixes holds the tokens of two such passes."
+    )
     gradient_checkpointing: Literal["auto", "on", "off"] = Field(
         default="auto",
         description="Recompute activations to save memory; auto does so for long rows. It does not change what is trained.",
@@ -84,8 +86,8 @@ class AdapterTraining(Training):
     """How an adapter is trained. An optimizer step sees `batch_size` × `gradient_accumulation` rows.
 
     On a few hundred rows, steps teach more than large batches: with 2 rows a step instead of 4, the same tokens give twice the steps.
-    Where a model takes trees of prefixes (`trainers.tree`), the rows of a step are packed, and the two numbers matter by their product.
-    Elsewhere one row at a time is the fastest on a CPU, since nothing is padding.
+    Where a model takes trees of prefixes (`trainers.tree`), the rows of a step are packed, and the two numbers matter by their product
+    and, on a CPU, by the memory of a tree. Elsewhere one row at a time is the fastest on a CPU, since nothing is padding.
     """
 
     other_names = {

@@ -7,6 +7,7 @@ leave nothing behind.
 import logging
 import os
 import pickle
+import shutil
 import socket
 import subprocess
 import sys
@@ -14,12 +15,12 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agent_pipeline.errors import SettingsError
+from agent_pipeline.errors import ModelError, PipelineError, SettingsError, first_line
 from agent_pipeline.progress import silent
 from agent_pipeline.training.base_model import BaseModel
 from agent_pipeline.training.config import TrainingConfig
@@ -31,8 +32,13 @@ from agent_pipeline.training.trainers.common import use_liger
 from agent_pipeline.training.trainers.processes import count, own_part
 from agent_pipeline.training.trainers.sft import build_trainer
 
+JOB, READY = "job.pickle", ".ready"
+
 ENDS_WITHIN = 60
-"""Seconds that the other processes have to end after the first one's last step."""
+"""Seconds that the other processes have to end after the last step."""
+
+GRACE = 15
+"""Seconds after the death of another process in which what waits for it may raise by itself: NCCL may wait for ever."""
 
 
 @dataclass(frozen=True)
@@ -52,10 +58,9 @@ class Job:
 def together(job: Job) -> Iterator[None]:
     """Have `config.processes` − 1 other processes train the same, while the body does; with one process there are no others.
 
-    Where one of them dies, this process ends too: what it waits for would never come.
-
     Raises:
         SettingsError: there are fewer GPUs than processes, or several processes were started already.
+        ModelError: another process died. Where this one waits for it for ever, it ends.
     """
     import torch
 
@@ -71,46 +76,76 @@ def together(job: Job) -> Iterator[None]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": str(processes)}
-    before = dict(os.environ)
-    others = [_started(job, address | {"RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(1, processes)]
-    ended = threading.Event()
-    threading.Thread(target=_end_with, args=(others, ended), daemon=True).start()
-    os.environ.update(address | {"RANK": "0", "LOCAL_RANK": "0"})
+    before, ended = dict(os.environ), threading.Event()
+    others: list[subprocess.Popen[bytes]] = []
+    of_others = job.work_dir / "processes"
+    shutil.rmtree(of_others, ignore_errors=True)
+    of_others.mkdir(parents=True)
+    (of_others / JOB).write_bytes(pickle.dumps(job))
     try:
+        for rank in map(str, range(1, processes)):
+            variables = address | {"RANK": rank, "LOCAL_RANK": rank}
+            others.append(subprocess.Popen([sys.executable, "-m", __name__, str(of_others)], env=before | variables))
+        while len(list(of_others.glob(f"*{READY}"))) < len(others):  # what meets before waits for a dead one for ever
+            if reason := _reason(others, of_others):
+                raise ModelError(f"Another process of this training ended: {reason}")
+            time.sleep(0.1)
+        threading.Thread(target=_end_with, args=(others, ended, of_others), daemon=True).start()
+        os.environ.update(address | {"RANK": "0", "LOCAL_RANK": "0"})
         yield
+        _leave()
         for other in others:
-            other.wait(ENDS_WITHIN)
+            with suppress(subprocess.TimeoutExpired):
+                other.wait(ENDS_WITHIN)
+    except Exception as error:
+        with suppress(subprocess.TimeoutExpired):  # that another does not answer is heard of before its end
+            for other in others:
+                other.wait(1)
+        if not isinstance(error, PipelineError) and (reason := _reason(others, of_others)):
+            raise ModelError(f"Another process of this training ended: {reason}") from error
+        raise
     finally:
         ended.set()
-        for other in others:
-            other.kill()
-        _leave()
         os.environ.clear()
         os.environ.update(before)
+        for other in others:
+            other.kill()
+            other.wait()
+        _leave(abort=True)
 
 
-def _started(job: Job, variables: dict[str, str]) -> "subprocess.Popen[bytes]":
-    process = subprocess.Popen([sys.executable, "-m", __name__], stdin=subprocess.PIPE, env=os.environ | variables)
-    assert process.stdin is not None
-    with process.stdin as stdin:
-        pickle.dump(job, stdin)
-    return process
+def _reason(others: "Sequence[subprocess.Popen[bytes]]", of_others: Path) -> str:
+    """Why another process died; empty where none did."""
+    dead = [(rank, other.returncode) for rank, other in enumerate(others, 1) if other.poll()]
+    if not dead:
+        return ""
+    rank, code = dead[0]
+    error = of_others / str(rank)
+    return error.read_text(encoding="utf-8") if error.is_file() else f"code {code}, without a word."
 
 
-def _end_with(others: "Sequence[subprocess.Popen[bytes]]", ended: threading.Event) -> None:
+def _end_with(others: "Sequence[subprocess.Popen[bytes]]", ended: threading.Event, of_others: Path) -> None:
     while not ended.wait(1):
-        if dead := [other for other in others if other.poll()]:
-            logging.getLogger(__name__).error("A process of this training ended with code %d.", dead[0].returncode)
-            os._exit(1)
+        if any(other.poll() for other in others):
+            if not ended.wait(GRACE):
+                logging.getLogger(__name__).error("Another process of this training ended: %s", _reason(others, of_others))
+                os._exit(1)
+            return
 
 
-def _leave() -> None:
-    """Leave the group of processes, so that a later training of this process is one of its own."""
+def _leave(abort: bool = False) -> None:
+    """Leave the group of processes, so that a later training of this process is one of its own. All leave it together; one alone aborts
+    it, and waits for nobody."""
     from accelerate.state import AcceleratorState, GradientState, PartialState
     from torch import distributed
 
-    if distributed.is_initialized():
-        distributed.destroy_process_group()
+    try:
+        if distributed.is_initialized() and abort and distributed.get_backend() == "nccl":
+            distributed.distributed_c10d._abort_process_group()
+        elif distributed.is_initialized():
+            distributed.destroy_process_group()
+    except (RuntimeError, AttributeError) as error:
+        logging.getLogger(__name__).warning("The group of processes was not left: %s", first_line(error))
     for state in (AcceleratorState, GradientState, PartialState):
         state._reset_state()
 
@@ -128,11 +163,21 @@ def end_with_parent() -> None:
 
 
 def main() -> None:
-    """Train alongside the process that started this one, whose job comes by standard input."""
+    """Train alongside the process that started this one; its first argument is the folder where the job lies, and where to leave why it
+    could not be done."""
     end_with_parent()
     warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # as in the worker
-    job: Job = pickle.load(sys.stdin.buffer)
+    folder = Path(sys.argv[1])
+    try:
+        _train_alongside(folder, pickle.loads((folder / JOB).read_bytes()))
+    except Exception as error:
+        out_of_memory = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"  # torch's
+        sentence = "it ran out of memory: lower max_length, or choose a smaller base model." if out_of_memory else first_line(error)
+        (folder / str(own_part())).write_text(sentence, encoding="utf-8")
+        raise
 
+
+def _train_alongside(folder: Path, job: Job) -> None:
     import torch
 
     if job.device.name == "cuda":
@@ -140,8 +185,10 @@ def main() -> None:
     tokenizer, _ = load_tokenizer(job.base.path, job.base.trust_remote_code)
     model: Any = load_model(job.base, job.device)
     use_liger(model)
+    (folder / f"{own_part()}{READY}").touch()
     trainer = build_trainer(model, tokenizer, job.rows, job.config, job.device, job.work_dir, silent, job.replayed)
     trainer.train(resume_from_checkpoint=str(job.checkpoint) if job.checkpoint else None)
+    _leave()
 
 
 if __name__ == "__main__":

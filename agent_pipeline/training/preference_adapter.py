@@ -15,7 +15,7 @@ from agent_pipeline.training.device import Device
 from agent_pipeline.training.preferences import Encode, Row, encode_pairs, encode_sessions, log_probs, with_reference
 from agent_pipeline.training.prefixes import prefix_tree
 from agent_pipeline.training.templates import load_tokenizer
-from agent_pipeline.training.trainers.common import shared_arguments, stored_tokens
+from agent_pipeline.training.trainers.common import shared_arguments
 from agent_pipeline.training.trainers.dpo import Dpo
 from agent_pipeline.training.trainers.kto import Kto
 from agent_pipeline.training.trainers.preferences import Objective, preference_trainer
@@ -83,7 +83,7 @@ def train_preferences(
         held = with_reference(model, of.encode(tokenizer, heldout, config.max_length, silent).rows)
         step_rows = [row for example in examples[: config.batch_size] for row in example.rows]
         arguments = TrainingArguments(
-            **shared_arguments(config, device, work_dir, len(examples), len(prefix_tree(step_rows).tokens), stored_tokens(model)),
+            **shared_arguments(config, device, work_dir, len(examples), len(prefix_tree(step_rows).tokens)),
             gradient_checkpointing_kwargs={"use_reentrant": False},
             per_device_train_batch_size=config.batch_size,
             save_steps=config.stop_steps,

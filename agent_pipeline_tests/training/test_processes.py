@@ -2,17 +2,19 @@
 
 import os
 import threading
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_pipeline.errors import SettingsError
+from agent_pipeline.errors import ModelError, SettingsError
 from agent_pipeline.training import launch
 from agent_pipeline.training.adapter import train_adapter
 from agent_pipeline.training.base_model import BaseModel
 from agent_pipeline.training.device import EXACT
+from agent_pipeline.training.launch import JOB
 from agent_pipeline.training.masks import Encoded
 from agent_pipeline.training.trainers import processes, sft
 from agent_pipeline_tests.training.test_adapter import files
@@ -62,18 +64,69 @@ def test_two_processes_go_on_from_a_checkpoint_to_the_bit(tiny_base, tmp_path):
     assert files(tmp_path / "broken") == files(tmp_path / "whole")
 
 
-def test_a_training_ends_when_one_of_its_processes_dies(monkeypatch):
-    ended, codes = threading.Event(), iter([None, None, 3])
+@pytest.fixture
+def slow_steps(monkeypatch):
+    """The other processes that are started, and a step that waits for the first of them to be told `kill`."""
+    started = []
+    popen = launch.subprocess.Popen
+    monkeypatch.setattr(launch.subprocess, "Popen", lambda *args, **kwargs: started.append(popen(*args, **kwargs)) or started[-1])
+    return started
 
-    def exits(code: int) -> None:
-        ended.set()
-        raise SystemExit(code)
 
-    monkeypatch.setattr(ended, "wait", lambda seconds: ended.is_set())
-    monkeypatch.setattr(launch.os, "_exit", exits)
-    with pytest.raises(SystemExit):
-        launch._end_with([SimpleNamespace(poll=lambda: next(codes), returncode=3)], ended)
-    launch._end_with([SimpleNamespace(poll=lambda: 3, returncode=3)], ended)  # over already
+@pytest.mark.slow
+def test_a_training_whose_other_process_was_killed_says_so_and_leaves_nothing(tiny_base, tmp_path, slow_steps):
+    before = dict(os.environ)
+
+    def killing(done: int, total: int, text: str) -> None:
+        if done == 3 and "loss" in text:
+            slow_steps[0].kill()
+
+    with pytest.raises(ModelError, match="Another process of this training ended: code -9"):
+        train_adapter(ROWS, tiny_base, CONFIG.changed(processes=2), tmp_path / "killed", progress=killing)
+    assert dict(os.environ) == before and slow_steps[0].poll() == -9
+    assert train_adapter(ROWS, tiny_base, CONFIG, tmp_path / "killed")["resumed_from"] >= 2  # by one process, from their checkpoint
+
+
+@pytest.mark.slow
+def test_what_another_process_could_not_do_is_the_reason(tiny_base, tmp_path, monkeypatch):
+    dump = launch.pickle.dumps
+    gone = BaseModel(tiny_base.name, tmp_path / "gone", tiny_base.revision)
+    monkeypatch.setattr(launch.pickle, "dumps", lambda job: dump(replace(job, base=gone)))
+    with pytest.raises(ModelError, match=r"Another process of this training ended: The tokenizer in .*gone cannot be read"):
+        train_adapter(ROWS, tiny_base, CONFIG.changed(processes=2), tmp_path / "out")
+
+
+def test_a_process_that_waits_for_a_dead_one_for_ever_ends(monkeypatch, tmp_path, caplog):
+    (tmp_path / "1").write_text("it ran out of memory.", encoding="utf-8")
+    dead = SimpleNamespace(poll=lambda: 1, returncode=1, wait=lambda seconds: 1)
+    ended, codes = threading.Event(), []
+    monkeypatch.setattr(launch, "GRACE", 0.01)
+    monkeypatch.setattr(launch.os, "_exit", codes.append)
+    monkeypatch.setattr(ended, "wait", lambda seconds: False)
+    launch._end_with([dead], ended, tmp_path)
+    assert codes == [1] and "it ran out of memory" in caplog.text
+    monkeypatch.setattr(ended, "wait", lambda seconds: seconds < 1)  # it raised by itself within the grace
+    launch._end_with([dead], ended, tmp_path)
+    assert codes == [1]
+
+
+def test_an_error_is_not_hidden_by_leaving_the_group(monkeypatch, tmp_path):
+    before = dict(os.environ)
+
+    def refuses() -> None:
+        raise RuntimeError("no group")
+
+    monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
+    monkeypatch.setattr("torch.distributed.get_backend", lambda: "gloo")
+    monkeypatch.setattr("torch.distributed.destroy_process_group", refuses)
+    alive = SimpleNamespace(poll=lambda: None, returncode=None, kill=lambda: None, wait=lambda seconds=0: None)
+    monkeypatch.setattr(launch.subprocess, "Popen", lambda *_, **__: alive)
+    monkeypatch.setattr(launch, "READY", JOB)  # there from the start
+    job = launch.Job(BaseModel("base", tmp_path, ""), EXACT, [], CONFIG.changed(processes=2), tmp_path, 0, None)
+    with pytest.raises(ModelError, match="diverged"), launch.together(job):
+        assert os.environ["WORLD_SIZE"] == "2"
+        raise ModelError("The training diverged.")
+    assert dict(os.environ) == before
 
 
 def test_more_processes_than_gpus_are_refused(monkeypatch, tmp_path):

@@ -111,7 +111,7 @@ def test_attention_by_products_is_the_fused_one(of_type, above, kept_bytes, monk
 
 @pytest.mark.parametrize("recomputed", ["off", "on"])
 def test_a_tree_keeps_no_more_activations_than_two_batches_have(tiny_base, tiny_tokenizer, rows, tmp_path, monkeypatch, recomputed):
-    monkeypatch.setattr("agent_pipeline.training.trainers.sft.stored_tokens", lambda model: 1)
+    monkeypatch.setattr("agent_pipeline.training.trainers.sft.STORED_TOKENS", 1)
     config = TrainingConfig(gradient_accumulation=len(rows), gradient_checkpointing=recomputed, max_length=512, lora_r=4)
     model = load_model(tiny_base, probe_device())
     trainer = build_trainer(model, tiny_tokenizer, rows, config, probe_device(), tmp_path, silent)

@@ -157,6 +157,28 @@ def test_a_graph_that_makes_other_gradients_ends_the_use_of_graphs(captured, mod
         torch.testing.assert_close(parameter.grad, wanted, rtol=1e-4, atol=1e-6)
 
 
+def test_a_graph_that_cannot_be_captured_ends_the_use_of_graphs(captured, model, caplog, monkeypatch):
+    def fails(*_) -> None:
+        raise RuntimeError("operation not permitted when stream is capturing\nmore")
+
+    monkeypatch.setattr(graphs, "capture", fails)
+    expected = gradients(model, *(TREES["one row"]() for _ in range(3)))
+    by_graphs = graphs.Graphs(model, tree.tree_loss)
+    for _ in range(3):
+        by_graphs.add_gradients(TREES["one row"](), total=1.0)
+    assert caplog.text.count("CUDA graphs cannot be captured here (operation not permitted when stream is capturing)") == 1
+    for parameter, wanted in zip((each for each in model.parameters() if each.requires_grad), expected, strict=True):
+        torch.testing.assert_close(parameter.grad, wanted, rtol=1e-4, atol=1e-6)
+
+
+def test_a_parameter_that_no_token_meets_has_no_gradient(captured, model):
+    model.vision_tower = torch.nn.Linear(2, 2)
+    by_graphs = graphs.Graphs(model, tree.tree_loss)
+    for _ in range(3):
+        by_graphs.add_gradients(TREES["one row"](), total=1.0)
+    assert captured and not model.vision_tower.weight.grad.any()
+
+
 def test_no_graph_is_captured_where_attention_is_computed_run_by_run(captured, model, monkeypatch):
     monkeypatch.setattr(tree_attention, "takes_spans", lambda *_: False)
     by_graphs = graphs.Graphs(model, tree.tree_loss)
@@ -182,13 +204,18 @@ def test_a_tree_is_padded_to_a_graph_that_is_there_unless_that_is_much_larger(ca
     assert captured == [2048, 1024]
 
 
-def test_a_model_that_drops_values_by_chance_or_recomputes_has_no_graphs(model):
+def test_a_model_that_drops_values_chooses_experts_or_computes_again_has_no_graphs(model):
     assert not graphs.takes_graphs(model)  # a CPU
-    on_a_gpu = SimpleNamespace(modules=model.modules, device=torch.device("cuda"), is_gradient_checkpointing=False)
-    assert graphs.takes_graphs(on_a_gpu)
-    assert not graphs.takes_graphs(SimpleNamespace(**{**vars(on_a_gpu), "is_gradient_checkpointing": True}))
+    names = ("modules", "named_modules", "get_output_embeddings")
+    on_a_gpu = {name: getattr(model, name) for name in names} | {"device": torch.device("cuda"), "is_gradient_checkpointing": False}
+    assert graphs.takes_graphs(SimpleNamespace(**on_a_gpu))
+    assert not graphs.takes_graphs(SimpleNamespace(**on_a_gpu | {"is_gradient_checkpointing": True}))
     dropping = [*model.modules(), torch.nn.Dropout(0.1)]
-    assert not graphs.takes_graphs(SimpleNamespace(**{**vars(on_a_gpu), "modules": lambda: dropping}))
+    assert not graphs.takes_graphs(SimpleNamespace(**on_a_gpu | {"modules": lambda: dropping}))
+    choosing = [*model.named_modules(), ("model.layers.0.mlp.experts", torch.nn.Identity())]
+    assert not graphs.takes_graphs(SimpleNamespace(**on_a_gpu | {"named_modules": lambda: choosing}))
+    model.get_output_embeddings().weight.requires_grad_()
+    assert not graphs.takes_graphs(SimpleNamespace(**on_a_gpu))
 
 
 def test_liger_is_used_on_a_gpu_for_models_that_it_knows_without_its_loss(monkeypatch):
@@ -214,6 +241,12 @@ def test_a_gpu_keeps_activations_as_far_as_its_memory_goes(model, monkeypatch):
     large = SimpleNamespace(hidden_size=3584, intermediate_size=18944, num_hidden_layers=28)
     config = SimpleNamespace(get_text_config=lambda: large)
     of_7_billion = SimpleNamespace(device=torch.device("cuda"), dtype=torch.bfloat16, config=config)
-    assert 2000 < common.stored_tokens(of_7_billion) < 6000
+    assert 2000 < common.stored_tokens(of_7_billion) < 4000
     large.num_hidden_layers = 1
     assert common.stored_tokens(of_7_billion) > 56_000
+    large.intermediate_size = [16384, 18944]  # Gemma 3n has one for each layer
+    assert common.stored_tokens(of_7_billion) > 56_000
+    large.num_experts_per_tok = 8
+    assert common.stored_tokens(of_7_billion) < 20_000
+    of_7_billion.parameters = lambda: [SimpleNamespace(nbytes=30 << 30)]
+    assert common.stored_tokens(of_7_billion, trains_all=True) == 0

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from operator import ge
 from typing import TYPE_CHECKING, Any
 
+from agent_pipeline.errors import first_line
 from agent_pipeline.training.losses import causal_of
+from agent_pipeline.training.trainers import processes
 from agent_pipeline.training.trainers.spans import Spans
 from agent_pipeline.training.trainers.tree_attention import Layout
 
@@ -38,7 +40,7 @@ class Graphs:
     """The gradients of a loss over trees, by a graph for each size of tree.
 
     The first tree is computed without, and shows whether attention takes fixed shapes (`spans`). So is the first tree of a size: its graph
-    is captured, and compared with that. One that differs ends the use of graphs.
+    is captured, and compared with that. One that differs, or cannot be captured, ends the use of graphs.
     """
 
     def __init__(self, model: "PreTrainedModel", loss: "Callable[[PreTrainedModel, dict[str, Any]], torch.Tensor]") -> None:
@@ -77,29 +79,41 @@ class Graphs:
         # What autocast keeps of a pass would lie in a graph's memory.
         with torch.autocast(device, dtype, enabled=dtype != torch.float32, cache_enabled=False):
             loss = self._loss(self._causal, inputs)
-        return [loss.detach(), *torch.autograd.grad(loss, self._parameters)]
+        # A parameter that no token meets (a vision tower's) has the gradient 0.
+        return [loss.detach(), *torch.autograd.grad(loss, self._parameters, materialize_grads=True)]
 
     def _captured(self, size: Size, tensors: dict[str, Any]) -> "list[torch.Tensor]":
         import torch
 
         results = self._results(tensors)
         pool = next((graph.pool for graph in self._graphs.values()), None)
-        graph = self._graphs[size] = capture(self._results, tensors, pool)
-        pairs = list(zip(graph.replay(tensors), results, strict=True))[1:]
+        try:
+            graph = self._graphs[size] = capture(self._results, tensors, pool)
+            pairs = list(zip(graph.replay(tensors), results, strict=True))[1:]
+        except RuntimeError as error:  # out of memory, too
+            return self._without_graphs(results, f"CUDA graphs cannot be captured here ({first_line(error)})")
         off, size_of_all = (float(torch.stack([each.norm() for each in some]).norm()) for some in ([a - b for a, b in pairs], results[1:]))
         if not off <= ERROR * size_of_all:
-            logging.getLogger(__name__).warning("CUDA graphs make other gradients here than PyTorch without: they are not used.")
-            self._on, self._graphs = False, {}
+            return self._without_graphs(results, "CUDA graphs make other gradients here than PyTorch without")
+        return results
+
+    def _without_graphs(self, results: "list[torch.Tensor]", reason: str) -> "list[torch.Tensor]":
+        logging.getLogger(__name__).warning("%s: they are not used.", reason)
+        self._on, self._graphs = False, {}
         return results
 
 
 def takes_graphs(model: "PreTrainedModel") -> bool:
-    """Whether each pass of the model does the same with other numbers: it is on a GPU, drops nothing by chance, and keeps what it computes
-    for the way back."""
+    """Whether each pass of the model does the same with other numbers: it is on a GPU, drops nothing by chance, has no experts that are
+    chosen by what it reads, and keeps what it computes for the way back (a trained head computes its logits again)."""
     import torch
 
+    if model.device.type != "cuda" or causal_of(model).is_gradient_checkpointing:
+        return False
     by_chance = any(isinstance(module, torch.nn.Dropout) and module.p for module in model.modules())
-    return model.device.type == "cuda" and not by_chance and not causal_of(model).is_gradient_checkpointing
+    experts = any(name.rpartition(".")[2] == "experts" for name, _ in model.named_modules())
+    head = causal_of(model).get_output_embeddings()
+    return not by_chance and not experts and not any(parameter.requires_grad for parameter in head.parameters())
 
 
 @dataclass(frozen=True)
@@ -124,7 +138,8 @@ def capture(results: "Callable[[dict[str, Any]], list[torch.Tensor]]", inputs: d
     import torch
 
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=pool):
+    # With several processes another thread of this one watches over their messages, and asks the GPU how far they are.
+    with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local" if processes.count() > 1 else "global"):
         written = results(inputs)
     return Graph(inputs, written, graph.replay, graph.pool())
 

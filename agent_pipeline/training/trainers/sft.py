@@ -45,9 +45,13 @@ def build_trainer(
     as_trees = trains_as_trees(model, rows)
     if config.processes > 1 and not as_trees:
         raise SettingsError("processes is more than 1, and this model is trained row by row, by one process: set it to 1.")
-    tokens = max(len(row.input_ids) for row in rows) * (1 if as_trees else config.batch_size)
-    stored = stored_tokens(model)
-    max_nodes = nodes_of_a_tree(config, tokens, stored)
+    longest = max(len(row.input_ids) for row in rows)
+    if as_trees and device.name != "cpu":
+        tokens, stored = 2 * longest, stored_tokens(model, not config.use_lora)
+        max_nodes = MAX_NODES if config.checkpoints_gradients(tokens, stored) else max(tokens, stored)
+    else:
+        tokens, stored = config.batch_size * longest, STORED_TOKENS
+        max_nodes = nodes_of_a_tree(config, tokens)
     arguments = SFTConfig(
         **shared_arguments(config, device, work_dir, len(rows), tokens, stored),
         train_sampling_strategy="sequential" if config.in_order else "random",
@@ -65,11 +69,11 @@ def build_trainer(
     return trainer
 
 
-def nodes_of_a_tree(config: TrainingConfig, tokens: int, stored: int = STORED_TOKENS) -> int:
-    """The most nodes of a tree: those of two rows of `tokens`, or as many as are stored. Two rows always share what they can, and memory
-    does not grow with a step's rows. Where activations are recomputed, `MAX_NODES` at most."""
-    nodes = max(2 * tokens, stored)
-    return min(nodes, MAX_NODES) if config.checkpoints_gradients(tokens, stored) else nodes
+def nodes_of_a_tree(config: TrainingConfig, tokens: int) -> int:
+    """The most nodes of a tree on a CPU: those of two batches of `tokens`. Two rows always share what they can, and the memory of a step
+    does not grow with its rows. Where activations are recomputed, `MAX_NODES` at most."""
+    nodes = max(2 * tokens, STORED_TOKENS)
+    return min(nodes, MAX_NODES) if config.checkpoints_gradients(tokens) else nodes
 
 
 class MixedOrder:
