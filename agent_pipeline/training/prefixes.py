@@ -6,7 +6,7 @@ left to right makes the same of a token after the same tokens, and needs to read
 
 from bisect import bisect
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os.path import commonprefix
 
 import numpy as np
@@ -33,6 +33,19 @@ class PrefixTree:
     ends: np.ndarray
     trained: list[tuple[int, np.ndarray]]
     weights: np.ndarray
+
+
+def padded_tree(tree: PrefixTree, unit: int) -> PrefixTree:
+    """The tree with nodes of token 0 behind it, up to a multiple of `unit` nodes: a row of their own, in which nothing is trained."""
+    nodes = len(tree.tokens)
+    more = np.arange(-nodes % unit)
+    return replace(
+        tree,
+        tokens=np.concatenate([tree.tokens, np.zeros_like(more)]),
+        parents=np.concatenate([tree.parents, np.where(more == 0, -1, nodes + more - 1)]),
+        depths=np.concatenate([tree.depths, more]),
+        ends=np.concatenate([tree.ends, np.full_like(more, nodes + len(more))]),
+    )
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from agent_pipeline.training.device import probe_device
 from agent_pipeline.training.encoding import encode_rows
 from agent_pipeline.training.loading import load_model
 from agent_pipeline.training.masks import Encoded
+from agent_pipeline.training.prefixes import padded_tree, prefix_tree
 from agent_pipeline.training.trainers import tree, tree_attention
 from agent_pipeline.training.trainers.sft import build_trainer
 from agent_pipeline.training.weights import weighed
@@ -71,7 +72,7 @@ def test_both_trainers_reach_the_same_loss(tiny_base, tiny_tokenizer, rows, tmp_
     assert history[True] == pytest.approx(history[False], rel=2e-3)
 
 
-def test_rows_that_share_nothing_are_packed_into_one_sequence_without_padding(tiny_base, rows):
+def test_rows_that_share_nothing_are_packed_into_one_sequence_with_little_padding(tiny_base, rows):
     import torch
 
     model = load_model(tiny_base, probe_device()).train()
@@ -81,7 +82,8 @@ def test_rows_that_share_nothing_are_packed_into_one_sequence_without_padding(ti
     assert tree.trains_as_trees(model, alone) and json.dumps(tree.shared_fraction(alone, 3)) == "1.0"
     ((packed, _),) = tree.trees_of_step(alone)
     tensors = tree.tree_tensors(packed)
-    assert tensors["input_ids"].shape == (1, sum(len(each.input_ids) for each in alone))
+    tokens = sum(len(each.input_ids) for each in alone)
+    assert tokens <= tensors["input_ids"].numel() < tokens + tree.UNIT
     expected = gradients_row_by_row(model, alone)
     model.zero_grad()
     (tree.tree_loss(model, tensors) / tensors["weights"].sum()).backward()
@@ -115,6 +117,20 @@ def test_a_tree_keeps_no_more_activations_than_two_batches_have(tiny_base, tiny_
     config = TrainingConfig(gradient_accumulation=len(rows), gradient_checkpointing=recomputed, max_length=512, lora_r=4)
     model = load_model(tiny_base, probe_device())
     trainer = build_trainer(model, tiny_tokenizer, rows, config, probe_device(), tmp_path, silent)
-    sizes = [each["input_ids"].numel() for each in next(iter(trainer.get_train_dataloader()))["trees"]]
+    sizes = [each["input_ids"].numel() - tree.UNIT for each in next(iter(trainer.get_train_dataloader()))["trees"]]
     two_batches = 2 * max(len(each.input_ids) for each in rows)
     assert len(sizes) > 1 and max(sizes) <= two_batches, (sizes, two_batches)
+
+
+@pytest.mark.parametrize("unit", [1, 7, 64])
+def test_padding_is_a_row_of_its_own_that_trains_nothing(unit):
+    given = prefix_tree([Encoded([1, 2, 3, 4], [False, False, True, True], []), Encoded([1, 2, 5], [False, False, True], [])])
+    tree_of_unit = padded_tree(given, unit)
+    nodes = len(given.tokens)
+    assert len(tree_of_unit.tokens) == nodes + -nodes % unit
+    assert tree_of_unit.trained is given.trained and (tree_of_unit.parents[:nodes] == given.parents).all()
+    layout = tree_attention.layout_of(tree_of_unit)
+    assert sum(layout.runs) == len(tree_of_unit.tokens)
+    if nodes % unit:
+        assert layout.runs[-1] == -nodes % unit and layout.ancestors[-1] == []
+        assert tree_of_unit.depths[nodes:].tolist() == list(range(-nodes % unit))

@@ -20,7 +20,7 @@ TRUNK = list(range(1, 40))
 
 def tree_of(*answers: list[int]) -> dict:
     rows = [Encoded([*TRUNK, *answer], [False] * len(TRUNK) + [True] * len(answer), []) for answer in answers]
-    return tree.tree_tensors(prefix_tree(rows))
+    return tree.tree_tensors(prefix_tree(rows), "cuda")
 
 
 def varlen(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *, scale=None, window_size=(-1, -1), enable_gqa=False):
@@ -69,7 +69,9 @@ def gradients(model, *trees: dict) -> list[torch.Tensor]:
 TREES = {
     "several rows": lambda: tree_of([41, 42, 43], [41, 42, 44], [45, 46], [45, 47, 48, 49]),
     "one row": lambda: tree_of([41, 42]),
-    "nothing shared": lambda: tree.tree_tensors(prefix_tree([Encoded([first, 5, 6], [False, True, True], []) for first in (1, 2, 3)])),
+    "nothing shared": lambda: tree.tree_tensors(
+        prefix_tree([Encoded([first, 5, 6], [False, True, True], []) for first in (1, 2, 3)]), "cuda"
+    ),
 }
 
 

@@ -119,7 +119,7 @@ def _log_probs(causal: "PreTrainedModel", rows: Sequence[Encoded], as_tree: bool
     from torch.nn.functional import cross_entropy
 
     if as_tree:
-        tensors = {name: tensor.to(causal.device) for name, tensor in tree_tensors(prefix_tree(rows)).items()}
+        tensors = {name: tensor.to(causal.device) for name, tensor in tree_tensors(prefix_tree(rows), causal.device.type).items()}
         return row_log_probs(causal, tensors, len(rows))
     passes = (trained_logits(causal, row) for row in rows)
     return torch.stack([-cross_entropy(logits.float(), tokens, reduction="sum") for logits, tokens in passes])

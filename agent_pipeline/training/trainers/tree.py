@@ -17,7 +17,7 @@ import numpy as np
 from agent_pipeline.errors import DataError, ModelError
 from agent_pipeline.training.losses import cached_rows, causal_of, takes_trees
 from agent_pipeline.training.masks import Encoded
-from agent_pipeline.training.prefixes import NodeCount, PrefixTree, prefix_tree
+from agent_pipeline.training.prefixes import NodeCount, PrefixTree, padded_tree, prefix_tree
 from agent_pipeline.training.trainers import processes
 from agent_pipeline.training.trainers.graphs import Graphs, takes_graphs
 from agent_pipeline.training.trainers.tree_attention import attend_along_trees, layout_of
@@ -33,6 +33,11 @@ MAX_NODES = 4096
 
 HEAD_ROWS = 512
 """Trained positions whose logits are held at once: 100 MB of float32 for a vocabulary of 49,152."""
+
+
+UNIT = 64
+"""Nodes of a tree, and positions at which it is trained, are padded to multiples of this on a CPU: what its libraries keep for each size of
+a product is little then, and memory that was given back fits again. A GPU's trees are padded otherwise (`graphs`)."""
 
 
 def trees_of_step(rows: Sequence[Encoded], max_nodes: int = MAX_NODES) -> list[tuple[PrefixTree, list[int]]]:
@@ -78,24 +83,27 @@ def trains_as_trees(model: "PreTrainedModel", rows: Sequence[Encoded]) -> bool:
     return one_gpu and takes_trees(model, max(len(row.input_ids) for row in rows))
 
 
-def tree_tensors(tree: PrefixTree) -> dict[str, Any]:
-    """The model's inputs for a tree, and what attention and the loss need.
+def tree_tensors(tree: PrefixTree, device: str = "cpu") -> dict[str, Any]:
+    """The model's inputs for a tree on a kind of device, and what attention and the loss need.
 
     `input_ids` and `position_ids` are (1, nodes), `layout` is a `Layout`. `predictors` (n,) are the nodes whose state predicts a trained
-    node, `targets` (n,) its token, `weights` (n,) what it counts in all rows that train it. `row_of` and `place_of` (m,) name, for each
-    trained token of each row, the row and the place in `targets`.
+    node, `targets` (n,) its token, `weights` (n,) what it counts in all rows that train it, 0 for padding. `row_of` and `place_of` (m,)
+    name, for each trained token of each row, the row and the place in `targets`.
     """
     import torch
 
+    unit = UNIT if device == "cpu" else 1
+    tree = padded_tree(tree, unit)
     nodes_of_rows = np.concatenate([row for _, row in tree.trained])
     trained, places = np.unique(nodes_of_rows, return_inverse=True)
+    unused = (0, -len(trained) % unit)
     return {
         "input_ids": torch.from_numpy(tree.tokens)[None],
         "position_ids": torch.from_numpy(tree.depths)[None],
         "layout": layout_of(tree),
-        "predictors": torch.from_numpy(tree.parents[trained]),
-        "targets": torch.from_numpy(tree.tokens[trained]),
-        "weights": torch.from_numpy(np.bincount(places, weights=tree.weights)).to(torch.float32),
+        "predictors": torch.from_numpy(np.pad(tree.parents[trained], unused)),
+        "targets": torch.from_numpy(np.pad(tree.tokens[trained], unused)),
+        "weights": torch.from_numpy(np.pad(np.bincount(places, weights=tree.weights), unused)).to(torch.float32),
         "row_of": torch.from_numpy(np.repeat([index for index, _ in tree.trained], [len(row) for _, row in tree.trained])),
         "place_of": torch.from_numpy(places),
     }
@@ -214,15 +222,15 @@ def tree_trainer(max_nodes: int, **kwargs: Any) -> "SFTTrainer":
             self._metrics["train"]["num_tokens"] = [self._total_train_tokens]
             return step_loss
 
-    return TreeTrainer(data_collator=partial(collate_trees, max_nodes), **kwargs)
+    return TreeTrainer(data_collator=partial(collate_trees, max_nodes, kwargs["model"].device.type), **kwargs)
 
 
-def collate_trees(max_nodes: int, rows: list[dict[str, Any]]) -> dict[str, Any]:
+def collate_trees(max_nodes: int, device: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
     """The rows of one optimizer step (columns `input_ids`, `labels`, perhaps `loss_weights`): `trees`, the tensors of those trees that
     this process computes, and `total`, the weight of all that is trained."""
     encoded = [Encoded(row["input_ids"], [label != -100 for label in row["labels"]], [], weights=row.get("loss_weights")) for row in rows]
     parts = processes.shares(encoded, processes.count()) if processes.count() > 1 else [encoded]
-    trees = [[tree_tensors(tree) for tree, _ in trees_of_step(part, max_nodes)] for part in parts]
+    trees = [[tree_tensors(tree, device) for tree, _ in trees_of_step(part, max_nodes)] for part in parts]
     total = sum(float(tree["weights"].sum()) for part in trees for tree in part)
     return {"trees": trees[processes.own_part()], "total": total, "row_tokens": sum(len(row.input_ids) for row in encoded)}
 
