@@ -66,26 +66,3 @@ def test_a_message_that_is_half_written_is_waited_for(monkeypatch):
 
     assert dg.materialize([model], resources={"pipes": build_defs().resources["pipes"]}).success
     assert seen == [{"identity": "1"}]
-
-
-@pytest.mark.parametrize(
-    ("task", "own", "given"),
-    [("train", "", subprocess.ALLOCATOR), ("train", "glibc.malloc.arena_max=4", "glibc.malloc.arena_max=4"), ("export", "", "")],
-)
-def test_a_training_allocates_from_huge_pages_unless_the_user_says_otherwise(task, own, given, monkeypatch):
-    says = 'import os; p.report_custom_message({name: os.environ.get(name, "") for name in ("GLIBC_TUNABLES", "HOME")})'
-    code = f"import dagster_pipes\nwith dagster_pipes.open_dagster_pipes() as p: {says}"
-    monkeypatch.setattr(subprocess, "COMMAND", [sys.executable, "-c", code])
-    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
-    monkeypatch.setenv("HOME", "/somewhere")
-    if own:
-        monkeypatch.setenv("GLIBC_TUNABLES", own)
-    seen = []
-
-    @dg.asset
-    def model(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
-        seen.append(launch(context, subprocess.Subprocess(dg.PipesSubprocessClient()), task, {}))
-        return dg.MaterializeResult()
-
-    assert dg.materialize([model]).success
-    assert seen == [{"GLIBC_TUNABLES": given, "HOME": "/somewhere"}]

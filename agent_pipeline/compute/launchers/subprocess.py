@@ -1,7 +1,6 @@
 """The worker as a process of this machine."""
 
 import json
-import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,13 +17,6 @@ from dagster._utils import tail_file
 from agent_pipeline.compute.launchers.launcher import WORKER, Launcher
 
 COMMAND = [sys.executable, *WORKER]
-ALLOCATOR = "glibc.malloc.hugetlb=1:glibc.malloc.arena_max=1"
-"""How glibc allocates in a training, which it reads when a process starts: from huge pages, and from one arena for the thread that goes
-forward and the one that goes back. oneDNN keeps what it made for each shape of a product, and every step has new shapes: what is allocated
-lands between these, on ever other pages, and the steps from the 60th on took 1.1 times as long. Where nothing runs for long, huge pages
-cost more than they give: an evaluation took 1.08 times as long."""
-
-TRAININGS = ("train", "prefer", "on_policy", "compare_methods")
 
 
 @dataclass(frozen=True)
@@ -40,8 +32,7 @@ class Subprocess(Launcher):
     )
 
     def start(self, context: dg.AssetExecutionContext, extras: dict[str, Any]) -> dg.PipesClientCompletedInvocation:
-        environment = {"GLIBC_TUNABLES": os.environ.get("GLIBC_TUNABLES", ALLOCATOR)} if extras["task"] in TRAININGS else {}
-        return self.pipes.run(context=context, command=COMMAND, extras=extras, env=environment)
+        return self.pipes.run(context=context, command=COMMAND, extras=extras)
 
 
 class WholeLines(dg.PipesFileMessageReader):
