@@ -3,7 +3,6 @@
 import sys
 
 import dagster as dg
-import pytest
 
 from agent_pipeline.compute.launchers import subprocess
 from agent_pipeline.compute.launchers.launcher import launch
