@@ -46,11 +46,11 @@ def build_trainer(
     if config.processes > 1 and not as_trees:
         raise SettingsError("processes is more than 1, and this model is trained row by row, by one process: set it to 1.")
     longest = max(len(row.input_ids) for row in rows)
+    tokens, stored = config.batch_size * longest, stored_tokens(model, not config.use_lora)
     if as_trees and device.name != "cpu":
-        tokens, stored = 2 * longest, stored_tokens(model, not config.use_lora)
+        tokens = 2 * longest
         max_nodes = MAX_NODES if config.checkpoints_gradients(tokens, stored) else max(tokens, stored)
     else:
-        tokens, stored = config.batch_size * longest, STORED_TOKENS
         max_nodes = nodes_of_a_tree(config, tokens)
     arguments = SFTConfig(
         **shared_arguments(config, device, work_dir, len(rows), tokens, stored),
