@@ -140,7 +140,8 @@ def takes_trees(causal: "PreTrainedModel", longest: int) -> bool:
     changing_rotations = any(kind in str(getattr(config, "rope_parameters", None)) for kind in ("dynamic", "longrope"))
     if not causal.is_backend_compatible() or config._attn_implementation not in ("sdpa", "eager", TREE_ATTENTION):
         return False
-    return not more_than_a_head and not changing_rotations and sees_all(causal, longest)
+    sinks = any(name.endswith(".sinks") for name, _ in causal.named_parameters())  # gpt-oss: a score of no token, in each softmax
+    return not (more_than_a_head or changing_rotations or sinks) and sees_all(causal, longest)
 
 
 def sees_all(causal: "PreTrainedModel", longest: int) -> bool:

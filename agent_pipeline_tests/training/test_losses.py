@@ -119,6 +119,7 @@ LATENT |= {"v_head_dim": 12, "first_k_dense_replace": 2}
         ("granite", {"logits_scaling": 8.0}, False),
         ("falcon", {"alibi": True, "head_dim": None}, False),
         ("mamba", {"head_dim": None}, False),
+        ("gpt_oss", {"num_local_experts": 2, "num_experts_per_tok": 1, "sliding_window": 4096}, False),
     ],
 )
 def test_each_kind_of_model_gives_the_losses_of_its_rows_read_one_by_one(monkeypatch, name, more, takes_trees):
