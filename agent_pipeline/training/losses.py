@@ -134,7 +134,7 @@ def causal_of(model: "PreTrainedModel") -> "PreTrainedModel":
 
 def takes_trees(causal: "PreTrainedModel", longest: int) -> bool:
     """Whether what a token becomes depends on nothing but the tokens that a mask shows it and their positions: attention of transformers'
-    own interface in all layers, no window shorter than the longest row, and rotations that do not change with the length."""
+    own interface in all layers, without sinks, no window shorter than the longest row, and rotations that do not change with the length."""
     config = causal.config.get_text_config()
     more_than_a_head = any(getattr(config, name, None) for name in ("final_logit_softcapping", "logit_scale", "logits_scaling"))
     changing_rotations = any(kind in str(getattr(config, "rope_parameters", None)) for kind in ("dynamic", "longrope"))

@@ -34,7 +34,6 @@ MAX_NODES = 4096
 HEAD_ROWS = 512
 """Trained positions whose logits are held at once: 100 MB of float32 for a vocabulary of 49,152."""
 
-
 UNIT = 64
 """Nodes of a tree, and positions at which it is trained, are padded to multiples of this on a CPU: what its libraries keep for each size of
 a product is little then, and memory that was given back fits again. A GPU's trees are padded otherwise (`graphs`)."""
@@ -76,7 +75,7 @@ def shared_fraction(rows: Sequence[Encoded], step_rows: int, max_nodes: int = MA
 
 
 def trains_as_trees(model: "PreTrainedModel", rows: Sequence[Encoded]) -> bool:
-    """Whether trees are exact for this model. Rows that share nothing are packed: a tree with several roots, and no padding."""
+    """Whether trees are exact for this model. Rows that share nothing are packed: a tree with several roots."""
     import torch
 
     one_gpu = processes.count() > 1 or torch.cuda.device_count() < 2  # with several, transformers splits each batch
