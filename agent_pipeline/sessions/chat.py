@@ -75,6 +75,8 @@ def plain_items(history: Iterable[Any]) -> list[Item]:
 
 def _items_of(record: Any, before: list[Item]) -> Iterable[Item]:
     """The items in a record that follows others."""
+    if isinstance(record, Item):
+        return (record,)
     if not isinstance(record, dict):
         return (INVALID,)
     if "kwargs" in record or "data" in record:

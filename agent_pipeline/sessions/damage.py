@@ -25,7 +25,24 @@ KINDS: dict[str, Kind] = {
     "invalid_item": Kind(
         "drop_session",
         _LOST,
-        "an item that could not be read, a message or call that is none, or a user's message that is only pictures or files; it is lost",
+        "an item that could not be read, or a message or call that is none; it is lost",
+    ),
+    "unread": Kind(
+        "drop_session",
+        _LOST,
+        "something that shows a call, a result or words, but that the reader does not understand; `skipped` counts its types",
+    ),
+    "torn_record": Kind("drop_session", _LOST, "a record of the session that was only half written; what it said is lost"),
+    "cut_text": Kind("drop_session", _LOST, "a text that a logger or an exporter cut off or blacked out; the agent saw the whole"),
+    "missing_media": Kind(
+        "drop_session",
+        _LOST,
+        "a picture or a file before an answer; a mark such as [image] stands in its place, and keep trains on that",
+    ),
+    "cut_message": Kind(
+        "repair",
+        ("drop_session", "repair"),
+        "an assistant's message that a token limit, a filter or the user cut off; repair gives it weight 0",
     ),
     "invalid_context": Kind("drop_session", _LOST, "a context that could not be read; it may have named the task, and so the split"),
     "invalid_arguments": Kind("drop_session", _ANY, "arguments that are no JSON object; repair takes the call and its result out"),

@@ -37,6 +37,14 @@ class Item(msgspec.Struct, frozen=True, gc=False):
 INVALID = Item("")
 
 
+def unread(what: str) -> Item:
+    """Return the item for something that shows a call, a result or words, and that nobody understands.
+
+    A reader puts it into a history at the place of what it could not read. `what` names its type.
+    """
+    return Item("unread", name=what)
+
+
 @dataclass
 class Chat:
     """Messages with what the model thought before each, the counts of what was wrong (`damage`, by kind) and of what was left out
@@ -88,6 +96,9 @@ def assembled(items: Iterable[Item]) -> Chat:
                 opened = None
             elif kind == "reasoning" and item.text:
                 thoughts.append(item.text)
+            elif kind == "unread":
+                chat.damage["unread"] += 1
+                chat.skipped[f"unread:{item.name}"] += 1
             elif kind:
                 chat.skipped[kind] += 1
             else:

@@ -26,6 +26,7 @@ def new_session(
     history: Any,
     *,
     skipped: Mapping[str, int] | None = None,
+    damage: Mapping[str, int] | None = None,
     tools: Any = None,
     context: Record | None = None,
     usage: Iterable[Any] = (),
@@ -37,7 +38,8 @@ def new_session(
 ) -> Session:
     """A session as a record says it.
 
-    `history` are its messages in any spelling, or the chat that they make; `skipped` counts what its reader left out of it, by type.
+    `history` are its messages in any spelling, or the chat that they make. `skipped` counts what its reader left out because it is
+    harmless, by type; `damage` counts what its reader found wrong with the record, by kind of `sessions.damage.KINDS`.
     `usage` and `costs` are those of its calls, which are added up. `times` and `models` are what its steps say, in order: the first and the
     last time count, and the last model. `scores` are recorded by name; only `score` and `judgment` say whether the session is good. A run
     that the infrastructure failed has neither.
@@ -45,6 +47,8 @@ def new_session(
     chat = history if isinstance(history, Chat) else to_messages(history)
     if skipped:
         chat.skipped.update(skipped)
+    if damage:
+        chat.damage.update(damage)
     schemas, strange = function_tools(_storable(tools, chat)) if tools is not None else ([], 0)
     if strange:
         chat.damage["invalid_tools"] += strange
