@@ -198,7 +198,8 @@ DAMAGED: dict[str, list[Any]] = {
 
 
 def test_every_kind_that_repair_finds_is_tried_here():
-    assert set(KINDS) - set(DAMAGED) == {"invalid_item", "invalid_context", "invalid_tools"}
+    of_readers = {"unread", "torn_record", "cut_text", "missing_media", "cut_message"}
+    assert set(KINDS) - set(DAMAGED) == {"invalid_item", "invalid_context", "invalid_tools"} | of_readers
     assert all(each.default in each.allowed for each in KINDS.values())
 
 
