@@ -15,6 +15,8 @@ from agent_pipeline.keys import PartitionKey
 if TYPE_CHECKING:
     import dagster as dg
 
+WORKSPACE = str(files("agent_pipeline").joinpath("workspace.yaml"))
+"""The file that tells Dagster's web server and daemon which code location to load."""
 POSTGRES = "DAGSTER_POSTGRES_URL"
 _STORAGE = f"storage:\n  postgres:\n    postgres_url:\n      env: {POSTGRES}\n"
 

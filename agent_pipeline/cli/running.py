@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from rich.console import Console
 
-from agent_pipeline.cli.instance import dagster_home, make_known, open_instance
+from agent_pipeline.cli.instance import WORKSPACE, dagster_home, make_known, open_instance
 from agent_pipeline.config.settings import load_settings
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.keys import PartitionKey, parse_key
@@ -24,7 +24,6 @@ console = Console()
 DATA_ASSETS = "group:traces or group:datasets or group:coresets"
 DEMO_AGENT = PartitionKey("shop", "support")
 DEMO_SETTINGS = ["sft_coreset.target_size=1000"]
-WORKSPACE = str(files("agent_pipeline").joinpath("workspace.yaml"))
 
 
 def materialize(

@@ -4,14 +4,21 @@ import re
 from collections.abc import Sequence
 
 import dagster as dg
+from dagster._core.definitions.job_base import InMemoryJob
+from dagster._core.execution.api import execute_run
+from dagster._core.execution.execute_in_process import merge_run_tags
+from dagster._core.remote_origin import RemoteRepositoryOrigin
+from dagster._core.storage.tags import MAX_RETRIES_TAG
+from dagster._core.workspace.load import location_origins_from_yaml_paths
 
+from agent_pipeline.cli.instance import WORKSPACE
 from agent_pipeline.config.overrides import overrides
 from agent_pipeline.config.resolution import fingerprint
 from agent_pipeline.defs.jobs import MIX, RETRAIN
 from agent_pipeline.defs.partitions import AGENTS
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.run_config import set_tags
-from agent_pipeline.defs.runs import LOCATION_TAGS, version_tags
+from agent_pipeline.defs.runs import LOCATION_TAGS, REPOSITORY, version_tags
 from agent_pipeline.defs.worker_client import FRESH_TAG
 from agent_pipeline.errors import PartitionError, SettingsError, first_line
 from agent_pipeline.keys import PartitionKey
@@ -25,7 +32,7 @@ def materialize(
     settings: Sequence[str] = (),
     fresh: bool = False,
     job_name: str = RETRAIN,
-) -> dg.ExecuteInProcessResult:
+) -> dg.JobExecutionResult:
     """Run the selected assets (Dagster's selection syntax) of a partition, with `asset.setting=value` (or `setting=value`) texts.
 
     The partition becomes known to the instance if the store has it. Without one (None), the assets that have none are run, and every
@@ -52,14 +59,30 @@ def materialize(
         tags |= version_tags(version, fingerprint(workspace.settings(), key, values), source.reader_versions())
     if fresh:
         tags[FRESH_TAG] = "true"
-    return job.execute_in_process(
-        instance=instance,
-        partition_key=str(key) if key else None,
-        asset_selection=[dg.AssetKey(name) for name in sorted(selected)],
-        run_config={"loggers": {"console": {}}, "ops": {asset: {"config": group} for asset, group in values.items()}},
-        tags=tags,
-        raise_on_error=False,
+    assets = [dg.AssetKey(name) for name in sorted(selected)]
+    config = {"loggers": {"console": {}}, "ops": {asset: {"config": group} for asset, group in values.items()}}
+    # The daemon starts a run again if its process was killed. It must not do so with a run that a
+    # person interrupted with Ctrl-C.
+    tags[MAX_RETRIES_TAG] = "0"
+    partition = str(key) if key else None
+    dagster_run = instance.create_run_for_job(
+        job,
+        run_config=config,
+        tags=merge_run_tags(job, partition, tags, assets, instance, config),
+        asset_selection=frozenset(assets),
+        remote_job_origin=repository_origin().get_job_origin(job.name),
     )
+    return execute_run(InMemoryJob(job), dagster_run, instance)
+
+
+def repository_origin() -> RemoteRepositoryOrigin:
+    """Return the origin that the UI gives the repository that it loads.
+
+    The home page of the UI, sensors and the daemon assign a run to a code location by this origin,
+    and not by the run's tags.
+    """
+    (location,) = location_origins_from_yaml_paths([WORKSPACE])
+    return RemoteRepositoryOrigin(location, REPOSITORY)
 
 
 def selected_assets(defs: dg.Definitions, job: dg.JobDefinition, select: str) -> set[str]:

@@ -34,8 +34,11 @@ _PAGE, _PAGES = 500, 6
 
 LOCATION = "agent_pipeline"
 """The name of the code location, also in `workspace.yaml` and `pyproject.toml`."""
-LOCATION_TAGS = {"dagster/code_location": LOCATION, ".dagster/repository": f"__repository__@{LOCATION}"}
-"""Tags by which the UI assigns a run to the code location. Dagster sets them on the runs that the UI and the daemon launch."""
+REPOSITORY = "__repository__"
+"""The name that Dagster gives the repository of a code location that holds one `Definitions`."""
+LOCATION_TAGS = {"dagster/code_location": LOCATION, ".dagster/repository": f"{REPOSITORY}@{LOCATION}"}
+"""Tags that assign a run to the code location in the run list's filters. Dagster sets them on the runs that the UI and the daemon launch;
+the home page needs the run's origin too (`agent_pipeline.cli.runs`)."""
 
 
 def version_tags(store: str, settings: str, readers: Mapping[str, int]) -> dict[str, str]:

@@ -72,6 +72,19 @@ def test_the_shells_runs_are_the_uis_runs(server: str) -> None:
     assert {"key": "dagster/partition", "value": "shop/intern"} in runs[0]["tags"]
 
 
+def test_shell_run_belongs_to_the_code_location(server: str) -> None:
+    """The home page lists a run by its origin; a run without one is on no page but the run list."""
+    query = "{ runsOrError { ... on Runs { results { repositoryOrigin { repositoryName repositoryLocationName } } } } }"
+    origins = [run["repositoryOrigin"] for run in _query(server, query)["runsOrError"]["results"]]
+    assert origins == [{"repositoryName": "__repository__", "repositoryLocationName": "agent_pipeline"}]
+
+
+def test_home_page_shows_shell_runs(server: str, tmp_path: Path) -> None:
+    dom = opened(server, tmp_path, "--virtual-time-budget=60000")
+    assert "No runs" not in dom
+    assert "/locations/agent_pipeline/jobs/retrain" in dom
+
+
 def test_the_launchpad_explains_every_field_of_the_run_config(server: str) -> None:
     data = _query(
         server,
