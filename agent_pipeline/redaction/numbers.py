@@ -27,13 +27,30 @@ def numbers(regions: tuple[str, ...] | None, text: str, flat: bytes) -> Iterator
 
 def _phones(text: str, start: int, end: int, regions: tuple[str, ...]) -> Iterator[Find]:
     for match in _PHONE.finditer(text, max(0, start - 2), end + 2):
-        candidate = match.group()
-        if _is_bare(candidate) and _label(text, match.start()) not in _PHONE_WORDS:
+        candidate, label = match.group(), _label(text, match.start())
+        is_named = label in _PHONE_WORDS
+        if _is_bare(candidate) and not is_named:
             continue
-        values = _phones_in(candidate, regions)
-        if not values and _may_be_foreign(candidate) and _label(text, match.start()) in _PHONE_WORDS:
-            values = (candidate,)  # in another country's grouping
-        yield from (Find("PHONE", value) for value in values)
+        place = 0
+        for value in _phones_in(candidate, regions):
+            place = candidate.index(value, place)
+            value_label = _label(text, match.start() + place) if place else label
+            if _is_telephone(value, value_label):
+                yield Find("PHONE", value)
+                is_named = False
+            place += len(value)
+        if is_named and _may_be_foreign(candidate):
+            yield Find("PHONE", candidate)  # in another country's grouping
+
+
+def _is_telephone(value: str, label: str) -> bool:
+    """Whether a possible telephone number is one: a bare run of digits needs a word that says so.
+
+    A number in groups needs no word, but the word before it must not say that it is something else.
+    """
+    if label in _PHONE_WORDS:
+        return True
+    return not _is_bare(value) and (value.startswith("+") or label not in _ID_WORDS)
 
 
 _DASHES = "\u2010-\u2015"
@@ -120,7 +137,9 @@ def _cards_and_accounts(text: str, start: int, end: int) -> Iterator[Find]:
 
 _SEPARATORS = re.compile(r"\D")
 _PHONE = re.compile(rf"(?<![\w.,$€£#])(?:\+\(|\+|\()?\d[\d ()./\u00a0{_DASHES}-]{{5,20}}\d(?!\w|[.,:]\d)")
-_BARE = re.compile(r"\W*(?:\d{1,3}[.)]\s+)?\W*(\d+)\W*")
+_RUN = re.compile(r"\d+")
+_LONGEST_GROUP = 9
+"""Digits that no country writes as one group of a longer telephone number."""
 _DATE = re.compile(r"(?:19|20)\d\d[-/.](?:0?[1-9]|1[0-2])[-/.]|\d{1,2}[-/.]\d{1,2}[-/.](?:19|20)\d\d|(?:19|20)\d\d(?:0[1-9]|1[0-2])\d\d\b")
 _MOST_DIGITS = 15
 _PHONE_WORDS = _set_of(
@@ -128,9 +147,12 @@ _PHONE_WORDS = _set_of(
 )
 
 
-def _is_bare(candidate: str) -> bool:
-    """Whether a candidate is one run of digits, perhaps in brackets or after a list's number: an id, unless a word says otherwise."""
-    return not candidate.startswith("+") and _BARE.fullmatch(candidate) is not None
+def _is_bare(value: str) -> bool:
+    """Whether a value is one run of digits, perhaps in brackets or after or before a short number: an id, unless a word says otherwise."""
+    if value.startswith("+"):
+        return False
+    runs = _RUN.findall(value)
+    return len(runs) == 1 or max(map(len, runs)) >= _LONGEST_GROUP
 
 
 def _may_be_foreign(candidate: str) -> bool:
@@ -146,8 +168,7 @@ def _phones_in(candidate: str, regions: tuple[str, ...]) -> tuple[str, ...]:
     if not _FEWEST_DIGITS <= digits <= _MOST_DIGITS or _DATE.search(candidate):
         return ()
     if candidate.startswith("+"):
-        matches = phonenumbers.PhoneNumberMatcher(candidate, None, leniency=phonenumbers.Leniency.POSSIBLE)
-        return tuple(match.raw_string for match in matches)
+        return _international_numbers(candidate)
     grouped = _GROUPED.fullmatch(candidate)
     for region in regions:
         if digits < _shortest(region):
@@ -159,6 +180,20 @@ def _phones_in(candidate: str, regions: tuple[str, ...]) -> tuple[str, ...]:
         matches = phonenumbers.PhoneNumberMatcher(candidate, region, leniency=phonenumbers.Leniency.STRICT_GROUPING)
         if values := tuple(match.raw_string for match in matches):
             return values
+    return ()
+
+
+def _international_numbers(candidate: str) -> tuple[str, ...]:
+    """Return the numbers in a candidate that begins with a plus; a short number after a blank may be none of their groups."""
+    import phonenumbers
+
+    while candidate:
+        matches = list(phonenumbers.PhoneNumberMatcher(candidate, None, leniency=phonenumbers.Leniency.POSSIBLE))
+        if matches:
+            first_group = len(_RUN.search(candidate).group())  # type: ignore[union-attr]
+            # Nobody writes the code of a country in two groups: "+2 3094000786" are two numbers.
+            return tuple(match.raw_string for match in matches if len(str(match.number.country_code)) <= first_group)
+        candidate = candidate[: max(candidate.rfind(" "), candidate.rfind("\u00a0"), 0)]
     return ()
 
 
@@ -197,16 +232,40 @@ _BETWEEN = _set_of(
 )
 """Words that may stand between a label and its number."""
 _ID_WORDS = _set_of(
-    "id ids order orders item items product products tracking invoice ticket transaction reference ref sku serial ean upc isbn imei "
-    "timestamp time ts user message session trace span request flight reservation booking shipment parcel uid guid key"
+    "id ids order orders item items product products tracking invoice ticket tickets transaction reference ref sku skus serial ean upc "
+    "isbn issn imei timestamp time ts user message session trace span request flight reservation booking shipment parcel uid guid key "
+    "part parts article variant model lot batch case rma barcode asin gtin date total amount price"
 )
 
 
 def _label(text: str, start: int) -> str:
     """The word that says what the number at a place is (the key of a JSON value, for one): the nearest that is not a `_BETWEEN`.
 
-    Words beyond another private value do not count, so that its pseudonym, which may have fewer words, changes nothing.
+    Words beyond another private value do not count, so that its pseudonym, which may have fewer words, changes nothing. In a list of
+    numbers of one shape, the word before the list says what all of them are.
     """
+    start = _start_of_list(text, start)
     unbound = _UNBOUND.match(text[max(0, start - 60) : start][::-1]).group()[::-1]  # type: ignore[union-attr]
     before = _HUMP.sub(" ", unbound).lower()
     return next((word for word in reversed(_WORD.findall(before)) if word not in _BETWEEN), "")
+
+
+_LONGEST_LIST = 8
+_LIST_SEPARATORS = " \t\"',;/&|()[]#"
+_NUMBER_AT = re.compile(r"\d[\d()./\u00a0 -]{0,24}\d")
+
+
+def _start_of_list(text: str, start: int) -> int:
+    """Return where the list of numbers of one shape begins in which a number stands; the number's own place if there is no list."""
+    own = _NUMBER_AT.match(text, start)
+    shape = _RUN.sub(_same_length, own.group()) if own else ""
+    for _ in range(_LONGEST_LIST if shape else 0):
+        before = text[max(0, start - len(shape) - 8) : start].rstrip(_LIST_SEPARATORS)
+        if len(before) < len(shape) or _RUN.sub(_same_length, before[-len(shape) :]) != shape:
+            break
+        start = max(0, start - len(shape) - 8) + len(before) - len(shape)
+    return start
+
+
+def _same_length(digits: re.Match[str]) -> str:
+    return "0" * len(digits.group())
