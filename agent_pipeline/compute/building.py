@@ -12,6 +12,7 @@ from upath import UPath
 from agent_pipeline.compute.registry import Params, Result, Task
 from agent_pipeline.config.settings import Settings, load_settings
 from agent_pipeline.datasets.multi_task import ASSET as MIXED
+from agent_pipeline.datasets.verdicts import unverified, verdict_counts
 from agent_pipeline.errors import DataError
 from agent_pipeline.keys import PartitionKey, parse_key
 from agent_pipeline.redaction.surrogates import with_surrogates
@@ -19,6 +20,7 @@ from agent_pipeline.selection.tables import dataset_rows
 from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.storage.lake import MANIFEST, Artifact, Lake, read_manifest
 from agent_pipeline.training.base_model import BaseModel, resolve_base_model
+from agent_pipeline.training.chain import SKIPPED, adapter_of
 
 MODELS = ("torch", "transformers", "peft")
 """The libraries that decide what a model says."""
@@ -143,6 +145,36 @@ def build(
             return _result(artifact, reused=False)
     except Timeout as error:
         raise DataError(f"Another process is building the same {asset} of {key}: wait for its run to end, or cancel it.") from error
+
+
+def build_further(
+    task: Task,
+    params: Params,
+    reference: Artifact,
+    made_from: dict[str, Any],
+    make: Callable[[Path], dict[str, Any]],
+    verdicts: dict[str, Any],
+) -> Result:
+    """The adapter of a step after imitation; where nothing can be trained, the artifact holds the reason alone.
+
+    The report counts the `verdicts` of all steps of the chain: an adapter keeps what it learned from unverified sessions.
+    """
+    from agent_pipeline.training.continued import NothingTrained
+
+    if before := reference.manifest["report"].get("verdicts"):
+        verdicts = verdict_counts(verdicts["by"], before)
+
+    def make_or_skip(folder: Path) -> dict[str, Any]:
+        try:
+            report = make(folder)
+        except NothingTrained as reason:
+            shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+            return {SKIPPED: str(reason), "rows": reason.counts}
+        # An export's context must hold the rows of both trainings.
+        longest = max(report["longest_row_tokens"], reference.manifest["report"]["longest_row_tokens"])
+        return report | {"longest_row_tokens": longest, "verdicts": verdicts}
+
+    return build(task, params, adapter_of(params["method"]), made_from | unverified(verdicts), make_or_skip, [reference])
 
 
 def _result(artifact: Artifact, reused: bool) -> Result:

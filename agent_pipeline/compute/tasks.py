@@ -4,17 +4,16 @@ A task reads its rows from the lake, a batch at a time. Its parameters and its r
 """
 
 import json
-import shutil
-from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from agent_pipeline.compute.building import MODELS, asked_base, asked_lake, asked_rows, build, find_artifact, seen_by_models
+from agent_pipeline.compute.building import MODELS, asked_base, asked_lake, asked_rows, build, build_further, find_artifact, seen_by_models
 from agent_pipeline.compute.coresets import embed, losses
-from agent_pipeline.compute.registry import TASKS, Params, Result, Task, task
+from agent_pipeline.compute.registry import TASKS, Params, Result, task
+from agent_pipeline.datasets.verdicts import unverified, verdicts_of
 from agent_pipeline.errors import DataError, SettingsError
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.redaction.surrogates import spoken, surrogates_made_from, system_of
@@ -23,7 +22,7 @@ from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.storage.artifacts import Artifact
 from agent_pipeline.storage.filesystem import sha256_file
 from agent_pipeline.training.base_model import BaseModel
-from agent_pipeline.training.chain import SKIPPED, adapter_of, trained_adapters
+from agent_pipeline.training.chain import trained_adapters
 from agent_pipeline.training.config import FURTHER
 from agent_pipeline.training.identity import adapter_origin, rows_made_from
 
@@ -52,11 +51,13 @@ def train(params: Params, progress: Progress = silent) -> Result:
     base = asked_base(params)
     _, template = load_tokenizer(base.path, base.trust_remote_code)
     rehearsal = params["rehearsal"]
-    origin = adapter_origin(rows, base, template.jinja, config, replayed, params["replay_ratio"], rehearsal)
+    verdicts = verdicts_of([*rows, *replayed])
+    origin = adapter_origin(rows, base, template.jinja, config, replayed, params["replay_ratio"], rehearsal) | unverified(verdicts)
 
     def make(folder: Path) -> dict[str, Any]:
         replaying = {"replayed": replayed, "replay_ratio": params["replay_ratio"]} if replayed else {}
-        return train_adapter(rows, base, config, folder, progress=progress, rehearsal=rehearsal, **replaying)
+        report = train_adapter(rows, base, config, folder, progress=progress, rehearsal=rehearsal, **replaying)
+        return report | {"verdicts": verdicts}
 
     result = build(train, params, "sft_adapter", origin, make)
     made_up = sum(seen is not row for seen, row in zip(rows, stored, strict=True))
@@ -82,7 +83,8 @@ def prefer(params: Params, progress: Progress = silent) -> Result:
     def make(folder: Path) -> dict[str, Any]:
         return train_preferences(method, rows, base, reference.path, config, folder, select, heldout, progress, reference.identity)
 
-    return _build_further(prefer, params, reference, origin_of(method, rows, select, base, reference.identity, config), make)
+    made_from = origin_of(method, rows, select, base, reference.identity, config)
+    return build_further(prefer, params, reference, made_from, make, verdicts_of(rows))
 
 
 @task(version=5, libraries=(*MODELS, "trl"))
@@ -97,7 +99,8 @@ def on_policy(params: Params, progress: Progress = silent) -> Result:
     reference = find_artifact(params, params["reference"])
     base, config = _base_of(params, reference), FURTHER[method](**params["config"])
     select, teacher = seen_by_models(params, dataset_rows(lake, key, ("select",))), None
-    rows, play, origin = practice(seen_by_models(params, dataset_rows(lake, key)), config, params["world"])
+    whole = seen_by_models(params, dataset_rows(lake, key))
+    rows, play, origin = practice(whole, config, params["world"])
     if named := getattr(config, "teacher_model", ""):
         teacher = asked_base(params | {"base_model": named, "base_revision": getattr(config, "teacher_revision", "")})
         origin["taught_by"] = [teacher.name, teacher.revision]
@@ -108,26 +111,7 @@ def on_policy(params: Params, progress: Progress = silent) -> Result:
         )
 
     made_from = origin_of(method, rows, select, base, reference.identity, config, **origin)
-    return _build_further(on_policy, params, reference, made_from, make)
-
-
-def _build_further(
-    task: Task, params: Params, reference: Artifact, made_from: dict[str, Any], make: Callable[[Path], dict[str, Any]]
-) -> Result:
-    """The adapter of a step after imitation; where nothing can be trained, the artifact holds the reason alone."""
-    from agent_pipeline.training.continued import NothingTrained
-
-    def make_or_skip(folder: Path) -> dict[str, Any]:
-        try:
-            report = make(folder)
-        except NothingTrained as reason:
-            shutil.rmtree(folder / "checkpoints", ignore_errors=True)
-            return {SKIPPED: str(reason), "rows": reason.counts}
-        # An export's context must hold the rows of both trainings.
-        longest = max(report["longest_row_tokens"], reference.manifest["report"]["longest_row_tokens"])
-        return report | {"longest_row_tokens": longest}
-
-    return build(task, params, adapter_of(params["method"]), made_from, make_or_skip, [reference])
+    return build_further(on_policy, params, reference, made_from, make, verdicts_of(whole))
 
 
 @task(version=13, libraries=MODELS)

@@ -26,6 +26,7 @@ from agent_pipeline.datasets.sft import SFT, sft_rows
 from agent_pipeline.datasets.sharegpt import SHAREGPT, sharegpt_rows
 from agent_pipeline.datasets.splits import ROW, SplitSizes, overlaps
 from agent_pipeline.datasets.twins import Twins, with_twins
+from agent_pipeline.datasets.verdicts import judges_of, verdict_counts
 from agent_pipeline.errors import DataError
 from agent_pipeline.judging.turns import check_facts
 from agent_pipeline.keys import PartitionKey
@@ -74,7 +75,7 @@ class Built:
 
     `lengths` are the bytes of JSON of each row's text column; `ratios` the length of each chosen answer by that of the rejected one;
     `turn_classes` the assistant's turns of each class, by split; `formless` the rows that the published form has no place for, by reason;
-    `in_two_splits` the proof that nothing is.
+    `in_two_splits` the proof that nothing is; `verdicts` who judged the rows (`verdicts.verdict_counts`).
     """
 
     kind: Kind
@@ -89,6 +90,7 @@ class Built:
     ratios: "array[float]" = field(default_factory=lambda: array("d"))
     turn_classes: dict[str, Counter[str]] = field(default_factory=dict)
     tasks_in_an_older_split: int | None = None
+    verdicts: dict[str, Any] = field(default_factory=dict)
     jsonl: UPath | None = None
     huggingface: UPath | None = None
     pushed_to: str | None = None
@@ -142,7 +144,7 @@ def build_preferences(
     pairing, ratios = pairing or Pairing(), array("d")
 
     def rows() -> Iterator[Row]:
-        for row in rows_of_cases(curated.cases(counts), curated.ledger, counts, pairing):
+        for row in curated.with_verdicts(rows_of_cases(curated.cases(counts), curated.ledger, counts, pairing)):
             ratios.append(length_ratio(row))
             yield row
 
@@ -166,7 +168,7 @@ def build_kto(
     paired = () if all_sessions else lake.open("preference_dataset", key).read(_SESSION_COLUMNS).columns
     rows = labelled_rows(curated.labelled(), curated.ledger, {name for column in paired for name in column.to_pylist()}, counts)
     filters = [] if all_sessions else ["sessions that are in a preference pair are not repeated here"]
-    return build(lake, key, _KTO, rows, counts, filters, files, ledger=curated.ledger)
+    return build(lake, key, _KTO, curated.with_verdicts(rows), counts, filters, files, ledger=curated.ledger)
 
 
 def build_sharegpt(lake: Lake, key: PartitionKey, alternating: bool = True, files: FileOptions = DEFAULT_FILES) -> Built:
@@ -194,11 +196,12 @@ def build(
     Without a key the rows are of `agents`; `crossing` names what else of the staged table is in two splits. Raises as `build_sft`.
     """
     asset, schema, text, description, task = kind
-    splits, lengths, first = Counter[str](), array("q"), list[Row]()
+    splits, judges, lengths, first = Counter[str](), Counter[str](), array("q"), list[Row]()
 
     def counted() -> Iterator[pa.RecordBatch]:
         for batch in to_batches(rows, schema):
             splits.update(batch["split"].to_pylist())
+            judges.update(judges_of(batch))
             lengths.extend(pc.binary_length(batch[text].storage).to_pylist())
             first.extend(to_rows([batch.slice(0, FIRST_ROWS - len(first))]))
             yield batch
@@ -226,6 +229,7 @@ def build(
         table_sha256=table.sha256,
     )
     built = Built(kind, table, counts, splits, tasks, lengths, first, found, publish(lake, publication))
+    built.verdicts = verdict_counts(judges)
     built.tasks_in_an_older_split = ledger.older_than_the_sizes if ledger else None
     built.jsonl = lake.folder("jsonl", asset, key) if publication.jsonl else None
     built.huggingface = lake.folder("huggingface", asset, key) if publication.huggingface else None

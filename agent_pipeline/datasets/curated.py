@@ -49,6 +49,7 @@ _READ = [
     "verdict_score",
     "attack_succeeded",
     "error",
+    "verdict_by",
     "turns",
     "reasoning",
 ]
@@ -116,6 +117,16 @@ class Curated:
                 for trial in trials:
                     (case.good if trial["kept"] else case.bad).append(partial(self._read, row, trial["number"]))
                 yield case
+
+    def with_verdicts(self, rows: Iterable[Row]) -> Iterator[Row]:
+        """Add who judged each row's session to rows that were made of sessions (`verdict_by`, `rejected_verdict_by`)."""
+        table = _short_columns(self.lake, self.key, ["session_id", "verdict_by"])
+        judges = dict(zip(table["session_id"].to_pylist(), table["verdict_by"].to_pylist(), strict=True))
+        for row in rows:
+            judged = {"verdict_by": judges[row["session_id"]]}
+            if "rejected_session_id" in row:
+                judged["rejected_verdict_by"] = judges[row["rejected_session_id"]]
+            yield row | judged
 
     def _read(self, row: Callable[[int], Row], number: int) -> Session:
         return _session(_heard(row(number)), self.thoughts)

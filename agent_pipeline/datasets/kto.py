@@ -14,7 +14,7 @@ from agent_pipeline.datasets.pair_messages import has_untrained_turn, to_last_an
 from agent_pipeline.datasets.preferences import unfit_to_compare
 from agent_pipeline.datasets.splits import ROW, TaskSplit
 from agent_pipeline.sessions.session import Message, Session
-from agent_pipeline.sessions.tables import required
+from agent_pipeline.sessions.tables import optional, required
 
 KTO = pa.schema(
     [
@@ -22,6 +22,7 @@ KTO = pa.schema(
         *required(pa.json_(), prompt="chat messages before the agent's first answer", completion="from there to the agent's last"),
         *required(pa.bool_(), label="true: the session is good; false: it is bad"),
         *required(pa.json_(), tools="the tools that the agent had: OpenAI function schemas"),
+        *optional(pa.string(), verdict_by="the judge that gave the label; unverified: nobody checked the session"),
     ]
 )
 
@@ -59,6 +60,7 @@ def labelled_rows(
                 "completion": parts[1],
                 "label": label,
                 "tools": session.tools,
+                "verdict_by": None,
             }
 
 

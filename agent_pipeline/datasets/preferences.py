@@ -42,6 +42,11 @@ PREFERENCES = pa.schema(
             rejected="the bad session's messages from the first that differs",
             tools="the tools that the agent had: OpenAI function schemas",
         ),
+        *optional(
+            pa.string(),
+            verdict_by="the judge that found the good session good; unverified: nobody checked it",
+            rejected_verdict_by="the judge that found the bad session bad; unverified: nobody checked it",
+        ),
     ]
 )
 
@@ -296,4 +301,6 @@ def _row(task_key: str, split: TaskSplit, chosen: Session, rejected: Session, ma
         "chosen": chosen_rest,
         "rejected": rejected_rest,
         "tools": chosen.tools,
+        "verdict_by": None,
+        "rejected_verdict_by": None,
     }

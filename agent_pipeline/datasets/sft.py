@@ -26,6 +26,7 @@ SFT = pa.schema(
         *optional(pa.timestamp("us", tz="UTC"), created_at="when the session began (UTC)"),
         *optional(pa.list_(pa.string()), turn_classes="what each assistant message is: call, ask, cannot or answer"),
         *optional(pa.string(), twin_of="the row that this irrelevance twin was made from; null: it is a session's own"),
+        *optional(pa.string(), verdict_by="the judge that found the session good; unverified: nobody checked it"),
     ]
 )
 """A new column needs a line here, a value in `sft_rows`, and its origin in `defs.columns`. `score`: see `known_score`."""
@@ -93,6 +94,7 @@ def sft_rows(
             "created_at": row["created_at"],
             "turn_classes": ["call" if heads[at].tool_calls else text_class(heads[at].content or "") for at in turns if at <= trained[-1]],
             "twin_of": None,
+            "verdict_by": row.get("verdict_by"),
         }
 
 

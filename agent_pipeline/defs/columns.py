@@ -70,7 +70,7 @@ TABLES: dict[str, Columns] = {
     ),
     "sft_dataset": Columns(
         SFT,
-        _same("curated_sessions", ["session_id", "content_sha256", "created_at"])
+        _same("curated_sessions", ["session_id", "content_sha256", "created_at", "verdict_by"])
         | {
             "row_id": [*_ID, *_TEXT, *_TURNS],
             "task_key": _TASK,
@@ -89,11 +89,12 @@ TABLES: dict[str, Columns] = {
             **dict.fromkeys(("prompt", "chosen", "rejected"), _SAID),
             "margin": _of("curated_sessions", "verdict_score"),
             "tools": _of("curated_sessions", "tools"),
+            **dict.fromkeys(("verdict_by", "rejected_verdict_by"), _of("curated_sessions", "verdict_by")),
         },
     ),
     "kto_dataset": Columns(
         KTO,
-        _same("curated_sessions", ["session_id", "content_sha256", "tools"])
+        _same("curated_sessions", ["session_id", "content_sha256", "tools", "verdict_by"])
         | {"row_id": _ID, "task_key": _TASK, "split": _TASK, "label": _of("curated_sessions", "kept")}
         | dict.fromkeys(("prompt", "completion"), _SAID),
     ),

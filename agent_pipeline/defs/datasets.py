@@ -11,6 +11,7 @@ from agent_pipeline.datasets.build import Built, build_kto, build_preferences, b
 from agent_pipeline.datasets.preferences import Pairing, why_no_pairs
 from agent_pipeline.datasets.splits import empty_splits, first_request
 from agent_pipeline.datasets.twins import Twins
+from agent_pipeline.datasets.verdicts import verdict_sentence
 from agent_pipeline.defs.failures import user_errors
 from agent_pipeline.defs.metadata import counts_table, histogram, preview, table
 from agent_pipeline.defs.partitions import AGENTS, agent_key
@@ -96,6 +97,11 @@ def result(built: Built, more: dict[str, Any] | None = None) -> dg.MaterializeRe
         "counts": counts_table(built.counts, "what"),
         "splits": counts_table(built.splits, "split"),
         "tasks": built.tasks,
+        **(
+            {"verdicts": verdict_sentence(built.verdicts), "verdicts_by": counts_table(built.verdicts["by"], "judge")}
+            if built.verdicts["by"]
+            else {}
+        ),
         "preview": preview(built.first, built.kind.text),
         "lengths": histogram(built.lengths, f"{built.kind.asset}: {built.kind.text} of a row", "bytes of JSON"),
         **(more or {}),

@@ -5,6 +5,7 @@ from typing import Any
 import dagster as dg
 
 from agent_pipeline.config.assets import AdapterConfig, EvaluationConfig
+from agent_pipeline.datasets.verdicts import verdict_sentence
 from agent_pipeline.defs.failures import user_errors
 from agent_pipeline.defs.metadata import curve, numbers, table
 from agent_pipeline.defs.partitions import agent_key
@@ -52,6 +53,7 @@ def sft_adapter(
             "rows": result["rows"],
             "rows_with_surrogates": result["rows_with_surrogates"],
             "replayed": result["replayed"],
+            **told_verdicts(context, report),
             "template": report["template"]["why"],
             "report": report_metadata(report),
             "loss": loss_curve(report),
@@ -103,7 +105,7 @@ def further_asset(step: Step, how: str) -> dg.AssetsDefinition:
             context.log.info(f"trained on: {report.get('device', 'nothing')}")
             if skipped:
                 context.log.warning(f"{context.partition_key} has no {name}: {skipped} The candidate stays {reference.asset}.")
-            metadata = {"reference": reference.asset, "report": report_metadata(report)}
+            metadata = {"reference": reference.asset, "report": report_metadata(report), **told_verdicts(context, report)}
             metadata |= {SKIPPED: skipped} if skipped else {"loss": loss_curve(report)} | numbers({name: report[name] for name in LOSSES})
             check = trained_check(report, skipped)
             return built(context, workspace, result, metadata, [check])
@@ -121,6 +123,17 @@ grpo_adapter = further_asset("grpo", "rewards of the agent's world, or of the lo
 def report_metadata(report: dict[str, Any]) -> dg.MetadataValue:
     """A training's report without what fills pages."""
     return dg.MetadataValue.json({name: value for name, value in report.items() if name not in ("log_history", "row_ids")})
+
+
+def told_verdicts(context: dg.AssetExecutionContext, report: dict[str, Any]) -> dict[str, Any]:
+    """Return how many verdicts of the trained rows are verified, for the metadata; warn if some are not."""
+    verdicts = report.get("verdicts")
+    if not verdicts:
+        return {}
+    sentence = verdict_sentence(verdicts)
+    if verdicts["verified"] < verdicts["verdicts"]:
+        context.log.warning(f"{context.partition_key} is trained on unverified sessions: {sentence}.")
+    return {"verdicts": sentence}
 
 
 def loss_curve(report: dict[str, Any]) -> dg.MetadataValue:

@@ -19,8 +19,10 @@ import pyarrow.compute as pc
 import xxhash
 
 from agent_pipeline.errors import DataError
+from agent_pipeline.judging.beginnings import beginnings_of, is_among
 from agent_pipeline.judging.leaks import leak_patterns, without_leaks
-from agent_pipeline.sessions.session import Message, canonical_json, is_trained, tool_calls
+from agent_pipeline.judging.policy import VERIFIERS
+from agent_pipeline.sessions.session import Message
 from agent_pipeline.sessions.tables import row_session
 from agent_pipeline.sessions.text import characters
 
@@ -84,16 +86,20 @@ class Bounds(NamedTuple):
     max_characters: int = 0
 
 
+NOBODY, VERIFIER, PERSON = range(3)
+
+
 class Candidate(NamedTuple):
     """What curation looks at of a session: what is decided of it on its own, and what decides beside others.
 
-    `beginnings` are hashes of the conversation up to each of its messages; the last one is the whole.
+    `authority` is that of who gave the verdict: `PERSON`, `VERIFIER` (another judge) or `NOBODY`. `beginnings` are hashes of the
+    conversation up to each of its messages; the last one is the whole.
     """
 
     decision: Decision
     content_sha256: str
     created_at: datetime | None = None
-    by_person: bool = False
+    authority: int = PERSON
     beginnings: Sequence[int] = ()
 
     @property
@@ -109,15 +115,15 @@ class Decisions(Sequence[Decision]):
     """
 
     def __init__(self, candidates: Iterable[Candidate]) -> None:
-        ids, ends, contents, person = bytearray(), array("q", [0]), bytearray(), bytearray()
+        ids, ends, contents, authority = bytearray(), array("q", [0]), bytearray(), bytearray()
         reasons, times, hashes, until = bytearray(), array("d"), array("Q"), array("q", [0])
         self._notes: dict[int, tuple[str | None, Sequence[str]]] = {}  # detail and missed measures, where there are any
         shared: dict[Any, Any] = {}
-        for at, (own, content, created_at, by_person, beginnings) in enumerate(candidates):
+        for at, (own, content, created_at, own_authority, beginnings) in enumerate(candidates):
             ids += own.session_id.encode()
             ends.append(len(ids))
             contents += xxhash.xxh3_128_digest(content.encode())
-            person.append(by_person)
+            authority.append(own_authority)
             reasons.append(_REASONS.index(own.reason))
             times.append(created_at.timestamp() if created_at else inf)
             hashes.extend(beginnings if own.use is not Use.NEITHER else ())
@@ -125,9 +131,9 @@ class Decisions(Sequence[Decision]):
             if own.detail or own.missed_measures:
                 note = (own.detail, tuple(own.missed_measures))
                 self._notes[at] = shared.setdefault(note, note)
-        n = len(person)
+        n = len(authority)
         self.ids = pa.Array.from_buffers(pa.large_string(), n, [None, pa.py_buffer(ends), pa.py_buffer(ids)])
-        self.reasons, self.by_person = np.frombuffer(reasons, np.uint8), np.frombuffer(person, bool)
+        self.reasons, self.authority = np.frombuffer(reasons, np.uint8), np.frombuffer(authority, np.uint8)
         self.times, self.hashes, self.until = np.frombuffer(times), np.frombuffer(hashes, np.uint64), np.frombuffer(until, np.int64)
         """`hashes` are the sessions' beginnings, those of a session up to its place in `until`."""
         binary = pa.Array.from_buffers(pa.binary(16), n, [None, pa.py_buffer(contents)])
@@ -163,20 +169,22 @@ _CODES = {Use.POSITIVE: 0, Use.NEGATIVE: _REASONS.index(Reason.UNACCEPTABLE)}
 def curate(candidates: Iterable[Candidate], max_sessions: int = 0) -> Decisions:
     """Decide on every session; the result is in the order of the input and as long.
 
-    Of several sessions with the same content the one that a person judged is kept, then the better judged, then the earlier. A session
-    that another one of the same use (or a positive one) begins with and goes on from is dropped: it would be trained on twice. What begins
-    with all of a session that a person found bad is not an example, unless a person found it good.
+    Of several sessions with the same content the one that a person judged is kept, then one that another judge verified, then the better
+    judged, then the earlier. A session that another one of the same use (or a positive one) begins with and goes on from is dropped: it
+    would be trained on twice. What begins with all of a session that was found bad is not an example if a person found it bad, or if nobody
+    verified the longer one, unless a person found that one good.
     """
     decisions = Decisions(candidates)
     _drop_duplicates(decisions)
-    _drop_bad_beginnings(decisions)
+    _drop_bad_beginnings(decisions, PERSON)
+    _drop_bad_beginnings(decisions, VERIFIER)
     _drop_beginnings(decisions)
     if max_sessions:
         positive = np.flatnonzero(decisions.having(Use.POSITIVE))
         times = decisions.times[positive]
         latest_first = positive[np.lexsort((decisions.rank[positive], np.where(times == inf, inf, -times)))]
         decisions.drop(latest_first[max_sessions:], Reason.MAX_SESSIONS, str(max_sessions))
-    del decisions.by_person, decisions.times, decisions.hashes, decisions.until, decisions.contents, decisions.rank
+    del decisions.authority, decisions.times, decisions.hashes, decisions.until, decisions.contents, decisions.rank
     return decisions
 
 
@@ -240,7 +248,9 @@ def curate_rows(
 def candidate_of(row: dict[str, Any], leak: str | None = None, required: Sequence[str] = (), max_characters: int = 0) -> Candidate:
     """What curation holds of a row of `judged_sessions`; `leak` is a verdict that stands in its text and cannot be taken out."""
     decision = _own_decision(row, leak, required, max_characters)
-    return Candidate(decision, row["content_sha256"], row["created_at"], row["verdict_by"] == "label", _beginnings(row["messages"]))
+    by = row["verdict_by"]
+    authority = PERSON if by == "label" else VERIFIER if by in VERIFIERS else NOBODY
+    return Candidate(decision, row["content_sha256"], row["created_at"], authority, beginnings_of(row["messages"]))
 
 
 def stopped_calling(row: dict[str, Any]) -> bool:
@@ -269,6 +279,7 @@ def _own_decision(row: dict[str, Any], leak: str | None, required: Sequence[str]
         (leak is not None, Reason.VERDICT_LEAK, leak),
         (max_characters and length > max_characters, Reason.TOO_LONG, str(length)),
         (row["verdict"] is None, Reason.UNJUDGED, None),
+        (row["verdict_by"] == "measures", Reason.MEASURE, row.get("verdict_name")),  # measures alone make no example, good or bad
         (row["verdict"] != "acceptable", Reason.UNACCEPTABLE, None),
         (failed, Reason.MEASURE, next(iter(failed), None)),
         (missed, Reason.UNMEASURED, next(iter(missed), None)),
@@ -279,7 +290,7 @@ def _own_decision(row: dict[str, Any], leak: str | None, required: Sequence[str]
 
 def _drop_duplicates(all_: Decisions) -> None:
     usable = np.flatnonzero(all_.having(Use.POSITIVE, Use.NEGATIVE))
-    standing = (all_.rank, all_.times, all_.having(Use.NEGATIVE), ~all_.by_person)  # the last decides first
+    standing = (all_.rank, all_.times, all_.having(Use.NEGATIVE), PERSON - all_.authority)  # the last decides first
     usable = usable[np.lexsort([each[usable] for each in standing])]
     _, first, content = np.unique(all_.contents[usable], return_index=True, return_inverse=True)
     original = usable[first[content]]
@@ -288,13 +299,13 @@ def _drop_duplicates(all_: Decisions) -> None:
     all_.duplicate_of[usable[copies]] = original[copies]
 
 
-def _drop_bad_beginnings(all_: Decisions) -> None:
-    """Drop positives of which a person judged a beginning, the longest that one did, to be bad: what that says would be trained on."""
-    seen = np.flatnonzero(all_.by_person & all_.having(Use.POSITIVE, Use.NEGATIVE) & (np.diff(all_.until) > 0))
+def _drop_bad_beginnings(all_: Decisions, by: int) -> None:
+    """Drop positives of less authority of which a judge of this authority judged a beginning, the longest that one did, to be bad."""
+    seen = np.flatnonzero((all_.authority == by) & all_.having(Use.POSITIVE, Use.NEGATIVE) & (np.diff(all_.until) > 0))
     seen = seen[np.argsort(-all_.rank[seen])]
     hashes, first = np.unique(all_.hashes[all_.until[seen + 1] - 1], return_index=True)
     owner = np.repeat(np.arange(len(all_), dtype=np.int32), np.diff(all_.until))
-    found = np.flatnonzero((all_.having(Use.POSITIVE) & ~all_.by_person)[owner] & _among(all_.hashes, hashes))
+    found = np.flatnonzero((all_.having(Use.POSITIVE) & (all_.authority < by))[owner] & is_among(all_.hashes, hashes))
     longest = found[np.diff(owner[found], append=len(all_)) > 0]
     judged = seen[first[np.searchsorted(hashes, all_.hashes[longest])]]
     bad = all_.having(Use.NEGATIVE)[judged]
@@ -311,37 +322,14 @@ def _drop_beginnings(all_: Decisions) -> None:
     for longer_use, shorter_uses in ((Use.POSITIVE, (Use.POSITIVE, Use.NEGATIVE)), (Use.NEGATIVE, (Use.NEGATIVE,))):
         shorter = np.flatnonzero(all_.having(*shorter_uses) & (lengths > 0))
         ends = all_.hashes[all_.until[shorter + 1] - 1]
-        found = np.flatnonzero(goes_on & all_.having(longer_use)[owner] & _among(all_.hashes, ends))
+        found = np.flatnonzero(goes_on & all_.having(longer_use)[owner] & is_among(all_.hashes, ends))
         whole: dict[int, list[int]] = {}
-        for place in shorter[_among(ends, all_.hashes[found])].tolist():
+        for place in shorter[is_among(ends, all_.hashes[found])].tolist():
             whole.setdefault(int(all_.hashes[all_.until[place + 1] - 1]), []).append(place)
         for at in found[np.lexsort((found, all_.rank[owner[found]], -lengths[owner[found]]))].tolist():
             if all_.reasons[owner[at]] == _CODES[longer_use] and (places := whole.pop(int(all_.hashes[at]), None)):
                 all_.drop(places, Reason.CONTINUED)
                 all_.continued_by[places] = owner[at]
-
-
-def _among(hashes: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """(n,) bool: which of many hashes are among the others, in less memory than `np.isin` takes."""
-    known, found = np.unique(others), np.zeros(len(hashes), bool)
-    for start in range(0, len(hashes) if len(known) else 0, 1 << 16):
-        part = hashes[start : start + (1 << 16)]
-        found[start : start + (1 << 16)] = known[np.searchsorted(known, part).clip(max=len(known) - 1)] == part
-    return found
-
-
-def _beginnings(messages: Sequence[Message]) -> list[int]:
-    """Hashes of a conversation up to each of its messages, call ids aside; empty where the agent says nothing.
-
-    A message that is not trained (`weight: 0`) is another than the same one trained: nobody else would train on what it leaves out.
-    """
-    if not any(message["role"] == "assistant" for message in messages):
-        return []
-    state, hashes = xxhash.xxh3_64(), []
-    for message in messages:
-        state.update(canonical_json([message["role"], message["content"], tool_calls([message]), is_trained(message)]).encode())
-        hashes.append(state.intdigest())
-    return hashes
 
 
 def _with_messages(row: dict[str, Any], messages: list[Message]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from agent_pipeline.judging import library as library  # registers the measures that the options name
 from agent_pipeline.judging.agreement import Agreement
@@ -15,7 +15,17 @@ from agent_pipeline.judging.context import EvaluationContext
 from agent_pipeline.judging.labels import Labels
 from agent_pipeline.judging.llm import LlmJudge
 from agent_pipeline.judging.measures import MEASURES, ConfiguredMeasure, MeasureResult, parse_measures
-from agent_pipeline.judging.policy import JUDGES, Judged, Opinion, Policy, WhenUnjudged, decide, opinions_of
+from agent_pipeline.judging.policy import (
+    JUDGES,
+    OLD_WHEN_UNJUDGED,
+    Judged,
+    Opinion,
+    Policy,
+    WhenUnjudged,
+    decide,
+    how_to_judge,
+    opinions_of,
+)
 from agent_pipeline.judging.turns import TurnFacts, true_facts, turn_facts
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.options import Options
@@ -43,8 +53,9 @@ class JudgingOptions(Options):
     )
     when_unjudged: WhenUnjudged = Field(
         default="exclude",
-        description="What a session is of which none of them has an opinion: without a verdict (exclude), judged by whether all measures "
-        "pass (measures), or one of the two verdicts.",
+        description="Verdict of a session that no judge has an opinion of. exclude: none, so it is not trained on. train_unverified: "
+        "acceptable unless a measure fails, although nobody checked it. acceptable, unacceptable: this verdict. The last three are marked: "
+        "verdict_by is unverified.",
     )
     score_acceptable: float = Field(default=1.0, description="A score from here up is acceptable.")
     score_unacceptable: float = Field(default=0.0, description="A score from here down is unacceptable; between the two it says nothing.")
@@ -67,6 +78,13 @@ class JudgingOptions(Options):
     llm_max_requests: int = Field(default=1000, ge=0, description="Requests to the language model in one run; 0 is no limit.")
     llm_max_tokens: int = Field(default=5_000_000, ge=0, description="Tokens in one run, asked and answered; 0 is no limit.")
     llm_max_usd: float = Field(default=0.0, ge=0, description="US dollars in one run, by the prices of the settings; 0 is no limit.")
+
+    @field_validator("when_unjudged", mode="before")
+    @classmethod
+    def _refuse_the_old_name(cls, value: Any) -> Any:
+        if value == "measures":
+            raise ValueError(f"{OLD_WHEN_UNJUDGED}.")
+        return value
 
     @property
     def policy(self) -> Policy:
@@ -144,8 +162,7 @@ class Panel:
         if self.pending:
             yield f"The language model did not judge {self.pending} sessions of {key} that nobody else did: the next run asks again."
         if self.verdicts and not any(count for verdict, count in self.verdicts.items() if verdict != "none"):
-            advice = "point the setting labels at people's judgments, or set when_unjudged=measures to judge by the measures"
-            yield f"No session of {key} has a verdict, so none is trained on: {advice}."
+            yield f"No session of {key} has a verdict, so none is trained on: {how_to_judge(key)}."
             if self.undeclared:
                 names = ", ".join(sorted(self.undeclared)[:5])
                 yield f"Their metrics ({names}) are no verdict until the setting metrics says whether higher or lower is better."

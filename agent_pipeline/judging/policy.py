@@ -3,6 +3,8 @@
 Every judge (a person's label, the source's own judgment or score, metrics with a declared direction, measures, a language model) has an
 opinion of a session or none. The first judge in the policy's order that has one decides. Without an opinion there is no verdict; that is
 never a bad one.
+
+Measures alone can show that a session is broken, and never that it is good: a session without an error may be wrong in every word.
 """
 
 import math
@@ -10,7 +12,7 @@ import operator
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.judging.labels import VERDICTS, Label, Verdict
@@ -21,9 +23,16 @@ from agent_pipeline.sessions.session import Session
 
 Judge = Literal["label", "judgment", "score", "metrics", "measures", "llm"]
 JUDGES: tuple[Judge, ...] = ("label", "judgment", "score", "metrics", "measures", "llm")
-DecidedBy = Literal["label", "judgment", "score", "metrics", "measures", "llm", "policy"]
-"""What `verdict_by` may be: a judge, or the policy itself."""
-WhenUnjudged = Literal["exclude", "measures", "acceptable", "unacceptable"]
+DecidedBy = Literal["label", "judgment", "score", "metrics", "measures", "llm", "policy", "unverified"]
+"""What `verdict_by` may be: a judge, the policy itself, or `unverified` if `when_unjudged` gave the verdict."""
+VERIFIERS: tuple[DecidedBy, ...] = ("label", "judgment", "score", "metrics", "llm")
+"""The judges that looked at what a session achieved: a person, the source, a score, a declared metric, a language model."""
+WhenUnjudged = Literal["exclude", "train_unverified", "acceptable", "unacceptable"]
+OLD_WHEN_UNJUDGED = (
+    'when_unjudged = "measures" does not exist any more, because measures cannot show that a session is good: '
+    'judge the sessions (`agent-pipeline review`, the setting labels, or a [judge]), or set when_unjudged = "train_unverified" '
+    "to train on sessions that nobody verified"
+)
 
 _OVERRULING = ("label", "llm", "policy")
 """Whose verdict overrules the source's own score; beside every other the score says how good the session is."""
@@ -76,6 +85,8 @@ class Policy:
     that are opinions: `{"correctness": "higher", "toxicity": "lower", "latency_s": "<= 20"}`. A metric that is not declared says nothing,
     because nobody knows whether more of it is better.
 
+    With `when_unjudged="train_unverified"`, a session that nobody judged is `acceptable` by `unverified`, unless a measure failed.
+
     Raises:
         SettingsError: an unknown or repeated judge, thresholds that overlap, or a metric with no such rule.
     """
@@ -87,6 +98,9 @@ class Policy:
     metrics: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if self.when_unjudged not in get_args(WhenUnjudged):
+            known = f"when_unjudged is {self.when_unjudged!r}: choose one of {', '.join(get_args(WhenUnjudged))}"
+            raise SettingsError(f"{OLD_WHEN_UNJUDGED if str(self.when_unjudged) == 'measures' else known}.")
         named = [name for group in self.groups for name in group]
         for name in named:
             if name not in JUDGES:
@@ -104,13 +118,7 @@ class Policy:
 
     @property
     def groups(self) -> list[list[str]]:
-        """The judges in order, those that decide together in one list; last the measures, where they judge what nobody else did."""
-        groups = self.decided_groups
-        return [*groups, ["measures"]] if self.when_unjudged == "measures" and not any("measures" in group for group in groups) else groups
-
-    @property
-    def decided_groups(self) -> list[list[str]]:
-        """The judges that `decided_by` names, those that decide together in one list."""
+        """The judges that `decided_by` names, in order. Judges that decide together are in one list."""
         return [[name.strip() for name in entry.split("+")] for entry in self.decided_by]
 
     def has(self, judge: str) -> bool:
@@ -164,25 +172,40 @@ def decide(session: Session, policy: Policy, results: dict[str, MeasureResult], 
         return judged("unacceptable", "policy", "attack_succeeded", "policy: an injection was obeyed")
     llm = opinions.get("llm", _NO_OPINION) if policy.has("llm") else _NO_OPINION
     unheard = llm is not _NO_OPINION and llm.verdict is None and not llm.name
-    for group in policy.decided_groups if unheard else policy.groups:
+    for group in policy.groups:
         if verdict := _verdict_of_group(group, opinions):
             deciding: list[Judge] = [name for name in JUDGES if name in group and name in opinions and opinions[name].verdict == verdict]
             reasons = "; ".join(f"{name}: {opinions[name].reason or verdict}" for name in deciding)
-            return judged(verdict, deciding[0], opinions[deciding[0]].name, reasons)
+            by = next((name for name in deciding if name in VERIFIERS), deciding[0])
+            return judged(verdict, by, opinions[by].name, reasons)
         if "llm" in group and llm.pending:  # whoever ranks below it may not decide before it was heard
             return judged(None, reasons="the language model was not heard yet")
     if unheard:
         return judged(None, reasons=f"the language model could not be asked: {llm.reason}")
     if policy.when_unjudged in ("acceptable", "unacceptable"):
-        return judged(VERDICTS[policy.when_unjudged], "policy", "when_unjudged", "policy: nobody judged it")
+        return judged(VERDICTS[policy.when_unjudged], "unverified", "when_unjudged", "nobody judged it")
+    if policy.when_unjudged == "train_unverified":
+        measured = opinions.get("measures", _NO_OPINION)
+        if measured.verdict == "unacceptable":  # it may be a success all the same: it becomes neither a good nor a bad example
+            return judged(None, reasons=f"nobody judged it, and measures: {measured.reason}")
+        return judged("acceptable", "unverified", "when_unjudged", "nobody judged it, and no measure failed")
     return judged(None)
+
+
+def how_to_judge(key: object) -> str:
+    """Return the advice for an agent without verdicts, the safest way first."""
+    return (
+        f"judge a sample with `agent-pipeline review {key} --out review.html`, point the setting labels at your judgments, "
+        "or let a language model judge ([judge], and llm in judged_sessions.decided_by); to train on sessions that nobody verified, set "
+        'when_unjudged = "train_unverified"'
+    )
 
 
 def _verdict_of_group(group: Sequence[str], opinions: Mapping[str, Opinion]) -> Verdict | None:
     verdicts = [opinions[name].verdict if name in opinions else None for name in group]
     if "unacceptable" in verdicts:
         return "unacceptable"
-    return "acceptable" if verdicts and None not in verdicts else None
+    return "acceptable" if set(group) - {"measures"} and None not in verdicts else None
 
 
 def _opinion_of_score(score: float, policy: Policy) -> Opinion:

@@ -11,6 +11,7 @@ from agent_pipeline.datasets.sft import SFT
 from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.errors import DataError
 from agent_pipeline.ingestion.forgotten import BlockList
+from agent_pipeline.judging.policy import how_to_judge
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.redaction import Redactor
 from agent_pipeline.selection.buffer import Draw, Row, conversation_sha256, draw, remember
@@ -46,8 +47,7 @@ def night_rows(
     rows, duplicated = chosen or chosen_rows(lake, key)
     if not rows:
         raise DataError(
-            f"{key} has no training rows: see the drop reasons of curated_sessions (sessions without a judgment are excluded unless "
-            "judged_sessions is run with when_unjudged=measures)."
+            f"{key} has no training rows: see the drop reasons of curated_sessions. If the sessions have no verdict, {how_to_judge(key)}."
         )
     return rows, draw(read_buffer(lake, key), rows, ratio, held_out(lake, key, sizes), duplicated)
 

@@ -93,7 +93,7 @@ JUDGED = pa.schema(
     [
         *SESSIONS,
         *optional(_TEXT, verdict="acceptable or unacceptable; null: nobody decided"),
-        *optional(_TEXT, verdict_by="the judge that decided: label, judgment, score, metrics, measures, llm, policy"),
+        *optional(_TEXT, verdict_by="label, judgment, score, metrics, measures, llm, policy, or unverified"),
         *optional(_TEXT, verdict_name="that judge's own name: metrics, measures, or the model"),
         *optional(_TEXT, verdict_reasons="why it decided so"),
         *optional(_NUMBER, verdict_score="how good the session is, 0 to 1, by who decided"),

@@ -161,12 +161,12 @@ def test_a_setting_of_an_asset_that_the_run_does_not_make_is_refused() -> None:
 
 def test_saved_values_hold_from_then_on_and_comments_stay(toml) -> None:
     path = toml(TREE)
-    save({"sft_adapter": {"lora_r": 16}, "judged_sessions": {"when_unjudged": "measures"}}, SUPPORT)
+    save({"sft_adapter": {"lora_r": 16}, "judged_sessions": {"when_unjudged": "train_unverified"}}, SUPPORT)
     save({"multi_task_dataset": {"huggingface": True}}, None)
     text, settings = path.read_text(encoding="utf-8"), load_settings()
     assert "lora_r = 16   # this one needs more" in text and "[assets.sft_adapter]  # all agents" in text
     assert resolve(settings, AdapterConfig, SUPPORT).options.lora_r == 16 and resolve(settings, AdapterConfig, INTERN).options.lora_r == 6
-    assert resolve(settings, JudgingOptions, SUPPORT).options.when_unjudged == "measures"
+    assert resolve(settings, JudgingOptions, SUPPORT).options.when_unjudged == "train_unverified"
     assert settings.assets["multi_task_dataset"] == {"huggingface": True}
 
 
@@ -186,7 +186,7 @@ def test_without_a_file_saving_makes_one(tmp_path: Path, monkeypatch: pytest.Mon
         'llama_cpp = "/opt/llama.cpp"',
         '[agents."shop/support"]\nworld = "shop.world:Shop"',
         "[split]\ntest = 0.3",
-        '[agents."shop/support".assets.judged_sessions]\nwhen_unjudged = "measures"',
+        '[agents."shop/support".assets.judged_sessions]\nwhen_unjudged = "train_unverified"',
     ],
 )
 def test_a_changed_setting_changes_the_fingerprint_of_an_agent(toml, change) -> None:

@@ -34,6 +34,7 @@ def row(agent: PartitionKey, name: str, split: str = "train", task: str = "", as
         "created_at": None,
         "turn_classes": ["answer"],
         "twin_of": None,
+        "verdict_by": None,
     }
 
 

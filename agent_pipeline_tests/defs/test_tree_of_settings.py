@@ -81,11 +81,11 @@ UPSTREAM = ("sessions", "judged_sessions", "curated_sessions", "sft_dataset", "s
 
 
 def test_a_night_after_a_saved_setting_makes_what_the_shell_made_and_trains_nothing_twice(bench: Bench, tree: Path, trained) -> None:
-    shell = materialize(bench.defs, bench.instance, KEY, TO_ADAPTER, ["when_unjudged=measures", "lora_r=4"])
+    shell = materialize(bench.defs, bench.instance, KEY, TO_ADAPTER, ["when_unjudged=train_unverified", "lora_r=4"])
     assert shell.success, bench.sentence(shell)
     identity = bench.lake.latest("sft_adapter", KEY).identity
     assert settings_of(shell, "sft_adapter") == {"lora_r": (4, "this run")}
-    save({"judged_sessions": {"when_unjudged": "measures"}, "sft_adapter": {"lora_r": 4}}, KEY)
+    save({"judged_sessions": {"when_unjudged": "train_unverified"}, "sft_adapter": {"lora_r": 4}}, KEY)
     at_night = night(bench, KEY, *UPSTREAM, "sft_adapter")
     assert bench.lake.latest("sft_adapter", KEY).identity == identity and len(trained) == 1
     assert settings_of(at_night, "sft_adapter") == {"lora_r": (4, '[agents."shop/intern".assets.sft_adapter]')}
@@ -94,7 +94,7 @@ def test_a_night_after_a_saved_setting_makes_what_the_shell_made_and_trains_noth
 def test_an_agents_own_setting_holds_for_it_alone_also_in_a_run_that_says_nothing(bench: Bench, tree: Path, trained) -> None:
     tree.write_text('[assets.sft_adapter]\nlora_r = 8\n[agents."shop/intern".assets.sft_adapter]\nlora_r = 2\n', encoding="utf-8")
     for key in (KEY, OTHER):
-        assert bench.run(str(key), *UPSTREAM, "sft_adapter", config={"judged_sessions": {"when_unjudged": "measures"}}).success
+        assert bench.run(str(key), *UPSTREAM, "sft_adapter", config={"judged_sessions": {"when_unjudged": "train_unverified"}}).success
     assert [each["config"]["lora_r"] for each in trained] == [2, 8]
 
 
@@ -104,12 +104,14 @@ def prefilled(asset: str) -> dict[str, Any]:
 
 
 def test_a_launchpads_untouched_default_gives_way_to_the_agents_own_setting_and_a_changed_one_does_not(bench: Bench, tree: Path) -> None:
-    tree.write_text('[agents."shop/intern".assets.judged_sessions]\nwhen_unjudged = "measures"\nscore_acceptable = 0.9\n', encoding="utf-8")
+    tree.write_text(
+        '[agents."shop/intern".assets.judged_sessions]\nwhen_unjudged = "train_unverified"\nscore_acceptable = 0.9\n', encoding="utf-8"
+    )
     assert bench.run(str(KEY), "sessions").success
     form = prefilled("judged_sessions") | {"score_acceptable": 0.7}
     result = bench.run(str(KEY), "judged_sessions", config={"judged_sessions": form})
     own = '[agents."shop/intern".assets.judged_sessions]'
-    assert settings_of(result, "judged_sessions") == {"when_unjudged": ("measures", own), "score_acceptable": (0.7, "this run")}
+    assert settings_of(result, "judged_sessions") == {"when_unjudged": ("train_unverified", own), "score_acceptable": (0.7, "this run")}
 
 
 def test_a_run_names_the_settings_of_several_assets_too(bench: Bench, tree: Path) -> None:

@@ -53,7 +53,7 @@ def said(draw: st.DrawFn) -> dict[str, Any]:
 def policies(draw: st.DrawFn) -> Policy:
     names = draw(st.permutations(JUDGES))[: draw(st.integers(1, len(JUDGES)))]
     joined = "".join(name + draw(st.sampled_from(["+", " ", " ", " "])) for name in names).strip("+ ").split()
-    when = draw(st.sampled_from(["exclude", "measures", "acceptable", "unacceptable"]))
+    when = draw(st.sampled_from(["exclude", "train_unverified", "acceptable", "unacceptable"]))
     return Policy(joined, when, metrics=draw(st.sampled_from([{}, {"toxicity": "lower"}])))
 
 
@@ -72,12 +72,12 @@ def by_authority(given_by: dict[str, Any], policy: Policy) -> str | None:
     }
     for entry in policy.decided_by:
         group = {opinions[name] for name in entry.split("+")}
-        if "unacceptable" in group or group == {"acceptable"}:
+        if "unacceptable" in group or (group == {"acceptable"} and entry != "measures"):
             return min(group, key=lambda each: each != "unacceptable")
         if "llm" in entry.split("+") and given_by["llm"] == "pending":
             return None
     unread = any("llm" in entry.split("+") for entry in policy.decided_by) and given_by["llm"] == "pending"
-    fallback = {"measures": opinions["measures"], "exclude": None}
+    fallback = {"train_unverified": None if failed else "acceptable", "exclude": None}
     return None if unread else fallback.get(policy.when_unjudged, policy.when_unjudged)
 
 

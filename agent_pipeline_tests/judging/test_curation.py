@@ -150,7 +150,7 @@ def test_of_equal_sessions_the_one_that_a_person_judged_stands_even_against_a_be
     good = candidate("good", content_sha256="same")
     bad = candidate("bad", content_sha256="same", verdict="unacceptable", by_person=True)
     assert reasons([good, bad]) == {"good": "duplicate", "bad": "unacceptable"}
-    assert reasons([good, bad._replace(by_person=False)]) == {"good": None, "bad": "duplicate"}
+    assert reasons([good, bad._replace(authority=1)]) == {"good": None, "bad": "duplicate"}
 
 
 @pytest.mark.parametrize("label", ["acceptable", None])

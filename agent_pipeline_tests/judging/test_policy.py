@@ -7,13 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_pipeline.errors import SettingsError
-from agent_pipeline.judging import JUDGES, MEASURES, Label, Opinion, Policy
+from agent_pipeline.judging import JUDGES, MEASURES, Label, MeasureResult, Opinion, Panel, Policy
 from agent_pipeline.judging.agreement import Agreement
-from agent_pipeline.judging.policy import decide
+from agent_pipeline.judging.panel import JudgingOptions
+from agent_pipeline.judging.policy import decide, opinions_of
+from agent_pipeline.keys import PartitionKey
 from agent_pipeline_tests.judging.sessions import calls, judge, session
 
 CALLED = calls(("f", {}))
-BY_MEASURES = Policy(when_unjudged="measures")
+BY_MEASURES = Policy(["label", "judgment", "measures"])
+UNVERIFIED = Policy(when_unjudged="train_unverified")
 
 
 def given_by(
@@ -38,7 +41,7 @@ def test_what_is_no_judgment_gives_no_verdict_by_default(judgment):
 
 
 def test_measures_judge_only_where_the_policy_says_so():
-    assert given_by(BY_MEASURES) == ("acceptable", "measures")
+    assert given_by(BY_MEASURES) == (None, None)
     assert given_by(BY_MEASURES, messages=[CALLED]) == ("unacceptable", "measures")
     assert given_by(BY_MEASURES, messages=[CALLED], judgment="acceptable") == ("acceptable", "judgment")
     assert judge(session(), [], BY_MEASURES)[:2] == (None, None)
@@ -54,10 +57,46 @@ def test_a_measure_without_a_value_leaves_the_session_unjudged_unless_another_fa
     assert judge(session([CALLED]), ["broken", "ended_with_answer"], BY_MEASURES).verdict == "unacceptable"
 
 
+@given(
+    st.dictionaries(st.sampled_from(["ended_with_answer", "no_tool_errors", "all_calls_answered"]), st.sampled_from([True, False, None]))
+)
+def test_measures_alone_never_find_a_session_good(results):
+    """A session without an error may be wrong in every word, whatever the policy says of measures."""
+    taken = {name: MeasureResult(passed) for name, passed in results.items()}
+    for policy in (Policy(["measures"]), Policy(["label", "measures", "llm"]), UNVERIFIED):
+        judged = decide(session(), policy, taken, opinions_of(session(), taken, policy, None))
+        assert judged.verdict != "acceptable" or judged.verdict_by == "unverified"
+
+
+def test_unverified_sessions_are_marked_and_no_measure_makes_them_bad():
+    """The mark is in `verdict_by`; a session that fails a measure may be a success, so it gets no verdict."""
+    assert given_by(UNVERIFIED) == ("acceptable", "unverified")
+    assert given_by(UNVERIFIED, messages=[CALLED]) == (None, None)
+    assert given_by(UNVERIFIED, judgment="unacceptable") == ("unacceptable", "judgment")
+    assert given_by(Policy(when_unjudged="acceptable"), messages=[CALLED]) == ("acceptable", "unverified")
+    assert given_by(UNVERIFIED, error="500") == (None, None)
+
+
+@pytest.mark.parametrize("made", [lambda: Policy(when_unjudged="measures"), lambda: JudgingOptions(when_unjudged="measures")])
+def test_the_old_name_of_the_setting_is_refused_with_the_new_one(made):
+    with pytest.raises(SettingsError, match="train_unverified"):
+        made()
+
+
+def test_the_advice_for_an_agent_without_verdicts_begins_with_the_ways_to_judge():
+    panel = Panel.of(JudgingOptions())
+    list(panel.judge([(None, session())]))
+    (note,) = panel.notes(PartitionKey("p", "a"))
+    places = [note.index(word) for word in ("agent-pipeline review p/a", "labels", "[judge]", "train_unverified")]
+    assert places == sorted(places)
+
+
 def test_a_score_without_a_threshold_has_no_vote(monkeypatch):
     monkeypatch.setitem(MEASURES, "half", lambda context: 0.5)
-    assert judge(session(), ["half", "ended_with_answer"], BY_MEASURES).verdict == "acceptable"
-    assert judge(session(), ["half"], BY_MEASURES).verdict is None
+    good = Opinion("acceptable")
+    policy = Policy(["measures+llm"])
+    assert judge(session(), ["half", "ended_with_answer"], policy, llm=good).verdict == "acceptable"
+    assert judge(session(), ["half"], policy, llm=good).verdict is None
     assert judge(session(), ["half >= 0.6", "ended_with_answer"], BY_MEASURES).verdict == "unacceptable"
 
 
@@ -109,7 +148,7 @@ def test_a_score_never_overrules_whoever_ranks_above_it():
     assert judge(session(score=0.2), [], label=good).verdict_score == 1.0
     assert judge(session(score=0.7, judgment="acceptable"), []).verdict_score == 0.7  # both are the source's own
     assert judge(session(score=0.7), [], BY_MEASURES).verdict_score is None
-    assert judge(session(score=0.7), ["ended_with_answer"], BY_MEASURES).verdict_score == 0.7
+    assert judge(session(score=0.7), ["ended_with_answer"], UNVERIFIED).verdict_score == 0.7
     assert judge(session(judgment="acceptable"), []).verdict_score == 1.0
 
 
@@ -118,7 +157,7 @@ def test_a_score_that_contradicts_the_verdict_does_not_say_how_good_the_session_
     assert judge(session(judgment=judgment, score=score), []).verdict_score == verdict_score
 
 
-@pytest.mark.parametrize("when_unjudged", ["acceptable", "unacceptable", "measures"])
+@pytest.mark.parametrize("when_unjudged", ["acceptable", "unacceptable", "train_unverified"])
 @pytest.mark.parametrize("llm", [Opinion(None, "the limit was reached", pending=True), Opinion(None, "the session is too long")])
 def test_a_session_that_the_language_model_did_not_read_is_not_one_that_nobody_judges(when_unjudged, llm):
     policy = Policy(["label", "llm"], when_unjudged)
@@ -147,7 +186,7 @@ def test_a_failure_of_the_infrastructure_and_an_obeyed_injection_are_never_good(
 def test_judges_together_agree_on_good_and_one_of_them_is_enough_for_bad():
     policy = Policy(["label", "measures+llm"])
     good, bad, unsure = Opinion("acceptable", "well done"), Opinion("unacceptable", "rude"), Opinion(None, "unsure")
-    assert given_by(policy, llm=good) == ("acceptable", "measures")
+    assert given_by(policy, llm=good) == ("acceptable", "llm")
     assert given_by(policy, llm=bad) == ("unacceptable", "llm")
     assert given_by(policy, llm=unsure) == given_by(policy) == (None, None)
     assert given_by(policy, llm=good, messages=[CALLED]) == ("unacceptable", "measures")
