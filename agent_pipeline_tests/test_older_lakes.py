@@ -17,7 +17,7 @@ from agent_pipeline.datasets.build import build_kto, build_sft
 from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.errors import DataError
 from agent_pipeline.export.deciding import to_compare
-from agent_pipeline.export.serving import promote, serve, serve_champion, served
+from agent_pipeline.export.serving import promote, serve, serve_champion
 from agent_pipeline.governance.explain import explain
 from agent_pipeline.governance.lineage import model_lineage, session_lineage
 from agent_pipeline.judging.curation import Bounds
@@ -113,10 +113,10 @@ def write(root: Path, asset: str, identity: str, made_from: dict[str, Any], repo
     (place / "current.json").write_text(json.dumps({"identity": identity}), encoding="utf-8")
 
 
-def test_its_models_are_the_latest_and_what_it_served_stays_served(lake):
+def test_its_models_are_the_latest_and_what_it_served_is_served_again_once_it_is_promoted(lake):
     latest = {asset: lake.latest(asset, KEY).identity for asset in ("sft_adapter", "evaluation", "gguf_export", "ollama_model")}
     assert latest == {"sft_adapter": ADAPTER, "evaluation": EVALUATION, "gguf_export": EXPORT, "ollama_model": MODEL}
-    assert served(lake, KEY, lake.latest("gguf_export", KEY)).because == "served already"
+    assert "agent-pipeline promote" in serve(lake, KEY).messages[0]
     assert promote(lake, KEY).champion == EXPORT
     assert str(serve(lake, KEY).folder) in serve_champion(lake, KEY)[0]
     preset = (lake.fs.local(lake.root / "serving") / "llama-server.ini").read_text()

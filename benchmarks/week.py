@@ -145,7 +145,8 @@ def measure(folder: Path) -> Iterator[tuple[str, Any]]:
     champion, pointers = lake.champion(EXPORT, key), lake.pointers(SERVING, key)
     yield "champion", champion and champion.identity[:8]
     served = lake.find(SERVING, key, pointers.latest) if pointers.latest else None
-    export = lake.find(EXPORT, key, served.manifest["made_from"][EXPORT]) if served and not served.manifest["report"]["against"] else None
+    served_identity = served.manifest["made_from"][EXPORT] if served else None
+    export = lake.find(EXPORT, key, served_identity) if served_identity else None
     yield "served", export and export.identity[:8]
     cache = folder / f"measured-{export.identity[:8] if export else 'base'}.json"
     if not cache.exists():

@@ -13,7 +13,7 @@ from rich.padding import Padding
 from rich.table import Column, Table
 
 from agent_pipeline.cli.report import latest
-from agent_pipeline.config.champions import follow
+from agent_pipeline.config.champions import complete_interrupted_moves, follow
 from agent_pipeline.config.settings import load_settings
 from agent_pipeline.errors import DataError
 from agent_pipeline.evaluation.intervals import shown
@@ -65,13 +65,18 @@ def champions(
     partition: Annotated[str | None, typer.Argument(help="project/agent, for its history.")] = None,
 ) -> None:
     """Show the champion, the latest export and its decision of every partition; or the history and all decisions of one."""
-    lake = load_settings().open_lake()
+    settings = load_settings()
+    lake = settings.open_lake()
     exported = list(serving.champions(lake))
     known = ", ".join(str(key) for key, _ in exported)
     if not exported or (partition and parse_key(partition) not in dict(exported)):
         raise DataError(f"There is no export of {partition or 'any agent'} in {lake.root}; there are exports of: {known or 'none'}.")
+    keys = [parse_key(partition)] if partition else [key for key, _ in exported]
+    for sentence in complete_interrupted_moves(settings, lake, keys):
+        console.print(sentence, style="bold red", markup=False, soft_wrap=True, highlight=False)
     if partition:
         _print_history(lake, parse_key(partition))
+        _complete_moves(lake, keys)
         return
     names = ("champion", "latest", "decision on the latest", "moved", "when")
     table = Table(Column("partition", no_wrap=True), *(Column(name, overflow="fold") for name in names))
@@ -82,6 +87,14 @@ def champions(
             outcome = "promote: it waits for you"
         table.add_row(str(key), _short(entry.champion), _short(entry.latest), outcome, entry.moved, entry.when)
     console.print(table)
+    _complete_moves(lake, keys)
+
+
+def _complete_moves(lake: Lake, keys: list[PartitionKey]) -> None:
+    """Note that a person has now seen the outcome of each rollback that was interrupted."""
+    for key in keys:
+        if serving.interrupted_rollback(lake, key) and not serving.serving_difference(lake, key):
+            serving.complete_move(lake, key)
 
 
 def report(
@@ -129,15 +142,17 @@ def _print_entry(number: int, when: str, what: str, why: str) -> None:
 
 
 def _print_champion(partition: str, move: Callable[[Lake, PartitionKey], Entry]) -> None:
-    """Move the champion, and serve the new one at once."""
+    """Move the champion, and serve the new one at once. What was killed before its last line can be repeated."""
     settings, key = load_settings(), parse_key(partition)
-    entry = move(settings.open_lake(), key)
+    lake = settings.open_lake()
+    entry = move(lake, key)
     instead = f", instead of {_short(entry.against)}" if entry.against and entry.moved == "champion" else ""
     warnings, lines = follow(settings, key, entry)
     for warning in warnings:
         console.print(warning, style="bold red", markup=False, soft_wrap=True)
     for line in (f"{_short(entry.champion)} is the champion of {partition}{instead}.", *lines):
         console.print(escape(line), soft_wrap=True, highlight=False)
+    serving.complete_move(lake, key)
 
 
 def _short(identity: str | None) -> str:

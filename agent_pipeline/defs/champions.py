@@ -132,12 +132,14 @@ def roll_back(context: dg.OpExecutionContext, workspace: dg.ResourceParam[Worksp
 
 
 def _serve(context: dg.OpExecutionContext, workspace: Workspace, entry: Entry) -> None:
-    context.log.info(f"{entry.champion} is the champion of {context.partition_key}")
-    warnings, lines = follow(workspace.settings(), parse_key(context.partition_key), entry)
+    key = parse_key(context.partition_key)
+    context.log.info(f"{entry.champion} is the champion of {key}")
+    warnings, lines = follow(workspace.settings(), key, entry)
     for line in lines:
         context.log.info(line)
     for line in warnings:
         context.log.error(line)
+    serving.complete_move(workspace.open_lake(), key)
 
 
 @dg.job(partitions_def=AGENTS, description="Make an export of one agent its champion: the model that is served.")

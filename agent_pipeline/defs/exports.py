@@ -14,7 +14,8 @@ from agent_pipeline.defs.run_config import in_force
 from agent_pipeline.defs.specs import ADAPTERS, ARTIFACTS, CPU_HEAVY, asset_options, own_check, version
 from agent_pipeline.defs.worker_client import built, run_worker
 from agent_pipeline.export.converter import LORA
-from agent_pipeline.export.serving import serve
+from agent_pipeline.export.ledger import EXPORT
+from agent_pipeline.export.serving import how_to_promote, serve
 from agent_pipeline.storage.lake import Artifact
 
 CHECK = "exported_model_is_the_trained_model"
@@ -80,32 +81,31 @@ def equal_answers(found: dict[str, Any]) -> str:
     return f"{found['exact']} of {found['prompts']}{ties}"
 
 
-@dg.asset(**asset_options("exports", {"llama", "file"}, ARTIFACTS, options=ServingConfig), deps=["champion", *ADAPTERS])
-def serving(context: dg.AssetExecutionContext, gguf_export: Artifact, workspace: dg.ResourceParam[Workspace]) -> dg.MaterializeResult:
+@dg.asset(**asset_options("exports", {"llama", "file"}, ARTIFACTS, options=ServingConfig), deps=["gguf_export", "champion", *ADAPTERS])
+def serving(context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace]) -> dg.MaterializeResult:
     """The champion in the folder that servers read: llama.cpp's server (a preset with every partition), vLLM (adapters) and Ollama (a
     Modelfile).
 
-    The champion is served (`agent-pipeline promote`). Where none was ever set, the first export is served and stays: a newer one
-    replaces it only by being promoted. Without a champion, a model whose episodes speak against it is not served."""
+    Only the champion is served (`agent-pipeline promote`). Without a champion the folder is empty."""
     with user_errors():
         config = in_force(context, workspace, ServingConfig)
-        key = agent_key(context)
-        serves = serve(workspace.open_lake(), key, **config.model_dump(), latest=gguf_export)
-        export = serves.served.export
-        if export.identity != gguf_export.identity:
+        key, lake = agent_key(context), workspace.open_lake()
+        latest = lake.pointers(EXPORT, key).latest
+        serves = serve(lake, key, **config.model_dump())
+        champion = serves.champion
+        if champion and latest and champion.identity != latest:
             context.log.info(
-                f"{key} stays {export.identity[:16]} ({serves.served.because}); the latest export is {gguf_export.identity[:16]}: "
-                f"`agent-pipeline promote {key}` serves it"
+                f"{key} is still served by its champion {champion.identity[:16]}. About the latest export: {how_to_promote(lake, key)}"
             )
         if serves.unfit:
-            context.log.error(f"{export.identity[:16]} is not fit to act unwatched: {'; '.join(serves.unfit)}")
+            context.log.error(f"{(champion.identity if champion else '')[:16]} is not fit to act unwatched: {'; '.join(serves.unfit)}")
         for line in serves.messages:
-            (context.log.error if serves.against else context.log.info)(line)
+            context.log.info(line)
         return dg.MaterializeResult(
             value=serves.artifact,
             data_version=version(serves.artifact.identity),
             metadata={
-                "serves": f"{export.identity} ({serves.served.because})" if serves.is_served else "nothing",
+                "serves": f"{champion.identity} (champion)" if champion else "nothing",
                 "folder": dg.MetadataValue.path(str(serves.folder)),
                 "messages": "\n".join(serves.messages),
             },

@@ -60,6 +60,8 @@ def decide(candidate: Scores, rival: Scores, policy: Policy, facts: Facts) -> De
     reasons.append(_on_gain(gain, error, more, policy))
     if reasons[-1].kind == "gain" and not facts.first:
         reasons.append(_confirmation(candidate, rival, facts.newer, policy, figures))
+    if not candidate.episodes and all(reason.against == "promote" for reason in reasons):
+        reasons.append(Reason("no world", "episodes", "promote"))
     return _decision(gain.p, error, more, figures, reasons)
 
 

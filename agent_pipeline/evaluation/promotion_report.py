@@ -51,6 +51,7 @@ def sentence(reason: Reason) -> str:
         "contradicted": f"on newer tasks it is worse than the champion before it; chance explains that with {_chance(reason.candidate)}",
         "not contradicted": f"newer tasks do not contradict it: chance explains a loss as seen with {_chance(reason.candidate)}",
         "turned": f"{now} of the sessions that the champion was trained on are judged bad now, at most {limit} may be: check the verdicts",
+        "no world": "it played no episode in a world, so only a person can promote it: run `agent-pipeline promote`",
     }[reason.kind]
 
 

@@ -151,6 +151,7 @@ class Reason(msgspec.Struct, frozen=True):
         "too few newer tasks",
         "contradicted",
         "not contradicted",
+        "no world",
     ]
     name: str
     against: Outcome

@@ -124,8 +124,9 @@ def decide_on(
 ) -> Record:
     """Decide on a candidate, write the decision into the ledger, and promote the candidate where it wins and no person has to approve.
 
-    A candidate that was decided on already, against the same champion by the same evaluator, is not decided on again. One that a person
-    holds back, or that was the champion before, is promoted by a person only: a rollback must not be undone by the next run.
+    A candidate that was decided on already, against the same champion by the same evaluator, is not decided on again. Only a person can
+    promote a candidate that a person holds back, that was the champion before (a rollback must not be undone by the next run), or that
+    played no episode in a world (its harm was never measured).
 
     Raises:
         DataError: the champion moved meanwhile, or the evaluations do not compare.
@@ -163,7 +164,8 @@ def decide_on(
     decided = ledger(lake, key).append(record) or decision_before(ledger(lake, key).records())
     assert decided is not None
     was_champion = any(entry.champion == candidate.identity for entry in lake.history(EXPORT, key))
-    by_itself = approve == "auto" and not was_champion and not is_held(lake, key, candidate.identity)
+    needs_a_person = was_champion or is_held(lake, key, candidate.identity) or not candidate_scores.episodes
+    by_itself = approve == "auto" and not needs_a_person
     if decided.decision.outcome == "promote" and by_itself:
         lake.set_champion(candidate, why=summary(decided.decision), who=decided.who, expected=before.generation)
     return decided

@@ -37,6 +37,19 @@ def ledger(lake: Lake, key: PartitionKey) -> Log[Record]:
     return lake.log(EXPORT, key, "decisions", Record)
 
 
+class CompletedMove(msgspec.Struct, frozen=True, kw_only=True):
+    """A command that moved a champion to entry `generation` of the history, served it, and said so."""
+
+    number: int
+    generation: int
+    when: str
+
+
+def completed_moves(lake: Lake, key: PartitionKey) -> Log[CompletedMove]:
+    """The commands that moved a partition's champion and then served it. A killed command is missing here."""
+    return lake.log(EXPORT, key, "completed_moves", CompletedMove)
+
+
 def spent_in_year(records: Sequence[Record], when: str) -> int:
     """How many decisions and looks have spent of the budget of error of the year of a time."""
     return sum(each.when[:4] == when[:4] and each.decision.p is not None for each in records)

@@ -1,112 +1,133 @@
-"""Which export is served: the champion. A decision or a person promotes an export, a person rolls back; nothing else replaces it."""
+"""What is served: the champion, or nothing. A person or a decision moves the champion, and only a person rolls back by hand."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
 from agent_pipeline.errors import DataError
 from agent_pipeline.evaluation.promotion_report import summary
 from agent_pipeline.export.hub import card, push
-from agent_pipeline.export.ledger import EXPORT, is_held, last_decision, ledger
+from agent_pipeline.export.ledger import EXPORT, CompletedMove, completed_moves, last_decision, ledger
 from agent_pipeline.export.ollama import check_rendering, create, model_name
-from agent_pipeline.export.serving_folder import MODELFILE, partition_folder, reload_preset, write_folder
+from agent_pipeline.export.serving_folder import (
+    MODELFILE,
+    clear_folder,
+    partition_folder,
+    read_folder,
+    reload_preset,
+    write_folder,
+)
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.storage.artifacts import Artifact
 from agent_pipeline.storage.lake import Lake
-from agent_pipeline.storage.pointers import Entry
+from agent_pipeline.storage.pointers import Entry, now
 from agent_pipeline.training.chain import template_used, trained_adapters
 from agent_pipeline.training.loading import read_tokenizer
 
 SERVING = "serving"
-REGISTERED = (SERVING, "ollama_model")
-"""The asset, and what lakes of older versions call it."""
-
-
-class Served(msgspec.Struct, frozen=True):
-    """The export to serve, and why it is this one: it is the champion, or (no champion was ever set) it is served already, or the first."""
-
-    export: Artifact
-    because: Literal["champion", "served already", "first export"]
-
-
-def served(lake: Lake, key: PartitionKey, latest: Artifact) -> Served:
-    """The export of a partition to serve. Raises DataError where the champion's files are gone."""
-    if champion := lake.champion(EXPORT, key):
-        return Served(champion, "champion")
-    for asset in REGISTERED:
-        identity = lake.pointers(asset, key).latest
-        before = lake.find(asset, key, identity) if identity else None
-        fit = before and not before.manifest["report"].get("against")  # one that episodes speak against was never served
-        if before and fit and (export := lake.find(EXPORT, key, before.manifest["made_from"][EXPORT])):
-            return Served(export, "served already")
-    return Served(latest, "first export")
 
 
 class Serving(msgspec.Struct, frozen=True):
-    """The artifact of `serving`, the export to serve, its folder, whether that holds it, why it is not put there (empty: it is), what
-    speaks against it, and what servers said."""
+    """What `serve` did.
+
+    Attributes:
+        artifact: the artifact of the asset `serving`.
+        champion: the export that is served; `None` if the partition has no champion, and so nothing is served.
+        folder: the partition's folder, which servers read.
+        unfit: what the champion's episodes and the last decision on it say against it.
+        messages: what a person should read.
+    """
 
     artifact: Artifact
-    served: Served
+    champion: Artifact | None
     folder: Path
-    is_served: bool
-    against: list[str]
     unfit: list[str]
     messages: list[str]
 
 
 def serve(
-    lake: Lake, key: PartitionKey, name: str = "", ollama: bool = False, server: str = "", hub: str = "", latest: Artifact | None = None
+    lake: Lake,
+    key: PartitionKey,
+    name: str = "",
+    ollama: bool = False,
+    server: str = "",
+    hub: str = "",
 ) -> Serving:
-    """Put the export to serve into the folder that servers read, and tell them where that is asked for.
+    """Put a partition's champion into the folder that servers read, or empty the folder if there is no champion.
 
-    `name`: the model's in Ollama (empty: the partition's); `ollama`: create it there, if it is the champion; `server`: the URL of a running
-    llama-server that reads the folder's preset; `hub`: a repository of the Hugging Face hub to push it to, if it is the champion.
+    Only a champion is ever served. An export that was held back, rejected or never measured is not a champion, unless a person promoted it.
 
-    Without a champion, a model is not served that its episodes speak against, that was rejected, or that a person holds back. A champion
-    is served: a person promoted it, or it was no worse than the one before.
+    Args:
+        name: the model's name in Ollama; empty: the partition's.
+        ollama: whether to create the champion in Ollama.
+        server: the URL of a running llama-server that reads the folder's preset.
+        hub: a repository of the Hugging Face hub to push the champion to.
 
     Raises:
-        ExportError: Ollama refused it, or renders other prompts than it was trained on; the hub refused it.
+        ExportError: Ollama refused the model, or renders other prompts than it was trained on; or the hub refused it.
         DataError: the champion's files are gone. Others as `serving_folder.served_form`.
     """
     folder = partition_folder(lake, key)
-    # Two that serve at once, such as a run and a person who rolls back: the later one serves what the champion is by then.
+    # A run and a person may serve at the same time. The second one waits, and serves what the champion is by then.
     with lake.fs.lock(lake.root.joinpath(".locks", *key, "serving.lock")):
-        choice = served(lake, key, latest or lake.latest(EXPORT, key))
-        export, short, spoken = choice.export, choice.export.identity[:16], unfit(lake, key, choice.export)
-        against = [] if choice.because == "champion" else list(spoken)
-        if choice.because == "first export" and is_held(lake, key, export.identity):
-            against.append("a person holds it back")
-        adapters = trained_adapters(lake, key, export.manifest["made_from"]["adapter"])
-        if not against:
-            messages = [f"{folder} serves {short} as {write_folder(lake, key, export, adapters[-1] if adapters else None)}."]
-            messages.append(reload_preset(server))
-        is_served = any(short in path.name for path in folder.glob("*.gguf"))
-        if against:
-            still = "goes on being served by" if is_served else "is not served by"
-            messages = [f"{key} {still} {short}, which is not fit to act: {'; '.join(against)}."]
-            messages += ["It was put there before that was known: promote another export."] if is_served else []
-        made_from = {EXPORT: export.identity, "name": name}
+        champion = lake.champion(EXPORT, key)
+        if champion is None:
+            messages = _serve_nothing(lake, key, server)
+        else:
+            adapters = trained_adapters(lake, key, champion.manifest["made_from"]["adapter"])
+            form = write_folder(lake, key, champion, adapters[-1] if adapters else None)
+            messages = [f"{folder} serves {champion.identity[:16]} as {form}.", reload_preset(server)]
+        made_from = {EXPORT: champion.identity if champion else None, "name": name}
         identity = sha256_of(made_from)
-        report = {"name": name, "against": against}
-        artifact = lake.finish(SERVING, key, identity, lake.building(SERVING, key, identity), made_from, report, parents=[export.identity])
-        if not against:
-            messages += _register(lake, key, choice, adapters, folder, name, ollama, hub)
-    return Serving(artifact, choice, folder, is_served, against, spoken, messages)
+        building = lake.building(SERVING, key, identity)
+        parents = [champion.identity] if champion else []
+        artifact = lake.finish(SERVING, key, identity, building, made_from, {"name": name}, parents=parents)
+        if champion:
+            messages += _register(lake, key, champion, adapters, folder, name, ollama, hub)
+        elif ollama or hub:
+            messages.append("Ollama and the hub are given champions only.")
+    return Serving(artifact, champion, folder, unfit(lake, key, champion) if champion else [], messages)
+
+
+def _serve_nothing(lake: Lake, key: PartitionKey, server: str) -> list[str]:
+    """Empty the folder of a partition without a champion. Return what to tell a person."""
+    content = read_folder(lake, key)
+    messages = [f"Nothing is served for {key}, because no export was promoted: {how_to_promote(lake, key)}"]
+    if content.files:
+        clear_folder(lake, key)
+        export = content.identity or "a model"
+        again = f"`agent-pipeline promote {key} {content.identity}` serves it again" if content.identity else "it was removed"
+        messages = [f"{export} was in {content.folder} without being the champion of {key}, and is no longer served: {again}."]
+        messages.append(reload_preset(server))
+    return messages
+
+
+def how_to_promote(lake: Lake, key: PartitionKey, identity: str = "") -> str:
+    """Say which command promotes an export (by default the latest), and what the last decision on it was."""
+    latest = lake.pointers(EXPORT, key).latest
+    export = identity or latest
+    if not export:
+        return f"{key} has no export yet. Run `agent-pipeline materialize {key}` first."
+    command = f"agent-pipeline promote {key}" + (f" {export[:16]}" if export != latest else "")
+    decided = last_decision(lake, key, export)
+    said = f'the decision on {export[:16]} was "{summary(decided.decision)}"' if decided else f"nothing was decided on {export[:16]} yet"
+    return f"{said}. To serve it all the same, run `{command}`."
 
 
 def _register(
-    lake: Lake, key: PartitionKey, choice: Served, adapters: Sequence[Artifact], folder: Path, name: str, ollama: bool, hub: str
+    lake: Lake,
+    key: PartitionKey,
+    champion: Artifact,
+    adapters: Sequence[Artifact],
+    folder: Path,
+    name: str,
+    ollama: bool,
+    hub: str,
 ) -> Iterator[str]:
-    """Give a champion to Ollama and to the hub, where that is asked for; what came of it."""
-    if choice.because != "champion":
-        if ollama or hub:
-            yield f"Ollama and the hub are given champions only: `agent-pipeline promote {key}` makes this one the champion."
-        return
+    """Give a champion to Ollama and to the hub, if the settings say so. Yield what to tell a person."""
     if ollama and not (folder / MODELFILE).is_file():
         yield "Ollama is not given it: it takes no adapter since 0.34.1; leave lora out of gguf_export.outtypes."
     elif ollama:
@@ -115,9 +136,10 @@ def _register(
         if created.created and adapters:
             yield check_rendering(created.name, read_tokenizer(adapters[-1].path))
     if hub:
-        export, identity = choice.export, choice.export.identity
-        told = own_episodes(lake, key, identity), unfit(lake, key, export)
-        yield push(hub, folder, export, card(export, last_decision(lake, key, identity), template_used(adapters), *told))
+        identity = champion.identity
+        told = own_episodes(lake, key, identity), unfit(lake, key, champion)
+        text = card(champion, last_decision(lake, key, identity), template_used(adapters), *told)
+        yield push(hub, folder, champion, text)
 
 
 def serve_champion(lake: Lake, key: PartitionKey, **settings: Any) -> list[str]:
@@ -151,20 +173,24 @@ def promote(lake: Lake, key: PartitionKey, identity: str = "", why: str = "") ->
         DataError: there is no such export, or more than one; or the pointers moved meanwhile.
     """
     seen = lake.pointers(EXPORT, key)
-    return lake.set_champion(export_named(lake, key, identity) if identity else lake.latest(EXPORT, key), why=why, expected=seen.generation)
+    export = export_named(lake, key, identity) if identity else lake.latest(EXPORT, key)
+    return lake.set_champion(export, why=why, expected=seen.generation, command="promote")
 
 
 def rollback(lake: Lake, key: PartitionKey, to: int | None = None, why: str = "") -> Entry:
     """Make an earlier champion the champion again: the one before, or the one of the history's entry `to`.
 
-    What was taken back is not what was before: a second rollback, of somebody who does not know of the first, goes further back.
+    A champion that was rolled back does not count as an earlier champion: a second rollback goes further back. But if the last rollback
+    was killed before its champion was served (`interrupted_rollback`), this call moves nothing, so that it can be repeated safely.
 
     Raises:
-        DataError: there was none, or its files are gone.
+        DataError: there was no earlier champion, or its files are gone.
     """
     history = lake.history(EXPORT, key)
-    now = history[-1] if history else Entry()
+    state = history[-1] if history else Entry()
     if to is None:
+        if interrupted_rollback(lake, key):
+            return msgspec.structs.replace(state, moved="")
         stands: list[str] = []
         for champion in (entry.champion for entry in history if entry.champion):
             stands = [*stands[: stands.index(champion) if champion in stands else None], champion]
@@ -174,7 +200,44 @@ def rollback(lake: Lake, key: PartitionKey, to: int | None = None, why: str = ""
     if before is None:
         which = "before the one of now" if to is None else f"in entry {to} of its history"
         raise DataError(f"{key} had no champion {which}: `agent-pipeline champions {key}` shows the history, --to names an entry.")
-    return lake.set_champion(export_named(lake, key, before), why=why or "rolled back", expected=now.generation)
+    export, command = export_named(lake, key, before), "rollback" if to is None else "rollback --to"
+    return lake.set_champion(export, why=why or "rolled back", expected=state.generation, command=command)
+
+
+def interrupted_rollback(lake: Lake, key: PartitionKey) -> Entry | None:
+    """Return the last move of the champion if it is a rollback that was killed before `complete_move`, and `None` otherwise."""
+    moves = [entry for entry in lake.history(EXPORT, key) if entry.moved == "champion"]
+    if not moves or moves[-1].command != "rollback":
+        return None
+    completed = completed_moves(lake, key).records()
+    return None if completed and completed[-1].generation >= moves[-1].generation else moves[-1]
+
+
+def complete_move(lake: Lake, key: PartitionKey) -> None:
+    """Write that the last move of the champion was carried out: it is served, and whoever moved it was told."""
+    moves = [entry for entry in lake.history(EXPORT, key) if entry.moved == "champion"]
+
+    def record(number: int) -> CompletedMove | None:
+        completed = completed_moves(lake, key).records()
+        if not moves or (completed and completed[-1].generation >= moves[-1].generation):
+            return None
+        return CompletedMove(number=number, generation=moves[-1].generation, when=now())
+
+    completed_moves(lake, key).append(record)
+
+
+def serving_difference(lake: Lake, key: PartitionKey) -> str:
+    """Say how this machine's served folder differs from the champion; an empty text if it does not.
+
+    A folder of a bucket's lake that does not exist is no difference: this machine may not be the one that serves.
+    """
+    champion, content = lake.pointers(EXPORT, key).champion, read_folder(lake, key)
+    if content.identity == (champion or "")[:16] and content.files == bool(champion):
+        return ""
+    if not content.files:
+        return f"{champion[:16]} is the champion, and nothing is served" if champion and lake.fs.is_local else ""
+    served = f"{content.identity} is served" if content.identity else "the served folder is incomplete"
+    return f"{champion[:16]} is the champion, and {served}" if champion else f"there is no champion, and {served}"
 
 
 def champions(lake: Lake) -> Iterator[tuple[PartitionKey, Entry]]:

@@ -5,10 +5,12 @@
     <lake>/serving/shop/support/Modelfile    ollama create shop-support -f Modelfile
     <lake>/serving/shop/support/             the GGUF files; adapter_config.json and the weights, for vLLM
 
-Large files are hard links to those of the lake, where its disk has such. Files appear whole, and what was served before goes last.
+Large files are hard links to those of the lake, where its disk has such. Files appear whole. The GGUF that was served before is deleted
+last, so that a folder with one GGUF is complete, and `read_folder` sees that a writer was killed.
 """
 
 import os
+import re
 import shutil
 import urllib.request
 from pathlib import Path
@@ -55,6 +57,54 @@ class Form(msgspec.Struct, frozen=True):
     chat_template: Path | None = None
 
 
+class FolderContent(msgspec.Struct, frozen=True):
+    """What a partition's folder holds.
+
+    Attributes:
+        folder: the folder.
+        files: whether there is anything in it.
+        identity: the first 16 digits of the one export in it; empty if there is none, or if the folder is incomplete.
+    """
+
+    folder: Path
+    files: bool
+    identity: str = ""
+
+
+_NAMED_BY_IDENTITY = re.compile(r".*-([0-9a-f]{16})\.gguf")
+
+
+def read_folder(lake: Lake, key: PartitionKey) -> FolderContent:
+    """Return what a partition's folder holds on this machine.
+
+    A writer that was killed leaves a folder without an identity: it has a second GGUF, or the preset or the Modelfile names another one.
+    """
+    root, folder = serving_root(lake), partition_folder(lake, key)
+    files = [path for path in folder.glob("*") if path.is_file()] if folder.is_dir() else []
+    models = [path for path in files if path.suffix == ".gguf" and not path.name.startswith(".")]
+    named = _NAMED_BY_IDENTITY.fullmatch(models[0].name) if len(models) == 1 else None
+    section, preset = _read(folder / SECTION), _read(root / PRESET)
+    complete = bool(named and str(models[0]) in section and section in preset)
+    if complete and "\nlora = " not in section:
+        complete = models[0].name in _read(folder / MODELFILE)
+    return FolderContent(folder, bool(files) or f"[{key}]" in preset.splitlines(), named.group(1) if named and complete else "")
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return ""
+
+
+def clear_folder(lake: Lake, key: PartitionKey) -> None:
+    """Serve nothing of a partition: take it out of the preset first, then delete its folder."""
+    folder = partition_folder(lake, key)
+    (folder / SECTION).unlink(missing_ok=True)
+    write_preset(lake)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 def served_form(lake: Lake, export: Artifact) -> Form:
     """The one form in which an export plays its episodes and is served. A base that this machine has not as GGUF is converted.
 
@@ -78,11 +128,13 @@ def served_form(lake: Lake, export: Artifact) -> Form:
 
 
 def write_folder(lake: Lake, key: PartitionKey, export: Artifact, adapter: Artifact | None) -> str:
-    """Put an export into its partition's folder, and the partition into the preset; says what is served.
+    """Put an export into its partition's folder, and the partition into the preset. Return the form that is served, in words.
 
     Raises as `served_form`.
     """
     root, folder, form, short = serving_root(lake), partition_folder(lake, key), served_form(lake, export), export.identity[:16]
+    for left_by_a_killed_writer in [path for path in folder.glob(".*") if _LINKING.fullmatch(path.name)]:
+        left_by_a_killed_writer.unlink(missing_ok=True)
     files = {folder / name: adapter.path / name for name in PEFT if adapter and (adapter.path / name).is_file()}
     # A server sees by its name that a file is another one.
     if form.lora:
@@ -104,10 +156,14 @@ def write_folder(lake: Lake, key: PartitionKey, export: Artifact, adapter: Artif
     text = "\n".join([f"[{key}]", *(f"{name} = {value}" for name, value in section.items())])
     write_atomically(folder / SECTION, f"{text}\n".encode())
     write_preset(lake)
-    for path in [*folder.glob("*.gguf"), *(folder / name for name in PEFT)]:
+    for path in [*(folder / name for name in PEFT), *folder.glob("*.gguf")]:
         if path not in files:
             path.unlink(missing_ok=True)
     return "an adapter over the shared base" if form.lora else f"a merged model, {form.model.name}"
+
+
+_LINKING = re.compile(r"\..+-[0-9a-f]{8}")
+"""The name of a file that `_link` or `write_atomically` is writing."""
 
 
 def write_preset(lake: Lake) -> None:

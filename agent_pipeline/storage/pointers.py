@@ -24,7 +24,7 @@ _OLD = "current.json"
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """The state after a change. `moved` is the pointer that changed (empty: none did), `against` the identity that it had before
-    (`None`: it had none)."""
+    (`None`: it had none). `command` is what a person ran to move the champion, such as `rollback`; empty if a run moved it."""
 
     generation: int = 0
     latest: str | None = None
@@ -34,6 +34,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     who: str = ""
     when: str = ""
     why: str = ""
+    command: str = ""
 
 
 class Pointers(Artifacts):
@@ -76,14 +77,14 @@ class Pointers(Artifacts):
         """
         return self._move("latest", artifact, why, who)
 
-    def set_champion(self, artifact: Artifact, why: str = "", who: str = "", expected: int | None = None) -> Entry:
+    def set_champion(self, artifact: Artifact, why: str = "", who: str = "", expected: int | None = None, command: str = "") -> Entry:
         """Make an artifact its partition's champion; without effect where it is already. `expected` is the generation that the decision
-        was taken on.
+        was taken on, `command` what a person ran.
 
         Raises:
             DataError: it failed its check, or the pointers have moved since `expected`.
         """
-        return self._move("champion", artifact, why, who, expected)
+        return self._move("champion", artifact, why, who, expected, command)
 
     def log(self, asset: str, key: PartitionKey, name: str, kind: type[Record]) -> Log[Record]:
         """An append-only log beside a partition's artifacts."""
@@ -92,7 +93,7 @@ class Pointers(Artifacts):
     def _entries(self, asset: str, key: PartitionKey) -> Log[Entry]:
         return self.log(asset, key, "pointers", Entry)
 
-    def _move(self, moved: str, artifact: Artifact, why: str, who: str, expected: int | None = None) -> Entry:
+    def _move(self, moved: str, artifact: Artifact, why: str, who: str, expected: int | None = None, command: str = "") -> Entry:
         asset, key, identity = artifact.asset, artifact.key, artifact.identity
         if not artifact.passed:
             raise DataError(f"The {asset} {identity[:16]} of {key} failed its check, so it cannot be used.")
@@ -106,7 +107,7 @@ class Pointers(Artifacts):
             if read_manifest(self.artifact_folder(asset, key, identity) / MANIFEST) is None:
                 raise DataError(f"The {asset} {identity[:16]} of {key} was deleted meanwhile: materialize {asset} again.")
             change = {"generation": number, "moved": moved, moved: identity, "against": against}
-            return msgspec.structs.replace(before, **change, who=who or user_name(), when=now(), why=why)
+            return msgspec.structs.replace(before, **change, who=who or user_name(), when=now(), why=why, command=command)
 
         return self._entries(asset, key).append(entry) or msgspec.structs.replace(self.pointers(asset, key), moved="")
 

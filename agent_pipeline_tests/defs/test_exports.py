@@ -51,7 +51,7 @@ class Exports:
     def run(self, *assets: str) -> dg.ExecuteInProcessResult:
         return self.bench.run(str(KEY), *(assets or ("gguf_export", "serving")))
 
-    def served(self) -> str:
+    def served(self) -> str | None:
         return self.lake.latest("serving", KEY).manifest["made_from"]["gguf_export"]
 
     def _worker(self, context: Any, launcher: Any, name: str, asked: dict[str, Any]) -> dict[str, Any]:
@@ -73,8 +73,10 @@ def made(bench: Any, monkeypatch: pytest.MonkeyPatch) -> Exports:
 
 def test_an_export_that_failed_its_check_is_never_the_latest_nor_served_nor_reused(made: Exports) -> None:
     made.adapter("good")
-    assert made.run().success
+    assert made.run("gguf_export").success
     good = made.lake.latest("gguf_export", KEY)
+    made.lake.set_champion(good)
+    assert made.run().success
     made.adapter("bad")
     made.parity = False
     failed = made.run()
@@ -92,6 +94,8 @@ def test_what_is_served_stays_until_another_export_is_promoted(made: Exports) ->
     made.adapter("first")
     assert made.run().success
     first = made.lake.latest("gguf_export", KEY)
+    assert made.served() is None, "nobody promoted it"
+    made.lake.set_champion(first)
     made.adapter("second")
     assert made.run().success
     second = made.lake.latest("gguf_export", KEY)

@@ -21,7 +21,9 @@ from agent_pipeline.evaluation.scoring import Score
 from agent_pipeline.export.deciding import Comparison, comparison, decide_on, facts_since, hold, to_compare
 from agent_pipeline.export.ledger import EXPORT, ledger
 from agent_pipeline.export.serving import promote, rollback, serve
+from agent_pipeline.export.serving_folder import read_folder
 from agent_pipeline.keys import PartitionKey
+from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.sessions.tables import to_table
 from agent_pipeline.storage.lake import Artifact, Lake
 from agent_pipeline_tests import lakes
@@ -82,7 +84,14 @@ def report_on(entries: list[dict[str, Any]]) -> dict[str, Any]:
 class Night:
     """A candidate of a kind beside a champion of another, as far as the decision."""
 
-    def __init__(self, lake: Lake, kind: str, champion: Artifact | None = None, harm: int = 0, sessions: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        lake: Lake,
+        kind: str,
+        champion: Artifact | None = None,
+        sessions: Sequence[str] = (),
+        played: bool = True,
+    ) -> None:
         self.lake, self.champion = lake, champion
         made_from = {"name": kind, "number": len(lake.history("sft_adapter", KEY)), "base_model": "b", "base_revision": ""}
         self.adapter = artifact(lake, "sft_adapter", made_from | {"sessions": sessions, "config": {"lora_r": 8}})
@@ -96,6 +105,9 @@ class Night:
             name = adapter.manifest["made_from"]["name"]
             self.result["champion"] = self.evaluated(adapter, name, "select").identity
             self.result["champion_on_test"] = self.evaluated(adapter, name, "test").identity
+            self.result["champion_episodes"] = self.played(champion, adapter, "rival").identity if played else None
+        if played:
+            self.played(self.export, self.adapter)
         lake.set_latest(self.evaluation)
 
     def evaluated(self, adapter: Artifact, kind: str, split: str) -> Artifact:
@@ -104,6 +116,26 @@ class Night:
         files = {"samples.json": json.dumps(entries), "row_losses.json": json.dumps(losses)}
         made_from = {"adapter": adapter.identity, "config": SPLIT[split], "sessions": [f"s{task}" for task in range(60)]}
         return artifact(self.lake, "evaluation", made_from, files, report_on(entries))
+
+    def played(self, export: Artifact, adapter: Artifact, by: str = "", harmed: int = 0, cut: int = 0) -> Artifact:
+        """Eighty episodes of an export and of its base, of which the export harms in some, and some of its answers are cut off."""
+        lines = [
+            {"player": player, "task_key": f"t{i}", "trial": 0, "seed": None, "done": True, "wrong_changes": ["x"] * (i < count)}
+            | {"end": "cut off" if i < cut else "answered", "messages": [], "complaint": "an end of a line: \u2028"}
+            for player, count in (("model", harmed), ("base", 0))
+            for i in range(80)
+        ]
+        players = {
+            name: dict.fromkeys(["must_act", "must_not"])
+            | {"done": share([True] * 80), "harm": share([i < count for i in range(80)]), "ends": {"cut off": cut}, "kinds": {}}
+            | {"harm_where_no_change_was_due": None, "pass_hat": {}, "turns": 2.0, "tokens": 9}
+            for name, count in (("model", harmed), ("base", 0))
+        }
+        text = "\n".join(json.dumps(line, ensure_ascii=False) for line in lines)
+        made_from = {"adapter": adapter.identity, EXPORT: export.identity, "world": "w:W", "config": {}}
+        report = {"players": players, "against": verdict({"players": players})}
+        identity = sha256_of(["episodes", made_from, by, harmed, cut])
+        return artifact(self.lake, "episodes", made_from, {"episodes.jsonl": text + "\n"}, report, identity)
 
     def compared(self) -> Comparison:
         return comparison(self.lake, KEY, self.evaluation, self.export, self.result)
@@ -226,7 +258,7 @@ def test_what_was_held_back_before_any_decision_is_decided_on_and_not_promoted_b
     night = Night(lake, GOOD)
     hold(lake, KEY)
     assert night.decide("auto").decision.outcome == "promote" and champion_of(lake) is None
-    assert serve(lake, KEY).against
+    assert serve(lake, KEY).champion is None
 
 
 def test_a_win_over_another_champion_does_not_count(lake: Lake) -> None:
@@ -277,10 +309,10 @@ def test_the_champion_is_scored_as_the_candidate_was_and_plays_its_episodes(lake
 
 
 def test_without_episodes_of_its_own_in_the_agents_world_a_candidate_is_not_compared(lake: Lake) -> None:
-    first = Night(lake, FAIR)
+    first = Night(lake, FAIR, played=False)
     artifact(lake, "episodes", {"adapter": first.adapter.identity, EXPORT: first.export.identity, "world": "w:W", "config": {}})
     to_compare(lake, KEY, first.evaluation, first.export, None, "w:W")
-    night = Night(lake, GOOD)
+    night = Night(lake, GOOD, played=False)
     for world, of in (("w:W", night), ("w:Other", first)):
         with pytest.raises(DataError):
             to_compare(lake, KEY, of.evaluation, of.export, None, world)
@@ -294,27 +326,13 @@ def test_harm_in_a_first_candidates_episodes_or_harm_unseen_keeps_it_from_acting
     lake: Lake, harmed: int, cut: int, outcome: str
 ) -> None:
     night = Night(lake, GOOD)
-    lines = [
-        {"player": player, "task_key": f"t{i}", "trial": 0, "seed": None, "done": True, "wrong_changes": ["x"] * (i < count)}
-        | {"end": "cut off" if i < cut else "answered"}
-        for player, count in (("model", harmed), ("base", 0))
-        for i in range(80)
-    ]
-    made_from = {"adapter": night.adapter.identity, EXPORT: night.export.identity}
-    players = {
-        name: dict.fromkeys(["must_act", "must_not"])
-        | {"done": share([True] * 80), "harm": share([i < count for i in range(80)]), "ends": {"cut off": cut}}
-        for name, count in (("model", harmed), ("base", 0))
-    }
-    report: dict[str, Any] = {"players": players, "against": verdict({"players": players})}
-    text = "\n".join(json.dumps(line | {"complaint": "an end of a line: \u2028"}, ensure_ascii=False) for line in lines)
-    artifact(lake, "episodes", made_from, {"episodes.jsonl": text + "\n"}, report)
+    report = night.played(night.export, night.adapter, harmed=harmed, cut=cut).manifest["report"]
     decision = night.decide("auto").decision
     assert decision.outcome == outcome and bool(harmed or cut) == bool(report["against"])
     assert champion_of(lake) == (None if harmed or cut else night.export.identity)
-    assert bool(serve(lake, KEY).against) == bool(harmed or cut)
+    assert bool(serve(lake, KEY).champion) == (not harmed and not cut)
     promote(lake, KEY, why="I have seen it")
-    assert not serve(lake, KEY).against and set(report["against"]) <= set(serve(lake, KEY).unfit)
+    assert serve(lake, KEY).champion == night.export and set(report["against"]) <= set(serve(lake, KEY).unfit)
 
 
 def test_episodes_whose_transcripts_were_forgotten_end_the_run_with_a_sentence(lake: Lake) -> None:
@@ -336,23 +354,47 @@ def test_a_candidate_that_lost_a_canary_waits_for_a_person(lake: Lake) -> None:
 def test_a_first_export_that_was_rejected_is_not_served(lake: Lake) -> None:
     night = Night(lake, CALLS)
     assert night.decide("auto").decision.outcome == "reject"
-    assert serve(lake, KEY).against and not serve(lake, KEY).is_served
+    assert serve(lake, KEY).champion is None
     Night(lake, GOOD)
     promote(lake, KEY, night.export.identity, why="I know better")
     known = serve(lake, KEY)
-    assert known.is_served and not known.against and known.unfit == [summary(ledger(lake, KEY).records()[0].decision)]
-
-
-def test_what_is_found_to_harm_after_it_was_served_is_not_called_unserved(lake: Lake) -> None:
-    night = Night(lake, CALLS)
-    assert serve(lake, KEY).is_served
-    night.decide("auto")
-    late = serve(lake, KEY)
-    assert late.against and late.is_served and "goes on being served" in late.messages[0]
+    assert known.champion == night.export and known.unfit == [summary(ledger(lake, KEY).records()[0].decision)]
 
 
 def test_what_was_rejected_stays_unfit_when_a_person_holds_it_back(lake: Lake) -> None:
     night = Night(lake, CALLS)
     night.decide("auto")
     hold(lake, KEY)
-    assert len(serve(lake, KEY).against) == 2
+    promote(lake, KEY)
+    assert len(serve(lake, KEY).unfit) == 1
+
+
+FIRST_OUTCOMES = {GOOD: "promote", FAIR: "hold", CALLS: "reject", "nothing to decide on": "cannot decide", "not decided on": None}
+
+
+@pytest.mark.parametrize("with_champion", [False, True])
+@pytest.mark.parametrize("played", [True, False], ids=["played in a world", "has no world"])
+@pytest.mark.parametrize("approve", ["auto", "person"])
+@pytest.mark.parametrize("kind", FIRST_OUTCOMES)
+def test_served_after_each_outcome(lake: Lake, kind: str, approve: str, played: bool, with_champion: bool) -> None:
+    """A first export was served unasked, whatever the decision said. Only a champion is served."""
+    champion = None
+    if with_champion:
+        champion = Night(lake, FAIR, played=played).export
+        promote(lake, KEY)
+        serve(lake, KEY)
+    night = Night(lake, kind if kind in (GOOD, FAIR, CALLS) else GOOD, champion, played=played)
+    if kind == "nothing to decide on":
+        night.result |= {"candidate": None, "champion": None}
+    expected = FIRST_OUTCOMES[kind]
+    if expected:
+        decision = night.decide(approve).decision
+        assert decision.outcome == expected
+        assert (expected == "promote" and not played) == ("no world" in {reason.kind for reason in decision.reasons})
+        assert played or expected != "promote" or "agent-pipeline promote" in summary(decision)
+    by_itself = expected == "promote" and approve == "auto" and played
+    should_be = night.export if by_itself else champion
+    served = serve(lake, KEY)
+    assert served.champion == should_be and read_folder(lake, KEY).identity == (should_be.identity[:16] if should_be else "")
+    assert read_folder(lake, KEY).files == bool(should_be)
+    assert should_be or "agent-pipeline promote shop/support" in served.messages[0]

@@ -12,8 +12,8 @@ from agent_pipeline.export import serving
 from agent_pipeline.export.gguf_export import ADAPTER, base_gguf_file
 from agent_pipeline.export.ledger import EXPORT
 from agent_pipeline.export.ollama import OllamaResult
-from agent_pipeline.export.serving import champions, promote, rollback, serve_champion, served
-from agent_pipeline.export.serving_folder import base_folder, served_form, write_folder
+from agent_pipeline.export.serving import champions, complete_move, promote, rollback, serve, serve_champion
+from agent_pipeline.export.serving_folder import base_folder, read_folder, served_form, write_folder
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.storage.lake import Artifact, Lake
@@ -42,12 +42,30 @@ def what_is_served(lake: Lake) -> str:
     (model,) = (folder / "shop" / "support").glob("*.gguf")
     assert f"FROM ./{model.name}\n" in (folder / "shop" / "support" / "Modelfile").read_text(encoding="utf-8")
     assert f"[shop/support]\nmodel = {model}\nctx-size = 2048\n" in (folder / "llama-server.ini").read_text(encoding="utf-8")
-    assert served_form(lake, served(lake, KEY, lake.latest("gguf_export", KEY)).export).model.samefile(model)
+    assert served_form(lake, lake.champion("gguf_export", KEY)).model.samefile(model)
     return model.read_text(encoding="utf-8")
 
 
-def test_a_newer_export_replaces_what_is_served_only_when_it_is_promoted(lake):
+def serving_files(lake: Lake) -> list[str]:
+    """Every file that a server could load."""
+    root = Path(lake.root.path) / "serving"
+    preset = (root / "llama-server.ini").read_text(encoding="utf-8") if (root / "llama-server.ini").exists() else ""
+    return [path.name for path in root.rglob("*") if path.is_file() and path.name != "llama-server.ini"] + (
+        ["preset"] if "[shop/support]" in preset else []
+    )
+
+
+def test_nothing_is_served_before_the_first_promotion(lake):
+    """A first export that nobody measured was served at once."""
     export(lake, "first")
+    said = serve_champion(lake, KEY)
+    assert serving_files(lake) == [] and "agent-pipeline promote shop/support" in said[0]
+    assert lake.latest("serving", KEY).manifest["made_from"]["gguf_export"] is None
+
+
+def test_a_newer_export_replaces_the_champion_only_when_it_is_promoted(lake):
+    export(lake, "first")
+    promote(lake, KEY)
     assert what_is_served(lake) == "first"
     export(lake, "second")
     assert what_is_served(lake) == "first"
@@ -60,8 +78,17 @@ def test_a_newer_export_replaces_what_is_served_only_when_it_is_promoted(lake):
     assert what_is_served(lake) == "second"
 
 
+def test_a_model_that_an_older_version_served_without_a_champion_is_removed(lake):
+    first = export(lake, "first")
+    write_folder(lake, KEY, first, None)
+    assert read_folder(lake, KEY).identity == first.identity[:16]
+    said = serve(lake, KEY).messages
+    assert serving_files(lake) == [] and f"promote shop/support {first.identity[:16]}" in said[0]
+
+
 def test_an_adapter_is_served_over_its_base_and_by_nothing_that_takes_another_form(lake):
     export(lake, "merged")
+    promote(lake, KEY)
     assert what_is_served(lake) == "merged"
     trained = artifact(lake, "sft_adapter", KEY, {"base_model": "b", "base_revision": "1"}, {"chat_template.jinja": "template"})
     base_folder(lake).mkdir(parents=True)
@@ -128,6 +155,7 @@ def test_a_champion_is_pushed_to_the_hub_with_its_card_and_a_refusal_is_one_sent
 @pytest.mark.parametrize("server", ["", "http://127.0.0.1:9"])
 def test_whoever_serves_is_warned_that_a_running_server_keeps_its_old_preset(lake, server):
     export(lake, "first")
+    promote(lake, KEY)
     said = serve_champion(lake, KEY, server=server)[-1]
     assert "keeps the old preset" in said and server in said
 
@@ -156,6 +184,7 @@ def test_a_rollback_returns_to_the_champion_before_or_to_the_one_of_an_entry(lak
     names = [export(lake, name).identity for name in ("a", "b", "c")]
     entries = [promote(lake, KEY, identity) for identity in names]
     assert rollback(lake, KEY).champion == names[1]
+    complete_move(lake, KEY)
     assert rollback(lake, KEY, to=entries[0].generation, why="worse").champion == names[0]
     last = lake.history("gguf_export", KEY)[-1]
     assert (last.why, last.against) == ("worse", names[1])
@@ -166,7 +195,11 @@ def test_who_rolls_back_without_knowing_of_a_rollback_does_not_give_back_what_it
     names = [export(lake, name).identity for name in ("a", "b", "c")]
     for identity in names:
         promote(lake, KEY, identity)
-    assert [rollback(lake, KEY).champion for _ in range(2)] == [names[1], names[0]]
+    assert rollback(lake, KEY).champion == names[1]
+    assert rollback(lake, KEY).champion == names[1], "the first one was not carried out"
+    complete_move(lake, KEY)
+    assert rollback(lake, KEY).champion == names[0]
+    complete_move(lake, KEY)
     with pytest.raises(DataError, match="--to"):
         rollback(lake, KEY)
     assert rollback(lake, KEY, to=lake.history("gguf_export", KEY)[-2].generation).champion == names[1]
@@ -208,6 +241,7 @@ def test_no_adapter_of_an_earlier_champion_is_left_beside_one_whose_adapter_is_g
     first = export(lake, "first")
     files = {"adapter_config.json": "{}", "adapter_model.safetensors": "weights"}
     artifact(lake, "sft_adapter", KEY, {"base_model": "b", "base_revision": "1"}, files, {}, first.manifest["made_from"]["adapter"])
+    promote(lake, KEY)
     serve_champion(lake, KEY)
     folder = Path(lake.root.path) / "serving" / "shop" / "support"
     assert (folder / "adapter_model.safetensors").read_text(encoding="utf-8") == "weights"
