@@ -45,6 +45,14 @@ def unread(what: str) -> Item:
     return Item("unread", name=what)
 
 
+def cut_text(what: str, text: str = "") -> Item:
+    """Return the item for something that a logger or an exporter cut off or blacked out.
+
+    A reader puts it into a history at the place of what was lost. `what` names where it was, and `text` is what is left of it.
+    """
+    return Item("cut_text", text, name=what)
+
+
 @dataclass
 class Chat:
     """Messages with what the model thought before each, the counts of what was wrong (`damage`, by kind) and of what was left out
@@ -96,9 +104,9 @@ def assembled(items: Iterable[Item]) -> Chat:
                 opened = None
             elif kind == "reasoning" and item.text:
                 thoughts.append(item.text)
-            elif kind == "unread":
-                chat.damage["unread"] += 1
-                chat.skipped[f"unread:{item.name}"] += 1
+            elif kind in ("unread", "cut_text"):
+                chat.damage[kind] += 1
+                chat.skipped[f"{kind}:{item.name}"] += 1
             elif kind:
                 chat.skipped[kind] += 1
             else:

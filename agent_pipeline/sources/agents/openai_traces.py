@@ -11,8 +11,8 @@ from agent_pipeline.sources.base import files_of
 from agent_pipeline.sources.formats.fields import Record, error_text, section, text
 from agent_pipeline.sources.formats.file_source import Ident, Said
 from agent_pipeline.sources.formats.labels import labels_beside, read_labels
+from agent_pipeline.sources.formats.model_calls import request_of
 from agent_pipeline.sources.formats.record_files import Place
-from agent_pipeline.sources.platforms.model_calls import request_of
 from agent_pipeline.sources.platforms.span_source import SpanSource
 from agent_pipeline.sources.platforms.spans import Span, span_of
 

@@ -8,15 +8,16 @@ sub-agent, a guard, a fork) is a conversation of its own.
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from os.path import commonprefix
 from typing import Any
 
 import msgspec
 
 from agent_pipeline.sessions.chat import call_item, plain_items, result_item
-from agent_pipeline.sessions.items import Item
+from agent_pipeline.sessions.items import Item, cut_text, unread
 from agent_pipeline.sessions.session import canonical_arguments
+from agent_pipeline.sources.formats.model_calls import is_damaged
 from agent_pipeline.sources.platforms.spans import Span, in_order
 
 Items = list[Item]
@@ -64,7 +65,8 @@ def conversations_of(calls: Iterable[Span]) -> list[Conversation]:
     """The conversations of a session's model calls, in the order in which they began."""
     conversations: list[Conversation] = []
     calls = in_order(calls)
-    unasked: list[Any] = [None] if any(call.given for call in calls) else []  # the tokens of a stream may pass for calls
+    # Hidden inputs leave an answer without its question. Where others have theirs, the tokens of a stream may pass for calls.
+    unasked: list[Any] = [None] if any(call.given for call in calls) else [cut_text("request")]
     for call in calls:
         system, given = split_head(list(plain_items(call.given or unasked)))
         _place(conversations, call, system, given, list(plain_items(call.answered)))
@@ -269,13 +271,24 @@ def _around(span: Span, steps: dict[tuple[str, str], Span]) -> Iterator[Span]:
 
 def _calls(spans: list[Span]) -> list[Span]:
     """The model calls. Of two within each other, where two instrumentations saw one call, one whose input cannot be read is none."""
-    calls = [span for span in spans if span.kind == "model" and (span.given or span.answered)]
-    steps = {(span.trace, span.id): span for span in spans}
+    calls = [_with_unread(span) for span in spans if span.kind == "model" and (span.given or span.answered)]
+    steps = {(span.trace, span.id): span for span in [*spans, *calls]}
     outer = {id(call): [each for each in _around(call, steps) if each.kind == "model"] for call in calls}
-    readable = {id(call) for call in calls if call.given and None not in call.given}
+    readable = {id(call) for call in calls if call.given and not any(map(is_damaged, call.given))}
     shadowed = {id(each) for call in calls if id(call) in readable for each in outer[id(call)]}
     shadowed |= {id(call) for call in calls if any(id(each) in readable for each in outer[id(call)])}
     return [call for call in calls if id(call) in readable or id(call) not in shadowed]
+
+
+def _with_unread(span: Span) -> Span:
+    """Return a model call, with an item of damage in place of a request or a response in which no message was found.
+
+    A step without any message is left out, because frameworks call other steps model calls, too (llama-index's preparation of a call).
+    If it was a call, the input of the next one says what it was asked and answered.
+    """
+    given = span.given or ([unread("request")] if span.has_unread_request else [])
+    answered = span.answered or ([unread("response")] if span.has_unread_response else [])
+    return replace(span, given=given, answered=answered)
 
 
 def _system_around(conversation: Conversation, spans: list[Span]) -> Items:

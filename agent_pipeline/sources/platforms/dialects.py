@@ -4,13 +4,24 @@
 
 from typing import Any
 
+from agent_pipeline.sessions.items import cut_text
+from agent_pipeline.sources.formats.cut_texts import is_cut_json
 from agent_pipeline.sources.formats.fields import Record, decoded, decoded_object, decoded_text, elements, first_of, number, section, text
+from agent_pipeline.sources.formats.model_calls import messages_of, request_of, with_reason
 from agent_pipeline.sources.platforms.attributes import OF_GENAI, OF_OPENINFERENCE, has, tree
-from agent_pipeline.sources.platforms.model_calls import messages_of, request_of
 from agent_pipeline.sources.platforms.span_source import Score
 from agent_pipeline.sources.platforms.spans import KINDS, Span
 
 _USAGE = "gen_ai.usage."
+_FINISH_REASONS = (
+    "gen_ai.response.finish_reasons",
+    "gen_ai.response.finish_reason",
+    "llm.finish_reason",
+    "llm.response.finish_reason",
+    "llm.response.stop_reason",
+    "ai.response.finishReason",
+    "gen_ai.completion.0.finish_reason",
+)
 _EVALUATIONS = {
     "gen_ai.evaluation.name": ("gen_ai.evaluation.score.value", "gen_ai.evaluation.score.label"),
     "evaluation.name": ("evaluation.score", "evaluation.label"),
@@ -25,6 +36,15 @@ def fill_in(span: Span, attributes: Record, kind: Any = None) -> None:
         _genai_span(span, attributes)
     if "ai.operationId" in attributes:
         _ai_sdk_span(span, attributes)
+    if span.kind == "model":
+        span.answered = with_reason(span.answered, finish_reason(attributes))
+
+
+def finish_reason(attributes: Record) -> str | None:
+    """Return why a span's model stopped, by the attribute of any dialect; the first of several choices counts."""
+    reason = decoded(first_of(attributes, *_FINISH_REASONS))
+    reason = reason[0] if isinstance(reason, list) and reason else reason
+    return text(reason)
 
 
 def is_openinference(attributes: Record, kind: Any) -> bool:
@@ -68,10 +88,12 @@ def _genai_span(span: Span, attributes: Record) -> None:
         span.output = decoded(attributes.get("gen_ai.tool.call.result", span.output))
         return
     system = decoded(attributes.get("gen_ai.system_instructions"))
-    given = messages_of(attributes.get("gen_ai.input.messages"), "user") or span.given
+    given = messages_of(attributes.get("gen_ai.input.messages"), "user", is_json=True) or span.given
     has_system = not system or any(isinstance(each, dict) and each.get("role") == "system" for each in given)
-    span.given = given if has_system else [{"role": "system", "content": system}, *given]
-    span.answered = messages_of(attributes.get("gen_ai.output.messages"), "assistant") or span.answered
+    is_cut = isinstance(system, str) and is_cut_json(system, is_json=True)
+    head = [cut_text("system prompt", system)] if is_cut else [{"role": "system", "content": system}]
+    span.given = given if has_system else [*head, *given]
+    span.answered = messages_of(attributes.get("gen_ai.output.messages"), "assistant", is_json=True) or span.answered
     pydantic = decoded_object(attributes.get("model_request_parameters"))
     told = [*elements(pydantic.get("function_tools")), *elements(pydantic.get("output_tools"))]
     span.tools = decoded(attributes.get("gen_ai.tool.definitions")) or told or span.tools
@@ -89,10 +111,15 @@ def _ai_sdk_span(span: Span, attributes: Record) -> None:
         span.output = decoded_text(attributes.get("ai.toolCall.result", span.output))
         return
     span.kind = "model" if operation.endswith((".doGenerate", ".doStream")) else "other"
-    request = request_of(first_of(attributes, "ai.prompt.messages", "ai.prompt"))
+    prompt = first_of(attributes, "ai.prompt.messages", "ai.prompt")
+    is_cut = isinstance(prompt, str) and is_cut_json(prompt, is_json=True)
+    request = request_of([cut_text("prompt", prompt)] if is_cut else prompt)
     calls = decoded(attributes.get("ai.response.toolCalls"))
     answered = [{"text": attributes[name]} for name in ("ai.response.text", "ai.response.object") if attributes.get(name)]
-    span.given, span.answered = request.messages or span.given, messages_of([*answered, *elements(calls)], "assistant") or span.answered
+    said = messages_of([*answered, *elements(calls)], "assistant")
+    if isinstance(calls, str) and calls.strip():  # JSON that has lost its end
+        said = [*said, cut_text("tool calls", calls)]
+    span.given, span.answered = request.messages or span.given, said or span.answered
     span.tools = [decoded(each) for each in elements(decoded(attributes.get("ai.prompt.tools")))] or span.tools
 
 

@@ -5,9 +5,12 @@ session, and a score what it is of (`subject`).
 An observation that came by OpenTelemetry has the rest of its span's attributes in its metadata, and they are read as a span's are.
 """
 
+from typing import Any
+
 from agent_pipeline.sources.formats.fields import (
     Record,
     chosen,
+    decoded,
     decoded_object,
     decoded_text,
     first_of,
@@ -35,7 +38,7 @@ _WORDS = ("CATEGORICAL", "TEXT", "CORRECTION")
 
 class LangfuseSource(SpanSource):
     name = "langfuse"
-    version = 6
+    version = 7
     looks_like = "observations with traceId and type, traces with observations, scores with traceId, or langfuse+https://host"
     schemes = ("langfuse+http", "langfuse+https")
     service = LangfuseServer
@@ -80,7 +83,8 @@ class LangfuseSource(SpanSource):
             root = Span(trace, trace, started=when(record.get("timestamp")))
             root.exchange(given, answered)
             return [root] if root.given or root.answered else []
-        span = span_of(record, kind, arguments=given, output=answered)
+        arguments, output = _tool_call(given, answered)
+        span = span_of(record, kind, arguments=arguments, output=output)
         if span.kind != "tool":
             span.exchange(given, answered)
         span.tools = span.tools or section(record, "modelParameters").get("tools") or record.get("toolDefinitions")
@@ -103,6 +107,19 @@ class LangfuseSource(SpanSource):
         metadata = _metadata(record)
         kept = {name: decoded_text(metadata[name]) for name in metadata if is_trace or name not in _OF_OPENTELEMETRY}
         return kept | {"tags": record.get("tags")}
+
+
+def _tool_call(given: Any, answered: Any) -> tuple[Any, Any]:
+    """Return the arguments and the result of a tool's step; Strands writes both as messages, and the result as JSON of blocks."""
+    message = given[0] if isinstance(given, list) and len(given) == 1 else None
+    if isinstance(message, dict) and message.get("role") == "tool" and "content" in message:
+        given = decoded(message["content"])
+    if isinstance(answered, dict) and answered.keys() == {"message"}:
+        answered = decoded(answered["message"])
+    blocks = answered if isinstance(answered, list) else []
+    if blocks and all(isinstance(block, dict) and block.keys() == {"text"} for block in blocks):
+        answered = [block | {"type": "text"} for block in blocks]
+    return given, answered
 
 
 def _metadata(record: Record) -> Record:

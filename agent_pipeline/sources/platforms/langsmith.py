@@ -5,10 +5,12 @@ A run says what its SDK recorded: an API's request and response, or LangChain's 
 
 from typing import Any
 
-from agent_pipeline.sources.formats.fields import Record, chosen, decoded, elements, first_text, number, section, text
-from agent_pipeline.sources.formats.file_source import Ident
+from agent_pipeline.sources.base import add_note
+from agent_pipeline.sources.formats.fields import Record, chosen, decoded, elements, first_of, first_text, number, section, text
+from agent_pipeline.sources.formats.file_source import Ident, Index, Said
+from agent_pipeline.sources.formats.model_calls import stop_reason, with_reason
 from agent_pipeline.sources.formats.record_files import Place
-from agent_pipeline.sources.platforms.span_source import SpanSource
+from agent_pipeline.sources.platforms.span_source import Score, SpanSource
 from agent_pipeline.sources.platforms.spans import Span, span_of
 
 _THREADS = ("session_id", "thread_id", "conversation_id")
@@ -16,21 +18,28 @@ _COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens")
 
 
 class LangSmithSource(SpanSource):
-    """Files of runs: the SDK's project is the project, the name of a trace's first run the agent."""
+    """Files of runs, and of what was said about them: the SDK's project is the project, the name of a trace's first run the agent."""
 
     name = "langsmith"
-    looks_like = "runs with run_type, trace_id and dotted_order"
+    version = 2
+    looks_like = "runs with run_type, trace_id and dotted_order, or feedback with run_id, key and score"
 
     @classmethod
     def accepts(cls, record: Record) -> bool:
-        return {"run_type", "trace_id", "dotted_order"} <= record.keys()
+        return {"run_type", "trace_id", "dotted_order"} <= record.keys() or _is_feedback(record)
 
     def identify(self, record: Record, place: Place) -> Ident | None:
+        if _is_feedback(record):
+            of = first_text(record, "trace_id", "run_id")
+            return Ident(of) if of else None
+        self._traces[text(record.get("id")) or ""] = text(record.get("trace_id")) or ""
         trace, thread = text(record.get("trace_id")), first_text(section(record, "extra", "metadata"), *_THREADS)
         agent = None if record.get("parent_run_id") else text(record.get("name"))
         return Ident(trace, thread, first_text(record, "session_name", "session_id"), agent) if trace else None
 
     def spans(self, record: Record) -> list[Span]:
+        if _is_feedback(record):
+            return []
         inputs, outputs, extra = section(record, "inputs"), section(record, "outputs"), section(record, "extra")
         generation = _inner(outputs.get("generations"))[:1]
         tool, metadata = outputs.get("output"), section(extra, "metadata")
@@ -49,12 +58,65 @@ class LangSmithSource(SpanSource):
             asked, answer = inputs | {"messages": _inner(inputs.get("messages"))}, [section(each, "message") or each for each in generation]
             tools = section(extra, "invocation_params").get("tools")
             span.exchange(asked, answer or outputs, tools=tools, model=metadata.get("ls_model_name"), usage=span.usage)
+            if generation and isinstance(generation[0], dict):
+                span.answered = with_reason(span.answered, stop_reason(section(generation[0], "generation_info")))
         return [span]
+
+    def scores_of(self, record: Record) -> list[Score]:
+        if _is_feedback(record):
+            return [(text(record.get("key")) or "feedback", first_of(record, "score", "value"))]
+        return [
+            (name, first_of(stats, "avg", "score", "value"))
+            for name, stats in section(record, "feedback_stats").items()
+            if isinstance(stats, dict)
+        ]
+
+    def words_of(self, record: Record) -> list[Any]:
+        by_a_person = _is_feedback(record) and section(record, "feedback_source").get("type") == "app"
+        is_of_the_run = record.get("run_id") == record.get("trace_id") or record.get("trace_id") is None
+        return [record.get("value")] if by_a_person and is_of_the_run else []
+
+    def _new_index(self) -> Index:
+        self._traces: dict[str, str] = {}
+        """The trace of each run, by its id: feedback may name a run only."""
+        return super()._new_index()
+
+    def _partitioned(self, places: dict[str | Place, list[Place]], idents: dict[str | Place, Ident]) -> Index:
+        """Put what was said of a run to its trace; what was said of a run that is not in the store is noted."""
+        traces = set(self._traces.values())
+        lost = 0
+        for group in [name for name in places if name not in traces]:
+            said, trace = places.pop(group), self._traces.get(str(group))
+            del idents[group]
+            if trace in places:
+                places[trace] += said
+            else:
+                lost += len(said)
+        if lost:
+            add_note(self.notes, f"{self.path}: {lost} records of feedback are about runs that are not in the store.")
+        return super()._partitioned(places, idents)
+
+    def build(self, session_id: str, records: list[tuple[Place, Record]]) -> Said:
+        """What people and evaluators said stands in a record of its own, in a run's statistics, or in both: then it counts once."""
+        told = {(text(each.get("run_id")), text(each.get("key"))) for _, each in records if _is_feedback(each)}
+        return super().build(session_id, [(place, _without_told(record, told)) for place, record in records])
 
     def metadata(self, record: Record) -> Record:
         if record.get("parent_run_id"):
             return {}
         return section(record, "extra", "metadata") | chosen(record, ("tags",))
+
+
+def _is_feedback(record: Record) -> bool:
+    """Return whether a record is what somebody said of a run, as `Client.list_feedback` gives it."""
+    return {"run_id", "key"} <= record.keys() and not {"score", "value"}.isdisjoint(record) and "run_type" not in record
+
+
+def _without_told(record: Record, told: set[tuple[str | None, str | None]]) -> Record:
+    """Return a run without the statistics of feedback that stands in records of its own."""
+    stats = section(record, "feedback_stats")
+    kept = {name: value for name, value in stats.items() if (text(record.get("id")), text(name)) not in told}
+    return record | {"feedback_stats": kept} if stats else record
 
 
 def _inner(lists: Any) -> list[Any]:

@@ -1,7 +1,7 @@
 """LiteLLM's logs, a row a call: `{messages, response, session_id, trace_id, ...}`, as its file and bucket loggers write them, or its spend
 logs as rows. The calls of one session repeat the conversation so far."""
 
-from agent_pipeline.sources.formats.fields import Record, chosen, decoded_object, first_of, first_text, number, section, text
+from agent_pipeline.sources.formats.fields import Record, chosen, decoded, decoded_object, first_of, first_text, number, section, text
 from agent_pipeline.sources.formats.file_source import Ident
 from agent_pipeline.sources.formats.record_files import Place
 from agent_pipeline.sources.platforms.span_source import SpanSource
@@ -13,6 +13,7 @@ _USAGE = ("prompt_tokens", "completion_tokens", "total_tokens")
 
 class LiteLLMSource(SpanSource):
     name = "litellm"
+    version = 2
     looks_like = "rows with messages, response and session_id or trace_id"
 
     @classmethod
@@ -33,7 +34,9 @@ class LiteLLMSource(SpanSource):
         error = text(record.get("error_str")) or text(section(record, "error_information").get("error_message"))
         span = span_of(record, "llm", error=(error or "the call failed") if failed else None)
         answer, tools = None if failed else record.get("response"), parameters.get("tools") or parameters.get("functions")
-        span.exchange(record.get("messages"), answer, tools=tools, model=record.get("model"), usage=chosen(record, _USAGE))
+        # The spend logs keep a request in one of two columns.
+        asked = decoded(record.get("messages")) or decoded_object(record.get("proxy_server_request"))
+        span.exchange(asked, answer, tools=tools, model=record.get("model"), usage=chosen(record, _USAGE))
         span.cost = number(first_of(record, "response_cost", "spend"))
         return [span]
 

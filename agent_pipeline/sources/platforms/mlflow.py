@@ -5,7 +5,9 @@ A span's attributes are JSON texts. Traces with one `mlflow.trace.session` are t
 
 from agent_pipeline.sources.formats.fields import Record, decoded, decoded_object, decoded_text, elements, first_text, number, section, text
 from agent_pipeline.sources.formats.file_source import Ident
+from agent_pipeline.sources.formats.model_calls import with_reason
 from agent_pipeline.sources.formats.record_files import Place
+from agent_pipeline.sources.platforms.dialects import finish_reason
 from agent_pipeline.sources.platforms.mlflow_server import MLflowServer
 from agent_pipeline.sources.platforms.span_source import Score, SpanSource
 from agent_pipeline.sources.platforms.spans import Span, span_of
@@ -13,7 +15,7 @@ from agent_pipeline.sources.platforms.spans import Span, span_of
 
 class MLflowSource(SpanSource):
     name = "mlflow"
-    version = 3
+    version = 4
     looks_like = "traces with info and data.spans, a table with trace_id, trace_metadata and spans, mlflow.db, or mlflow+http://host"
     kinds = (*SpanSource.kinds, "database")
     schemes = ("mlflow+http", "mlflow+https")
@@ -63,6 +65,7 @@ def _span(raw: Record, trace: str) -> Span:
         return span
     tools, model = attributes.get("mlflow.chat.tools"), attributes.get("mlflow.llm.model")
     span.exchange(inputs, outputs, tools=tools, model=model, usage=section(attributes, "mlflow.chat.tokenUsage"))
+    span.answered = with_reason(span.answered, finish_reason(attributes))
     span.cost = number(section(attributes, "mlflow.llm.cost").get("total_cost"))
     return span
 

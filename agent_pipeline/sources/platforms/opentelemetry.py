@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_pipeline.sessions.chat import ROLES
+from agent_pipeline.sessions.items import cut_text
 from agent_pipeline.sources.formats.fields import (
     Record,
     chosen,
@@ -35,12 +36,14 @@ from agent_pipeline.sources.platforms.span_source import Score, SpanSource
 from agent_pipeline.sources.platforms.spans import Span, span_of
 
 _PROJECTS = ("openinference.project.name", "service.name")
+_LOST = ("droppedAttributesCount", "dropped_attributes_count")
+"""How many attributes a span's limit of their number has taken from it: of a long conversation, each message is some attributes."""
 _MESSAGES = ("gen_ai.input.messages", "gen_ai.output.messages")
 
 
 class OpenTelemetrySource(SpanSource):
     name = "opentelemetry"
-    version = 5
+    version = 6
     looks_like = "OTLP JSON (resourceSpans, resourceLogs), or spans with trace_id and gen_ai attributes"
     kinds = (*SpanSource.kinds, "database")
     is_openinference = False
@@ -71,6 +74,8 @@ class OpenTelemetrySource(SpanSource):
     def spans(self, record: Record) -> list[Span]:
         span = replace(record["span"])
         fill_in(span, record["attributes"], record["kind"])
+        if record["lost"] and (span.given or span.answered):
+            span.given = [*span.given, cut_text("attributes")]
         return [span]
 
     def build(self, session_id: str, records: list[tuple[Place, Record]]) -> Said:
@@ -139,7 +144,8 @@ def _step(record: Record, attributes: Record, resource: Record, code: Any = None
     """A step before its attributes are read; `kind` is what the record calls it beside them."""
     events = [{"name": each.get("name"), "attributes": _attributes(each)} for each in objects(decoded(record.get("events")))]
     span = span_of(record, error=_error(code, message, attributes, events))
-    return {"span": span, "attributes": attributes, "resource": resource, "events": events, "event": None, "kind": kind}
+    lost = any(record.get(name) for name in _LOST)
+    return {"span": span, "attributes": attributes, "resource": resource, "events": events, "event": None, "kind": kind, "lost": lost}
 
 
 def _event(leaf: Record, body: Any, resource: Record) -> Record:
@@ -147,14 +153,23 @@ def _event(leaf: Record, body: Any, resource: Record) -> Record:
     name, attributes, said = first_of(leaf, "eventName", "event_name"), _attributes(leaf), body if isinstance(body, dict) else {}
     role = str(name).removeprefix("gen_ai.").removesuffix(".message")
     if name == "gen_ai.choice":
-        answer = [{"role": "assistant", **section(said, "message")}] if not said.get("index") else []
-        attributes = attributes | {"gen_ai.output.messages": answer}
+        message = _whole_message({"role": "assistant", **section(said, "message")} | chosen(said, ("finish_reason",)))
+        attributes = attributes | {"gen_ai.output.messages": [message] if not said.get("index") else []}
     elif role in ROLES:
-        attributes = attributes | {"gen_ai.input.messages": [{"role": role, "tool_call_id": said.get("id"), **said}]}
+        message = _whole_message({"role": role, "tool_call_id": said.get("id"), **said})
+        attributes = attributes | {"gen_ai.input.messages": [message]}
     step = _step(leaf, attributes, resource)
     time = first_of(leaf, "timeUnixNano", "observedTimeUnixNano", "timestamp", "observed_timestamp")
     step["span"] = replace(step["span"], kind="model", started=when(time))
     return step | {"event": "message" if name == "gen_ai.choice" or role in ROLES else "call"}
+
+
+def _whole_message(message: Record) -> Any:
+    """Return an event's message, or an item of damage if the capture of contents was off when it was recorded."""
+    calls = objects(message.get("tool_calls"))
+    has_arguments = all("arguments" in (section(call, "function") or call) for call in calls)
+    is_said = bool(calls) or not {"content", "parts"}.isdisjoint(message)
+    return message if has_arguments and is_said else cut_text("content that was not captured")
 
 
 def _with_events(records: list[tuple[Place, Record]]) -> list[tuple[Place, Record]]:

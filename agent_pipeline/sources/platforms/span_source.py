@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.items import assembled
+from agent_pipeline.sources.formats.cut_texts import cut_texts_in
 from agent_pipeline.sources.formats.fields import Record, chosen, number, section, text, verdict, verdict_in
 from agent_pipeline.sources.formats.file_source import FileSource, Index, Said
 from agent_pipeline.sources.formats.record_files import Kind, Place
@@ -93,8 +94,10 @@ class SpanSource(FileSource):
 def _arguments(conversation: Conversation, spans: list[Span]) -> Record:
     """What a conversation and its steps say, as arguments of `new_session`."""
     calls = conversation.calls or [span for span in spans if span.kind == "model" and span.usage] or spans
+    items = [*conversation.system, *conversation.items]
     return {
-        "history": assembled([*conversation.system, *conversation.items]),
+        "history": assembled(items),
+        "damage": {"cut_text": cut_texts_in(items)},
         "skipped": conversation.skipped,
         "tools": _tools(calls),
         "times": sorted(time for span in spans for time in (span.started, span.ended) if time),

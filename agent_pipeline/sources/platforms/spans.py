@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from agent_pipeline.sources.formats.fields import Record, first_of, first_text, text, when
-from agent_pipeline.sources.platforms.model_calls import request_of, response_of
+from agent_pipeline.sources.formats.model_calls import request_of, response_of, with_blocks
 
 Kind = Literal["model", "tool", "other"]
 
@@ -52,6 +52,9 @@ class Span:
     arguments: Any = None
     output: Any = None
     call_id: Any = None
+    has_unread_request: bool = False
+    """Whether the record holds a request in which no message was found; so for a response."""
+    has_unread_response: bool = False
 
     @property
     def order(self) -> datetime:
@@ -61,10 +64,28 @@ class Span:
         """Take what a model call was asked and answered, in any API's spelling. `tools`, `model` and `usage` are what the step itself says
         of them, which counts before the request and the response; what none of them says stays as it was."""
         request, response = request_of(asked), response_of(answer)
-        self.given, self.answered = request.messages or self.given, response.messages or self.answered
+        both = with_blocks([*request.messages, *response.messages])
+        asked_count = len(request.messages)
+        self.given, self.answered = both[:asked_count] or self.given, both[asked_count:] or self.answered
+        self.has_unread_request |= _says_something(asked) and not request.messages
+        self.has_unread_response |= _says_something(answer) and not response.messages
         self.tools = tools or request.tools or self.tools
         self.model = model or response.model or request.model or self.model
         self.usage = usage or response.usage or self.usage
+
+
+def _says_something(value: Any) -> bool:
+    """Return whether a value holds any text or number, however deep."""
+    waiting = [value]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, dict):
+            waiting.extend(each.values())
+        elif isinstance(each, list):
+            waiting.extend(each)
+        elif each is not None and each != "":
+            return True
+    return False
 
 
 def span_of(record: Record, kind: Any = None, **said: Any) -> Span:

@@ -11,6 +11,7 @@ from agent_pipeline.ingestion.reading import fingerprint
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.chat import VERSION
 from agent_pipeline.sources import Location, find, open_source, open_sources, parse_location, plugins, readers
+from agent_pipeline.sources.platforms.litellm import LiteLLMSource
 from agent_pipeline_tests.sources.platforms import exports
 from agent_pipeline_tests.sources.platforms.exports import write
 from agent_pipeline_tests.stores import HELLO, omniagents_home, sessions_db
@@ -240,7 +241,7 @@ def test_several_stores_have_the_versions_of_all_their_readers(tmp_path):
     log = write(tmp_path / "log.jsonl", exports.litellm())
     assert open_sources([*two_homes(tmp_path), Location(str(log))]).reader_versions() == {
         "omniagents": 1,
-        "litellm": 1,
+        "litellm": LiteLLMSource.version,
         "messages": VERSION,
     }
 

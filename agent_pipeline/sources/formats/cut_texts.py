@@ -1,0 +1,127 @@
+"""Texts that a logger or an exporter cut off or blacked out: what shows it, and how many of a conversation's texts are such.
+
+The agent saw the whole text, so an answer to a cut text teaches to make things up. A tool's own note that its output is too long is no
+such cut: the agent saw that note.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+
+from agent_pipeline.sessions.items import Item
+from agent_pipeline.sources.formats.fields import decoded
+
+_FIELDS = (
+    "role|content|contents|parts|type|text|messages|message|input|output|id|lc|name|tool_calls|toolUse|toolResult|generations|choices"
+    "|model|system|system_instruction|config|object|kwargs|block_type|kind|prompt|functionCall|function_call|toolCallId|finish_reason"
+)
+_JSON_OF_MESSAGES = re.compile(rf'\s*(?:\[\s*)*\{{\s*"(?:(?:{_FIELDS})"\s*(?::|$)|\w*$)')
+"""How JSON of messages, of blocks and of a model's request or response begins."""
+
+_NOTES = re.compile(
+    r"\(litellm_truncated (?:skipped )?\d+ chars"
+    r"|<truncated due to size exceeding limit>"
+    r"|<fully masked due to failed mask function>"
+)
+"""Notes that LiteLLM and Langfuse write into a text. No tool writes them."""
+
+_WHOLE = {
+    "redacted-by-litellm",
+    "redacted_by_litelm",
+    "__redacted__",
+    "[redacted]",
+    "<redacted>",
+    "redacted",
+    "[masked]",
+    "[hidden]",
+    "[filtered]",
+    "[truncated]",
+    "<truncated>",
+    "[content redacted]",
+    "[langsmith secret]",
+}
+"""What stands for a whole text, in small letters: LiteLLM, OpenInference (Phoenix, Arize), MLflow, Claude Code's telemetry, Sentry."""
+
+_SCRUBBED = re.compile(r"\[Scrubbed due to '[^']*'\]")
+"""Logfire's note in place of a whole text."""
+
+_ENDS = re.compile(r"(?:\.\.\.|…)?\s*(?:\[[^\[\]]{0,30}truncated[^\[\]]{0,60}\]|<[^<>]{0,30}truncated[^<>]{0,60}>)\s*$", re.IGNORECASE)
+_ELLIPSES = ("...", "…")
+
+_LIMITS = frozenset({
+    128, 250, 255, 256, 500, 512, 1_000, 1_024, 1_500, 2_000, 2_048, 2_500, 3_000, 4_000, 4_095,
+    4_096, 5_000, 8_000, 8_191, 8_192, 10_000, 16_000, 16_383, 16_384, 20_000, 25_000, 30_000,
+    32_000, 32_766, 32_767, 32_768, 40_000, 50_000, 64_000, 65_535, 65_536, 100_000, 102_400,
+    128_000, 131_072, 200_000, 250_000, 256_000, 262_144, 500_000, 512_000, 524_288,
+    1_000_000, 1_048_576,
+})  # fmt: skip
+"""The limits of a text's length that exporters and stores are set to (in characters, or in bytes)."""
+
+_SURE_LIMIT = 1_000
+"""A text of exactly a limit of this size or more that stops within a sentence is cut. Shorter texts may be so long by chance."""
+
+_SENTENCE_ENDS = tuple(".!?:;…\"'`)]}>*|\n。！？」】")
+
+
+def is_cut_json(text: str, is_json: bool = False) -> bool:
+    """Return whether a text begins as JSON of messages or blocks and is not JSON, so that its end is missing.
+
+    Args:
+        text: what an attribute or a field holds.
+        is_json: whether the field always holds JSON, so that any beginning of JSON counts.
+    """
+    begins = text.lstrip()[:1] in ("[", "{") if is_json else _JSON_OF_MESSAGES.match(text) is not None
+    return begins and isinstance(decoded(text), str)
+
+
+def has_cut_mark(text: str) -> bool:
+    """Return whether an exporter's note stands in a text, or stands for the whole of it."""
+    return _NOTES.search(text) is not None or stands_for_a_text(text)
+
+
+def stands_for_a_text(text: str) -> bool:
+    """Return whether a text is nothing but an exporter's note that it has hidden a text."""
+    if len(text) > 100:
+        return False
+    words = text.strip()
+    return words.lower() in _WHOLE or _SCRUBBED.fullmatch(words) is not None
+
+
+def cut_texts_in(items: Sequence[Item]) -> int:
+    """Return how many texts of a platform's conversation its exporter cut or hid: by its notes, and by a limit of length."""
+    limits = {len(item.text) for item in items if item.kind == "cut_text"} - {0}
+    texts = [item for item in items if item.kind in ("message", "function_call", "function_call_output") and item.text]
+    limits |= _limits_met(texts)
+    return sum(_is_cut(item, limits) for item in texts)
+
+
+def _is_cut(item: Item, limits: set[int]) -> bool:
+    text = item.text
+    if has_cut_mark(text) or not limits.isdisjoint(_lengths(text)):
+        return True
+    if item.kind == "function_call_output":  # a tool may say itself that its output was too long
+        return False
+    return _ENDS.search(text[-100:]) is not None or _is_cut_with_ellipsis(text)
+
+
+def _is_cut_with_ellipsis(text: str) -> bool:
+    end = next((end for end in _ELLIPSES if text.endswith(end)), None)
+    return end is not None and not _LIMITS.isdisjoint({*_lengths(text), *_lengths(text.removesuffix(end))})
+
+
+def _limits_met(texts: Iterable[Item]) -> set[int]:
+    """Return the limits that cut texts of a conversation: one long text that stops within a sentence, or two short ones of one length.
+
+    Results show no limit, because many tools cut their own output at one.
+    """
+    stopped: dict[int, set[str]] = {}
+    for item in texts:
+        if item.kind == "function_call_output" or item.text.endswith(_SENTENCE_ENDS):
+            continue
+        for length in _lengths(item.text) & _LIMITS:
+            stopped.setdefault(length, set()).add(item.text)
+    return {length for length, found in stopped.items() if length >= _SURE_LIMIT or len(found) > 1}
+
+
+def _lengths(text: str) -> set[int]:
+    """Return the length of a text in characters and in bytes."""
+    return {len(text)} if text.isascii() else {len(text), len(text.encode("utf-8", "surrogatepass"))}

@@ -1,0 +1,196 @@
+"""A model call's request and response, as every API spells them: the input and output that tracing platforms and gateways store.
+
+What nobody can read becomes an item of damage at its place: `unread` for a form that is not known, `cut_text` for JSON without its end.
+"""
+
+import re
+from typing import Any, NamedTuple
+
+from agent_pipeline.sessions.items import Item, cut_text, unread
+from agent_pipeline.sources.formats.cut_texts import is_cut_json
+from agent_pipeline.sources.formats.fields import decoded, first_of, objects, section
+
+_SYSTEM = ("system", "instructions", "system_instruction", "systemInstruction")
+_ASKED = ("messages", "contents", "input_messages", "message", "input", "inputs", "prompt", "question", "query", "content", "text")
+_ANSWERED = ("messages", "message", "output", "outputs", "answer", "response", "content", "text", "result")
+_REASONS = ("finish_reason", "finishReason", "stop_reason", "stopReason")
+
+_FLATTENED = re.compile(r"(system|developer|user): .*^(user|assistant|tool): ", re.DOTALL | re.MULTILINE)
+_RENDERED = re.compile(
+    r"<\|(?:im_start|start_header_id|start|user|assistant|system|turn|END_OF_TURN_TOKEN|begin_of_text)\|?>|<start_of_turn>|\[INST\]"
+    r"|<｜(?:User|Assistant)｜>|\n\n(?:Human|Assistant):"
+)
+"""How chat templates mark turns within one text."""
+
+_BLOCKS = frozenset(("text", "toolUse", "toolResult", "reasoningContent", "image", "document", "video", "cachePoint", "guardContent"))
+_CUT_BLOCKS = re.compile(r'\s*\[\s*\{\s*"(?:' + "|".join(sorted(_BLOCKS)) + r')"\s*(?::|$)')
+
+
+class Exchange(NamedTuple):
+    """One side of a model call: what was asked (with `tools`) or answered (with `usage`, as the API counts it)."""
+
+    messages: list[Any]
+    model: Any = None
+    tools: Any = None
+    usage: dict[str, Any] = {}
+
+
+def request_of(value: Any) -> Exchange:
+    """A request in any spelling: messages, an API's request, a text."""
+    value = decoded(value)
+    if value == {"content": "role"}:  # LangSmith's exporter writes the name of a message's field for what the user said
+        return Exchange([None])
+    told = value if isinstance(value, dict) else {}
+    told = section(told, "config") | told  # Gemini
+    system = first_of(told, *_SYSTEM)
+    head = [{"role": "system", "content": system.get("parts") if isinstance(system, dict) else system}] if system else []
+    messages = messages_of(value, "user") if not told or "role" in told else _first(told, _ASKED, "user")
+    tools = [each["content"] for each in messages if _is_tool(each)]  # Langfuse writes LangChain's tools between its messages
+    messages = [each for each in messages if not _is_tool(each)]
+    return Exchange([*head, *messages], told.get("model"), tools=told.get("tools") or told.get("functions") or tools)
+
+
+def response_of(value: Any) -> Exchange:
+    """A response in any spelling: choices (the first is taken: the others were never said), output items, content blocks, messages, a text.
+
+    The reason for which the model stopped goes along with the message that it stopped in.
+    """
+    value = decoded(value)
+    if not isinstance(value, dict):
+        return Exchange(messages_of(value, "assistant"))
+    reason = stop_reason(value)
+    choice = next(iter(objects(value.get("choices") or value.get("candidates"))), None)
+    if choice is not None:
+        answered = messages_of(first_of(choice, "message", "text", "content"), "assistant")
+        reason = stop_reason(choice) or reason
+    elif "role" in value or value.get("type") in ("function_call", "message"):
+        answered = [value]
+    elif "tool_calls" in value:
+        answered = [{"role": "assistant", **value}]
+    else:
+        value = _unwrapped(value)
+        answered = _first(value, _ANSWERED, "assistant")
+    usage = section(value, "usage") or section(value, "usageMetadata")
+    return Exchange(with_reason(answered, reason), value.get("model"), usage=usage)
+
+
+def stop_reason(response: dict[str, Any]) -> str | None:
+    """Return why a model stopped, as its response, a choice or a candidate says it; `None` if none says it.
+
+    A Responses object says it by its status, and by what makes it incomplete.
+    """
+    reason = first_of(response, *_REASONS)
+    if reason is None and isinstance(response.get("output"), list) and response.get("status") not in (None, "completed"):
+        reason = section(response, "incomplete_details").get("reason") or response["status"]
+    if isinstance(reason, list):  # one for each choice
+        reason = reason[0] if reason else None
+    return reason if isinstance(reason, str) and reason else None
+
+
+def with_reason(messages: list[Any], reason: str | None) -> list[Any]:
+    """Return the messages of a response, the last of the model's with the reason for which the model stopped."""
+    if not reason:
+        return messages
+    for at in range(len(messages) - 1, -1, -1):
+        message = messages[at]
+        if isinstance(message, dict) and message.get("role") not in ("user", "tool", "system"):
+            return [*messages[:at], _marked(message, reason), *messages[at + 1 :]]
+    return messages
+
+
+def messages_of(value: Any, role: str, is_json: bool = False) -> list[Any]:
+    """Messages as they are; a text, or content blocks, as one message of this role; nothing else.
+
+    Args:
+        value: messages, blocks, a text, or the JSON of any of these.
+        role: who says what names no role.
+        is_json: whether a text can only be JSON, so that one that is not has lost its end.
+    """
+    value = decoded(value)
+    if isinstance(value, str):
+        if is_cut_json(value, is_json):
+            return [cut_text("json", value)]
+        # Several messages in one text: nobody can tell their words from their roles.
+        return [None] if _FLATTENED.match(value) else [{"role": role, "content": value}] if value.strip() else []
+    if isinstance(value, dict):
+        return [value] if "role" in value else [{"role": role, **value}] if value.keys() & {"content", "parts", "tool_calls"} else []
+    if not isinstance(value, list):
+        return []
+    if value and all(isinstance(each, dict) and "role" not in each and each.keys() & {"text", "toolCallId"} for each in value):
+        return [{"role": role, "content": [{"type": "tool-call", **each} if "toolCallId" in each else each for each in value]}]
+    if value and all(_is_block(each) for each in value):
+        return [{"role": role, "content": value}]
+    return [each if not isinstance(each, str) else {"role": role, "content": each} for each in value]
+
+
+def prompt_messages(prompt: Any) -> list[Any]:
+    """Return the messages of a prompt.
+
+    A text is a user's, unless a chat template made it of several messages, which nobody can tell apart.
+    """
+    if isinstance(prompt, str):
+        if _RENDERED.search(prompt):
+            return [unread("prompt of a chat template")]
+        return [{"role": "user", "content": prompt}] if prompt.strip() else []
+    return messages_of(prompt, "user")
+
+
+def with_blocks(messages: list[Any]) -> list[Any]:
+    """Return messages whose texts are all JSON of Bedrock's blocks with these blocks, as Strands' agents record them.
+
+    If only some of the texts are JSON, they are somebody's words. If all of them begin so, one that is no JSON has lost its end.
+    """
+    contents = [message.get("content") for message in messages if isinstance(message, dict) and message.get("role") != "system"]
+    texts = [content for content in contents if isinstance(content, str) and content.strip()]
+    if not texts or not all(_CUT_BLOCKS.match(text) for text in texts) or not any(_blocks_in(text) for text in texts):
+        return messages
+    return [_with_own_blocks(message) for message in messages]
+
+
+def _with_own_blocks(message: Any) -> Any:
+    content = message.get("content") if isinstance(message, dict) else None
+    if not isinstance(content, str) or not _CUT_BLOCKS.match(content):
+        return message
+    blocks = _blocks_in(content)
+    return message | {"content": blocks} if blocks else cut_text("json", content)
+
+
+def _blocks_in(text: str) -> list[Any]:
+    """Return Bedrock's blocks in a JSON text; none if it holds anything else."""
+    blocks = decoded(text)
+    return blocks if isinstance(blocks, list) and blocks and all(_is_block(each) for each in blocks) else []
+
+
+def _is_block(value: Any) -> bool:
+    """Return whether a value is one of Bedrock's blocks, which say what they are by their field."""
+    return isinstance(value, dict) and len(value) == 1 and not _BLOCKS.isdisjoint(value)
+
+
+def _marked(message: dict[str, Any], reason: str) -> dict[str, Any]:
+    """Return a message with a reason for stopping, unless it has one; LangChain's messages have their fields inside."""
+    inner = next((name for name in ("kwargs", "data") if isinstance(message.get(name), dict)), None)
+    if inner:
+        return message | {inner: _marked(message[inner], reason)}
+    known = first_of(section(message, "response_metadata") | message, *_REASONS)
+    return message if known is not None else message | {"finish_reason": reason}
+
+
+def _unwrapped(response: dict[str, Any]) -> dict[str, Any]:
+    """Return a response with its message beside its other fields: Bedrock has it in `output`."""
+    inner = section(response, "output", "message")
+    return response | {"output": [inner]} if inner else response
+
+
+def _is_tool(message: Any) -> bool:
+    return isinstance(message, dict) and message.get("role") == "tool" and section(message, "content", "function").get("name") is not None
+
+
+def _first(value: dict[str, Any], names: tuple[str, ...], role: str) -> list[Any]:
+    """What the first of these fields says; texts for messages are Python's own forms of objects, which nobody can read."""
+    texts = [name for name in ("messages", "input_messages") if isinstance(value.get(name), list) and str in map(type, value[name])]
+    return next((said for name in names if name in value and name not in texts and (said := messages_of(value[name], role))), [])
+
+
+def is_damaged(item: Any) -> bool:
+    """Return whether what stands for a message is none: nothing that can be read, or an item of damage."""
+    return item is None or (isinstance(item, Item) and item.kind in ("unread", "cut_text", ""))
