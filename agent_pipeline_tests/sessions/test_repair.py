@@ -280,7 +280,8 @@ def test_a_session_is_dropped_by_the_first_kind_that_drops_it():
     assert broken_by({"unanswered_call": 1, "invalid_item": 2, "empty_message": 1}) == "invalid_item"
     assert broken_by({"reused_call_id": 3, "empty_call_id": 1, "double_encoded_arguments": 1, "invalid_unicode": 1}) is None
     assert {kind for kind, action in DEFAULT_POLICY.items() if action == "drop_session"} == {
-        "invalid_item", "unread", "torn_record", "cut_text", "missing_media", "invalid_context", "invalid_arguments", "orphan_output", "unanswered_call", "mismatched_call_id"
+        "invalid_item", "unread", "torn_record", "cut_text", "missing_media", "invalid_context", "invalid_arguments", "orphan_output",
+        "unanswered_call", "mismatched_call_id",
     }  # fmt: skip
 
 
