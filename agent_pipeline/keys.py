@@ -5,13 +5,17 @@ slug of `[a-z0-9._-]` that starts with a letter or a digit. Keys arrive from sto
 anybody type any key), so every entry goes through `parse_key`.
 """
 
+import hashlib
 import re
+import unicodedata
 from typing import NamedTuple
 
 from agent_pipeline.errors import PartitionError
 
 _PART = re.compile(r"[a-z0-9][a-z0-9._-]*")
 _MAX = 100
+_MAX_BODY = 80
+"""Characters of a changed name that its slug keeps before the hash."""
 
 
 class PartitionKey(NamedTuple):
@@ -25,7 +29,9 @@ class PartitionKey(NamedTuple):
 
 
 def make_key(project: str, agent: str) -> PartitionKey:
-    """The key of a project's agent, from names as people write them (`My Project` → `my-project`).
+    """The key of a project's agent, from names as people write them (`My Project` → `my-project-`, and a hash of the name).
+
+    Two names are never one key.
 
     Raises:
         PartitionError: nothing usable is left of a name, or it could leave its folder (`..`).
@@ -53,7 +59,32 @@ def _valid(part: str) -> bool:
 
 
 def _slug(name: str, what: str) -> str:
-    slug = re.sub(r"[^a-z0-9._-]+", "-", name.lower()).strip("-")
+    """Return the slug of a name: the name itself if it is a slug, else what is left of it and a hash of the name.
+
+    Without the hash, `Foo Bar` and `foo-bar` would be one agent. The slug depends on the name alone, so an agent keeps its key whatever
+    other agents a store has. Names that differ only in their Unicode form (composed or decomposed) are one name.
+    """
+    if _valid(name):
+        return name
+    name = unicodedata.normalize("NFC", name)
+    slug = _plain_slug(name)
     if not _valid(slug):
         raise PartitionError(f"The {what} name {name!r} cannot be a partition: it needs a letter or a digit first, and no '..' in it.")
-    return slug
+    return f"{slug[:_MAX_BODY].rstrip('-._')}-{name_hash(name)}"
+
+
+def may_mean(name: str, part: str) -> bool:
+    """Tell whether a name that a person typed may mean a part of a key: it is the part's name, or differs in case and signs."""
+    try:
+        return part in (_plain_slug(name), _slug(name, "name"))
+    except PartitionError:
+        return False
+
+
+def _plain_slug(name: str) -> str:
+    return re.sub(r"[^a-z0-9._-]+", "-", name.lower()).strip("-")
+
+
+def name_hash(name: str) -> str:
+    """Return a short hash that keeps the slugs of two names apart."""
+    return hashlib.sha256(unicodedata.normalize("NFC", name).encode("utf-8", "backslashreplace")).hexdigest()[:8]

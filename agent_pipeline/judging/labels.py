@@ -13,8 +13,8 @@ from itertools import chain, dropwhile
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from agent_pipeline.errors import PartitionError, SettingsError
-from agent_pipeline.keys import PartitionKey, make_key
+from agent_pipeline.errors import SettingsError
+from agent_pipeline.keys import PartitionKey, may_mean
 from agent_pipeline.redaction import Redactor
 from agent_pipeline.sessions.json_text import object_in
 from agent_pipeline.sessions.session import Message, Session, sha256_of
@@ -175,11 +175,11 @@ def _json_rows(text: Iterable[str], names: set[str]) -> Iterator[dict[str, Any] 
 
 
 def is_about(project: str, agent: str, key: PartitionKey) -> bool:
-    """Whether a label of this project and agent is about an agent; what is empty may be any."""
-    try:
-        return make_key(project or key.project, agent or key.agent) == key
-    except PartitionError:
-        return False
+    """Whether a label of this project and agent may be about an agent; what is empty may be any.
+
+    People write `Support` for `support`. If the lake has an agent of each name, and both have the session, the label is left out.
+    """
+    return all(not name or may_mean(name, part) for name, part in zip((project, agent), key, strict=True))
 
 
 def _text(value: Any) -> str:

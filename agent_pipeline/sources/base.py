@@ -2,7 +2,7 @@
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar, NamedTuple
@@ -136,6 +136,13 @@ def add_note(notes: list[str], sentence: str) -> None:
     """Note a sentence, once."""
     if sentence not in notes:
         notes.append(sentence)
+
+
+def note_changed_names(notes: list[str], where: object, changed: Mapping[str, str]) -> None:
+    """Note the names that are not written in a partition as the store writes them, with what they became."""
+    if changed:
+        shown = ", ".join(f"{name!r} is {slug}" for name, slug in sorted(changed.items())[:5]) + (", …" if len(changed) > 5 else "")
+        add_note(notes, f"{where}: {len(changed)} names cannot be partitions as they are, and were changed ({shown}).")
 
 
 def no_partition(where: object, key: PartitionKey, known: Iterable[PartitionKey]) -> PartitionError:

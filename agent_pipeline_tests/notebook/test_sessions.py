@@ -62,7 +62,7 @@ def test_a_history_is_what_the_store_holds(store):
 
 def test_the_store_of_the_settings_is_looked_in(store, monkeypatch):
     monkeypatch.setenv("AGENT_PIPELINE_STORE", str(store))
-    assert len(list_sessions("Shop", "support")) == len(SESSIONS)
+    assert len(list_sessions("shop", "support")) == len(SESSIONS)
 
 
 def test_who_is_not_there_is_one_sentence(store):

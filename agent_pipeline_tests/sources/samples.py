@@ -87,7 +87,7 @@ def put(folder: Path, files: Files) -> Path:
 
 def chat_row(**more: Any) -> dict[str, Any]:
     """A line of an OpenAI chat file."""
-    return {"session_id": "s1", "project": "Garden", "agent": "Keeper", "messages": CHAT, "tools": [TOOL], "judgment": "acceptable"} | more
+    return {"session_id": "s1", "project": "garden", "agent": "keeper", "messages": CHAT, "tools": [TOOL], "judgment": "acceptable"} | more
 
 
 def history_row(**more: Any) -> dict[str, Any]:
@@ -257,7 +257,7 @@ def swink_result(timestamp: int, verdict: str, value: float, **more: Any) -> dic
 
 SWINK_SET = {
     "id": "garden",
-    "name": "Garden",
+    "name": "garden",
     "cases": [{"id": "spade", "name": "Spade", "system_prompt": "You look after a garden.", "user_messages": ["Where is the spade?"]}],
 }
 
@@ -296,14 +296,14 @@ def codex_lines() -> list[dict[str, Any]]:
             "session_meta",
             id="roll-1",
             timestamp="2026-01-02T03:04:00.000Z",
-            cwd="/home/me/Garden",
+            cwd="/home/me/garden",
             base_instructions={"text": "You code."},
         ),
         line(1, "response_item", **said("developer", "Sandboxed.")),
-        line(1, "response_item", **said("user", "<environment_context>\n  <cwd>/home/me/Garden</cwd>\n</environment_context>")),
+        line(1, "response_item", **said("user", "<environment_context>\n  <cwd>/home/me/garden</cwd>\n</environment_context>")),
         line(2, "response_item", **said("user", "Mend the shed.")),
         line(2, "event_msg", type="user_message", message="Mend the shed."),
-        line(3, "turn_context", cwd="/home/me/Garden", model="gpt-5-codex"),
+        line(3, "turn_context", cwd="/home/me/garden", model="gpt-5-codex"),
         line(4, "response_item", type="reasoning", summary=[{"type": "summary_text", "text": "Look first."}], encrypted_content="gAAA"),
         line(5, "response_item", type="function_call", name="shell", arguments='{"command": ["ls"]}', call_id="k1"),
         line(6, "response_item", type="function_call_output", call_id="k1", output='{"output": "shed.py"}'),
@@ -317,7 +317,7 @@ def claude_lines(session: str = "cc-1") -> list[dict[str, Any]]:
     """A session: an API message in three lines with parallel calls, an abandoned branch, a side chain, a line of another type."""
 
     def line(own: str, parent: str | None, kind: str, message: dict[str, Any] | None, **more: Any) -> dict[str, Any]:
-        made = {"type": kind, "uuid": own, "parentUuid": parent, "isSidechain": False, "sessionId": session, "cwd": "/home/me/Garden"}
+        made = {"type": kind, "uuid": own, "parentUuid": parent, "isSidechain": False, "sessionId": session, "cwd": "/home/me/garden"}
         return made | {"timestamp": f"2026-01-02T03:04:{len(own):02d}Z"} | ({"message": message} if message else {}) | more
 
     def said(name: str, *blocks: dict[str, Any], **usage: int) -> dict[str, Any]:

@@ -308,3 +308,17 @@ def test_verdicts_numbers_times_and_counts_are_read_as_people_write_them() -> No
     assert [when(value) for value in (True, "soon", math.nan, 10**400, 1e300, [], b"x", None)] == [None] * 8
     assert counts([{"a": 1, "b": {"c": 2}}, {"a": 2.0, "d": math.nan}, None]) == {"a": 3, "b.c": 2}
     assert function_tools([TOOL, {"name": "bare", "input_schema": {"type": "object"}}, {"x": 1}])[1] == 1
+
+
+def test_agents_with_similar_names_are_partitions_of_their_own(tmp_path: Path) -> None:
+    """Süd and Sød had one key, as had "Foo Bar" and "foo-bar": one model was trained on two agents (bbvch-ai/aihub-core#866)."""
+    names = ["Süd", "Sød", "Foo Bar", "foo-bar", "FOO-BAR", "客服", "v1...2", "v1-.2", "Smith, Jones", "ok", "007", "7", "null"]
+    chats = [{"session_id": name, "project": name, "agent": "a", "messages": CHAT} for name in names]
+    source = open_source(put(tmp_path, {"names.jsonl": lines(*chats)}))
+    keys = source.partitions()
+    sessions = {key: [session.session_id for session in source.sessions(key)] for key in keys}
+    assert sorted(sessions.values()) == sorted([name] for name in names)
+    assert {("foo-bar", "a"), ("ok", "a"), ("007", "a"), ("7", "a"), ("null", "a")} <= set(keys)
+    assert any("'Süd'" in note for note in source.notes)
+    few = open_source(put(tmp_path / "few", {"names.jsonl": lines(*reversed(chats[:3]))}))
+    assert set(few.partitions()) <= set(keys), "a key depends on the name alone"

@@ -8,6 +8,7 @@ import pytest
 
 from agent_pipeline.errors import StoreError
 from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
+from agent_pipeline.keys import make_key
 from agent_pipeline.redaction import RedactionOptions
 from agent_pipeline.sessions.damage import repair_policy
 from agent_pipeline.sessions.session import Session
@@ -28,9 +29,10 @@ def judged(sessions: list[Session]) -> dict[str | None, int]:
 def test_all_2804_runs_without_attack_are_in_by_29_agents(real_traces: Path) -> None:
     source = AgentDojoSource(real_traces / "agentdojo" / "none_banking_slack_workspace.jsonl")
     sessions = read(source)
-    assert len(sessions) == 2804 and not source.notes
+    assert len(sessions) == 2804
+    assert [note for note in source.notes if "5 names" not in note] == []
     agents = {session.agent for session in sessions}
-    assert len(agents) == 29 and "meta-secalign-70b" in agents and not agents & {"local", "local-repeat_user_prompt"}
+    assert len(agents) == 29 and make_key("p", "Meta-SecAlign-70B").agent in agents and not agents & {"local", "local-repeat_user_prompt"}
     ids: dict[str, set[bool]] = {agent: set() for agent in agents}
     for session in sessions:
         ids[session.agent] |= {bool(call["id"]) for message in session.messages for call in message.get("tool_calls", ())}
@@ -47,7 +49,7 @@ def test_no_result_of_agentdojo_is_put_to_another_call(real_traces: Path) -> Non
     asked: dict[tuple[str, str, str], list[tuple[str, str]]] = {}
     with path.open(encoding="utf-8") as file:
         for row in map(json.loads, file):
-            agent = row["_path"].split("/")[1].lower()
+            agent = make_key("p", row["_path"].split("/")[1]).agent
             results = [message["tool_call"] for message in row["messages"] if message["role"] == "tool"]
             asked[row["suite_name"], agent, row["user_task_id"]] = [(call["function"], json.dumps(call["args"])) for call in results]
     source, compared = AgentDojoSource(path), 0

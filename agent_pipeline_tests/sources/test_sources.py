@@ -151,10 +151,21 @@ def test_each_folder_with_a_database_is_a_partition(tmp_path):
 
 
 def test_two_folders_that_give_one_key_are_refused_by_name(tmp_path):
-    home = omniagents_home(tmp_path / "home", key="shop/My Agent")
-    omniagents_home(home, key="shop/my-agent")
-    with pytest.raises(StoreError, match=r"My Agent .*my-agent .*shop/my-agent"):
+    """A name in both its Unicode forms is one name; any other two names are two agents."""
+    home = omniagents_home(tmp_path / "home", key="shop/S\u00fcd")
+    omniagents_home(home, key="shop/Su\u0308d")
+    with pytest.raises(StoreError, match=r"are both the partition shop/s-d-"):
         open_source(home).partitions()
+
+
+def test_folders_whose_names_differ_in_any_letter_are_partitions_of_their_own(tmp_path):
+    home = omniagents_home(tmp_path / "home", key="shop/My Agent")
+    for name in ("my-agent", "My agent", "Süd", "Sød"):
+        omniagents_home(home, key=f"shop/{name}")
+    source = open_source(home)
+    assert len(source.partitions()) == 5
+    assert ("shop", "my-agent") in source.partitions()
+    assert any("'Süd'" in note for note in source.notes)
 
 
 def test_a_folder_that_can_be_no_partition_is_noted_and_keeps_nobody_else_out(tmp_path):

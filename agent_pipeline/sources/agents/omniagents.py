@@ -13,7 +13,7 @@ from agent_pipeline.errors import PartitionError, StoreError
 from agent_pipeline.keys import PartitionKey, make_key
 from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.sources.agents.item_store import ItemStore, SessionRow, as_text, side_by_side
-from agent_pipeline.sources.base import add_note, file_signature, no_partition, unreadable
+from agent_pipeline.sources.base import add_note, file_signature, no_partition, note_changed_names, unreadable
 from agent_pipeline.sources.formats.fields import clean_text
 from agent_pipeline.sources.formats.file_source import DEFAULT_AGENT
 from agent_pipeline.sources.formats.sqlite import columns, is_sqlite, read_only
@@ -95,15 +95,19 @@ class OmniagentsSource(ItemStore):
         if self.path.is_file():
             return {self._key_of_file(): self.path}
         databases: dict[PartitionKey, Path] = {}
+        changed_names: dict[str, str] = {}
         for path in self._session_files():
+            names = (path.parent.parent.name, path.parent.name)
             try:
-                key = make_key(path.parent.parent.name, path.parent.name)
+                key = make_key(*names)
             except PartitionError as error:  # a stray folder must not keep all agents out
                 add_note(self.notes, f"{path.parent} was left out: {error}")
                 continue
             if key in databases:
                 raise StoreError(f"{databases[key].parent} and {path.parent} are both the partition {key}: rename one of them.")
             databases[key] = path
+            changed_names |= {name: slug for name, slug in zip(names, key, strict=True) if name != slug}
+        note_changed_names(self.notes, self.path, changed_names)
         return databases
 
     def _key_of_file(self) -> PartitionKey:

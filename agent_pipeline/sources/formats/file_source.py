@@ -5,7 +5,6 @@ A reader says which records are its own (`accepts`), what session a record belon
 read as its files are, record by record.
 """
 
-import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache, partial
@@ -14,9 +13,19 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from agent_pipeline.errors import PartitionError, StoreError
-from agent_pipeline.keys import PartitionKey, make_key
+from agent_pipeline.keys import PartitionKey, make_key, name_hash
 from agent_pipeline.sessions.session import Session
-from agent_pipeline.sources.base import Stored, TraceSource, add_note, changed, digest, files_of, no_partition, unreadable
+from agent_pipeline.sources.base import (
+    Stored,
+    TraceSource,
+    add_note,
+    changed,
+    digest,
+    files_of,
+    no_partition,
+    note_changed_names,
+    unreadable,
+)
 from agent_pipeline.sources.formats.fields import Record, clean_text, parsed, section
 from agent_pipeline.sources.formats.record_files import Kind, Place, RecordReader, kind_of, records
 from agent_pipeline.sources.formats.services import ServerError, Service
@@ -245,8 +254,11 @@ class FileSource(TraceSource):
         index: Index = {}
         called = self.path.resolve().stem if self.path.is_file() else self.path.resolve().name
         repeats: Counter[tuple[PartitionKey, str]] = Counter()
+        changed_names: dict[str, str] = {}
         for name, ident in idents.items():
-            key = usable_key(ident.project or called, ident.agent or DEFAULT_AGENT)
+            names = (ident.project or called, ident.agent or DEFAULT_AGENT)
+            key = usable_key(*names)
+            changed_names |= {name: slug for name, slug in zip(names, key, strict=True) if name != slug}
             default = name if isinstance(name, str) else f"{name.path.stem}:{name.at:012d}:{name.part}"
             session_id = wanted = clean_text(ident.session or default) or default
             sessions = index.setdefault(key, {})
@@ -257,6 +269,7 @@ class FileSource(TraceSource):
         if repeats:
             sentence = f"{self.path}: {repeats.total()} sessions have an id that another session has too"
             add_note(self.notes, f"{sentence}; they were given ids of their own (~2, ~3).")
+        note_changed_names(self.notes, self.path, changed_names)
         return index
 
 
@@ -283,21 +296,16 @@ def _joined(known: Ident, more: Ident) -> Ident:
 
 @lru_cache(maxsize=1024)
 def usable_key(project: str, agent: str) -> PartitionKey:
-    """A partition key from any two names: what cannot be part of one is replaced, and a name that is cut gets a hash."""
-    try:
-        return make_key(project, agent)
-    except PartitionError:
-        return make_key(_usable(project), _usable(agent))
+    """A partition key from any two names; a name that is changed gets a hash, so that two names are never one key."""
+    return PartitionKey(_usable(project), _usable(agent))
 
 
 def _usable(name: str) -> str:
-    plain = name.lower().replace("..", "-").strip("-_. ")
     try:
-        return make_key(plain, DEFAULT_AGENT).project
+        return make_key(name, DEFAULT_AGENT).project
     except PartitionError:
-        digest = hashlib.sha256(name.encode("utf-8", "backslashreplace")).hexdigest()[:8]
-        letters = "".join(letter for letter in plain if letter.isascii() and letter.isalnum())[:80]
-        return f"{letters or 'name'}-{digest}"
+        letters = "".join(letter for letter in name.lower() if letter.isascii() and letter.isalnum())[:80]
+        return f"{letters or 'name'}-{name_hash(name)}"
 
 
 def sampled(path: Path) -> tuple[Kind | None, list[Any]]:

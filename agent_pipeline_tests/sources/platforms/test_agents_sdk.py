@@ -119,7 +119,7 @@ def test_one_database_of_omniagents_is_a_store_with_the_tree_around_it(tmp_path)
 
 def test_a_database_of_omniagents_outside_a_tree_goes_by_its_own_name(tmp_path):
     home = omniagents_home(tmp_path / "home")
-    alone = tmp_path / "My History.db"
+    alone = tmp_path / "my-history.db"
     alone.write_bytes(sessions_db(home).read_bytes())
     source = open_source(alone)
     assert source.partitions() == [("my-history", "default")]

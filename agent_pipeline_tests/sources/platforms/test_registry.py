@@ -272,8 +272,8 @@ def test_a_broken_store_hides_no_partition_but_no_partition_is_read_without_it(t
     if how == "no store":
         (tmp_path / "two").write_text("nothing", encoding="utf-8")
     if how == "unreadable tree":
-        omniagents_home(tmp_path / "two", key="shop/My Agent")
-        omniagents_home(tmp_path / "two", key="shop/my-agent")
+        omniagents_home(tmp_path / "two", key="shop/S\u00fcd")
+        omniagents_home(tmp_path / "two", key="shop/Su\u0308d")
     source = open_sources(locations)
     assert source.partitions() == [KEY]
     assert any(str(tmp_path / "two") in note for note in source.notes)
