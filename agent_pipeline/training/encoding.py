@@ -11,14 +11,15 @@ from agent_pipeline.sessions.session import THOUGHT, Message, is_trained
 from agent_pipeline.training.literals import token_ids
 from agent_pipeline.training.masks import Encoded, check, encode
 from agent_pipeline.training.rendering import render, turns_apart
-from agent_pipeline.training.truncation import truncate, untrain_calls_without_source
+from agent_pipeline.training.truncation import truncate, untrain_turns_without_source
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 Item = TypeVar("Item")
-DropReason = Literal["too_long", "not_rendered", "not_proven"]
-"""Why a row falls out: its last exchange alone is too long; the chat template fails on it; its mask cannot be proven on its tokens."""
+DropReason = Literal["too_long", "no_source", "not_rendered", "not_proven"]
+"""Why a row falls out: its last exchange alone is too long; after shortening, all its turns state values that were cut away; the
+chat template fails on it; its mask cannot be proven on its tokens."""
 
 
 class RowDropped(DataError):
@@ -33,7 +34,7 @@ class RowDropped(DataError):
 class EncodedRow:
     """A row that fits: its tokens, and the messages they show (fewer than the row's, where it was too long).
 
-    `unsourced_calls`: turns that are not trained, because what they call with was cut away.
+    `unsourced_calls` and `unsourced_answers`: turns that are not trained, because what they call with or tell was cut away.
     """
 
     row_id: str
@@ -41,6 +42,7 @@ class EncodedRow:
     messages: list[Message]
     truncated: bool
     unsourced_calls: int
+    unsourced_answers: int = 0
 
 
 class Counted(NamedTuple, Generic[Item]):
@@ -58,13 +60,14 @@ def encode_rows(
     tokenizer: "PreTrainedTokenizerBase", rows: list[dict[str, Any]], max_length: int, progress: Progress = silent
 ) -> Counted[EncodedRow]:
     """Encode the rows (`as_trained`) in at most `max_length` tokens each; the counts also have `truncated`, `unsourced_calls`,
-    `special_literals` (rows whose texts hold special tokens: they are trained as text) and, where messages have thoughts,
+    `unsourced_answers`, `special_literals` (rows whose texts hold special tokens: they are trained as text) and, if messages have thoughts,
     `reasoning_trained` or `reasoning_not_rendered`: turns with a thought that is trained, or that the chat template does not show."""
     thoughts = sum(THOUGHT in message and is_trained(message) for row in rows for message in row["messages"])
     encoded = encoded_or_counted(as_trained(tokenizer, rows), lambda row: encode_or_raise(tokenizer, row, max_length), progress)
     shortened = {
         "truncated": sum(row.truncated for row in encoded.rows),
         "unsourced_calls": sum(row.unsourced_calls for row in encoded.rows),
+        "unsourced_answers": sum(row.unsourced_answers for row in encoded.rows),
         "special_literals": sum(row.encoded.literals > 0 for row in encoded.rows),
     }
     if thoughts and tokenizer.init_kwargs.get("reasoning"):
@@ -135,15 +138,21 @@ def encode_or_raise(tokenizer: "PreTrainedTokenizerBase", row: dict[str, Any], m
         shorter = truncate(row["messages"], length, max_length)
         messages = shorter
         if shorter is not None and len(shorter) < len(row["messages"]):
-            messages = untrain_calls_without_source(row["messages"], shorter)
+            messages = untrain_turns_without_source(row["messages"], shorter, tools or ())
         encoded = encode(tokenizer, messages, tools) if messages is not None else None
     except (TemplateError, TypeError, LookupError, ValueError, DataError) as error:  # a template is a program
         raise RowDropped(f"{name} cannot be rendered by the chat template: {first_line(error)}; repair it.", "not_rendered") from error
     if shorter is None or messages is None or encoded is None:
         raise RowDropped(f"{name} is longer than {max_length} tokens in its last exchange alone: raise max_length.", "too_long")
+    untrained = [message for message, original in zip(messages, shorter, strict=True) if message is not original]
+    if untrained and not any(encoded.trained):
+        raise RowDropped(
+            f"{name} is longer than {max_length} tokens, and every turn that is left states values that were cut away: raise max_length.",
+            "no_source",
+        )
     try:
         check(encoded, tokenizer, messages, name)
     except DataError as error:
         raise RowDropped(str(error), "not_proven") from error
-    unsourced = sum(message is not original for message, original in zip(messages, shorter, strict=True))
-    return EncodedRow(row["row_id"], encoded, messages, len(messages) < len(row["messages"]), unsourced)
+    calls = sum(bool(message.get("tool_calls")) for message in untrained)
+    return EncodedRow(row["row_id"], encoded, messages, len(messages) < len(row["messages"]), calls, len(untrained) - calls)

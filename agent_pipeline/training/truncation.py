@@ -1,14 +1,9 @@
 """Making a long conversation fit: whole exchanges go, the oldest first, and no answer is ever cut in the middle."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from agent_pipeline.sessions.json_text import decoded_arguments
-from agent_pipeline.sessions.session import Message, tool_calls
-from agent_pipeline.sessions.text import message_texts
-from agent_pipeline.training.rendering import argument_texts
-
-SHORTEST_SOURCE = 3
-"""Characters; a shorter value (a count, "no") is in many texts by chance."""
+from agent_pipeline.sessions.session import Message, Tool, canonical_json
+from agent_pipeline.training.sources import Said, lost_values
 
 
 def exchanges(messages: list[Message]) -> tuple[list[Message], list[list[Message]]]:
@@ -41,20 +36,24 @@ def truncate(messages: list[Message], length: Callable[[list[Message]], int], ma
     return None
 
 
-def untrain_calls_without_source(whole: list[Message], shorter: list[Message]) -> list[Message]:
-    """`shorter`, a truncation of `whole`, with OpenAI's `weight: 0` on every call of which an argument was only in what was cut away.
+def untrain_turns_without_source(whole: list[Message], shorter: list[Message], tools: Sequence[Tool] = ()) -> list[Message]:
+    """Take the turns out of training that state a value that was only in what was cut away.
 
-    To train such a call would be to train the model to invent its argument: an order's number, say, that an earlier result had given.
+    To train such a turn would be to train the model to invent the value: an order's number that it calls with, or a customer's name that
+    it tells, which an earlier result had given. A later turn may use a value that such a turn states, because the model reads it there.
+
+    Args:
+        whole: The messages of the row.
+        shorter: What `truncate` left of them.
+        tools: The tools of the row, whose schemas the model reads too.
+
+    Returns:
+        `shorter`, with OpenAI's `weight: 0` on the turns whose values have no source.
     """
-    cut = _text([message for message in whole if message not in shorter])
+    cut, left = Said(message for message in whole if message not in shorter), Said(texts=[canonical_json(list(tools))])
     messages: list[Message] = []
     for message in shorter:
-        values = [text for _, raw in tool_calls([message]) for text in argument_texts(decoded_arguments(raw))]
-        before = _text(messages)
-        lost = any(len(value) >= SHORTEST_SOURCE and value in cut and value not in before for value in values)
+        lost = message["role"] == "assistant" and lost_values(message, cut, left)
         messages.append({**message, "weight": 0} if lost else message)
+        left.add(message)
     return messages
-
-
-def _text(messages: list[Message]) -> str:
-    return "\n".join(text for message in messages for text in message_texts(message))
