@@ -85,6 +85,16 @@ def put(folder: Path, files: Files) -> Path:
     return folder / next(iter(files)) if len(files) == 1 else folder
 
 
+def said_by(source: FileSource) -> dict[str, Any]:
+    """What a reader gives as the history of each session, before messages are made of it."""
+    histories: dict[str, Any] = {}
+    for key in source.partitions():
+        for session_id, places in source._places(key):
+            records = [(place, source._record(place)) for place in places]
+            histories |= {name: said["history"] for name, said in source.build(session_id, records)}
+    return histories
+
+
 def chat_row(**more: Any) -> dict[str, Any]:
     """A line of an OpenAI chat file."""
     return {"session_id": "s1", "project": "garden", "agent": "keeper", "messages": CHAT, "tools": [TOOL], "judgment": "acceptable"} | more
@@ -351,6 +361,36 @@ def written(folder: str) -> Files:
     return {path.relative_to(WRITTEN).as_posix(): path.read_bytes() for path in sorted((WRITTEN / folder).rglob("*.json"))}
 
 
+def openhands_events() -> list[dict[str, Any]]:
+    """Events in one file: a system prompt, a request, two calls of one response, their results, an answer."""
+
+    def event(number: int, kind: str, source: str, **more: Any) -> dict[str, Any]:
+        return {"id": f"e{number}", "timestamp": f"2026-06-01T10:00:{number:02d}", "source": source, "kind": kind} | more
+
+    def said(role: str, words: str) -> dict[str, Any]:
+        return {"role": role, "content": [{"type": "text", "text": words}]}
+
+    def action(number: int, call: str, thought: str) -> dict[str, Any]:
+        made = {"id": call, "name": "terminal", "arguments": json.dumps({"command": f"cat {call}"}), "origin": "completion"}
+        words = [{"type": "text", "text": thought}] if thought else []
+        more = {"thought": words, "reasoning_content": None, "tool_call": made, "tool_call_id": call, "llm_response_id": "r1"}
+        return event(number, "ActionEvent", "agent", tool_name="terminal", action={"kind": "TerminalAction"}, **more)
+
+    def result(number: int, call: str, words: str) -> dict[str, Any]:
+        seen = {"kind": "TerminalObservation", "content": [{"type": "text", "text": words}], "is_error": False}
+        return event(number, "ObservationEvent", "environment", tool_name="terminal", tool_call_id=call, observation=seen, action_id="x")
+
+    return [
+        event(1, "SystemPromptEvent", "agent", system_prompt={"type": "text", "text": "You write code."}, tools=[]),
+        event(2, "MessageEvent", "user", llm_message=said("user", "Compare a and b.")),
+        action(3, "a", "I read both."),
+        action(4, "b", ""),
+        result(5, "a", "one"),
+        result(6, "b", "two"),
+        event(7, "MessageEvent", "agent", llm_message=said("assistant", "They differ.")),
+    ]
+
+
 SAMPLES: dict[str, tuple[type[FileSource], Files]] = {
     "openai_chat": (OpenAIChatSource, {"chat.jsonl": lines(chat_row(), chat_row(session_id="s2", judgment=None))}),
     "openai_chat_list": (OpenAIChatSource, {"chat.json": document([chat_row(), chat_row(session_id="s2")])}),
@@ -385,4 +425,5 @@ SAMPLES: dict[str, tuple[type[FileSource], Files]] = {
     "mini_swe_agent": (SWEAgentSource, {"order.traj.json": (WRITTEN / "mini_swe_agent.traj.json").read_bytes()}),
     "atif": (ATIFSource, written("harbor")),
     "openhands": (OpenHandsSource, written("openhands")),
+    "openhands_lines": (OpenHandsSource, {"conv.jsonl": lines(*openhands_events())}),
 }

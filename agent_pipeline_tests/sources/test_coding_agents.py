@@ -20,7 +20,7 @@ from agent_pipeline.sources.agents.codex import CodexSource
 from agent_pipeline.sources.agents.gemini_cli import GeminiCLISource
 from agent_pipeline.sources.agents.openhands import OpenHandsSource
 from agent_pipeline.sources.benchmarks.swe_agent import SWEAgentSource
-from agent_pipeline_tests.sources.samples import TOOL, WRITTEN, claude_lines, codex_lines, document, lines, put
+from agent_pipeline_tests.sources.samples import TOOL, WRITTEN, claude_lines, codex_lines, document, lines, openhands_events, put, said_by
 from agent_pipeline_tests.sources.test_plain import read
 
 
@@ -169,6 +169,91 @@ def test_of_the_branches_of_openhands_that_of_its_last_event_is_taken(tmp_path: 
     assert (session.session_id, session.messages[-1]["content"], session.skipped) == ("c1", "Your order is in Ulm.", {"other_branch": 2})
 
 
+OPENHANDS = openhands_events()
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3, 4, 5, 6), (0, 1, 2, 4, 3, 5, 6)])
+def test_the_calls_of_one_response_of_openhands_are_one_message(tmp_path: Path, order: tuple[int, ...]) -> None:
+    (session,) = read(OpenHandsSource(put(tmp_path, {"c.jsonl": lines(*(OPENHANDS[at] for at in order))})))
+    assert [message["role"] for message in session.messages] == ["system", "user", "assistant", "tool", "tool", "assistant"]
+    assert [call["id"] for call in session.messages[2]["tool_calls"]] == ["a", "b"] and session.messages[2]["content"] == "I read both."
+
+
+def test_what_openhands_showed_before_a_condensation_is_a_session_of_its_own(tmp_path: Path) -> None:
+    """The model sees the summary and what was kept. What was kept is not trained again."""
+    condensed = {
+        "kind": "Condensation",
+        "id": "c",
+        "timestamp": "2026-06-01T10:01:00",
+        "source": "environment",
+        "summary": "They differ: so far.",
+    }
+    condensed |= {"forgotten_event_ids": ["e2", "e3", "e4", "e5", "e6"], "summary_offset": 1, "llm_response_id": "r2"}
+    asked = OPENHANDS[1] | {"id": "e8", "llm_message": {"role": "user", "content": [{"type": "text", "text": "Why?"}]}}
+    answer = OPENHANDS[6] | {"id": "e9"}
+    last, before = read(OpenHandsSource(put(tmp_path, {"c.jsonl": lines(*OPENHANDS, condensed, asked, answer)})))
+    assert [message["content"] for message in last.messages] == [
+        "You write code.",
+        "They differ: so far.",
+        "They differ.",
+        "Why?",
+        "They differ.",
+    ]
+    assert [message.get("weight") for message in last.messages] == [None, None, 0, None, None]
+    assert (len(before.messages), before.session_id, before.parent_session_id) == (6, "c:before-compaction-1", "c")
+    assert not last.damage and not before.damage
+
+
+def test_an_event_of_openhands_that_nobody_knows_is_damage_if_it_says_something(tmp_path: Path) -> None:
+    told = {"kind": "SteeringEvent", "id": "x", "timestamp": "2026-06-01T10:01:00", "source": "user", "text": "Stop."}
+    silent = {"kind": "PauseEvent", "id": "y", "timestamp": "2026-06-01T10:01:00", "source": "user"}
+    (session,) = read(OpenHandsSource(put(tmp_path, {"c.jsonl": lines(*OPENHANDS, told, silent)})))
+    assert session.damage == {"unread": 1} and session.skipped == {"unread:event SteeringEvent": 1}
+
+
+def test_a_missing_event_of_openhands_is_damage(tmp_path: Path) -> None:
+    shutil.copytree(WRITTEN / "openhands", tmp_path / "c1")
+    events = sorted((tmp_path / "c1" / "events").iterdir())
+    events[3].unlink()
+    (session,) = read(OpenHandsSource(tmp_path))
+    assert session.skipped["unread:missing event"] == 1
+    for event in [events[0], *events[4:]]:
+        event.write_text(json.dumps({name: value for name, value in json.loads(event.read_text()).items() if name != "parent_id"}))
+    (tmp_path / "c1" / "base_state.json").unlink()
+    (session,) = read(OpenHandsSource(tmp_path))
+    assert session.skipped["unread:missing event"] == 1, "without a tree, the numbers of the files tell"
+
+
+GEMINI_HEAD = {"sessionId": "g1", "projectHash": "x", "startTime": "2026-01-02T03:04:05Z"}
+
+
+def gemini(*said: tuple[str, object]) -> list[dict]:
+    return [GEMINI_HEAD, *({"id": f"g{at}", "type": kind, "content": words} for at, (kind, words) in enumerate(said))]
+
+
+def test_notes_of_gemini_cli_cut_the_turn_that_the_user_cancelled(tmp_path: Path) -> None:
+    said = gemini(("user", "Remove it."), ("gemini", "I rem"), ("info", "Request cancelled."), ("user", "List it."), ("gemini", "a.bin"))
+    (history,) = said_by(GeminiCLISource(put(tmp_path, {"s.jsonl": lines(*said)}))).values()
+    assert [message.get("finish_reason") for message in history] == [None, "interrupted", None, None]
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "damaged"),
+    [("info", "A compressed context will be sent", 1), ("steering", "Stop it.", 1), ("info", "Update available!", 0), ("warning", "", 0)],
+)
+def test_messages_of_gemini_cli_that_nobody_knows_are_damage(tmp_path: Path, kind: str, words: str, damaged: int) -> None:
+    said = gemini(("user", "Remove it."), (kind, words), ("gemini", "Removed."))
+    (session,) = read(GeminiCLISource(put(tmp_path, {"s.jsonl": lines(*said)})))
+    assert session.damage.get("unread", 0) == damaged and len(session.messages) == 2
+
+
+def test_a_session_that_gemini_cli_copied_into_its_new_form_is_read_once(tmp_path: Path) -> None:
+    old = document({**GEMINI_HEAD, "messages": gemini(("user", "Hi there"))[1:]})
+    new = lines(*gemini(("user", "Hi there"), ("gemini", "Hello.")))
+    (session,) = read(GeminiCLISource(put(tmp_path, {"chats/s.json": old, "chats/s.jsonl": new})))
+    assert len(session.messages) == 2
+
+
 def claude(tmp_path: Path, *records: dict) -> tuple[ClaudeCodeSource, list[Session]]:
     source = ClaudeCodeSource(put(tmp_path, {"cc-1.jsonl": lines(*records)}))
     return source, read(source)
@@ -207,23 +292,6 @@ def test_lines_that_a_resumed_session_repeats_are_taken_once(tmp_path: Path) -> 
     source = ClaudeCodeSource(put(tmp_path / "p", {"a.jsonl": lines(*claude_lines()), "b.jsonl": lines(*claude_lines())}))
     main, _ = read(source)
     assert len(main.messages) == 5 and main.skipped["other_branch"] == 1
-
-
-def test_a_compaction_does_not_cut_the_conversation_and_its_summary_is_left_out(tmp_path: Path) -> None:
-    records = claude_lines()[1:]
-    base = {"isSidechain": False, "sessionId": "cc-1", "timestamp": "2026-01-02T03:05:00Z"}
-    boundary = base | {"type": "system", "subtype": "compact_boundary", "uuid": "cb", "parentUuid": None, "logicalParentUuid": "aaa5"}
-    summary = base | {
-        "type": "user",
-        "uuid": "cs",
-        "parentUuid": "cb",
-        "isCompactSummary": True,
-        "message": {"role": "user", "content": "So far."},
-    }
-    asked = base | {"type": "user", "uuid": "u9", "parentUuid": "cs", "message": {"role": "user", "content": "And the door?"}}
-    _, (main, _) = claude(tmp_path, *records, boundary, summary, asked)
-    assert [message["content"] for message in main.messages][-2:] == ["Mended.", "And the door?"]
-    assert main.skipped["synthetic_message"] == 1
 
 
 def test_what_the_agent_was_asked_for_a_compaction_is_no_session_without_its_conversation(tmp_path: Path) -> None:

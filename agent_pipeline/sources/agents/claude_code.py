@@ -3,25 +3,44 @@
 The lines of one API message (`message.id`) are joined. Lines form a tree by `parentUuid`: of its branches, the one with the last line is
 taken. Side chains (a sub-agent's work) are sessions of their own that name their parent. One that goes on from a line of the main
 conversation is what Claude Code itself asked about that (a summary before a compaction): it is counted and no session, since what it is
-about is not in it. Lines of other types are counted and passed over.
+about is not in it.
+
+A compaction replaces the conversation by a summary, so what stands before it is a session of its own (`ID:before-compaction-1`): in no
+row does an answer follow messages that the model did not see. What the user typed while the agent worked stands where the model saw it.
+`claude_lines.py` knows the types of lines.
 """
 
+import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.chat import text_of
+from agent_pipeline.sessions.items import unread
 from agent_pipeline.sessions.session import Session
+from agent_pipeline.sources.agents.claude_lines import (
+    SPOKEN,
+    is_boundary,
+    is_interruption,
+    is_shown,
+    lost_in_queue,
+    message_of,
+    replacements_in,
+    unknown_line,
+)
 from agent_pipeline.sources.agents.codex import folder_name
+from agent_pipeline.sources.agents.lines import cut_last_turn
 from agent_pipeline.sources.base import add_note
 from agent_pipeline.sources.formats.fields import Record, chosen, objects, section, text
 from agent_pipeline.sources.formats.file_source import FileSource, Ident, Said
 from agent_pipeline.sources.formats.record_files import Place
 
-_SPOKEN = ("user", "assistant")
 _CONTEXT = ("cwd", "gitBranch", "version", "agentId")
+_IFLOW = re.compile(r"session-[0-9a-f]{8}-[0-9a-f-]{27}")
+"""The session ids of iFlow, whose lines look alike and mean something else (`iflow.py`)."""
 
 
 class ClaudeCodeSource(FileSource):
@@ -29,7 +48,7 @@ class ClaudeCodeSource(FileSource):
 
     name = "claude_code"
     looks_like = "Claude Code sessions: lines of user and assistant with sessionId and message"
-    version = 2
+    version = 3
     merges = True
 
     def __init__(self, where: Path | str) -> None:
@@ -38,11 +57,16 @@ class ClaudeCodeSource(FileSource):
 
     @classmethod
     def accepts(cls, record: Record) -> bool:
-        return record.get("type") in _SPOKEN and isinstance(record.get("message"), dict) and "sessionId" in record
+        message = record.get("message")
+        is_spoken = record.get("type") in SPOKEN and isinstance(message, dict) and "content" in message
+        return is_spoken and "sessionId" in record and not _IFLOW.fullmatch(str(record["sessionId"]))
 
     @classmethod
     def reads(cls, record: Record) -> bool:
         return isinstance(record.get("type"), str)  # summaries and the like are counted, not strange
+
+    def loses(self, record: Record) -> bool:
+        return unknown_line(record) is not None or record.get("type") in SPOKEN
 
     def identify(self, record: Record, place: Place) -> Ident | None:
         session = text(record.get("sessionId"))
@@ -56,12 +80,17 @@ class ClaudeCodeSource(FileSource):
             add_note(self.notes, f"{sentence}; of each session the branch with the last line was taken.")
 
     def build(self, session_id: str, records: list[tuple[Place, Record]]) -> Said:
+        return sorted(self._chains(session_id, records), key=itemgetter(0))
+
+    def _chains(self, session_id: str, records: list[tuple[Place, Record]]) -> Iterator[tuple[str, Record]]:
+        """What the main conversation and each side chain say."""
         main: list[Record] = []
         sides: dict[str, list[Record]] = {}
         roots: dict[Any, str] = {}
         distinct: dict[Any, Record] = {}
         for _, line in records:  # the file of a resumed session repeats lines
             distinct.setdefault(text(line.get("uuid")) or id(line), line)
+        replaced = replacements_in(distinct.values())
         for line in distinct.values():
             if line.get("isSidechain") is True:
                 parent, own = text(line.get("parentUuid")), text(line.get("uuid"))
@@ -74,58 +103,178 @@ class ClaudeCodeSource(FileSource):
         forks = [chain for chain, lines in sides.items() if text(lines[0].get("parentUuid")) in forked_from]
         left_out = sum(len(sides.pop(chain)) for chain in forks)
         if main:
-            said = self._conversation(main, None)
-            said["skipped"]["line:fork"] = left_out
-            yield session_id, said
+            for name, said in self._conversations(main, session_id, None, distinct, replaced[0]):
+                if name == session_id:
+                    said["skipped"]["line:fork"] = left_out
+                    said["history"] += [unread("queued words")] * lost_in_queue(main)
+                    said["history"] += [unread("content-replacement")] * replaced[1]
+                yield name, said
         for chain, lines in sorted(sides.items()):
-            yield f"{session_id}:{chain}", self._conversation(lines, session_id)
+            yield from self._conversations(lines, f"{session_id}:{chain}", session_id, distinct, replaced[0])
 
-    def _conversation(self, lines: list[Record], parent: str | None) -> Record:
+    def _conversations(
+        self, lines: list[Record], name: str, parent: str | None, names: Container[Any], replaced: dict[str, str]
+    ) -> Iterator[tuple[str, Record]]:
+        """What a chain of lines says, and what each stretch before a compaction says."""
         taken, others = _branch(lines)
         self._left += others
-        spoken = [line for line in taken if not _synthetic(line)]
-        skipped = Counter(f"line:{text(line.get('type')) or 'unknown'}" for line in lines if line.get("type") not in _SPOKEN)
-        usage = {_message_id(line) or id(line): section(line, "message", "usage") for line in spoken if line.get("type") == "assistant"}
+        *before, last = _stretches(lines, taken)
+        for number, stretch in enumerate(before, 1):
+            said = _conversation(stretch, lines, replaced) | {"parent_session_id": parent or name}
+            yield f"{name}:before-compaction-{number}", said | {"ends_on_tool": True}
+        said = _conversation(last, lines, replaced)
+        kinds = (f"line:{text(line.get('type')) or 'unknown'}" for line in lines if line.get("type") not in SPOKEN)
+        unknown = [unread(kind) for line in lines if (kind := unknown_line(line))]
         broken = bool(taken) and taken[-1].get("isApiErrorMessage") is True
-        return {
-            "history": _merged(spoken),
-            "skipped": skipped | {"other_branch": others, "synthetic_message": len(taken) - len(spoken)},
-            "context": chosen(next((line for line in lines if "cwd" in line), lines[0]), _CONTEXT),
-            "usage": usage.values(),
-            "costs": [line.get("costUSD") for line in spoken],
-            "times": [line.get("timestamp") for line in taken],
-            "models": [section(line, "message").get("model") for line in spoken if line.get("type") == "assistant"],
-            "parent_session_id": parent,
-            "error": text(text_of(section(taken[-1], "message").get("content"))[0]) or "the API gave an error" if broken else None,
-        }
+        said["history"] += unknown + [unread("missing line")] * _missing_parents(taken, names)
+        said["skipped"] += Counter(kinds) + Counter(other_branch=others)
+        said["parent_session_id"] = parent
+        said["error"] = (text(text_of(_message(taken[-1]).get("content"))[0]) or "the API gave an error") if broken else None
+        yield name, said
+
+
+def _conversation(taken: list[Record], lines: list[Record], replaced: dict[str, str]) -> Record:
+    spoken = [line for line in taken if not _synthetic(line)]
+    usage = {_message_id(line) or id(line): _message(line).get("usage") for line in spoken if line.get("type") == "assistant"}
+    return {
+        "history": _history(taken, replaced),
+        "skipped": Counter(synthetic_message=len(taken) - len(spoken)),
+        "context": chosen(next((line for line in lines if "cwd" in line), lines[0]), _CONTEXT),
+        "usage": usage.values(),
+        "costs": [line.get("costUSD") for line in spoken],
+        "times": [line.get("timestamp") for line in taken],
+        "models": [_message(line).get("model") for line in spoken if line.get("type") == "assistant"],
+    }
 
 
 def _branch(lines: list[Record]) -> tuple[list[Record], int]:
     """The conversation that ends in the last line, in order, and how many lines of others were left out.
 
-    From the last line up by `parentUuid` (`logicalParentUuid` over a compaction; the line before where a parent is not in the file). What
-    belongs to a message on the way is taken too: the other lines of the same API message, and the results that its calls
-    still miss.
+    From the last line up by `parentUuid` (`logicalParentUuid` over a compaction). If a parent is not in the file, the line before is
+    taken for it, and `_missing_parents` counts it. What belongs to a message on the way is taken, too: the other lines of the same API
+    message, the results that its calls still miss, and what was attached to a line on the way.
     """
-    spoken = [line for line in lines if line.get("type") in _SPOKEN]
+    shown = [line for line in lines if is_shown(line)]
     at = {own: number for number, line in enumerate(lines) if (own := text(line.get("uuid")))}
+    parents = {text(line.get("parentUuid")) for line in lines}
     chain: set[int] = set()
-    here = max((number for number, line in enumerate(lines) if line.get("type") in _SPOKEN), default=-1)
+    here = max((number for number, line in enumerate(lines) if line.get("type") in SPOKEN), default=-1)
     while here >= 0 and here not in chain:
         chain.add(here)
         line = lines[here]
         parent = text(line.get("parentUuid")) or text(line.get("logicalParentUuid"))
-        if parent is None and "parentUuid" in line:  # the beginning; without the field the lines are no tree, but follow one another
+        is_first = parent is None and "parentUuid" in line  # without the field the lines are no tree, but follow one another
+        if is_first and not (is_boundary(line) or line.get("isCompactSummary") is True):
             break
         here = at.get(parent, here - 1) if parent else here - 1
-    on_way = [lines[number] for number in sorted(chain) if lines[number].get("type") in _SPOKEN]
+    on_way = [lines[number] for number in sorted(chain) if is_shown(lines[number])]
     messages = {_message_id(line) for line in on_way if line.get("type") == "assistant"} - {None}
-    taken_ids = {id(line) for line in on_way} | {id(line) for line in spoken if _message_id(line) in messages}
-    blocks = [block for line in spoken if id(line) in taken_ids for block in _blocks(line)]
+    taken_ids = {id(line) for line in on_way} | {id(line) for line in shown if _message_id(line) in messages}
+    blocks = [block for line in shown if id(line) in taken_ids for block in _blocks(line)]
     answered = {text(block.get("tool_use_id")) for block in blocks if block.get("type") == "tool_result"}
     waiting = {text(block.get("id")) for block in blocks if block.get("type") == "tool_use"} - answered
-    taken = [line for line in spoken if id(line) in taken_ids or _answers(line, waiting)]
-    return taken, len(spoken) - len(taken)
+    taken_ids |= {id(line) for line in shown if _answers(line, waiting)}
+    names = {text(line.get("uuid")) for line in lines if id(line) in taken_ids} - {None}
+    attached = (line for line in shown if line.get("type") not in SPOKEN and text(line.get("uuid")) not in parents)
+    taken_ids |= {id(line) for line in attached if text(line.get("parentUuid")) in names}
+    taken = [line for line in shown if id(line) in taken_ids]
+    return taken, sum(line.get("type") in SPOKEN for line in shown) - sum(line.get("type") in SPOKEN for line in taken)
+
+
+def _missing_parents(taken: list[Record], names: Container[Any]) -> int:
+    """Count the lines of a conversation that were written before another line and that no file of the session has."""
+    parents = {text(line.get("parentUuid")) for line in taken} - {None}
+    return sum(parent not in names for parent in parents)
+
+
+def _stretches(lines: list[Record], taken: list[Record]) -> list[list[Record]]:
+    """What the model saw between compactions: the lines of each stretch, of which the last is the session's end.
+
+    After a compaction, it saw the summary, the messages that Claude Code kept (`preservedSegment`), and what followed.
+    """
+    stretches: list[list[Record]] = [[]]
+    kept: list[Record] = []
+    needs_summary = False
+    for line in taken:
+        if is_boundary(line):
+            stretches.append([])
+            kept, needs_summary = _preserved(lines, section(line, "compactMetadata")), True
+        elif line.get("isCompactSummary") is True:
+            if _has_answer(stretches[-1]):
+                stretches.append([])
+            stretches[-1] += [line, *kept]
+            kept, needs_summary = [], False
+        else:
+            if needs_summary and line.get("type") in SPOKEN:
+                stretches[-1].append(_UNKNOWN_COMPACTION)
+                kept, needs_summary = [], False
+            stretches[-1].append(line)
+    return [*filter(_has_answer, stretches[:-1]), stretches[-1]]
+
+
+def _has_answer(lines: list[Record]) -> bool:
+    return any(line.get("type") == "assistant" for line in lines)
+
+
+_UNKNOWN_COMPACTION: Record = {"type": "system", "subtype": "compaction", "content": "of an unknown form"}
+
+
+def _preserved(lines: list[Record], metadata: Record) -> list[Record]:
+    """The messages that a compaction kept as they were, marked as copies; a line that cannot be read if they are not there."""
+    if not metadata.get("preservedSegment"):
+        return [_UNKNOWN_COMPACTION] if metadata.get("preservedMessages") else []
+    first, last = (text(section(metadata, "preservedSegment").get(name)) for name in ("headUuid", "tailUuid"))
+    by_name = {own: line for line in lines if (own := text(line.get("uuid")))}
+    found: list[Record] = []
+    while last in by_name and len(found) <= len(lines):
+        found.append(by_name[last])
+        if last == first:
+            return [line | {"forkedFrom": first} for line in reversed(found) if is_shown(line)]
+        last = text(by_name[last].get("parentUuid"))
+    return [_UNKNOWN_COMPACTION]
+
+
+def _history(taken: list[Record], replaced: dict[str, str]) -> list[Any]:
+    """The messages of lines: the parts of each API message in one, where its first part was; a part that is there twice is taken once."""
+    history: list[Any] = []
+    whole: dict[str, Record] = {}
+    for line in taken:
+        message, name = _message(line), _message_id(line)
+        if line.get("type") not in SPOKEN:
+            if (shown := message_of(line)) is not None:
+                history.append(shown)
+        elif line.get("isCompactSummary") is True:
+            history.append({"role": "user", "content": message.get("content")})
+        elif _synthetic(line):
+            if line.get("isApiErrorMessage") is True and history and section(history[-1]).get("role") == "assistant":
+                cut_last_turn(history)  # the API failed in the middle of this message
+        elif line.get("type") == "user":
+            if is_interruption(message):
+                cut_last_turn(history)
+            history.append(_with_replacements(message, replaced) | {"role": text(message.get("role")) or "user"})
+        elif name is None or name not in whole:
+            history.append(message | {"role": "assistant", "content": list(_parts(message))})
+            if line.get("forkedFrom"):  # copied from the session that this one was branched from: not trained again
+                history[-1]["weight"] = 0
+            if name is not None:
+                whole[name] = history[-1]
+        else:
+            whole[name]["content"] += [part for part in _parts(message) if part not in whole[name]["content"]]
+            if message.get("stop_reason") is not None:
+                whole[name]["stop_reason"] = message["stop_reason"]
+    return history
+
+
+def _with_replacements(message: Record, replaced: dict[str, str]) -> Record:
+    """The message with the short texts that the model saw instead of long results."""
+    content = message.get("content")
+    if not replaced or not isinstance(content, list):
+        return message
+    shown = [
+        block | {"content": replaced[call]} if isinstance(block, dict) and (call := text(block.get("tool_use_id"))) in replaced else block
+        for block in content
+    ]
+    return message | {"content": shown}
 
 
 def _answers(line: Record, calls: set[Any]) -> bool:
@@ -133,36 +282,23 @@ def _answers(line: Record, calls: set[Any]) -> bool:
     return bool(blocks) and all(block.get("type") == "tool_result" and text(block.get("tool_use_id")) in calls for block in blocks)
 
 
-def _merged(lines: list[Record]) -> list[Any]:
-    """The messages, the parts of each API message in one, where its first part was; a part that is there twice is taken once."""
-    merged: list[Any] = []
-    whole: dict[str, Record] = {}
-    for line in lines:
-        message, name = section(line, "message"), _message_id(line)
-        if name is None or line.get("type") != "assistant":
-            merged.append({**message, "role": text(message.get("role")) or line["type"]})
-        elif name not in whole:
-            whole[name] = {"role": "assistant", "content": list(_parts(message))}
-            merged.append(whole[name])
-        else:
-            whole[name]["content"] += [part for part in _parts(message) if part not in whole[name]["content"]]
-    return merged
-
-
 def _parts(message: Record) -> list[Any]:
     content = message.get("content")
     return content if isinstance(content, list) else [] if content is None else [content]
 
 
+def _message(line: Record) -> Record:
+    return section(line, "message")
+
+
 def _blocks(line: Record) -> list[Record]:
-    return objects(section(line, "message").get("content"))
+    return objects(_message(line).get("content"))
 
 
 def _message_id(line: Record) -> str | None:
-    return text(section(line, "message").get("id"))
+    return text(_message(line).get("id"))
 
 
 def _synthetic(line: Record) -> bool:
-    """Whether Claude Code wrote a message itself: an error of the API, a note that nothing was asked, the summary after a compaction."""
-    of_model = section(line, "message").get("model") == "<synthetic>"
-    return of_model or line.get("isApiErrorMessage") is True or line.get("isCompactSummary") is True
+    """Whether Claude Code wrote a message for the screen: an error of the API, or a note that nothing was asked."""
+    return _message(line).get("model") == "<synthetic>" or line.get("isApiErrorMessage") is True

@@ -2,7 +2,8 @@
 
 A message that comes again replaces its earlier form, `$set` replaces all of them, and `$rewindTo` takes back a message and what follows it.
 What the CLI says of the folder before the
-first words of the user is the system message; its own system prompt and tools are not recorded.
+first words of the user is the system message; its own system prompt and tools are not recorded. A note that the user cancelled a request
+cuts the message before it; a note that the context was compressed is damage, since the summary is not recorded.
 """
 
 from collections import Counter
@@ -10,17 +11,22 @@ from collections.abc import Iterator
 from typing import Any
 
 from agent_pipeline.sessions.chat import text_of
+from agent_pipeline.sessions.items import unread
+from agent_pipeline.sources.agents.lines import cut_last_turn, says_something
 from agent_pipeline.sources.formats.fields import Record, elements, objects, section, text
 from agent_pipeline.sources.formats.file_source import FileSource, Ident, Said
 from agent_pipeline.sources.formats.record_files import Place
 
 _CHANGES = {"$set", "$rewindTo"}
 _ROLES = ("user", "gemini")
+_NOTES = ("info", "warning", "error")
+"""Types of messages that only the screen shows."""
 _CONTEXT = "<session_context>"
 
 
 class GeminiCLISource(FileSource):
     name = "gemini_cli"
+    version = 2
     looks_like = "Gemini CLI sessions: a head with sessionId and projectHash, messages of type user and gemini"
 
     @classmethod
@@ -31,7 +37,12 @@ class GeminiCLISource(FileSource):
     def reads(cls, record: Record) -> bool:
         return cls.accepts(record) or bool(_CHANGES & record.keys()) or ("id" in record and isinstance(record.get("type"), str))
 
-    def identify(self, record: Record, place: Place) -> Ident:
+    def loses(self, record: Record) -> bool:
+        return says_something(record)
+
+    def identify(self, record: Record, place: Place) -> Ident | None:
+        if place.path.suffix == ".json" and place.path.with_suffix(".jsonl").exists():
+            return None  # Gemini CLI copied this file of an older version when the session was resumed
         folders = place.path.resolve().parts
         project = folders[folders.index("chats") - 1] if "chats" in folders[1:-1] else None
         return Ident(str(place.path), text(record.get("sessionId")), project, self.name.replace("_", "-"))
@@ -40,14 +51,16 @@ class GeminiCLISource(FileSource):
         changes = [section(record, "$set") | record for _, record in records]
         messages, taken_back = _messages(changes)
         skipped = Counter(f"line:{text(each.get('type')) or 'unknown'}" for each in messages if each.get("type") not in _ROLES)
+        is_helper = any(change.get("kind") == "subagent" for change in changes)
         recorded = [each for change in changes for each in (change, *objects(change.get("messages")))]
         failed = messages[-1] if messages and messages[-1].get("type") == "error" else {}
         said = {
-            "history": list(_spoken(messages)),
+            "history": _spoken(messages),
             "skipped": skipped | {"taken_back": taken_back},
             "usage": {text(each.get("id")): each["tokens"] for each in recorded if each.get("tokens")}.values(),
             "times": [each.get(name) for name in ("startTime", "lastUpdated") for each in changes],
             "models": [each.get("model") for each in recorded],
+            "parent_session_id": records[0][0].path.parent.name if is_helper else None,
             "error": (text_of(failed.get("content"))[0] or "the API gave an error") if failed else None,
         }
         yield session_id, said
@@ -71,25 +84,42 @@ def _messages(changes: list[Record]) -> tuple[list[Record], int]:
     return list(messages.values()), taken_back
 
 
-def _spoken(messages: list[Record]) -> Iterator[Any]:
-    """Chat messages with each result once: it stands with its call, in a message of the user, and after a resumption in two."""
+def _spoken(messages: list[Record]) -> list[Any]:
+    """Chat messages, and what cannot be read."""
+    history: list[Any] = []
     given: set[Any] = set()
-    for each in messages:
-        content = each.get("content")
-        if each.get("type") == "gemini":
-            thoughts = [thought.get("description") for thought in objects(each.get("thoughts"))]
-            yield {"role": "assistant", "content": content, "reasoning": thoughts, "tool_calls": each.get("toolCalls")}
-            content = [block for call in objects(each.get("toolCalls")) for block in elements(call.get("result"))]
-        elif each.get("type") != "user":
-            continue
-        if isinstance(content, list):
-            new = [block for block in content if _answered(block) is None or _answered(block) not in given]
-            given |= {_answered(block) for block in new}
-            if content and not new:
-                continue
-            content = new
-        if content or each.get("type") == "user":
-            yield {"role": "system" if text_of(content)[0].startswith(_CONTEXT) else "user", "content": content}
+    for message in messages:
+        kind, words = message.get("type"), text_of(message.get("content"))[0].lower()
+        if kind in _NOTES:
+            if "cancelled" in words:
+                cut_last_turn(history)
+            elif "compress" in words:
+                history.append(unread("compressed context"))
+        elif kind in _ROLES:
+            history += _turn(message, given)
+        elif says_something(message):
+            history.append(unread(f"line {text(kind) or 'none'}"))
+    return history
+
+
+def _turn(each: Record, given: set[Any]) -> Iterator[Any]:
+    """A message with each result once: it stands with its call, in a message of the user, and after a resumption in two.
+
+    `given` holds the ids of the calls whose results were given before.
+    """
+    content = each.get("content")
+    if each.get("type") == "gemini":
+        thoughts = [thought.get("description") for thought in objects(each.get("thoughts"))]
+        yield {"role": "assistant", "content": content, "reasoning": thoughts, "tool_calls": each.get("toolCalls")}
+        content = [block for call in objects(each.get("toolCalls")) for block in elements(call.get("result"))]
+    if isinstance(content, list):
+        new = [block for block in content if _answered(block) is None or _answered(block) not in given]
+        given.update(map(_answered, new))
+        if content and not new:
+            return
+        content = new
+    if content or each.get("type") == "user":
+        yield {"role": "system" if text_of(content)[0].startswith(_CONTEXT) else "user", "content": content}
 
 
 def _answered(block: Any) -> str | None:

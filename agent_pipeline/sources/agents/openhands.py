@@ -1,18 +1,30 @@
 """OpenHands conversations as its agent SDK keeps them: a folder of `base_state.json` and `events/event-<number>-<id>.json`; or event lines.
 
-Events form a tree by `parent_id`; the branch that ends in the state's `leaf_event_id` is taken. What a condenser took out of the model's
-view stays in the conversation. A run may end with the call of `finish`.
+Events form a tree by `parent_id`; the branch that ends in the state's `leaf_event_id` is taken. The actions of one response
+(`llm_response_id`) are one message. A condenser takes events out of the model's view, so what stands before a condensation is a session of
+its own (`ID:before-compaction-1`). A run may end with the call of `finish`.
 """
 
-from collections.abc import Iterator
+import re
+from collections import Counter
+from operator import itemgetter
+from pathlib import Path
 from typing import Any
 
+from agent_pipeline.sessions.items import unread
 from agent_pipeline.sources.agents.codex import folder_name
+from agent_pipeline.sources.agents.lines import says_something
 from agent_pipeline.sources.formats.fields import Record, elements, first_of, section, text
 from agent_pipeline.sources.formats.file_source import FileSource, Ident, Said
 from agent_pipeline.sources.formats.record_files import Place
 
 _RESULTS = ("observation", "error", "rejection_reason")
+_BOOKKEEPING = {
+    "CondensationRequest", "ConversationErrorEvent", "ConversationStateUpdateEvent", "InterruptEvent",
+    "LLMCompletionLogEvent", "PauseEvent", "StreamingDeltaEvent", "TokenEvent",
+}  # fmt: skip
+"""Events that the model never sees. A streamed delta is part of an event that follows."""
+_NUMBER = re.compile(r"event-(\d+)-")
 
 
 class OpenHandsSource(FileSource):
@@ -20,12 +32,23 @@ class OpenHandsSource(FileSource):
 
     name = "openhands"
     looks_like = "OpenHands conversations: events with kind, source and timestamp, beside base_state.json"
+    version = 2
 
     @classmethod
     def accepts(cls, record: Record) -> bool:
         return (str(record.get("kind")).endswith(("Event", "Observation")) and {"id", "source", "timestamp"} <= record.keys()) or (
             "persistence_dir" in record and "execution_status" in record
         )
+
+    @classmethod
+    def reads(cls, record: Record) -> bool:
+        return cls.accepts(record) or {"kind", "id"} <= record.keys()
+
+    def loses(self, record: Record) -> bool:
+        return says_something(record)
+
+    def group_of(self, path: Path) -> str | None:
+        return str(path.parent.parent) if path.parent.name == "events" else str(path.parent)
 
     def identify(self, record: Record, place: Place) -> Ident:
         folder = place.path.parent.parent if place.path.parent.name == "events" else place.path.parent
@@ -37,48 +60,132 @@ class OpenHandsSource(FileSource):
     def build(self, session_id: str, records: list[tuple[Place, Record]]) -> Said:
         state = next((record for _, record in records if "kind" not in record), {})
         events = [record for _, record in records if "kind" in record]
-        branch = _branch(events, state.get("leaf_event_id"))
+        branch, missing = _branch(events, state.get("leaf_event_id"))
+        if not state.get("leaf_event_id"):
+            missing += _gaps([place.path for place, record in records if "kind" in record])
         stats = [each.get("value") for each in events if each.get("key") == "stats"]
         metrics = section(first_of({"a": section(state).get("stats"), "b": stats[-1] if stats else None}, "a", "b"), "usage_to_metrics")
         failed = next((each for each in reversed(branch) if each.get("kind") != "ConversationStateUpdateEvent"), {})
+        model = section(state, "agent", "llm").get("model")
+        *before, (last, copied) = _views(branch)
+        stretches: list[tuple[str, Record]] = []
+        for number, (view, copies) in enumerate(before, 1):
+            said = {"history": _messages(view, copies), "times": [each.get("timestamp") for each in view], "model_id": model}
+            said |= {"parent_session_id": session_id, "ends_on_tool": True}
+            stretches.append((f"{session_id}:before-compaction-{number}", said))
+        history = _messages(last, copied) + [unread("missing event")] * missing
+        history += [unread(f"event {text(each.get('kind'))}") for each in branch if _is_unknown(each)]
+        counted = Counter(f"event:{text(each.get('kind'))}" for each in branch if not _is_shown(each) and not _is_unknown(each))
         said = {
-            "history": list(_spoken(branch)),
-            "skipped": {"other_branch": len(events) - len(branch)},
+            "history": history,
+            "skipped": Counter({name: count for name, count in counted.items() if name.removeprefix("event:") not in _BOOKKEEPING})
+            + Counter(other_branch=len(events) - len(branch)),
             "context": {"execution_status": state.get("execution_status")},
             "usage": [section(metrics, name, "accumulated_token_usage") for name in metrics],
             "costs": [section(metrics, name).get("accumulated_cost") for name in metrics],
             "times": [each.get("timestamp") for each in events],
-            "model_id": section(state, "agent", "llm").get("model"),
+            "model_id": model,
             "ends_on_tool": any(each.get("tool_name") == "finish" for each in branch[-2:]),
             "error": (text(failed.get("detail")) or "the run failed") if failed.get("kind") == "ConversationErrorEvent" else None,
         }
-        yield session_id, said
+        return [(session_id, said), *sorted(stretches, key=itemgetter(0))]
 
 
-def _branch(events: list[Record], leaf: Any) -> list[Record]:
-    """The events on the way to a leaf; all of them where there is no tree."""
+def _branch(events: list[Record], leaf: Any) -> tuple[list[Record], int]:
+    """Return the events on the way to a leaf (all events if there is no tree), and how many parents on the way are missing."""
     by_id = {text(each.get("id")): each for each in events}
     way: set[str] = set()
     here = text(leaf)
     while here is not None and here in by_id and here not in way:
         way.add(here)
         here = text(by_id[here].get("parent_id"))
-    return [each for each in events if text(each.get("id")) in way] if way else events
+    if not way:
+        parents = {text(each.get("parent_id")) for each in events} - {None}
+        return events, len(parents - by_id.keys()) + (text(leaf) is not None)
+    return [each for each in events if text(each.get("id")) in way], int(here is not None and here not in way)
 
 
-def _spoken(events: list[Record]) -> Iterator[Any]:
+def _gaps(paths: list[Path]) -> int:
+    """Count the events that are missing between the numbered files of a folder."""
+    numbers = {int(found[1]) for path in paths if (found := _NUMBER.match(path.name)) and len(found[1]) < 12}
+    return max(numbers) + 1 - len(numbers) if numbers else 0
+
+
+def _is_shown(event: Record) -> bool:
+    """Whether an event is a step of the conversation that the model sees."""
+    kind = event.get("kind")
+    is_result = "tool_call_id" in event and first_of(event, *_RESULTS) is not None
+    return kind in ("SystemPromptEvent", "MessageEvent", "ActionEvent", "CondensationSummaryEvent", "Condensation") or is_result
+
+
+def _is_answer(event: Record) -> bool:
+    return event.get("source") == "agent" and event.get("kind") in ("ActionEvent", "MessageEvent")
+
+
+def _is_unknown(event: Record) -> bool:
+    return not _is_shown(event) and text(event.get("kind")) not in _BOOKKEEPING and says_something(event)
+
+
+def _views(events: list[Record]) -> list[tuple[list[Record], set[str | None]]]:
+    """What the model saw before each condensation and after the last.
+
+    Returns:
+        Per view its events, and the ids of those that an earlier view has already shown.
+    """
+    views: list[tuple[list[Record], set[str | None]]] = []
+    view: list[Record] = []
+    copied: set[str | None] = set()
+    for event in filter(_is_shown, events):
+        if event.get("kind") != "Condensation":
+            view.append(event)
+            continue
+        if any(_is_answer(each) and text(each.get("id")) not in copied for each in view):
+            views.append((view, copied))
+        forgotten = {text(name) for name in elements(event.get("forgotten_event_ids"))}
+        view = [each for each in view if text(each.get("id")) not in forgotten]
+        copied = {text(each.get("id")) for each in view} - {None}
+        summary, offset = event.get("summary"), event.get("summary_offset")
+        if isinstance(summary, str) and isinstance(offset, int):
+            view.insert(offset, {"kind": "CondensationSummaryEvent", "summary": summary})
+    return [*views, (view, copied)]
+
+
+def _messages(events: list[Record], copied: set[str | None]) -> list[Any]:
+    """The messages of events. Those that an earlier view has shown are not trained again."""
+    messages: list[Any] = []
+    responses: dict[str, Record] = {}
     for event in events:
         kind, message = event.get("kind"), section(event, "llm_message")
         if kind == "SystemPromptEvent":
             parts = [event.get("system_prompt"), event.get("dynamic_context")]
-            yield {"role": "system", "content": [part for part in parts if part]}
+            messages.append({"role": "system", "content": [part for part in parts if part]})
+        elif kind == "CondensationSummaryEvent":
+            messages.append({"role": "user", "content": event.get("summary")})
         elif kind == "MessageEvent":
-            yield message | {"content": [*elements(message.get("content")), *elements(event.get("extended_content"))]}
+            messages.append(message | {"content": [*elements(message.get("content")), *elements(event.get("extended_content"))]})
         elif kind == "ActionEvent":
-            call = event.get("tool_call")
-            yield {"role": "assistant", "content": event.get("thought"), "reasoning": event.get("reasoning_content"), "tool_calls": [call]}
-        elif (result := first_of(event, *_RESULTS)) is not None and "tool_call_id" in event:
-            content, failed = (result.get("content"), result.get("is_error")) if isinstance(result, dict) else (result, True)
-            yield {"role": "tool", "tool_call_id": event["tool_call_id"], "content": content, "is_error": failed}
-        elif kind not in ("ConversationStateUpdateEvent", "ConversationErrorEvent"):
-            yield {"type": f"event:{kind}"}
+            response = text(event.get("llm_response_id"))
+            if response is not None and response in responses:  # further calls of one response
+                responses[response]["content"] += elements(event.get("thought"))
+                responses[response]["tool_calls"].append(event.get("tool_call"))
+                continue
+            messages.append({"role": "assistant", "content": _thought(event), "tool_calls": [event.get("tool_call")]})
+            messages[-1]["reasoning"] = event.get("reasoning_content")
+            if response is not None:
+                responses[response] = messages[-1]
+        else:
+            messages.append(_result(event))
+        if text(event.get("id")) in copied and messages[-1].get("role") == "assistant":
+            messages[-1]["weight"] = 0
+    return messages
+
+
+def _thought(event: Record) -> list[Any]:
+    thought = event.get("thought")
+    return list(thought) if isinstance(thought, list) else [] if thought is None else [thought]
+
+
+def _result(event: Record) -> Record:
+    result = first_of(event, *_RESULTS)
+    content, failed = (result.get("content"), result.get("is_error")) if isinstance(result, dict) else (result, True)
+    return {"role": "tool", "tool_call_id": event["tool_call_id"], "content": content, "is_error": failed}

@@ -27,6 +27,7 @@ from agent_pipeline.sources.base import (
     unreadable,
 )
 from agent_pipeline.sources.formats.fields import Record, clean_text, parsed, section
+from agent_pipeline.sources.formats.losses import TORN, Losses, Lost, with_damage
 from agent_pipeline.sources.formats.record_files import Kind, Place, RecordReader, kind_of, records
 from agent_pipeline.sources.formats.services import ServerError, Service
 from agent_pipeline.sources.formats.session_fields import new_session
@@ -74,6 +75,8 @@ class FileSource(TraceSource):
         self._beside: dict[Path, Record] = {}
         """What files beside the records say (headers, sets of prompts), once read."""
         self._indexed: tuple[str, Index] | None = None
+        self._losses: dict[tuple[str, str], Counter[str]] = {}
+        """What could not be read of a session's files, by project and session id (a session may change its agent)."""
 
     @classmethod
     def accepts(cls, record: Record) -> bool:
@@ -96,6 +99,14 @@ class FileSource(TraceSource):
     def unpack(self, record: Record) -> list[Record]:
         """The records inside a record."""
         return [record]
+
+    def loses(self, record: Record) -> bool:
+        """Whether a record that belongs to no session says something that its neighbours' sessions then miss."""
+        return False
+
+    def group_of(self, path: Path) -> str | None:
+        """The group that a whole file belongs to, if the reader can tell without reading it."""
+        return None
 
     def empty(self, record: Record) -> str | None:
         """The predicate of a note about a record in which `unpack` finds nothing ("is ..."); `None` for no note."""
@@ -169,8 +180,9 @@ class FileSource(TraceSource):
         return sorted(index[key].items())
 
     def _built(self, key: PartitionKey, session_id: str, places: list[Place]) -> Iterator[Session]:
+        losses = self._losses.get((key.project, session_id))
         for name, said in self.build(session_id, [(place, self._record(place)) for place in places]):
-            yield new_session(self.name, key, name, **said)
+            yield new_session(self.name, key, name, **with_damage(said, losses))
 
     def _again(self, key: PartitionKey, session_id: str, places: list[Place], wanted: str) -> Session:
         """One of the sessions that records make."""
@@ -189,11 +201,11 @@ class FileSource(TraceSource):
         record = (self._service or self._reader).record(place)
         return self.unpack(record) if isinstance(record, dict) else []
 
-    def _records_in(self, path: Path) -> Iterable[tuple[Place, Any]]:
+    def _records_in(self, path: Path, torn: list[bytes]) -> Iterable[tuple[Place, Any]]:
         if self._service:
             return self._service.records(path)
         kind = kind_of(path)
-        return records(path, self.notes, kind) if kind in self.kinds else ()
+        return records(path, self.notes, kind, torn) if kind in self.kinds else ()
 
     def _index(self) -> Index:
         signature = self.signature()
@@ -209,12 +221,19 @@ class FileSource(TraceSource):
         idents: dict[str | Place, Ident] = {}
         files = list(self._service.heads) if self._service else files_of(self.path)
         foreign, failures, homeless = [], [], 0
+        losses = Losses()
         for path in files:
             others = accepted = 0
+            losses.begin_file()
             try:
-                for place, record in self._records_in(path):
+                for place, record in self._records_in(path, losses.torn):
+                    losses.count_torn()
                     if not isinstance(record, dict) or not self.reads(record):
                         others += 1
+                        if not isinstance(record, dict):
+                            losses.miss()
+                        elif self.loses(record):
+                            losses.miss("unread")
                         continue
                     accepted += 1
                     inside = self.unpack(record)
@@ -223,9 +242,12 @@ class FileSource(TraceSource):
                         if ident := self.identify(each, own):
                             group = ident.group or own
                             places.setdefault(group, []).append(own)
+                            losses.follow(ident.group)
                             idents[group] = _joined(idents[group], ident) if group in idents else ident
                         else:
                             homeless += 1
+                            if self.loses(each):
+                                losses.miss("unread")
                     if not inside and (sentence := self.empty(record)):
                         add_note(self.notes, f"{path} {sentence}")
             except ServerError:
@@ -233,7 +255,10 @@ class FileSource(TraceSource):
             except StoreError as error:  # one broken file must not keep a folder of good ones from being read
                 failures.append(error)
                 add_note(self.notes, str(error))
+                losses.miss()
+                losses.damage(self.group_of(path), Counter({TORN: 1}))
                 continue
+            losses.end_file()
             if not accepted:
                 foreign.append(path.name)
             elif others:
@@ -247,11 +272,12 @@ class FileSource(TraceSource):
             add_note(self.notes, f"{self.path}: {homeless} records of {self.name} belong to no session and were passed over.")
         if not places and not self.notes:
             add_note(self.notes, f"{self.path} holds no session: no record of {self.name} in it says what belongs to one.")
-        return self._partitioned(places, idents)
+        return self._partitioned(places, idents, losses.by_group)
 
-    def _partitioned(self, places: dict[str | Place, list[Place]], idents: dict[str | Place, Ident]) -> Index:
-        """The places of the groups by partition and session id."""
+    def _partitioned(self, places: dict[str | Place, list[Place]], idents: dict[str | Place, Ident], lost: Lost) -> Index:
+        """The places of the groups by partition and session id; what the groups lost is kept by these, too."""
         index: Index = {}
+        self._losses = {}
         called = self.path.resolve().stem if self.path.is_file() else self.path.resolve().name
         repeats: Counter[tuple[PartitionKey, str]] = Counter()
         changed_names: dict[str, str] = {}
@@ -266,6 +292,8 @@ class FileSource(TraceSource):
                 repeats[key, wanted] += 1
                 session_id = f"{wanted}~{repeats[key, wanted] + 1}"
             sessions.setdefault(session_id, []).extend(places[name])
+            if counts := lost.get(name):
+                self._losses[key.project, session_id] = self._losses.get((key.project, session_id), Counter()) + counts
         if repeats:
             sentence = f"{self.path}: {repeats.total()} sessions have an id that another session has too"
             add_note(self.notes, f"{sentence}; they were given ids of their own (~2, ~3).")

@@ -69,21 +69,29 @@ def kind_of(path: Path) -> Kind | None:
         raise unreadable(path, error) from error
 
 
-def records(path: Path, notes: list[str], kind: Kind | None = None) -> Iterator[tuple[Place, Any]]:
-    """Every record of a file with its place; what is left out is noted.
+def records(path: Path, notes: list[str], kind: Kind | None = None, torn: list[bytes] | None = None) -> Iterator[tuple[Place, Any]]:
+    """Yield every record of a file with its place, and note what is left out.
+
+    Args:
+        path: The file.
+        notes: Gets a sentence about the records that cannot be read.
+        kind: What the file holds, if the caller knows it.
+        torn: Gets the text of each record that is only half written, before the next record is yielded.
 
     Raises:
         StoreError: nothing of the file can be read.
     """
+    torn = [] if torn is None else torn
     kind = kind or kind_of(path)
     if kind is None:
         raise StoreError(f"{path} holds no JSON, JSON lines, Parquet, Arrow or zip of JSON: take it out of the store.")
     broken = 0
-    for place, raw in _lines(path, notes) if kind == "lines" else _elements(path, kind, notes):
+    for place, raw in _lines(path, notes, torn) if kind == "lines" else _elements(path, kind, notes, torn):
         try:
             value = parsed(raw)
         except ValueError:
             broken += 1
+            torn.append(bytes(raw))
         else:
             yield place, value
     if broken:
@@ -146,7 +154,7 @@ def _is_json(line: bytes) -> bool:
         return False
 
 
-def _lines(path: Path, notes: list[str]) -> Iterator[tuple[Place, bytes]]:
+def _lines(path: Path, notes: list[str], torn: list[bytes]) -> Iterator[tuple[Place, bytes]]:
     broken: list[int] = []
     at = 0
     try:
@@ -157,6 +165,7 @@ def _lines(path: Path, notes: list[str]) -> Iterator[tuple[Place, bytes]]:
                     yield Place(path, at + line.index(text[:1]), 0, len(text)), text
                 elif text:
                     broken.append(number)
+                    torn.append(text)
                 at += len(line)
     except OSError as error:
         raise unreadable(path, error) from error
@@ -164,24 +173,26 @@ def _lines(path: Path, notes: list[str]) -> Iterator[tuple[Place, bytes]]:
         add_note(notes, f"{path}: {len(broken)} lines hold no JSON object and were left out (the first is line {broken[0]}).")
 
 
-def _elements(path: Path, kind: Kind, notes: list[str]) -> Iterator[tuple[Place, Any]]:
-    loaded = _loaded(path, kind, notes)
+def _elements(path: Path, kind: Kind, notes: list[str], torn: list[bytes]) -> Iterator[tuple[Place, Any]]:
+    rest: list[bytes] = []
+    loaded = _loaded(path, kind, notes, rest)
     for at, value in loaded.items() if isinstance(loaded, Traces) else enumerate(loaded):
         yield Place(path, at), value
+    torn += rest
 
 
-def _loaded(path: Path, kind: Kind | None, notes: list[str]) -> Sequence[Any] | Traces:
+def _loaded(path: Path, kind: Kind | None, notes: list[str], rest: list[bytes] | None = None) -> Sequence[Any] | Traces:
     if kind == "table":
         return _Rows(path)
     if kind == "database":
         return Traces(path)
-    return Archive(path) if kind == "zip" else _document(path, notes)
+    return Archive(path) if kind == "zip" else _document(path, notes, rest)
 
 
-def _document(path: Path, notes: list[str]) -> list[Any]:
+def _document(path: Path, notes: list[str], rest: list[bytes] | None = None) -> list[Any]:
     """The elements of a JSON list, the one value that a document is, or values written one after another.
 
-    Of a document that is cut off, the complete values at its beginning are taken.
+    If the document is cut off, its complete values are returned, and `rest` gets an empty text.
     """
     try:
         raw = path.read_bytes().removeprefix(_BOM)
@@ -200,6 +211,8 @@ def _document(path: Path, notes: list[str]) -> list[Any]:
             raise StoreError(f"{path} is not JSON ({error}): it may be cut off, so take it out or restore it.") from error
         if not is_whole:
             add_note(notes, f"{path} is cut off or damaged ({error}): the first {len(values)} records were read, the rest was left out.")
+            if rest is not None:
+                rest.append(b"")
         return values
 
 

@@ -1,0 +1,189 @@
+"""What the lines of a Claude Code session say: words for the model, bookkeeping, or something unknown.
+
+The lists name what Claude Code is known to write. A line of any other type is bookkeeping only if it
+shows no words, no call and no result; otherwise it is damage of its session.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from agent_pipeline.sessions.items import unread
+from agent_pipeline.sources.agents.lines import says_something, words_in
+from agent_pipeline.sources.formats.fields import Record, objects, section, text
+
+SPOKEN = ("user", "assistant")
+
+_BOOKKEEPING = {
+    "agent-color", "agent-name", "agent-setting", "ai-title", "attribution-snapshot", "bridge-session",
+    "custom-title", "file-history-snapshot", "fork-context-ref", "isolation-latch", "last-prompt", "mode",
+    "permission-mode", "pr-link", "progress", "relocated", "speculation-accept", "summary", "tag",
+    "task-summary", "worktree-state",
+}  # fmt: skip
+"""Line types that the model never sees. A `summary` is the title of a conversation."""
+
+_READ_ELSEWHERE = {"queue-operation", "content-replacement"}
+
+_SYSTEM_NOTES = {
+    "agents_killed", "api_error", "api_metrics", "away_summary", "bridge_status", "compact_boundary",
+    "file_snapshot", "informational", "memory_saved", "permission_retry", "scheduled_task_fire",
+    "stop_hook_summary", "thinking", "turn_duration",
+}  # fmt: skip
+"""Subtypes of `system` lines that only the screen shows."""
+
+_REMINDERS = {
+    "agent_listing_delta", "agent_mention", "already_read_file", "auto_mode", "auto_mode_exit", "budget_usd",
+    "command_permissions", "companion_intro", "compaction_reminder", "context_efficiency",
+    "critical_system_reminder", "current_session_memory", "date_change", "deferred_tools_delta",
+    "dynamic_skill", "hook_cancelled", "hook_error_during_execution", "hook_non_blocking_error",
+    "hook_permission_decision", "hook_success", "hook_system_message", "max_turns_reached", "mcp_instructions_delta",
+    "model", "nested_memory", "output_style", "output_token_usage", "plan_mode", "plan_mode_exit",
+    "plan_mode_reentry", "skill_discovery", "skill_listing", "structured_output", "task_reminder", "todo",
+    "todo_reminder", "token_usage", "ultrathink_effort", "verify_plan_reminder",
+}  # fmt: skip
+"""Attachments that repeat instructions and lists of tools, which Claude Code does not record elsewhere
+either (its system prompt, CLAUDE.md), or that the model never sees."""
+
+_INTERRUPTED = "[Request interrupted by user"
+
+
+def is_boundary(line: Record) -> bool:
+    """Whether the conversation was compacted here: what stands before is not shown to the model any more."""
+    return line.get("type") == "system" and line.get("subtype") == "compact_boundary"
+
+
+def is_shown(line: Record) -> bool:
+    """Whether a line is a step of the conversation, read or not."""
+    kind = line.get("type")
+    if kind == "system":
+        return is_boundary(line) or message_of(line) is not None
+    return kind in SPOKEN or (kind == "attachment" and message_of(line) is not None)
+
+
+def unknown_line(line: Record) -> str | None:
+    """The type of a line that says something nobody understands; None for any other line."""
+    kind = text(line.get("type")) or "none"
+    if kind in _BOOKKEEPING or kind in _READ_ELSEWHERE or kind in (*SPOKEN, "system", "attachment"):
+        return None
+    return f"line {kind}" if says_something(line) else None
+
+
+def message_of(line: Record) -> Any:
+    """What a line that is neither of the user nor of the assistant says to the model.
+
+    Returns:
+        A message of the user, an item for what cannot be understood, or None for bookkeeping.
+    """
+    if line.get("type") == "system":
+        return _system_message(line)
+    attachment = section(line, "attachment")
+    kind = text(attachment.get("type")) or "none"
+    if kind == "queued_command":
+        return {"role": "user", "content": attachment.get("prompt")}
+    if shown := _attached_text(kind, attachment):
+        return {"role": "user", "content": f"<system-reminder>\n{shown}\n</system-reminder>"}
+    if kind in _REMINDERS or not says_something(attachment):
+        return None
+    return unread(f"attachment {kind}")
+
+
+def _system_message(line: Record) -> Any:
+    kind = text(line.get("subtype"))
+    if kind == "local_command":  # the output of a command that the user typed, shown to the model
+        return {"role": "user", "content": line.get("content")}
+    if kind is None or kind in _SYSTEM_NOTES or not says_something(line):
+        return None
+    return unread(f"system {kind}")
+
+
+def _attached_text(kind: str, attachment: Record) -> str | None:
+    """The text of what Claude Code attached to a message of the user."""
+    name = text(attachment.get("filename")) or text(attachment.get("path")) or "a file"
+    content = attachment.get("content")
+    if kind == "file" and section(content).get("type") == "text":
+        whole = section(content, "file").get("content")
+        return f"{name}:\n{whole}" if isinstance(whole, str) else None
+    if kind == "edited_text_file" and isinstance(attachment.get("snippet"), str):
+        return f"{name} was changed by the user or by a tool:\n{attachment['snippet']}"
+    if kind in ("directory", "selected_lines_in_ide") and isinstance(content, str):
+        return f"{name}:\n{content}"
+    if kind == "opened_file_in_ide":
+        return f"The user opened {name}."
+    if kind == "hook_blocking_error":
+        return text(section(attachment, "blockingError").get("blockingError"))
+    is_context = kind == "hook_success" and attachment.get("hookEvent") in ("SessionStart", "UserPromptSubmit")
+    if kind == "hook_additional_context" or (is_context and content):
+        parts = content if isinstance(content, list) else [content]
+        return "\n".join(parts) if parts and all(isinstance(part, str) for part in parts) else None
+    return None
+
+
+def is_interruption(message: Record) -> bool:
+    """Whether a message of the user is Claude Code's note that the user stopped the agent."""
+    content = message.get("content")
+    texts = [words_in([block]) for block in objects(content)] if isinstance(content, list) else [words_in(content)]
+    return any(words.lstrip().startswith(_INTERRUPTED) for words in texts)
+
+
+def lost_in_queue(lines: list[Record]) -> int:
+    """Count the words that the user typed while the agent worked and that no message has.
+
+    `queue-operation` lines say what was typed (`enqueue`), and what became of it: it was given to the
+    model (`dequeue`, `remove`) or taken back by the user (`popAll`). What was given stands in a line of
+    the user or in an attachment. What was taken back, or typed after the agent's last word, is not lost.
+    """
+    queue: list[tuple[int, str]] = []
+    given: list[tuple[int, str]] = []
+    last_answer = max((at for at, line in enumerate(lines) if line.get("type") == "assistant"), default=-1)
+    for at, line in enumerate(lines):
+        operation = line.get("operation") if line.get("type") == "queue-operation" else None
+        if operation == "enqueue":
+            queue.append((at, words_in(line.get("content")).strip()))
+        elif operation == "popAll":
+            queue = []
+        elif operation is not None and queue:
+            given.append(queue.pop(0))
+    said = {at: f"\n{words}\n" for at, line in enumerate(lines) if (words := _said_by_user(line))}
+    return sum(not _take(said, at, words) for at, words in sorted(given + queue) if at < last_answer)
+
+
+def _said_by_user(line: Record) -> str:
+    if line.get("type") == "user":
+        return words_in(section(line, "message").get("content"))
+    attachment = section(line, "attachment")
+    return words_in(attachment.get("prompt")) if attachment.get("type") == "queued_command" else ""
+
+
+def _take(said: dict[int, str], after: int, words: str) -> bool:
+    """Take queued words out of what the user said after them; False if they are not there.
+
+    Several queued texts may be given as one message, each on lines of its own. Of a command
+    (`/review this`), only the name stands in the message as it was typed.
+    """
+    sought = words.split()[0] if words.startswith("/") else f"\n{words.removeprefix('!').strip()}\n"
+    if not sought.strip():
+        return True
+    for at, text_said in said.items():
+        if at > after and sought in text_said:
+            said[at] = text_said.replace(sought, "\n", 1)
+            return True
+    return words.startswith("!") and any(at > after and words[1:].strip() in text for at, text in said.items())
+
+
+def replacements_in(lines: Iterable[Record]) -> tuple[dict[str, str], int]:
+    """The short texts that the model saw instead of long results, by the call's id.
+
+    Returns:
+        The texts, and how many replacements could not be read.
+    """
+    texts: dict[str, str] = {}
+    strange = 0
+    for line in lines:
+        if line.get("type") != "content-replacement":
+            continue
+        for record in line.get("replacements") if isinstance(line.get("replacements"), list) else [None]:
+            call, shown = text(section(record).get("toolUseId")), section(record).get("replacement")
+            if call and isinstance(shown, str):
+                texts[call] = shown
+            else:
+                strange += 1
+    return texts, strange

@@ -1,0 +1,84 @@
+"""Records of a file that could not be read, and the sessions that they are missing from.
+
+A record that is only half written says nothing reliable about its session. Its neighbours do: the
+records of a session that fill a file, or stand together in it, are written one after another. A
+record that is a session by itself cannot miss anything, so it is never damaged by a neighbour.
+"""
+
+from collections import Counter
+from collections.abc import Hashable
+from typing import Any
+
+TORN = "torn_record"
+_MANY = 100
+"""If more records of one file are torn, all its sessions of several records are damaged."""
+
+
+Lost = dict[Hashable, Counter[str]]
+
+
+class Losses:
+    """What the files of a store lost, by the group of records (the session) that it is missing from."""
+
+    def __init__(self) -> None:
+        self.by_group: Lost = {}
+        self.torn: list[bytes] = []
+        """The torn records of the file that is being read. `record_files.records` fills it."""
+        self._counted = 0
+        self._last: Hashable | None = None
+        self._waiting: Counter[str] = Counter()
+        self._groups: set[Hashable] = set()
+
+    def begin_file(self) -> None:
+        """Forget the neighbours in the file before."""
+        self.torn, self._counted, self._last = [], 0, None
+        self._waiting, self._groups = Counter(), set()
+
+    def miss(self, kind: str = TORN, count: int = 1) -> None:
+        """Note records that stand at this place in the file and cannot be read.
+
+        Args:
+            kind: A kind of damage (`sessions.damage.KINDS`).
+            count: How many records.
+        """
+        if count:
+            self.damage(self._last, Counter({kind: count}))
+            self._waiting[kind] += count
+
+    def count_torn(self) -> None:
+        """Note the torn records that were met since the last call."""
+        count, self._counted = len(self.torn) - self._counted, len(self.torn)
+        self.miss(TORN, count)
+
+    def follow(self, group: Hashable | None) -> None:
+        """Note that a record was read. `group` is None if the record is a session by itself."""
+        if group != self._last:
+            self.damage(group, self._waiting)
+        self._waiting = Counter()
+        self._last = group
+        if group is not None:
+            self._groups.add(group)
+
+    def end_file(self) -> None:
+        """Find sessions that are named in the text of torn records and damage them, too.
+
+        Records of several sessions may be written in turn, and then the neighbours are others.
+        """
+        self.count_torn()
+        for group in self._groups - self.by_group.keys() if self.torn else ():
+            name = str(group).encode("utf-8", "surrogateescape") if isinstance(group, str) else b""
+            named = bool(name) and any(name in text for text in self.torn)
+            if named or len(self.torn) > _MANY:
+                self.damage(group, Counter({TORN: 1}))
+
+    def damage(self, group: Hashable | None, counts: Counter[str]) -> None:
+        """Add counts by kind to a group."""
+        if group is not None and counts:
+            self.by_group[group] = self.by_group.get(group, Counter()) + counts
+
+
+def with_damage(said: dict[str, Any], losses: Counter[str] | None) -> dict[str, Any]:
+    """Return what a reader says of a session, with the losses of its file added to its damage."""
+    if not losses:
+        return said
+    return said | {"damage": Counter(said.get("damage") or {}) + losses}
