@@ -8,7 +8,6 @@ read as its files are, record by record.
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache, partial
-from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -24,8 +23,8 @@ from agent_pipeline.sources.base import (
     files_of,
     no_partition,
     note_changed_names,
-    unreadable,
 )
+from agent_pipeline.sources.formats.detection import sampled
 from agent_pipeline.sources.formats.fields import Record, clean_text, parsed, section
 from agent_pipeline.sources.formats.losses import TORN, Losses, Lost, with_damage
 from agent_pipeline.sources.formats.record_files import Kind, Place, RecordReader, kind_of, records
@@ -35,7 +34,6 @@ from agent_pipeline.sources.formats.session_fields import new_session
 DEFAULT_AGENT = "default"
 """The agent of a store that names none."""
 
-_PROBED_RECORDS = 20
 _UNPACKED = 4
 """What is in so many records that hold several is kept in memory."""
 
@@ -334,25 +332,3 @@ def _usable(name: str) -> str:
     except PartitionError:
         letters = "".join(letter for letter in name.lower() if letter.isascii() and letter.isalnum())[:80]
         return f"{letters or 'name'}-{name_hash(name)}"
-
-
-def sampled(path: Path) -> tuple[Kind | None, list[Any]]:
-    """What a file holds and its first records: detection asks every reader about the same file.
-
-    Raises:
-        StoreError: the file cannot be opened.
-    """
-    try:
-        stat = path.stat()
-    except OSError as error:
-        raise unreadable(path, error) from error
-    return _sample(path, stat.st_size, stat.st_mtime_ns)
-
-
-@lru_cache(maxsize=8)
-def _sample(path: Path, size: int, changed: int) -> tuple[Kind | None, list[Any]]:
-    kind = kind_of(path)
-    try:
-        return kind, [record for _, record in islice(records(path, [], kind), _PROBED_RECORDS)] if kind else []
-    except StoreError:  # whoever reads the store will say what is wrong
-        return kind, []

@@ -14,6 +14,7 @@ from typing import Any
 
 from agent_pipeline.sessions.chat import ROLES
 from agent_pipeline.sessions.items import cut_text
+from agent_pipeline.sources.formats.detection import sampled
 from agent_pipeline.sources.formats.fields import (
     Record,
     chosen,
@@ -27,7 +28,7 @@ from agent_pipeline.sources.formats.fields import (
     text,
     when,
 )
-from agent_pipeline.sources.formats.file_source import Ident, Said, sampled
+from agent_pipeline.sources.formats.file_source import Ident, Said
 from agent_pipeline.sources.formats.record_files import Place
 from agent_pipeline.sources.platforms.attributes import AGENTS, OF_MODELS, SESSIONS, flat, has, plain_value
 from agent_pipeline.sources.platforms.dialects import evaluations_in, fill_in, is_openinference

@@ -1,0 +1,34 @@
+"""The first records of a file, by which readers recognize their files."""
+
+from functools import lru_cache
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from agent_pipeline.errors import StoreError
+from agent_pipeline.sources.base import unreadable
+from agent_pipeline.sources.formats.record_files import Kind, kind_of, records
+
+_PROBED_RECORDS = 20
+
+
+def sampled(path: Path) -> tuple[Kind | None, list[Any]]:
+    """What a file holds and its first records: detection asks every reader about the same file.
+
+    Raises:
+        StoreError: the file cannot be opened.
+    """
+    try:
+        stat = path.stat()
+    except OSError as error:
+        raise unreadable(path, error) from error
+    return _sample(path, stat.st_size, stat.st_mtime_ns)
+
+
+@lru_cache(maxsize=8)
+def _sample(path: Path, size: int, changed: int) -> tuple[Kind | None, list[Any]]:
+    kind = kind_of(path)
+    try:
+        return kind, [record for _, record in islice(records(path, [], kind), _PROBED_RECORDS)] if kind else []
+    except StoreError:  # whoever reads the store will say what is wrong
+        return kind, []
