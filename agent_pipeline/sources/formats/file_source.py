@@ -73,6 +73,7 @@ class FileSource(TraceSource):
         self._beside: dict[Path, Record] = {}
         """What files beside the records say (headers, sets of prompts), once read."""
         self._indexed: tuple[str, Index] | None = None
+        self._lost: Lost = {}
         self._losses: dict[tuple[str, str], Counter[str]] = {}
         """What could not be read of a session's files, by project and session id (a session may change its agent)."""
 
@@ -270,9 +271,10 @@ class FileSource(TraceSource):
             add_note(self.notes, f"{self.path}: {homeless} records of {self.name} belong to no session and were passed over.")
         if not places and not self.notes:
             add_note(self.notes, f"{self.path} holds no session: no record of {self.name} in it says what belongs to one.")
-        return self._partitioned(places, idents, losses.by_group)
+        self._lost = losses.by_group
+        return self._partitioned(places, idents)
 
-    def _partitioned(self, places: dict[str | Place, list[Place]], idents: dict[str | Place, Ident], lost: Lost) -> Index:
+    def _partitioned(self, places: dict[str | Place, list[Place]], idents: dict[str | Place, Ident]) -> Index:
         """The places of the groups by partition and session id; what the groups lost is kept by these, too."""
         index: Index = {}
         self._losses = {}
@@ -290,7 +292,7 @@ class FileSource(TraceSource):
                 repeats[key, wanted] += 1
                 session_id = f"{wanted}~{repeats[key, wanted] + 1}"
             sessions.setdefault(session_id, []).extend(places[name])
-            if counts := lost.get(name):
+            if counts := self._lost.get(name):
                 self._losses[key.project, session_id] = self._losses.get((key.project, session_id), Counter()) + counts
         if repeats:
             sentence = f"{self.path}: {repeats.total()} sessions have an id that another session has too"
