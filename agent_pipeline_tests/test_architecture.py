@@ -89,3 +89,9 @@ def ours() -> dict[str, set[str]]:
     """By module, the modules of this package that it imports."""
     own = {name: f"agent_pipeline.{name}" for name in modules()}
     return {module: {name for name, full in own.items() if full in names} for module, names in imported().items()}
+
+
+def test_check_results_are_made_in_one_place() -> None:
+    """`defs.specs.check_result` gives every check that fails a reason."""
+    modules = (PACKAGE / "defs").glob("*.py")
+    assert [path.name for path in modules if "AssetCheckResult(" in path.read_text(encoding="utf-8")] == ["specs.py"]

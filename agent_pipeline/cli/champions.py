@@ -13,8 +13,10 @@ from rich.padding import Padding
 from rich.table import Column, Table
 
 from agent_pipeline.cli.report import latest
+from agent_pipeline.cli.running import print_outcome
 from agent_pipeline.config.champions import complete_interrupted_moves, follow
 from agent_pipeline.config.settings import load_settings
+from agent_pipeline.datasets.verdicts import verdict_sentence
 from agent_pipeline.errors import DataError
 from agent_pipeline.evaluation.intervals import shown
 from agent_pipeline.evaluation.page import PAGE
@@ -76,16 +78,18 @@ def champions(
         console.print(sentence, style="bold red", markup=False, soft_wrap=True, highlight=False)
     if partition:
         _print_history(lake, parse_key(partition))
+        print_outcome(parse_key(partition))
         _complete_moves(lake, keys)
         return
-    names = ("champion", "latest", "decision on the latest", "moved", "when")
+    names = ("champion", "latest", "decision on the latest", "verified verdicts", "moved", "when")
     table = Table(Column("partition", no_wrap=True), *(Column(name, overflow="fold") for name in names))
     for key, entry in exported:
         decided = last_decision(lake, key, entry.latest) if entry.latest else None
         outcome = headline(decided.decision) if decided else "none"
         if outcome == "promote" and entry.champion != entry.latest:
             outcome = "promote: it waits for you"
-        table.add_row(str(key), _short(entry.champion), _short(entry.latest), outcome, entry.moved, entry.when)
+        verified = f"{decided.verdicts['verified']} of {decided.verdicts['verdicts']}" if decided and decided.verdicts else "not known"
+        table.add_row(str(key), _short(entry.champion), _short(entry.latest), outcome, verified, entry.moved, entry.when)
     console.print(table)
     _complete_moves(lake, keys)
 
@@ -130,7 +134,8 @@ def _print_history(lake: Lake, key: PartitionKey) -> None:
         chance = "" if decision.p is None else f", p = {decision.p:.2g} of {decision.error:.2g} allowed"
         rival = _short(record.champion) if record.champion else "its base"
         what = f"{_short(record.candidate)} against {rival}{gain}{chance}"
-        _print_entry(record.number, record.when, what, record.why or summary(decision))
+        verdicts = f"; {verdict_sentence(record.verdicts)}" if record.verdicts else ""
+        _print_entry(record.number, record.when, what + verdicts, record.why or summary(decision))
     if records:
         last = records[-1]
         console.print(Markdown(page(last.decision, last.test, "champion" if last.champion else "base")))

@@ -73,10 +73,12 @@ def demo(
         run(key, DATA_ASSETS, DEMO_SETTINGS)
     for key in trained:
         console.rule(f"{key}: training, evaluation, export (the long part: ten minutes to half an hour on two cores)", align="left")
-        run(key, "group:models or group:exports", [])
+        run(key, "group:models or group:exports", [], say_outcome=False)
     console.rule("report", align="left")
     print_report(console, workspace.open_lake(), keys)
     console.print(f"\nDone in {duration(time.monotonic() - began)}. The UI, with the same runs and assets: [bold]make dev[/bold]")
+    for key in trained:
+        print_outcome(key)
 
 
 def dev(
@@ -107,8 +109,23 @@ def serve(
     os.execv(sys.executable, [sys.executable, "-m", *module, "-w", WORKSPACE])
 
 
-def run(key: PartitionKey | None, select: str, settings: list[str], **options: Any) -> "RunValues":
-    """Run (`options` as of `runs.materialize`), and return the values that `settings` say, by asset."""
+def print_outcome(key: PartitionKey) -> None:
+    """Print what was decided on an agent's latest export, what is served, and what to do next."""
+    from agent_pipeline.config.assets import ChampionConfig
+    from agent_pipeline.config.resolution import resolve
+    from agent_pipeline.export.outlook import outcome_lines
+
+    settings = load_settings()
+    select_turns = resolve(settings, ChampionConfig, key).options.select_turns
+    for line in outcome_lines(settings.open_lake(), key, settings.split_sizes, select_turns):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def run(key: PartitionKey | None, select: str, settings: list[str], say_outcome: bool = True, **options: Any) -> "RunValues":
+    """Run (`options` as of `runs.materialize`), and return the values that `settings` say, by asset.
+
+    A run that decided on a candidate ends with what to do next, unless `say_outcome` is false.
+    """
     from agent_pipeline.cli.runs import materialize
     from agent_pipeline.definitions import defs
 
@@ -117,6 +134,9 @@ def run(key: PartitionKey | None, select: str, settings: list[str], **options: A
     if not result.success:
         what = f"the run {result.run_id} of {key or 'all agents'} failed; the reason is above, and in the UI"
         sys.exit(f"agent-pipeline: {what}. Run it again, and it goes on from there.")
+    made = {event.asset_key.to_user_string() for event in result.get_asset_materialization_events() if event.asset_key}
+    if key and say_outcome and "champion" in made:
+        print_outcome(key)
     ops: Any = result.dagster_run.run_config["ops"]
     return {asset: op["config"] for asset, op in ops.items()}
 

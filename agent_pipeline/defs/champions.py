@@ -6,6 +6,7 @@ import dagster as dg
 
 from agent_pipeline.config.assets import ChampionConfig
 from agent_pipeline.config.champions import follow
+from agent_pipeline.datasets.verdicts import verdict_sentence
 from agent_pipeline.defs.failures import user_errors
 from agent_pipeline.defs.metadata import numbers, table
 from agent_pipeline.defs.partitions import AGENTS, agent_key
@@ -18,6 +19,7 @@ from agent_pipeline.evaluation.promotion_report import figure_rows, headline, se
 from agent_pipeline.export import serving
 from agent_pipeline.export.deciding import hold as hold_back
 from agent_pipeline.export.evidence import decide_night
+from agent_pipeline.export.outlook import outlook
 from agent_pipeline.keys import parse_key
 from agent_pipeline.storage.lake import Artifact
 from agent_pipeline.storage.pointers import Entry
@@ -60,17 +62,24 @@ def champion(
         in_mlflow = {"mlflow": written.text} if written else {}
         if written and not written.ok:
             context.log.warning(written.text)
+        if seen:
+            context.log.info(f"the champion on probation, {seen.candidate[:16]}: {summary(seen.decision)}")
         if decided is None:
+            context.log.info("nothing is decided: the candidate " + ("was rolled back" if failed else "is the champion already"))
             metadata = probation if failed else {"decision": "it is the champion already"}
             stands = str(seen.champion) if seen and failed else gguf_export.identity
             return dg.MaterializeResult(
                 value=None,
                 metadata={"champion": stands, **in_mlflow, **probation},
-                check_results=[warning(CHECK, not failed, None, metadata)],
+                check_results=[warning(CHECK, not failed, probation.get("probation"), metadata)],
             )
         record, decision = decided.record, decided.record.decision
+        context.log.info(f"the decision on {gguf_export.identity[:16]}: {summary(decision)}")
+        if record.verdicts:
+            context.log.info(verdict_sentence(record.verdicts))
         if decided.waits:
             context.log.info(f"{gguf_export.identity[:16]} wins and waits for a person: `agent-pipeline promote {key}`")
+        tasks = outlook(lake, key, decision, workspace.settings().split_sizes, config.select_turns)
         parts = {"figures": decision.figures, "figures_on_test": record.test}
         figures = {name: figure_rows(part, "champion" if record.champion else "base") for name, part in parts.items()}
         return dg.MaterializeResult(
@@ -79,6 +88,8 @@ def champion(
             metadata={
                 "decision": headline(decision),
                 "why": "\n".join(sentences(decision)),
+                "verdicts": verdict_sentence(record.verdicts) if record.verdicts else "not known",
+                "held_out_tasks": tasks,
                 "wins_and_waits_for_a_person": decided.waits,
                 "champion": decided.champion or "none",
                 "page": dg.MetadataValue.path(str(decided.page.path / PAGE)),

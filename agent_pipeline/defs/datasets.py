@@ -17,7 +17,7 @@ from agent_pipeline.defs.metadata import counts_table, histogram, preview, table
 from agent_pipeline.defs.partitions import AGENTS, agent_key
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.run_config import in_force
-from agent_pipeline.defs.specs import asset_options, own_check, version
+from agent_pipeline.defs.specs import asset_options, check_result, own_check, version
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.selection.duplicates import near_across_splits
 from agent_pipeline.sessions.session import Message
@@ -114,7 +114,7 @@ def result(built: Built, more: dict[str, Any] | None = None) -> dg.MaterializeRe
             metadata[name] = dg.MetadataValue.path(str(folder))
     if built.pushed_to is not None:
         metadata["pushed_to"] = dg.MetadataValue.url(built.pushed_to)
-    check = dg.AssetCheckResult(check_name=SPLIT_CHECK, passed=True, metadata=dict.fromkeys(built.in_two_splits, "none"))
+    check = check_result(True, None, dict.fromkeys(built.in_two_splits, "none"), SPLIT_CHECK)
     return dg.MaterializeResult(value=built.table, data_version=version(built.table.sha256), metadata=metadata, check_results=[check])
 
 
@@ -135,7 +135,7 @@ def every_split_has_rows(context: dg.AssetCheckExecutionContext, workspace: dg.R
     with user_errors():
         rows = workspace.open_lake().open("sft_dataset", agent_key(context)).read(["split", "task_key"])
         empty = empty_splits(rows, workspace.settings().split_sizes)
-    return dg.AssetCheckResult(passed=not empty, severity=dg.AssetCheckSeverity.WARN, metadata={"empty_splits": "\n".join(empty) or "none"})
+    return check_result(not empty, " ".join(empty) or None, {"empty_splits": "\n".join(empty) or "none"}, blocks=False)
 
 
 @dg.asset_check(asset=sft_dataset, partitions_def=AGENTS)
@@ -175,4 +175,8 @@ def near_check(
     head = ["session", "its split", "is nearly", "of the split", "similarity"]
     examples = table(head, ([a, split, b, other, f"{alike:.2f}"] for a, split, b, other, alike in near[:20]))
     metadata = {"near_duplicates": len(near), "rows": file.metadata.num_rows, "examples": examples}
-    return dg.AssetCheckResult(passed=not near, severity=dg.AssetCheckSeverity.WARN, metadata=metadata)
+    why = None
+    if near:
+        a, split, b, other, _ = near[0]
+        why = f"{len(near)} are nearly the same as one of another split, such as {a} ({split}) and {b} ({other}): set task_pattern"
+    return check_result(not near, why, metadata, blocks=False)

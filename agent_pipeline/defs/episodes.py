@@ -8,7 +8,7 @@ from agent_pipeline.defs.metadata import numbers, table
 from agent_pipeline.defs.partitions import agent_key
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.run_config import in_force
-from agent_pipeline.defs.specs import ADAPTERS, ARTIFACTS, GPU, asset_options, own_check, warning
+from agent_pipeline.defs.specs import ADAPTERS, ARTIFACTS, GPU, asset_options, check_result, own_check, warning
 from agent_pipeline.defs.worker_client import built, run_worker
 from agent_pipeline.evaluation.episode_report import PAGE, figure_rows, shown
 from agent_pipeline.storage.lake import Artifact
@@ -57,11 +57,6 @@ def episodes(
         head, *rows = figure_rows(report["players"])
         shares = {name: model[name]["n"] / model[name]["of"] for name in ("done", "harm") if model[name] and model[name]["of"]}
         metadata = {"figures": table(head, rows), "report": dg.MetadataValue.json(report), **numbers(shares)}
-        check = dg.AssetCheckResult(
-            check_name=CHECK,
-            passed=not report["against"],
-            severity=dg.AssetCheckSeverity.ERROR,
-            description="; ".join(report["against"]) or f"it does {shown(model['done'])} tasks, and harms in {shown(model['harm'])}",
-            metadata=numbers(shares),
-        )
+        why = "; ".join(report["against"]) or f"it does {shown(model['done'])} tasks, and harms in {shown(model['harm'])}"
+        check = check_result(not report["against"], why, numbers(shares), CHECK)
         return built(context, workspace, result, metadata, [check], {"transcripts": PAGE})

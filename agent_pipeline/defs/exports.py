@@ -11,7 +11,7 @@ from agent_pipeline.defs.metadata import table
 from agent_pipeline.defs.partitions import agent_key
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.run_config import in_force
-from agent_pipeline.defs.specs import ADAPTERS, ARTIFACTS, CPU_HEAVY, asset_options, own_check, version
+from agent_pipeline.defs.specs import ADAPTERS, ARTIFACTS, CPU_HEAVY, asset_options, check_result, own_check, version
 from agent_pipeline.defs.worker_client import built, run_worker
 from agent_pipeline.export.converter import LORA
 from agent_pipeline.export.ledger import EXPORT
@@ -47,7 +47,8 @@ def gguf_export(
         result = run_worker(context, pipes, workspace, "export", params)
         report, parity = result["report"], parity_table(result["report"])
         exact = {kind: f"{equal_answers(each)} greedy answers exact" for kind, each in report["answers"].items()}
-        check = dg.AssetCheckResult(check_name=CHECK, passed=report["ok"], metadata=exact)
+        why = "; ".join(f"{kind}: {reason}" for kind, reason in report["failed"].items()) or f"the served file has {exact}"
+        check = check_result(report["ok"], None if report["ok"] else why, exact, CHECK)
         if not report["ok"]:
             yield check
             raise dg.Failure(

@@ -11,7 +11,7 @@ from agent_pipeline.defs.metadata import curve, numbers, table
 from agent_pipeline.defs.partitions import agent_key
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.run_config import in_force
-from agent_pipeline.defs.specs import ADAPTERS, ARTIFACTS, GPU, asset_options, own_check, warning
+from agent_pipeline.defs.specs import ADAPTERS, ARTIFACTS, GPU, asset_options, check_result, own_check, warning
 from agent_pipeline.defs.worker_client import built, run_worker
 from agent_pipeline.evaluation.comparison import METRICS
 from agent_pipeline.evaluation.page import PAGE, Split, figure_rows
@@ -88,7 +88,7 @@ def further_asset(step: Step, how: str) -> dg.AssetsDefinition:
             settings = workspace.settings()
             chain = settings.chain(agent_key(context))
             if step not in chain:
-                passed = dg.AssetCheckResult(check_name=TRAINED, passed=True, metadata={"train": ", ".join(chain)})
+                passed = check_result(True, None, {"train": ", ".join(chain)}, TRAINED)
                 return dg.MaterializeResult(value=None, metadata={"train": ", ".join(chain)}, check_results=[passed])
             config = in_force(context, workspace, options)
             reference = candidate(workspace.open_lake(), agent_key(context), [each for each in chain if each in before])
@@ -148,7 +148,13 @@ def trained_check(report: dict[str, Any], skipped: str = "") -> dg.AssetCheckRes
             "false, or choose a base model that thinks."
         )
     counts = {name: count for name, count in report["rows"].items() if name.startswith(("dropped", "special", "reasoning"))}
-    return warning(TRAINED, not skipped and counts.get("dropped_share", 0.0) <= MOST_DROPPED, skipped or None, counts)
+    dropped = counts.get("dropped_share", 0.0)
+    if dropped > MOST_DROPPED:
+        why = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items() if count and name != "dropped_share")
+        skipped = (
+            skipped or f"{dropped:.0%} of the rows were not trained ({why}), more than {MOST_DROPPED:.0%}: raise sft_adapter.max_length"
+        )
+    return warning(TRAINED, not skipped and dropped <= MOST_DROPPED, skipped or None, counts)
 
 
 @dg.asset(
@@ -198,4 +204,6 @@ def better_check(report: dict[str, Any], why: str | None = None) -> dg.AssetChec
         reasons.append(f"after {unended} whole calls it does not end its turn")
     passed = bool(better and better["beyond_noise"] and better["difference"] > 0 and not everywhere and not endless)
     figures = numbers({name: better[name] for name in ("difference", "p")} if better else {})
+    if not passed and not reasons:
+        reasons.append("no gain of exact calls over the base is beyond noise" if better else "no held-out turn needs a call")
     return warning(BETTER, passed, "; ".join(reasons) or None, figures)

@@ -8,7 +8,7 @@ from agent_pipeline.defs.metadata import counts_table
 from agent_pipeline.defs.partitions import AGENTS, agent_key
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.run_config import in_force
-from agent_pipeline.defs.specs import asset_options, version
+from agent_pipeline.defs.specs import asset_options, check_result, version
 from agent_pipeline.redaction import Redactor
 from agent_pipeline.selection.replay import build_buffer, held_out_sessions
 
@@ -44,4 +44,6 @@ def nothing_held_out_is_replayed(context: dg.AssetCheckExecutionContext, workspa
     """No remembered row has a task of the select or test split, or says the same as a row that is held out."""
     with user_errors():
         sessions = held_out_sessions(workspace.open_lake(), agent_key(context), workspace.settings().split_sizes)
-    return dg.AssetCheckResult(passed=not sessions, metadata={"held_out": len(sessions), "sessions": ", ".join(sessions[:20])})
+    named = ", ".join(sessions[:20])
+    why = f"{len(sessions)} remembered sessions are held out ({named}): delete the table replay_buffer of this agent" if sessions else None
+    return check_result(not sessions, why, {"held_out": len(sessions), "sessions": named})

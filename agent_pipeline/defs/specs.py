@@ -66,11 +66,31 @@ def own_check(
     return dg.AssetCheckSpec(name, asset=asset, partitions_def=partitions, blocking=blocking, description=description)
 
 
-def warning(check: str, passed: bool, why: str | None = None, metadata: Mapping[str, Any] | None = None) -> dg.AssetCheckResult:
-    """The result of a check that an asset makes itself, and that stops nothing."""
-    return dg.AssetCheckResult(
-        check_name=check, passed=passed, severity=dg.AssetCheckSeverity.WARN, description=why, metadata=metadata or {}
-    )
+def check_result(
+    passed: bool,
+    why: str | None,
+    metadata: Mapping[str, Any] | None = None,
+    check: str | None = None,
+    blocks: bool = True,
+) -> dg.AssetCheckResult:
+    """Return the result of a check. Every check makes its result here, so that none fails without a reason.
+
+    Args:
+        why: the reason, which the shell, the UI and notifications show. If it is empty and the check fails, the figures of the metadata
+            are the reason.
+        check: the name of a check that an asset makes itself.
+        blocks: whether a failure is an error; otherwise it is a warning.
+    """
+    if not passed and not why:
+        figures = {name: value for name, value in (metadata or {}).items() if isinstance(value, str | int | float)}
+        why = ", ".join(f"{name.replace('_', ' ')}: {value}" for name, value in figures.items()) or "see the check in the UI"
+    severity = dg.AssetCheckSeverity.ERROR if blocks else dg.AssetCheckSeverity.WARN
+    return dg.AssetCheckResult(passed=passed, check_name=check, severity=severity, description=why, metadata=metadata or {})
+
+
+def warning(check: str, passed: bool, why: str | None, metadata: Mapping[str, Any] | None = None) -> dg.AssetCheckResult:
+    """Return the result of a check that an asset makes itself, and that stops nothing."""
+    return check_result(passed, why, metadata, check, blocks=False)
 
 
 def version(sha256: str) -> dg.DataVersion:

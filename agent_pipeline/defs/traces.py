@@ -17,7 +17,7 @@ from agent_pipeline.defs.partitions import AGENTS, agent_key
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.run_config import in_force
 from agent_pipeline.defs.runs import NIGHT_TAG, PENDING, PENDING_TAG
-from agent_pipeline.defs.specs import asset_options, own_check, version, warning
+from agent_pipeline.defs.specs import asset_options, check_result, own_check, version, warning
 from agent_pipeline.ingestion.ingestion import ingest
 from agent_pipeline.ingestion.scan import scan_new_sessions
 from agent_pipeline.judging.agreement import Agreement
@@ -106,10 +106,14 @@ def nothing_private_was_written(context: dg.AssetCheckExecutionContext, workspac
     with user_errors():
         options = workspace.settings().redaction_options
         scan = scan_new_sessions(workspace.open_lake(), agent_key(context), options)
-    return dg.AssetCheckResult(
-        passed=not scan.kinds,
-        description=None if options.enabled else "Redaction is switched off: nothing was searched.",
-        metadata={
+    why = None if options.enabled else "Redaction is switched off: nothing was searched."
+    if scan.kinds:
+        kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(scan.kinds.items()))
+        why = f"private data was written ({kinds}) in sessions such as {', '.join(scan.session_ids[:3])}: nothing is made of this table"
+    return check_result(
+        not scan.kinds,
+        why,
+        {
             "sessions": scan.sessions,
             "searched": scan.searched,
             "found": counts_table(scan.kinds, "kind of private data"),
@@ -230,9 +234,16 @@ def every_session_is_kept_or_dropped_with_a_reason(
     lost = sorted({session_id for one, other in both for session_id in one.filter(pc.invert(pc.is_in(one, other))).to_pylist()})
     unexplained = ids.filter(pc.equal(rows["kept"], pc.is_valid(rows["drop_reason"]))).to_pylist()
     kept = pc.sum(rows["kept"], min_count=0).as_py()
-    return dg.AssetCheckResult(
-        passed=not lost and not unexplained and len(read) == len(rows),
-        metadata={
+    passed = not lost and not unexplained and len(read) == len(rows)
+    problems = [
+        f"{len(read)} sessions were read and {len(rows)} were curated" if len(read) != len(rows) else "",
+        f"{len(lost)} are in one of the tables only, such as {', '.join(lost[:3])}" if lost else "",
+        f"{len(unexplained)} were dropped without a reason, or kept with one, such as {', '.join(unexplained[:3])}" if unexplained else "",
+    ]
+    return check_result(
+        passed,
+        None if passed else "; ".join(filter(None, problems)) + ": materialize sessions, judged_sessions and curated_sessions again",
+        {
             "read": len(read),
             "kept": kept,
             "dropped": len(rows) - kept,

@@ -47,22 +47,33 @@ def decide(candidate: Scores, rival: Scores, policy: Policy, facts: Facts) -> De
         lost: list[Reason] = []
         _guard(group, samples, policy.guard_margin, figures, lost)
         # Whether a model for one job must still know the capital of France is for a person to say.
-        reasons += [msgspec.structs.replace(reason, against="hold") for reason in lost]
+        reasons += [_for_a_person(reason) for reason in lost]
     reasons += [Reason("base", name, "reject") for name in facts.unfit]
     reasons += [Reason("base", name, "hold") for name in facts.unended]  # by the model, or by a limit that is too low for its agent
     if facts.turned > MOST_TURNED:  # the held-out rows, by which the candidate would win, are chosen by the same verdicts
         reasons.append(Reason("turned", "verdicts", "hold", facts.turned, limit=MOST_TURNED))
+    if facts.verified is not None:
+        reasons.append(Reason("unverified", "verdicts", "hold", facts.verified[0], limit=facts.verified[1]))
+    if facts.unverified_tasks:
+        reasons.append(Reason("unverified held-out tasks", "verdicts", "hold", facts.unverified_tasks))
     gain = _gain(candidate, rival)
-    more = max(0, tasks_needed(gain, policy.gain_sought, error) - (gain.tasks if gain else 0))
+    needed = tasks_needed(gain, policy.gain_sought, error)
+    more = max(0, needed - (gain.tasks if gain else 0))
     if gain is None:
-        return _decision(None, error, max(more, 1), figures, [*reasons, Reason("too few tasks", "gain", "cannot decide")])
+        few = [*reasons, Reason("too few tasks", "gain", "cannot decide")]
+        return _decision(None, error, max(more, 1), figures, few, 0, needed)
     figures.insert(0, _figure("gain", _balanced(candidate), _balanced(rival), gain, gain.visible(error)))
     reasons.append(_on_gain(gain, error, more, policy))
     if reasons[-1].kind == "gain" and not facts.first:
         reasons.append(_confirmation(candidate, rival, facts.newer, policy, figures))
     if not candidate.episodes and all(reason.against == "promote" for reason in reasons):
         reasons.append(Reason("no world", "episodes", "promote"))
-    return _decision(gain.p, error, more, figures, reasons)
+    return _decision(gain.p, error, more, figures, reasons, gain.tasks, needed)
+
+
+def _for_a_person(reason: Reason) -> Reason:
+    """Return a reason that holds a candidate back where the rule alone would reject it."""
+    return msgspec.structs.replace(reason, against="hold") if reason.against == "reject" else reason
 
 
 def watch(champion: Scores, before: Scores, newer: Collection[str], policy: Policy, earlier: int) -> Decision:
@@ -122,8 +133,16 @@ def _on_gain(gain: Difference, error: float, more: int, policy: Policy) -> Reaso
     return Reason("no gain", "gain", "hold", gain.p, limit=error)
 
 
-def _decision(p: float | None, error: float, more: int, figures: Sequence[Figure], reasons: Sequence[Reason]) -> Decision:
-    """The gravest of what the reasons are for."""
+def _decision(
+    p: float | None,
+    error: float,
+    more: int,
+    figures: Sequence[Figure],
+    reasons: Sequence[Reason],
+    tasks: int = 0,
+    needed_tasks: int = 0,
+) -> Decision:
+    """Decide for the gravest outcome that a reason is for. The reasons for the outcome come first, and drops that stop nothing last."""
     outcome: Outcome = next(each for each in GRAVEST_FIRST if any(reason.against == each for reason in reasons))
     return Decision(
         outcome=outcome,
@@ -131,7 +150,9 @@ def _decision(p: float | None, error: float, more: int, figures: Sequence[Figure
         error=error,
         more_tasks=more if outcome == "cannot decide" else 0,
         figures=tuple(figures),
-        reasons=tuple(sorted(reasons, key=lambda reason: reason.against != outcome)),
+        reasons=tuple(sorted(reasons, key=lambda reason: (reason.against != outcome, reason.kind == "within chance"))),
+        tasks=tasks,
+        needed_tasks=needed_tasks,
     )
 
 
@@ -154,7 +175,7 @@ def _guards(candidate: Scores, rival: Scores, policy: Policy, first: bool) -> tu
         due = any(new.expects_call for new, _ in turns if new.capability == capability)
         _guard(capability, samples, policy.guard_margin, figures, quiet if first and not due else reasons)
     # A base that never calls is right wherever no call is due: how much of that a first champion may lose is for a person to say.
-    reasons += [msgspec.structs.replace(reason, against="hold") for reason in quiet]
+    reasons += [_for_a_person(reason) for reason in quiet]
     losses = [
         (new.task, new.loss, old.loss, float(new.tokens)) for new, old in zip(candidate.losses, rival.losses, strict=True) if new.tokens
     ]
@@ -228,8 +249,8 @@ def _guard(
 ) -> None:
     """Add the figure of samples (task, candidate's value, rival's, weight), and a reason against where it is worse by more than the margin.
 
-    A drop that chance hardly explains rejects. One that chance may explain holds the candidate back with `also_by_chance`, rejects with
-    `by_estimate`, and passes otherwise: of many capabilities with a few turns each, some always look worse.
+    A drop that chance hardly explains rejects. A drop that chance may explain holds the candidate back with `also_by_chance`, rejects with
+    `by_estimate`, and is only named otherwise: of many capabilities with a few turns each, some always look worse.
     """
     if not samples:
         return
@@ -246,8 +267,8 @@ def _guard(
         by_chance = (difference.p if less_is_better else difference.p_of_a_loss) > CHANCE
         if by_estimate or not by_chance:
             reasons.append(Reason("guard", name, "reject", now, before, margin))
-        elif also_by_chance:
-            reasons.append(Reason("within chance", name, "hold", now, before, margin))
+        else:
+            reasons.append(Reason("within chance", name, "hold" if also_by_chance else "promote", now, before, margin))
 
 
 def _figure(name: str, candidate: float, rival: float, difference: Difference, visible: float | None = None) -> Figure:

@@ -8,6 +8,7 @@ from agent_pipeline.evaluation.promotion import DONE
 from agent_pipeline.evaluation.scores import Decision, Figure, Reason
 from agent_pipeline.sessions.text import markdown
 
+SANITY = "canary: "
 LESS_IS_BETTER = {"over-call", "loss", "harm"}
 _MEASURES = {"gain", "gain on newer tasks", "call recall", *DONE, *LESS_IS_BETTER}
 
@@ -25,6 +26,9 @@ def sentence(reason: Reason) -> str:
     count, most = (f"{value or 0:.0f}" for value in (reason.candidate, reason.limit))
     direction = "higher" if reason.name in LESS_IS_BETTER else "lower"
     change = f"{_named(reason.name)} is {now}, and was {before}: {direction} by more than {limit}"
+    if reason.name.startswith(SANITY):
+        questions = reason.name.removeprefix(SANITY)
+        change = f"it answers {now} of the sanity questions ({questions}) well, and its base {before}: lower by more than {limit}"
     return {
         "gain": f"it is better, and chance explains that with {_chance(reason.candidate)} (at most {_chance(reason.limit)} is allowed)",
         "no gain": f"no gain is shown: chance explains what was seen with {_chance(reason.candidate)} ({_chance(reason.limit)} is allowed)",
@@ -52,6 +56,11 @@ def sentence(reason: Reason) -> str:
         "not contradicted": f"newer tasks do not contradict it: chance explains a loss as seen with {_chance(reason.candidate)}",
         "turned": f"{now} of the sessions that the champion was trained on are judged bad now, at most {limit} may be: check the verdicts",
         "no world": "it played no episode in a world, so only a person can promote it: run `agent-pipeline promote`",
+        "unverified": f"{count} of {most} verdicts on the sessions that it was trained on are by a person, a score or a judge: nobody "
+        "verified the others, so only a person can promote it"
+        if reason.limit
+        else "it is not known who judged the sessions that it was trained on, so only a person can promote it",
+        "unverified held-out tasks": f"nobody verified the sessions of {count} of the held-out tasks that decide",
     }[reason.kind]
 
 
@@ -86,7 +95,7 @@ def page(decision: Decision, test: Iterable[Figure], rival: str) -> str:
 
 def _named(name: str) -> str:
     """A figure's name; of a class of turns, or of a tool, it says what is counted."""
-    return name if name in _MEASURES or name.startswith("canary: ") else f"right turns ({name})"
+    return name if name in _MEASURES or name.startswith(SANITY) else f"right turns ({name})"
 
 
 def _share(value: float | None) -> str:

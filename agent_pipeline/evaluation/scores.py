@@ -72,7 +72,9 @@ class Facts(msgspec.Struct, frozen=True):
     """What a decision looks at beside the scores. `earlier` is the number of decisions of this year on the partition; `first`: there is no
     champion yet, and the rival is the base model. Of the sessions that the champion was trained on, the share `turned` is judged bad now;
     `newer` are the tasks that came after its training. `unfit` is what the candidate's episodes say against it beside its base,
-    `unended` that too many of them have no end."""
+    `unended` that too many of them have no end. `verified` are the verdicts by a person, a score or a judge on the sessions that the
+    candidate was trained on, and all verdicts, if some are not verified or unknown (`None`: all are verified). `unverified_tasks` are the
+    held-out tasks that decide and that nobody verified."""
 
     earlier: int = 0
     first: bool = False
@@ -81,6 +83,8 @@ class Facts(msgspec.Struct, frozen=True):
     canaries: Sequence[Canary] = ()
     unfit: Sequence[str] = ()
     unended: Sequence[str] = ()
+    verified: tuple[int, int] | None = None
+    unverified_tasks: int = 0
 
 
 class Policy(Options):
@@ -152,6 +156,8 @@ class Reason(msgspec.Struct, frozen=True):
         "contradicted",
         "not contradicted",
         "no world",
+        "unverified",
+        "unverified held-out tasks",
     ]
     name: str
     against: Outcome
@@ -176,7 +182,8 @@ class Figure(msgspec.Struct, frozen=True):
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """`p` is the chance of the gain without a better model, `error` what this decision might spend of the year's budget. `more_tasks` are
-    those that are missing to see the gain that is sought."""
+    those that are missing to see the gain that is sought. `tasks` are the held-out tasks that were asked, `needed_tasks` those that it
+    takes to see that gain (both are 0 in decisions of older versions)."""
 
     outcome: Outcome
     p: float | None
@@ -184,3 +191,5 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     more_tasks: int
     figures: tuple[Figure, ...]
     reasons: tuple[Reason, ...]
+    tasks: int = 0
+    needed_tasks: int = 0

@@ -23,6 +23,7 @@ from agent_pipeline.evaluation.promotion_report import summary
 from agent_pipeline.evaluation.scores import Canary, Decision, Facts, Played, Policy, Reason, RowLoss, Scores, TurnScore
 from agent_pipeline.export.ledger import EXPORT, Record, is_held, last_decision, ledger, spent_in_year
 from agent_pipeline.export.serving import export_named, own_episodes
+from agent_pipeline.export.verification import is_verified, unverified_held_out_tasks, verdicts_on_training
 from agent_pipeline.ingestion.drift import FEW
 from agent_pipeline.judging.curation import Use
 from agent_pipeline.keys import PartitionKey
@@ -139,6 +140,9 @@ def decide_on(
     facts = facts_since(lake, key, champion)
     played = compared.episodes[0].manifest["report"] if compared.episodes[0] else None
     against_it = {"unfit": does_less(played), "unended": unended(played)} if played else {}
+    verdicts = verdicts_on_training(lake, key, candidate)
+    verified = None if is_verified(verdicts) else (verdicts["verified"], verdicts["verdicts"])
+    unverified_tasks = unverified_held_out_tasks(lake, key)
     evaluator = sha256_of([candidate_scores.evaluator, candidate_scores.world, policy.rules()])
 
     def decision_before(records: list[Record]) -> Record | None:
@@ -149,7 +153,14 @@ def decide_on(
         records = ledger(lake, key).records()
         if decision_before(records):
             return None
-        seen = msgspec.structs.replace(facts, earlier=spent_in_year(records, now()), canaries=compared.canaries, **against_it)
+        seen = msgspec.structs.replace(
+            facts,
+            earlier=spent_in_year(records, now()),
+            canaries=compared.canaries,
+            verified=verified,
+            unverified_tasks=unverified_tasks,
+            **against_it,
+        )
         return Record(
             number=number,
             when=now(),
@@ -159,12 +170,14 @@ def decide_on(
             evaluator=evaluator,
             decision=decide(candidate_scores, rival_scores, policy, seen),
             test=decide(*scores(compared.test, (None, None), compared.same_base), policy, Facts()).figures,
+            verdicts=verdicts,
         )
 
     decided = ledger(lake, key).append(record) or decision_before(ledger(lake, key).records())
     assert decided is not None
     was_champion = any(entry.champion == candidate.identity for entry in lake.history(EXPORT, key))
-    needs_a_person = was_champion or is_held(lake, key, candidate.identity) or not candidate_scores.episodes
+    # A decision that an older version wrote into the ledger did not look at verdicts.
+    needs_a_person = verified is not None or was_champion or is_held(lake, key, candidate.identity) or not candidate_scores.episodes
     by_itself = approve == "auto" and not needs_a_person
     if decided.decision.outcome == "promote" and by_itself:
         lake.set_champion(candidate, why=summary(decided.decision), who=decided.who, expected=before.generation)

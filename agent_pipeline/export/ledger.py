@@ -6,6 +6,7 @@ It is append-only, and it is what a year's budget of error is counted by.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -19,7 +20,8 @@ EXPORT = "gguf_export"
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
     """An entry of the ledger. `champion` is the export that the candidate was compared with (`None`: the base model). `test` are the
-    figures of the split `test`; `why` is a person's."""
+    figures of the split `test`; `why` is a person's. `verdicts` counts who judged the sessions that the candidate was trained on
+    (`datasets.verdicts.verdict_counts`; `None` in records of older versions)."""
 
     number: int
     when: str
@@ -30,6 +32,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     decision: Decision
     test: tuple[Figure, ...] = ()
     why: str = ""
+    verdicts: dict[str, Any] | None = None
 
 
 def ledger(lake: Lake, key: PartitionKey) -> Log[Record]:

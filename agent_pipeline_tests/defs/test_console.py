@@ -4,6 +4,7 @@ import sys
 import dagster as dg
 
 from agent_pipeline.defs.console import said_of
+from agent_pipeline.defs.specs import check_result, warning
 
 STEP = """
 import os
@@ -65,3 +66,19 @@ def test_a_run_of_which_a_step_failed_leaves_it_to_the_step_to_say_why() -> None
     with dg.DagsterInstance.ephemeral() as instance:
         result = job.execute_in_process(instance=instance, raise_on_error=False)
     assert [words for event in result.all_events if (words := said_of(event))] == ["the reason"]
+
+
+def test_check_that_fails_says_why_in_the_shell() -> None:
+    """Three of six checks printed FAILED, and nothing else."""
+    assert check_result(False, "the reason").description == "the reason"
+    assert check_result(False, None, {"near_duplicates": 3, "plot": dg.MetadataValue.md("a picture")}).description == "near duplicates: 3"
+    assert check_result(False, "").description
+    assert check_result(True, None).description is None
+
+    @dg.asset(check_specs=[dg.AssetCheckSpec("all_is_well", asset="made")], dagster_type=dg.Any)
+    def made() -> dg.MaterializeResult:
+        return dg.MaterializeResult(value=1, check_results=[warning("all_is_well", False, None, {"rows": 0})])
+
+    result = dg.materialize([made], instance=dg.DagsterInstance.ephemeral())
+    words = [said_of(event) for event in result.all_events if event.event_type == dg.DagsterEventType.ASSET_CHECK_EVALUATION]
+    assert words == ["check all is well: FAILED: rows: 0"]

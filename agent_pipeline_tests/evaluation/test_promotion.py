@@ -14,7 +14,7 @@ from agent_pipeline.evaluation import episode_report
 from agent_pipeline.evaluation.episode_report import does_less, verdict
 from agent_pipeline.evaluation.paired import paired, sign_flip, tasks_needed
 from agent_pipeline.evaluation.promotion import DONE, decide, error_rate, watch
-from agent_pipeline.evaluation.promotion_report import sentence
+from agent_pipeline.evaluation.promotion_report import sentence, summary
 from agent_pipeline.evaluation.scores import Canary, Facts, Played, Policy, RowLoss, Scores, TurnScore
 
 TASKS = 120
@@ -245,6 +245,41 @@ def test_a_canary_that_is_lost_holds_the_candidate_back_and_one_of_many_that_mov
     assert against(decided(BETTER, canaries=lost), "hold") == {"plain questions"} and decided(BETTER, canaries=lost).outcome == "hold"
     moved = [Canary(str(i), "plain questions", i != 1, i != 2) for i in range(10)]
     assert decided(BETTER, canaries=moved).outcome == "promote"
+
+
+def test_promotion_names_each_drop_that_stops_nothing():
+    """A promotion stood beside sanity questions that fell from 0.812 to 0.562, and did not name them."""
+    questions = [Canary(str(i), "canary: plain questions", i < 13, 3 < i < 12 or i == 13) for i in range(16)]
+    promoted = decided(BETTER, canaries=questions)
+    assert promoted.outcome == "promote" and promoted.reasons[0].kind == "gain"
+    assert "56.2 % of the sanity questions (plain questions)" in summary(promoted) and "its base 81.2 %" in summary(promoted)
+
+
+@given(st.integers(0, 16), SHARE, SHARE, SHARE, st.sampled_from([4, 12, TASKS]))
+def test_every_drop_beyond_its_margin_has_a_reason(lost, find, refund, over_call, tasks):
+    questions = [Canary(str(i), "canary: plain questions", i < 13, lost <= i < 13) for i in range(16)]
+    rival = Model(exact=0.5, tasks=tasks).scores()
+    decision = decided(Model(find=find, refund=refund, over_call=over_call, tasks=tasks), rival, canaries=questions)
+    named = {reason.name for reason in decision.reasons}
+    for figure in decision.figures:
+        worse = figure.difference if figure.name == "over-call" else -figure.difference
+        if figure.name in ("call recall", "over-call", "find", "refund", "answer", "canary: plain questions"):
+            assert (figure.name in named) == (worse > Policy().guard_margin), figure
+
+
+@pytest.mark.parametrize("verified", [(0, 374), (373, 374), (0, 0)])
+def test_model_of_unverified_sessions_is_never_promoted(verified):
+    decision = decided(BETTER, verified=verified)
+    assert decision.outcome == "hold" and decision.reasons[0].kind == "unverified"
+    assert (f"{verified[0]} of 374" in summary(decision)) == bool(verified[1])
+    assert decided(BETTER, unverified_tasks=3).outcome == "hold"
+
+
+def test_decision_says_how_many_tasks_it_asked_and_needs():
+    decision = decided(Model(tasks=6), Model(exact=0.5, tasks=6).scores())
+    assert decision.tasks == 6 < decision.needed_tasks == 6 + decision.more_tasks
+    enough = decided(BETTER)
+    assert enough.tasks == TASKS and enough.more_tasks == 0
 
 
 OLDER, NEWER = ([f"t{task}" for task in range(TASKS) if (task >= TASKS - 30) is newer] for newer in (False, True))

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from agent_pipeline.datasets.sft import SFT
+from agent_pipeline.datasets.verdicts import verdict_counts
 from agent_pipeline.errors import DataError
 from agent_pipeline.evaluation.comparison import accuracies, differences
 from agent_pipeline.evaluation.episode_report import share, verdict
@@ -22,6 +23,7 @@ from agent_pipeline.export.deciding import Comparison, comparison, decide_on, fa
 from agent_pipeline.export.ledger import EXPORT, ledger
 from agent_pipeline.export.serving import promote, rollback, serve
 from agent_pipeline.export.serving_folder import read_folder
+from agent_pipeline.export.verification import is_verified, unverified_held_out_tasks, verdicts_on_training
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.sessions.tables import to_table
@@ -91,10 +93,13 @@ class Night:
         champion: Artifact | None = None,
         sessions: Sequence[str] = (),
         played: bool = True,
+        unverified: int = 0,
     ) -> None:
         self.lake, self.champion = lake, champion
         made_from = {"name": kind, "number": len(lake.history("sft_adapter", KEY)), "base_model": "b", "base_revision": ""}
-        self.adapter = artifact(lake, "sft_adapter", made_from | {"sessions": sessions, "config": {"lora_r": 8}})
+        verdicts = verdict_counts({"label": 8 - unverified, "unverified": unverified} if unverified else {"label": 8})
+        made_from |= {"sessions": sessions, "config": {"lora_r": 8}}
+        self.adapter = artifact(lake, "sft_adapter", made_from, report={"verdicts": verdicts})
         self.evaluation = self.evaluated(self.adapter, kind, "test")
         self.export = artifact(lake, EXPORT, {"adapter": self.adapter.identity}, EXPORTED, SERVED)
         self.result: dict[str, Any] = {"candidate": self.evaluated(self.adapter, kind, "select").identity, "same_base": True}
@@ -398,3 +403,37 @@ def test_served_after_each_outcome(lake: Lake, kind: str, approve: str, played: 
     assert served.champion == should_be and read_folder(lake, KEY).identity == (should_be.identity[:16] if should_be else "")
     assert read_folder(lake, KEY).files == bool(should_be)
     assert should_be or "agent-pipeline promote shop/support" in served.messages[0]
+
+
+@pytest.mark.parametrize("approve", ["auto", "person"])
+def test_model_of_unverified_sessions_waits_for_a_person(lake: Lake, approve: str) -> None:
+    """A model that was trained on failures looked good on failures that were held out."""
+    night = Night(lake, GOOD, unverified=3)
+    record = night.decide(approve)
+    assert record.decision.outcome == "hold" and champion_of(lake) is None and serve(lake, KEY).champion is None
+    assert record.verdicts == {"verdicts": 8, "verified": 5, "by": {"label": 5, "unverified": 3}}
+    assert record.verdicts == ledger(lake, KEY).records()[-1].verdicts
+
+
+@pytest.mark.parametrize(
+    ("judge", "use", "verified"),
+    [("label", "positive", True), ("measures", "positive", False), (None, "positive", False), ("measures", "negative", True)],
+)
+def test_verdicts_of_an_older_adapter_are_looked_up(lake: Lake, judge: str | None, use: str, verified: bool) -> None:
+    """Adapters of older versions do not say who judged their sessions."""
+    made_from = {"name": GOOD, "sessions": ["s1"]}
+    adapter = artifact(lake, "sft_adapter", made_from)
+    export = artifact(lake, EXPORT, {"adapter": adapter.identity})
+    assert not is_verified(verdicts_on_training(lake, KEY, export))
+    table = pa.Table.from_pylist([{"session_id": "s1", "verdict_by": judge, "use": use}])
+    schema = pa.schema([(name, pa.string()) for name in table.schema.names])
+    lake.stage("curated_sessions", KEY, table.cast(schema).to_batches(), schema).commit()
+    assert is_verified(verdicts_on_training(lake, KEY, export)) == verified
+
+
+def test_held_out_tasks_that_nobody_verified_are_counted(lake: Lake) -> None:
+    judges = {"a": "label", "b": "unverified", "c": "llm"}
+    rows = [row(i, "select") | {"row_id": task, "task_key": task, "verdict_by": by} for i, (task, by) in enumerate(judges.items())]
+    rows.append(row(9, "train") | {"row_id": "d", "task_key": "d", "verdict_by": "unverified"})
+    lake.stage("sft_dataset", KEY, to_table(rows, SFT).to_batches(), SFT).commit()
+    assert unverified_held_out_tasks(lake, KEY) == 1
