@@ -3,7 +3,8 @@
 What a file says is taken from it a second time, here, by the few lines that its format needs, and compared with what the pipeline makes of
 it after repair: who said what, which tool was called with what, and what came back, in order; of chat messages also where each of the
 agent's turns begins. White space does not count. A session that differs is counted where it says so itself (damage, left out, dropped as
-broken), and silently wrong where it does not.
+broken), and silently wrong where it does not. The last column counts sessions that are right and would be dropped all the same, because
+their reader found something that it does not understand.
 """
 
 import json
@@ -33,6 +34,7 @@ DATABASES = (
 )
 
 ONLY_COUNTED = {"trailing_user", "trailing_tool"}
+OF_READERS = {"unread", "torn_record", "cut_text", "missing_media", "invalid_item"}
 
 Events = tuple[tuple[str, ...], ...]
 
@@ -113,49 +115,61 @@ def says_so(session: Session) -> bool:
     return bool(session.broken or session.skipped or session.damage.keys() - ONLY_COUNTED)
 
 
-def compared(expected: Iterable[Events], read: list[tuple[Events, bool]]) -> tuple[int, int, int, int]:
-    """Sessions compared, right, different and saying so, silently wrong or lost."""
+def is_dropped(session: Session) -> bool:
+    """Whether a session is dropped because of what its reader did not understand."""
+    return session.broken in OF_READERS
+
+
+def compared(expected: Iterable[Events], read: list[tuple[Events, bool, bool]]) -> tuple[int, int, int, int, int]:
+    """Sessions compared, right, different and saying so, silently wrong or lost, right and dropped."""
     wanted = Counter(expected)
-    right = counted = wrong = 0
-    for events, says in read:
+    right = counted = wrong = dropped = 0
+    for events, says, drops in read:
         if wanted[events]:
             wanted[events] -= 1
             right += 1
+            dropped += drops
         elif says:
             counted += 1
         else:
             wrong += 1
     lost = max(0, wanted.total() - counted - wrong)
-    return right + counted + wrong + lost, right, counted, wrong + lost
+    return right + counted + wrong + lost, right, counted, wrong + lost, dropped
 
 
-def written(folder: Path) -> tuple[int, int, int, int]:
+def written(folder: Path) -> tuple[int, int, int, int, int]:
     """The one conversation that was played with every SDK and agent, as their files give it."""
     read = []
     for name in (name for name, (_, _, _, made) in EXPORTS.items() if made is None):
         expected = unnumbered(WHOLE[name == "ag2.jsonl" :])
-        read += [(unnumbered(each.messages) == expected, says_so(each)) for each in sessions_of(str(placed(name, None, folder)))]
+        read += [
+            (unnumbered(each.messages) == expected, says_so(each), is_dropped(each))
+            for each in sessions_of(str(placed(name, None, folder)))
+        ]
     for each in sessions_of(str(WRITTEN / "messages.jsonl")):
-        read.append((unnumbered(each.messages) == unnumbered(WHOLE[each.session_id != "pydantic_ai" :]), says_so(each)))
+        read.append((unnumbered(each.messages) == unnumbered(WHOLE[each.session_id != "pydantic_ai" :]), says_so(each), is_dropped(each)))
     for name in AGENTS:
         for each in sessions_of(f"{'atif:' if 'harbor' in name else ''}{WRITTEN / name}"):
             turns = [message for message in each.messages if message["role"] != "system"][-6:]
             answered = [turns[0]["content"], *turns[3:]] == ["Where is order 7?", ANSWER, SECOND, GOODBYE]
-            read.append((answered and "order.txt" in json.dumps(turns[1]) and "in Ulm" in turns[2]["content"], says_so(each)))
-    right, counted = sum(good for good, _ in read), sum(says for good, says in read if not good)
-    return len(read), right, counted, len(read) - right - counted
+            read.append(
+                (answered and "order.txt" in json.dumps(turns[1]) and "in Ulm" in turns[2]["content"], says_so(each), is_dropped(each))
+            )
+    right, counted = sum(good for good, _, _ in read), sum(says for good, says, _ in read if not good)
+    return len(read), right, counted, len(read) - right - counted, sum(good and drops for good, _, drops in read)
 
 
 def main(folder: Path) -> None:
-    print("| store | sessions compared | right | different, and counted | silently wrong |\n|---|---:|---:|---:|---:|")
-    total = [0, 0, 0, 0]
+    print("| store | sessions compared | right | different, and counted | silently wrong | right, but dropped |")
+    print("|---|---:|---:|---:|---:|---:|")
+    total = [0, 0, 0, 0, 0]
     for name, said in [*real(folder), ("files that SDKs and agents wrote", ())]:
         if said == ():
             with tempfile.TemporaryDirectory() as made:
                 row = written(Path(made))
         else:
             turns = all(name != of_items for of_items, _, _ in DATABASES)
-            read = [(events_of(each.messages, turns), says_so(each)) for each in sessions_of(str(folder / name))]
+            read = [(events_of(each.messages, turns), says_so(each), is_dropped(each)) for each in sessions_of(str(folder / name))]
             row = compared((events_of(each, turns) for each in said), read)
         print(f"| {name} | {' | '.join(f'{each:,}' for each in row)} |", flush=True)
         total = [before + each for before, each in zip(total, row, strict=True)]

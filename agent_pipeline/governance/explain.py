@@ -44,6 +44,11 @@ def _in_partition(lake: Lake, key: PartitionKey, session_id: str) -> Iterator[st
     calls = sum(len(message.get("tool_calls") or ()) for message in session["messages"])
     yield f"content    {len(session['messages'])} messages, {calls} calls, {len(session['tools'])} tools ({session['tools_origin']})"
     yield f"damage     {_counts(session['damage'])}" + (f"; dropped for {session['broken']}" if session["broken"] else "")
+    unread = {name.removeprefix("unread:"): count for name, count in session["skipped"].items() if name.startswith("unread:")}
+    if unread:
+        yield f"unread     {_counts(unread)}"
+    if left_out := {name: count for name, count in session["skipped"].items() if not name.startswith("unread:")}:
+        yield f"left out   {_counts(left_out)}"
     yield f"task       {session['task_key']}"
     if judged := rows.get("judged_sessions"):
         by = judged["verdict_by"] and judged["verdict_by"] + (f" ({judged['verdict_name']})" if judged["verdict_name"] else "")

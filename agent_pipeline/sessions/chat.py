@@ -1,58 +1,77 @@
 """The messages and items of every SDK → plain items and chats: the one reader that all containers use.
 
-It knows OpenAI's chat messages (tool calls, legacy function calls) and Responses items, Anthropic's content blocks, Gemini's and Bedrock's
-parts, LangChain's, llama-index's, pydantic-ai's and AutoGen's messages, the AI SDK's and OpenTelemetry's GenAI parts, and the calls of
-AgentDojo and Inspect. What it does not know is counted. Order and ids stay as they are: pairing is done afterwards.
+It knows OpenAI's chat messages (tool calls, legacy function calls) and Responses items, Anthropic's content blocks, Gemini's and
+Bedrock's parts, LangChain's, llama-index's, pydantic-ai's and AutoGen's messages, the AI SDK's messages and UI messages, OpenTelemetry's
+GenAI parts, the messages of opencode and Goose, and the calls of AgentDojo and Inspect.
+
+A message, a part or an item is understood, known to be harmless, or damage (`unread`, `invalid_item`). Order and ids stay as they
+are: calls are paired with results afterwards. `parts.py` recognizes the parts of a message, `response_items.py` the items.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
 from msgspec.structs import replace
 
-from agent_pipeline.sessions.items import INVALID, Chat, Item, assembled
-from agent_pipeline.sessions.json_text import json_text, without_surrogates
+from agent_pipeline.sessions.evidence import is_cut, shows_activity
+from agent_pipeline.sessions.items import INVALID, Chat, Item, assembled, unread
+from agent_pipeline.sessions.json_text import without_surrogates
+from agent_pipeline.sessions.part_fields import first_of, id_of, is_failed, joined, part_type, thought_text
+from agent_pipeline.sessions.parts import call_item, recognize, result_item, text_of, ui_tool
+from agent_pipeline.sessions.response_items import read_item
+from agent_pipeline.sessions.sdk_messages import AUTOGEN, of_autogen, of_langchain, of_pydantic
+from agent_pipeline.sessions.session import canonical_arguments
 
-VERSION = 7
+__all__ = ["ROLES", "VERSION", "call_item", "is_message", "plain_items", "result_item", "text_of", "to_messages"]
+
+VERSION = 8
 """Raise it where the same messages give other sessions than before: the versions of all readers have it."""
 
 ROLES = {
     **dict.fromkeys(("system", "developer"), "system"),
     **dict.fromkeys(("user", "human"), "user"),
     **dict.fromkeys(("assistant", "ai", "gpt", "model"), "assistant"),
-    **dict.fromkeys(("tool", "function", "observation"), "tool"),
+    **dict.fromkeys(("tool", "function", "observation", "toolResult", "tool_result"), "tool"),
 }
 """The four roles by all their names."""
 
-_CALLS = {"tool_use", "tool_call", "toolCall", "server_tool_use", "tool-call"}
-_RESULTS = {"tool_result", "tool_call_response", "toolResult", "tool-result", "tool-error"}
-_REASONING = {"thinking", "redacted_thinking", "reasoning"}
-_WRAPPED = {
-    **dict.fromkeys(("functionCall", "function_call"), "tool_call"),
-    **dict.fromkeys(("functionResponse", "function_response", "toolResult"), "tool_result"),
-    "toolUse": "tool_use",
-}
-"""Parts of Gemini and Bedrock, which say what they are by the field that they have."""
 _CONTENTS = ("parts", "blocks")
-"""A message's content without the name that most give it: as OpenTelemetry and Gemini call it, as llama-index does."""
-_PYDANTIC = {"system-prompt": "system", "user-prompt": "user", "retry-prompt": "user", "tool-return": "tool"}
-_AUTOGEN = {"SystemMessage": "system", "UserMessage": "user", "AssistantMessage": "assistant", "FunctionExecutionResultMessage": "tool"}
-_TEXT_PARTS = {"text", "input_text", "output_text"}
-_PARTS = {*_TEXT_PARTS, "refusal", "resource", "computer_screenshot"} | {
-    f"{direction}{kind}" for direction in ("", "input_", "output_") for kind in ("image", "image_url", "file", "audio", "video")
+"""A message's content, if it is not called `content`: OpenTelemetry and Gemini say `parts`, llama-index says `blocks`."""
+_PLAIN = {"role", "content", "type", "id", "name", "tool_call_id", "weight"}
+"""The fields of a message that says nothing besides its words."""
+_UNDERSTOOD = _PLAIN | {
+    *("parts", "blocks", "text", "reasoning_content", "reasoning", "reasoning_details", "thinking", "refusal", "tool_calls"),
+    *("function_call", "toolInvocations", "additional_kwargs", "invalid_tool_calls", "error", "is_error", "isError", "status", "outcome"),
+    *("toolCallId", "tool_call_ids", "call_id", "tool_responses", "audio", "images", "attachments", "experimental_attachments", "files"),
+    *(
+        "finish_reason",
+        "stop_reason",
+        "finishReason",
+        "stopReason",
+        "done_reason",
+        "finish",
+        "incomplete_details",
+        "interrupted",
+        "partial",
+    ),
+    *("aborted", "truncated", "kind", "instructions", "source"),
 }
-_CALL_IDS = ("call_id", "toolCallId", "tool_call_id", "toolUseId", "id")
-_RESULT_IDS = ("tool_use_id", "tool_call_id", "toolUseId", "toolCallId", "id")
-_ARGUMENTS = ("arguments", "args", "input", "parameters", "tool_kwargs")
-_OUTPUT = ("content", "response", "result", "output", "error")
-_FAILED_STATES = ("error", "failed", "denied")
-_FAILED_TYPES = ("tool-error", "error-text", "error-json", "execution-denied")
-_OF_THOUGHTS = {"thought", "thought_signature", "thoughtSignature"}
-_BESIDE_WORDS = {"reasoning_content", "reasoning", "thinking", "refusal", "tool_calls", "additional_kwargs", "function_call"}
-"""The fields of a message that say more than its words."""
-_CALLS_AS_WORDS = "Calling tools:\n[{'id': "
-"""How smolagents tells a model its own calls: a model that is trained on that writes of calls and makes none."""
-_THOUGHT_TEXT = ("thinking", "reasoning", "text", "content", "summary")
+_HARMLESS = {
+    *("timestamp", "created_at", "createdAt", "created", "updated_at", "time", "date", "uuid", "parent_id", "thread_id", "run_id"),
+    *("metadata", "response_metadata", "usage", "usage_metadata", "usageMetadata", "usageStats", "token_usage", "tokens", "cost", "model"),
+    *("annotations", "logprobs", "example", "index", "lc", "lc_attributes", "lc_kwargs", "tool_call_chunks", "provider", "api"),
+    *("providerOptions", "providerMetadata", "experimental_providerMetadata", "provider_details", "provider_name", "provider_url"),
+    *("provider_response_id", "vendor_details", "vendor_id", "model_name", "system_fingerprint", "cache_control", "stop_sequence"),
+    *("container", "context_management", "generation_info", "revisionId", "details", "toolName", "tool_name", "artifact", "phase"),
+    *("turn_idx", "tick", "timestamp_ms", "raw_data", "tool_call_functions", "internal", "agent", "agentName", "channel", "recipient"),
+}
+"""Fields of a message that say nothing that was said: names, times, counts, and a library's own copies of other fields."""
+_NAMES_OF_TOOLS = {"function", "tool"}
+_OF_ANSWERED_CALL = {"tool_call", "toolCall", "function_call", "input", "tool_input", "args", "arguments", "kwargs", "parameters"}
+"""Fields of a tool's message that repeat the call that it answers (AgentDojo)."""
+_ATTACHED = ("images", "attachments", "experimental_attachments", "files")
+_PART_FIELDS = {"content", *_CONTENTS}
 
 
 def to_messages(history: Any) -> Chat:
@@ -80,251 +99,243 @@ def _items_of(record: Any, before: list[Item]) -> Iterable[Item]:
     if not isinstance(record, dict):
         return (INVALID,)
     if "kwargs" in record or "data" in record:
-        record = _of_langchain(record)
+        record = of_langchain(record)
     kind = record["type"] if isinstance(record.get("type"), str) else ""
-    if kind in _ITEMS:
-        return (_ITEMS[kind](record),)
+    if (items := read_item(record, kind)) is not None:
+        return items
     if "parts" in record and isinstance(record["parts"], list) and record.get("kind") in ("request", "response"):
-        return plain_items(_of_pydantic(record))
-    if kind in _AUTOGEN and "role" not in record:
-        return plain_items(_of_autogen(record))
-    role = record.get("role", kind if kind in ROLES else None)  # LangChain says a message's role by its type
+        return plain_items(of_pydantic(record))
+    if kind in AUTOGEN and "role" not in record:
+        return plain_items(of_autogen(record))
+    spoken_by = kind if kind in ROLES else kind.removesuffix("Chunk").removesuffix("Message").lower()  # LangChain says it by the type
+    role = record.get("role", spoken_by if spoken_by in ROLES else None)
     if isinstance(role, str):
         # Langfuse writes a LangChain tool's name for its role.
-        is_tool = role not in ROLES and any(item.name == role for item in before if item.name)
+        is_tool = role not in ROLES and any(item.name == role for item in before if item.kind == "function_call")
         name = "tool" if is_tool else ROLES.get(role)
-        return _results(record) if name == "tool" else _spoken(name, record)
+        return (INVALID,) if name is None else _results(record) if name == "tool" else _spoken(name, record)
     if kind == "reasoning":
-        return (Item("reasoning", _thought_text(record)),)
-    return (Item(without_surrogates(kind)) if kind and kind != "message" else INVALID,)
+        return (Item("reasoning", thought_text(record)),)
+    if not kind or kind == "message":
+        return (INVALID,)
+    return (unread(without_surrogates(kind)),)
 
 
-def call_item(call: Any, trained: bool = True) -> Item:
-    """A call in any spelling."""
-    if not isinstance(call, dict):
-        return INVALID
-    function = call.get("function")
-    inner = function if isinstance(function, dict) else call
-    name = function if isinstance(function, str) else inner.get("name") or inner.get("toolName") or inner.get("tool_name")
-    arguments = _first(inner, _ARGUMENTS)
-    if arguments is None:
-        arguments = _first(call, _ARGUMENTS)
-    text = "" if arguments is None else arguments if isinstance(arguments, str) else json_text(arguments)
-    if not isinstance(name, str) or not name.strip() or text is None:
-        return INVALID
-    return Item("function_call", text, name=name, call_id=_id(call, *_CALL_IDS), trained=trained)
+def _spoken(role: str, message: dict[str, Any]) -> list[Item]:
+    """What a message of the system, a user or the assistant says: thoughts, words, calls, and the results of calls."""
+    content = message.get("content")
+    if isinstance(content, str) and message.keys() <= _PLAIN:  # most messages of most stores
+        return [Item("message", content, role=role, trained=message.get("weight") != 0)]
+    turn = _Turn(role, message.get("weight") != 0)
+    thought = message.get("reasoning_content") or message.get("reasoning") or message.get("thinking") or message.get("reasoning_details")
+    if thought:
+        turn.thoughts.append(Item("reasoning", thought_text(thought)))
+    parts, is_list = _parts(message)
+    steps = _invocations(message) if not any(part_type(part).startswith("tool-") for part in parts) else []
+    for step in steps:
+        for item in step:
+            turn.add(item)
+        turn.close()
+    named = _named_calls(message)
+    for part in parts:
+        items = recognize(part)
+        turn.add_part([item for item in (_told_better(item, named) for item in items) if item is not None])
+    for words in _words_beside(message):
+        turn.add(Item("words", words))
+    for name in _ATTACHED:
+        for attached in message[name] if isinstance(message.get(name), list) else ():
+            items = recognize(attached) if isinstance(attached, dict) and part_type(attached) else (Item("media", "[file]", name="file"),)
+            turn.add_part(list(items))
+    for call in named.values():
+        turn.add(call)
+    turn.others += _left_over(message, turn, is_list)
+    is_list_of_others = is_list and bool(parts)
+    return turn.items(is_cut(message) and role == "assistant", empty=not is_list_of_others)
 
 
-def result_item(call_id: Any, output: Any, failed: bool = False) -> Item:
-    """A result: a text or a list of parts as in a message; any other value of the tool's as JSON."""
-    has_parts = isinstance(output, list) and output and all(isinstance(part, str) or _kind(part) in _PARTS for part in output)
-    if has_parts or output is None or isinstance(output, str):
-        text, left_out = text_of(output)
-        return Item("function_call_output", text, call_id=call_id, left_out=left_out, failed=failed)
-    value = json_text(output)
-    return INVALID if value is None else Item("function_call_output", value, call_id=call_id, failed=failed)
+@dataclass
+class _Turn:
+    """The items of one message, gathered part by part.
 
-
-def text_of(content: Any, seam: str = "\n") -> tuple[str, tuple[str, ...]]:
-    """The text of a content, a string or a list of parts in order; and the types of the parts that are no text.
-
-    `seam` stands between two texts where neither has white space there: parts are paragraphs, as clients show them.
+    A model writes words, then calls, and then sees the results. So results close a step, and what follows them is a new message.
+    Calls whose parts hold their results too (the AI SDK's UI messages) belong to one step until a border or words come.
     """
-    if isinstance(content, str):
-        return content, ()
-    text, left_out = "", []
-    for part in content if isinstance(content, list) else [] if content is None else [content]:
-        words, kind = part, _kind(part)
-        if kind in _TEXT_PARTS:  # AgentDojo and OpenTelemetry call a part's text `content`
-            words = part["text"] if isinstance(part.get("text"), str) else part.get("content")
-        if isinstance(words, str):
-            text += (seam if text and words and not (text[-1].isspace() or words[0].isspace()) else "") + words
-        else:
-            left_out.append(f"part:{without_surrogates(kind)}" if kind else "part")
-    return text, tuple(left_out)
+
+    role: str
+    trained: bool
+    done: list[Item] = field(default_factory=list)
+    thoughts: list[Item] = field(default_factory=list)
+    words: list[Item] = field(default_factory=list)
+    calls: list[Item] = field(default_factory=list)
+    results: list[Item] = field(default_factory=list)
+    others: list[Item] = field(default_factory=list)
+    has_results_in_calls: bool = False
+    is_spoken: bool = False
+
+    def add_part(self, items: list[Item]) -> None:
+        """Add what one part says."""
+        kinds = [item.kind for item in items]
+        holds_both = "function_call" in kinds and "function_call_output" in kinds
+        goes_on = any(kind in ("words", "media", "reasoning", "border", "function_call") for kind in kinds)
+        if self.role == "assistant" and self.results and goes_on and not (holds_both and self.has_results_in_calls):
+            self.close()
+        self.has_results_in_calls = holds_both or (self.has_results_in_calls and "function_call_output" not in kinds)
+        for item in items:
+            self.add(item)
+
+    def add(self, item: Item) -> None:
+        """Add one item to the step that is open."""
+        if item.kind in ("words", "media"):
+            self.words.append(item)
+        elif item.kind == "reasoning":
+            self.thoughts.append(item)
+        elif item.kind == "function_call":
+            self.calls.append(item if self.trained else replace(item, trained=False))
+        elif item.kind == "function_call_output":
+            self.results.append(item)
+        elif item.kind != "border":
+            self.others.append(item)
+
+    def close(self, cut: bool = False, empty: bool = False) -> None:
+        """End the step: its items are in order then. `empty` makes a message of a step without words and calls."""
+        if self.role != "assistant":  # results answer what came before
+            self.done += self.results
+            self.results = []
+        self.done += self.others + self.thoughts
+        has_more = bool(self.calls) or any(item.kind in ("", "unread") for item in self.others)
+        has_words = any(word.text for word in self.words)
+        words = self._said(cut) if has_words or ((self.words or empty) and not has_more) else []
+        if not words and self.calls:
+            self.calls[0] = replace(self.calls[0], first=True)
+        if cut:
+            self.calls = [replace(call, trained=False, cut=True) for call in self.calls]
+        self.is_spoken |= bool(words or self.calls or self.results)
+        self.done += words + self.calls + self.results
+        self.thoughts, self.words, self.calls, self.results, self.others = [], [], [], [], []
+
+    def items(self, cut: bool, empty: bool) -> list[Item]:
+        """Return all items. If the message was cut off, that is true of its last step."""
+        self.close(cut, empty=empty and not self.is_spoken and not self.results)
+        return self.done
+
+    def _said(self, cut: bool) -> list[Item]:
+        """The words of the step as a message."""
+        # What a model says comes in parts that may end within a sentence (before a citation, say).
+        text = joined((word.text for word in self.words), "" if self.role == "assistant" else "\n")
+        media = tuple(word.name for word in self.words if word.kind == "media")
+        return [Item("message", text, role=self.role, trained=self.trained and not cut, media=media, cut=cut)]
 
 
 def _results(message: dict[str, Any]) -> list[Item]:
-    """The results in a tool's message; where it has an error beside its content, the error is what the model was given."""
-    content = _content(message)
-    if blocks := [block for block in content if _kind(block) in _RESULTS] if isinstance(content, list) else []:
-        return list(map(_block_result, blocks))
+    """The results in a tool's message. If it has an error beside its content, the error is what the model was given."""
+    if isinstance(message.get("tool_responses"), list) and message["tool_responses"]:  # AG2 repeats several in one content
+        return [item for each in message["tool_responses"] for item in (_results(each) if isinstance(each, dict) else [INVALID])]
+    parts, is_list = _parts(message)
+    recognized = [recognize(part) for part in parts]
+    results = [item for items in recognized for item in items if item.kind == "function_call_output"]
+    answered = {name: value for name, value in message.items() if name not in _OF_ANSWERED_CALL}
+    others = [unread(f"field {name}") for name in _strange(answered, evidence=True)]
+    if results:
+        beside = [item for items in recognized for item in items if item.kind not in ("function_call_output", "harmless", "border")]
+        left = [item if item.kind == "unread" else unread("words beside a result") for item in beside if item.text.strip() or not item.text]
+        return results + left + others
     error, ids = message.get("error"), message.get("tool_call_ids")
     reason = error.get("message") if isinstance(error, dict) else error
     first_id = ids[0] if isinstance(ids, list) and ids else None  # SWE-agent
-    call_id = _id(message, "tool_call_id") or _id({"": first_id} | _additional(message) | message, "tool_call_id", "toolCallId", "")
-    return [result_item(call_id, reason if reason and isinstance(reason, str) else content, _failed(message))]
+    call_id = id_of(message, "tool_call_id") or id_of({"": first_id} | _additional(message) | message, "tool_call_id", "toolCallId", "")
+    content: Any = parts if is_list else message.get("content", message.get("text"))
+    output = reason if reason and isinstance(reason, str) else content
+    return [result_item(call_id, output, is_failed(message)), *others]
 
 
-def _spoken(role: str | None, message: dict[str, Any]) -> list[Item]:
-    """Results (they answer what came before), reasoning, words, calls."""
-    trained = message.get("weight") != 0
-    words = content = _content(message)
-    if not isinstance(content, list) and _BESIDE_WORDS.isdisjoint(message):  # what most messages of most stores are
-        return [_said(role, words, trained)]
-    thought = message.get("reasoning_content") or message.get("reasoning") or message.get("thinking")
-    thoughts = [thought] if thought else []
-    items: list[Item] = []
-    calls: list[Item] = []
-    if isinstance(content, list):
-        words = []
-        for block in content:
-            kind = _kind(block)
-            if kind in _RESULTS:
-                items.append(_block_result(block))
-            elif kind in _CALLS:
-                calls.append(call_item(block, trained))
-            elif kind in _REASONING:
-                thoughts.append(block)
-            else:
-                words.append(block)
-    for thought in thoughts:
-        items.append(Item("reasoning", _thought_text(thought)))
-    if message.get("refusal"):
-        items.append(Item("refusal"))
-    is_all_calls = isinstance(content, list) and bool(content) and not words
-    named, legacy = message.get("tool_calls") or _additional(message).get("tool_calls"), message.get("function_call")
-    if named or legacy:
-        known = {item.call_id or item for item in calls if item.kind}  # LangChain says both
-        named = [*(named if isinstance(named, list | tuple) else [None] if named else []), *([legacy] if legacy else [])]
-        calls += [item for call in named if ((item := call_item(call, trained)).call_id or item) not in known]
-    if words or not (calls or is_all_calls):
-        items.append(_said(role, words, trained))
-    elif calls:
-        calls[0] = replace(calls[0], first=True)
-    return items + calls
+def _parts(message: dict[str, Any]) -> tuple[list[Any], bool]:
+    """The parts of a message under any name, and whether it has a list of them.
 
-
-def _said(role: str | None, words: Any, trained: bool) -> Item:
-    """The words of a message."""
-    # What a model says comes in parts that may end within a sentence (before a citation, say).
-    text, left_out = text_of(words, "" if role == "assistant" else "\n")
-    is_said = role and not (role == "assistant" and _CALLS_AS_WORDS in text)
-    return Item("message", text, role=role or "", trained=trained, left_out=left_out) if is_said else INVALID
-
-
-def _content(message: dict[str, Any]) -> Any:
-    """A message's content by any of its names: its text where that is all, else its parts; what Gemini and Bedrock wrap has a type then."""
+    If a message has its words and a list of parts (the AI SDK's UI messages), the parts say more.
+    """
     content = message.get("content")
-    wrapped = _first(message, _CONTENTS) if content is None else content
-    if not isinstance(wrapped, list):
-        return content
-    parts = list(map(_unwrapped, wrapped))
-    if len(parts) == 1 and _kind(parts[0]) in _TEXT_PARTS and isinstance(text := parts[0].get("text"), str):
-        return text or parts
-    return parts
+    listed = next((message[name] for name in _CONTENTS if isinstance(message.get(name), list)), None)
+    if listed and any(isinstance(part, dict) for part in listed) and not isinstance(content, list):
+        if isinstance(content, str) and content.strip():
+            words = text_of(listed, "")[0]
+            if "".join(content.split()) not in "".join(words.split()):
+                return [*listed, {"type": "content beside parts"}], True
+        return listed, True
+    wrapped = first_of(message, ("content", *_CONTENTS, "text"))
+    if isinstance(wrapped, list):
+        return wrapped, True
+    return ([] if wrapped is None else [wrapped]), False
 
 
-def _unwrapped(block: Any) -> Any:
-    if not isinstance(block, dict) or _WRAPPED.keys().isdisjoint(block):
-        return block
-    name = next((name for name in _WRAPPED if isinstance(block.get(name), dict)), None)
-    return block[name] | {"type": _WRAPPED[name]} if name else block
+def _words_beside(message: dict[str, Any]) -> list[str]:
+    """What a message says in fields of its own: a refusal, what was spoken aloud."""
+    words = [message["refusal"]] if isinstance(message.get("refusal"), str) else []
+    audio = message.get("audio")
+    if isinstance(audio, dict) and isinstance(audio.get("transcript"), str) and not message.get("content"):
+        words.append(audio["transcript"])
+    return [text for text in words if text.strip() and text != message.get("content")]
 
 
-def _block_result(block: dict[str, Any]) -> Item:
-    output, failed = _first(block, _OUTPUT), _failed(block)
-    if isinstance(output, dict) and (output.keys() == {"type", "value"} or output.get("type") == "execution-denied"):  # the AI SDK
-        failed = failed or _failed(output)
-        output = output.get("value", output.get("reason"))
-    return result_item(_id(block, *_RESULT_IDS), output, failed)
+def _invocations(message: dict[str, Any]) -> list[list[Item]]:
+    """The calls and results of the AI SDK's version 4, step by step. What the message says was said after them."""
+    steps: dict[Any, list[Item]] = {}
+    for invocation in message["toolInvocations"] if isinstance(message.get("toolInvocations"), list) else ():
+        items = ui_tool(invocation) if isinstance(invocation, dict) else (unread("toolInvocations"),)
+        steps.setdefault(id_of(invocation, "step") if isinstance(invocation, dict) else "", []).extend(items)
+    return list(steps.values())
 
 
-def _failed(record: dict[str, Any]) -> bool:
-    """Whether a result's own record calls it an error: `is_error` (Anthropic, AutoGen), `isError` (MCP), `status` (LangChain, Bedrock),
-    `outcome` (pydantic-ai), `error` (tau2, Inspect), a type (the AI SDK, pydantic-ai)."""
-    return (
-        record.get("is_error") is True
-        or record.get("isError") is True
-        or record.get("status") in _FAILED_STATES
-        or record.get("outcome") in _FAILED_STATES
-        or bool(record.get("error"))
-        or record.get("type") in _FAILED_TYPES
-        or record.get("part_kind") == "retry-prompt"
-    )
+def _named_calls(message: dict[str, Any]) -> dict[Any, Item]:
+    """The calls in a message's own fields, in order, by their ids. Calls without an id are told apart by their place."""
+    named = message.get("tool_calls") or _additional(message).get("tool_calls")
+    calls = [*(named if isinstance(named, list | tuple) else [None] if named else [])]
+    invalid = message.get("invalid_tool_calls")  # LangChain: the arguments are no JSON, as repair will find
+    calls += invalid if isinstance(invalid, list) else []
+    legacy = message.get("function_call") or (None if calls else _additional(message).get("function_call"))
+    calls += [legacy] if legacy else []
+    trained = message.get("weight") != 0
+    found: dict[Any, Item] = {}
+    for place, call in enumerate(calls):
+        item = call_item(call, trained)
+        found[item.call_id if item.call_id and item.call_id not in found else place] = item
+    return found
 
 
-def _of_langchain(record: dict[str, Any]) -> dict[str, Any]:
-    """A message out of LangChain's `{"lc", "id", "kwargs"}` or `{"type", "data"}`; anything else as it is."""
-    if isinstance(record.get("kwargs"), dict) and isinstance(record.get("id"), list) and record["id"]:
-        return {"type": str(record["id"][-1]).removesuffix("Chunk").removesuffix("Message").lower()} | record["kwargs"]
-    return record["data"] | {"type": record.get("type")} if isinstance(record.get("data"), dict) and "role" not in record else record
+def _told_better(item: Item, named: dict[Any, Item]) -> Item | None:
+    """A call of a part, if no field of the message tells it too: LangChain does both, and a stream leaves the part without arguments.
+
+    Two tellings of one call that differ are unread, since nobody knows which one was made.
+    """
+    if item.kind in ("harmless", "unread") and "input_json_delta" in item.name and named:
+        return None
+    if item.kind != "function_call":
+        return item
+    told = named.get(item.call_id) if item.call_id else next((call for call in named.values() if replace(call, call_id="") == item), None)
+    if told is None:
+        return item
+    if item.name != told.name or (
+        item.text not in ("", "{}") and told.text and canonical_arguments(item.text) != canonical_arguments(told.text)
+    ):
+        return unread("a call that is told twice, differently")
+    return None
 
 
-def _of_pydantic(record: dict[str, Any]) -> list[Any]:
-    """The messages in a request or a response of pydantic-ai."""
-    if record["kind"] == "response":
-        return [{"role": "assistant", "content": record["parts"]}]
-    messages: list[Any] = [{"role": "system", "content": record["instructions"]}] if record.get("instructions") else []
-    for part in record["parts"]:
-        kind = _kind(part)
-        role = "tool" if kind == "retry-prompt" and part.get("tool_name") else _PYDANTIC.get(kind)
-        messages.append(part | {"role": role} if role else part)
-    return messages
+def _left_over(message: dict[str, Any], turn: _Turn, is_list: bool) -> list[Item]:
+    """What a message's other fields show, and nobody understands."""
+    says_nothing = not (is_list or turn.words or turn.calls or turn.results or turn.done or message.get("content") is not None)
+    return [unread(f"field {name}") for name in _strange(message, evidence=not says_nothing)]
 
 
-def _of_autogen(record: dict[str, Any]) -> list[Any]:
-    """The messages in one of AutoGen's, whose parts say what they are by their fields. Beside calls, its thought is what was said."""
-    content = record.get("content")
-    parts = content if isinstance(content, list) else [content]
-    role, thought = _AUTOGEN[record["type"]], record.get("thought")
-    if role == "tool":
-        return [part | {"role": role, "tool_call_id": part.get("call_id")} if isinstance(part, dict) else None for part in parts]
-    calls = [part for part in parts if isinstance(part, dict) and "arguments" in part]
-    if calls:
-        return [{"role": role, "content": thought, "tool_calls": calls}]
-    return [{"role": role, "content": content, "reasoning": thought}]
+def _strange(message: dict[str, Any], evidence: bool) -> list[str]:
+    """The fields of a message that are neither understood nor harmless and show a call or a result; without `evidence`, all."""
+    strange = [name for name in message if name not in _UNDERSTOOD and name not in _HARMLESS]
+    strange = [name for name in strange if not (name in _NAMES_OF_TOOLS and isinstance(message[name], str))]
+    if not evidence:
+        return [without_surrogates(str(name)) for name in strange if message[name] not in (None, "", [], {}, False)]
+    return [without_surrogates(str(name)) for name in strange if shows_activity({name: message[name]})]
 
 
 def _additional(message: dict[str, Any]) -> dict[str, Any]:
     """What LangChain and llama-index say of a message beside its own fields."""
     more = message.get("additional_kwargs")
     return more if isinstance(more, dict) else {}
-
-
-def _kind(part: Any) -> str:
-    """A part's type; Bedrock's and Gemini's texts have none, and Gemini marks a text that is a thought."""
-    if not isinstance(part, dict):
-        return ""
-    kind = part["type"] if "type" in part else part.get("part_kind", part.get("block_type"))
-    if kind is None and {name for name, value in part.items() if value is not None} - _OF_THOUGHTS == {"text"}:
-        kind = "thinking" if part.get("thought") is True else "text"
-    return kind if isinstance(kind, str) else ""
-
-
-def _id(record: dict[str, Any], *names: str) -> str:
-    """A call's id as text; empty where there is none (some stores number their calls)."""
-    for name in names:
-        if (value := record.get(name)) not in (None, ""):
-            return value if isinstance(value, str) else str(value) if isinstance(value, int) and not isinstance(value, bool) else ""
-    return ""
-
-
-def _first(record: dict[str, Any], names: Iterable[str]) -> Any:
-    """The first of these fields that is neither absent nor `None`."""
-    for name in names:
-        if (value := record.get(name)) is not None:
-            return value
-    return None
-
-
-def _thought_text(thought: Any, depth: int = 4) -> str:
-    """The first readable text of a thought (a string, a list of parts, a block with the text under one of its usual names), if any."""
-    if isinstance(thought, str):
-        return thought if thought.strip() else ""
-    if isinstance(thought, list) and depth:
-        return "\n\n".join(text for text in (_thought_text(part, depth - 1) for part in thought) if text)
-    if isinstance(thought, dict) and depth:
-        return next((text for name in _THOUGHT_TEXT if (text := _thought_text(thought.get(name), depth - 1))), "")
-    return ""
-
-
-_ITEMS: dict[str, Callable[[dict[str, Any]], Item]] = {
-    "function_call": lambda item: call_item(item, item.get("weight") != 0),
-    "custom_tool_call": lambda item: call_item(item | {"arguments": {"input": item.get("input")}}),
-    "local_shell_call": lambda item: call_item(item | {"name": "local_shell", "arguments": item.get("action")}),
-    "function_call_output": lambda item: result_item(_id(item, "call_id"), item.get("output"), _failed(item)),
-    "custom_tool_call_output": lambda item: result_item(_id(item, "call_id"), item.get("output"), _failed(item)),
-    "local_shell_call_output": lambda item: result_item(_id(item, "call_id", "id"), item.get("output"), _failed(item)),
-}
-"""How the Responses items of calls and results are read, by type."""

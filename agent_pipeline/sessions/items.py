@@ -11,16 +11,19 @@ from typing import Any
 
 import msgspec
 
+from agent_pipeline.sessions.call_words import calls_from_words, results_from_words
+from agent_pipeline.sessions.evidence import has_call_words
 from agent_pipeline.sessions.session import Message
 
 
 class Item(msgspec.Struct, frozen=True, gc=False):
     """One step of a conversation.
 
-    `kind` is `message`, `function_call`, `function_call_output` or `reasoning`; any other kind has no place in a chat. It is empty for what
-    cannot be an item. `text` is what was said, a call's arguments, a result's output, or a thought. `left_out` are the types of parts that
-    are no text. A call that is not `trained` is marked by OpenAI's `weight: 0`, and a result that its record
-    calls a `failed` one by Anthropic's `is_error`. A call that comes `first` in a message does not belong to the words of another.
+    `kind` is `message`, `function_call`, `function_call_output` or `reasoning`; `harmless` and `unread` have no place in a chat and are
+    counted by their `name`. The kind is empty for what cannot be an item. `text` is what was said, a call's arguments, a result's
+    output, or a thought. `media` names the pictures and files whose marks stand in the text. A call or a message that is not `trained`
+    is marked by OpenAI's `weight: 0`; if it was `cut` off, that is counted. A result that its record calls a `failed` one is marked by
+    Anthropic's `is_error`. A call that comes `first` in a message does not belong to the words of another.
     """
 
     kind: str
@@ -29,9 +32,10 @@ class Item(msgspec.Struct, frozen=True, gc=False):
     name: str = ""
     call_id: str = ""
     trained: bool = True
-    left_out: tuple[str, ...] = ()
+    media: tuple[str, ...] = ()
     failed: bool = False
     first: bool = False
+    cut: bool = False
 
 
 INVALID = Item("")
@@ -69,25 +73,31 @@ def assembled(items: Iterable[Item]) -> Chat:
 
     Calls that follow one another, or the assistant's own words, are one assistant message, until a result or another's words close it; but
     words that are a message of their own, before a message of calls, stay one. Reasoning goes to the assistant message that follows it.
-    The one kind of damage is `invalid_item`; a user's message that is only a picture is one, since what was asked is lost.
+    Damage is `invalid_item`, `unread`, `cut_message`, and `missing_media`: a picture or a file that an answer follows.
     """
     chat = Chat()
     messages = chat.messages
     thoughts: list[str] = []
+    unseen = 0  # pictures and files that no answer has followed yet
     opened: Message | None = None  # the assistant message that the next call joins
     opened_at = -1
     for item in items:
         kind, role = item.kind, item.role
-        if item.left_out:
-            chat.skipped.update(item.left_out)
+        if item.media:
+            chat.skipped.update(f"media:{name}" for name in item.media)
+            unseen += len(item.media)
         if kind == "function_call":
             if opened is None or item.trained == ("weight" in opened) or (item.first and "tool_calls" not in opened):
                 opened, opened_at = _assistant("", item.trained), len(messages)
                 messages.append(opened)
+                if item.cut:
+                    chat.damage["cut_message"] += 1
             function = {"name": item.name, "arguments": item.text}
             opened.setdefault("tool_calls", []).append({"id": item.call_id, "type": "function", "function": function})
         elif role == "assistant":
             messages.append(_assistant(item.text, item.trained))
+            if item.cut:
+                chat.damage["cut_message"] += 1
             if opened is not None and not item.text.strip():
                 continue
             opened, opened_at = messages[-1], len(messages) - 1
@@ -95,8 +105,6 @@ def assembled(items: Iterable[Item]) -> Chat:
             if kind == "message":
                 messages.append({"role": role, "content": item.text})
                 opened = None
-                if role == "user" and item.left_out and not item.text.strip():
-                    chat.damage["invalid_item"] += 1
             elif kind == "function_call_output":
                 messages.append({"role": "tool", "tool_call_id": item.call_id, "content": item.text})
                 if item.failed:
@@ -104,20 +112,54 @@ def assembled(items: Iterable[Item]) -> Chat:
                 opened = None
             elif kind == "reasoning" and item.text:
                 thoughts.append(item.text)
-            elif kind in ("unread", "cut_text"):
-                chat.damage[kind] += 1
-                chat.skipped[f"{kind}:{item.name}"] += 1
-            elif kind:
+            elif kind == "reasoning":
                 chat.skipped[kind] += 1
+            elif kind == "harmless":
+                chat.skipped[item.name] += 1
             else:
-                chat.damage["invalid_item"] += 1
+                _count_damage(chat, item)
             continue
+        if unseen:
+            chat.damage["missing_media"] += unseen
+            unseen = 0
         if thoughts:
             chat.reasoning += [{"message": opened_at, "text": text} for text in thoughts]
             thoughts = []
     if thoughts:  # nothing was said after it
         chat.skipped["reasoning"] += len(thoughts)
+    if any("<" in message["content"] or "[" in message["content"] or "{" in message["content"] for message in messages):
+        _read_call_words(chat)
     return chat
+
+
+def _read_call_words(chat: Chat) -> None:
+    """Make calls and results of words that tell them; words that tell calls in a form that nobody understands are damage."""
+    messages: list[Message] = []
+    new_places: dict[int, int] = {}
+    for place, message in enumerate(chat.messages):
+        new_places[place] = len(messages)
+        role, text = message["role"], message["content"]
+        if role == "assistant" and not message.get("tool_calls") and has_call_words(text):
+            if (with_calls := calls_from_words(message)) is not None:
+                messages.append(with_calls)
+            else:
+                _count_damage(chat, unread("calls told as words"))
+                messages.append(message)
+        elif role in ("user", "tool") and "<tool_response>" in text and (read := results_from_words(message)) is not None:
+            messages += read
+        else:
+            messages.append(message)
+    chat.messages = messages
+    chat.reasoning = [thought | {"message": new_places[thought["message"]]} for thought in chat.reasoning]
+
+
+def _count_damage(chat: Chat, item: Item) -> None:
+    if not item.kind:
+        chat.damage["invalid_item"] += 1
+        return
+    kind = item.kind if item.kind == "cut_text" else "unread"
+    chat.damage[kind] += 1
+    chat.skipped[f"{kind}:{item.name or item.kind}"] += 1
 
 
 def _assistant(content: str, trained: bool) -> Message:

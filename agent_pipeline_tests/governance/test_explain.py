@@ -24,7 +24,7 @@ def session(name: str, answer: str, **fields) -> Session:
 def test_a_sessions_way_is_told_from_its_source_to_its_rows(tmp_path):
     lake = Lake(str(tmp_path))
     rows = [session("copy", "Hello"), session("good", "Hello", score=1.0), session("toxic", "No!", scores={"toxicity": 1.0})]
-    rows.append(session("cut off", "Hm", error="503"))
+    rows.append(session("cut off", "Hm", error="503", skipped={"unread:web_search_call": 2, "media:image": 1}))
     lake.stage("sessions", KEY, to_batches(map(session_row, rows), SESSIONS), SESSIONS).commit()
     labels = Labels(by_id={"copy": Label("acceptable", "polite")})
     panel = Panel(parse_measures(["ended_with_answer"]), Policy(metrics={"toxicity": "lower"}), labels)
@@ -39,5 +39,6 @@ def test_a_sessions_way_is_told_from_its_source_to_its_rows(tmp_path):
     assert any("duplicate" in line and "copy" in line for line in copy) and any("acceptable by score" in line for line in copy)
     assert any("unacceptable by metrics (toxicity)" in line for line in toxic) and any("negative: unacceptable" in line for line in toxic)
     assert "verdict    none: infrastructure error: neither good nor bad" in explain(lake, "cut off")
+    assert {"unread     web_search_call 2", "left out   media:image 1"} <= set(explain(lake, "cut off"))
     with pytest.raises(DataError):
         explain(lake, "nobody")

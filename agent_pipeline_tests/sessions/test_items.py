@@ -19,14 +19,14 @@ def roles(messages: list[Message]) -> str:
 
 def test_parts_are_joined_in_order_and_what_is_no_text_is_counted():
     parts = [{"type": "input_text", "text": "a"}, "b", {"type": "input_image", "image_url": "x"}, {"type": "output_text", "text": "c"}, 5]
-    assert text_of(parts) == ("a\nb\nc", ("part:input_image", "part"))
+    assert text_of(parts) == ("a\nb\n[image]\nc", ("image", "part"))
 
 
 @pytest.mark.parametrize("before", ["", "I look.\n"])
 def test_calls_that_smolagents_tells_as_words_are_damage_and_not_what_a_model_said(before):
     told = before + "Calling tools:\n[{'id': 'c1', 'type': 'function', 'function': {'name': 'find', 'arguments': {}}}]"
     chat = to_messages([user("hi"), {"role": "assistant", "content": [{"type": "text", "text": told}]}, user("Observation:\nhere")])
-    assert (roles(chat.messages), chat.damage) == ("user user", {"invalid_item": 1})
+    assert (roles(chat.messages), chat.damage) == ("user assistant user", {"unread": 1})
     assert not to_messages([user(told), says("Calling tools: none")]).damage, "a person may quote it"
 
 
@@ -50,15 +50,15 @@ def test_parts_are_paragraphs_and_a_models_own_parts_go_on(role, text):
 
 
 @pytest.mark.parametrize(
-    ("content", "skipped"),
+    ("content", "unread"),
     [
-        ([{"type": ["text"], "text": "x"}, {"type": "text", "text": None}, "hi"], {"part": 1, "part:text": 1}),
+        ([{"type": ["text"], "texts": "x"}, {"type": "text", "text": None}, "hi"], {"unread:part": 1, "unread:part text": 1}),
         ({"type": "text", "text": "hi"}, {}),
     ],
 )
-def test_a_part_that_is_no_text_is_counted_and_one_without_its_list_is_its_text(content, skipped):
+def test_a_part_that_is_no_text_is_counted_and_one_without_its_list_is_its_text(content, unread):
     chat = to_messages([{"role": "user", "content": content}])
-    assert (chat.messages, chat.skipped) == ([user("hi")], skipped)
+    assert (chat.messages, chat.skipped, chat.damage["unread"]) == ([user("hi")], unread, len(unread))
 
 
 def test_developer_messages_are_system_messages_and_empty_ones_stay_for_repair_to_count():
@@ -80,10 +80,11 @@ def test_an_item_that_is_none_is_counted(item):
     assert chat.damage == {"invalid_item": 1}
 
 
-def test_other_items_are_skipped_and_counted_by_type():
-    chat = to_messages([{"type": "reasoning", "summary": []}, user("hi"), {"type": "web_search_call"}, {"type": "reasoning"}])
-    assert chat.skipped == {"reasoning": 2, "web_search_call": 1}
-    assert not chat.damage
+def test_other_items_are_damage_unless_they_are_known_to_be_harmless():
+    listed = {"type": "mcp_list_tools", "tools": [{"name": "f", "input_schema": {}}]}
+    chat = to_messages([{"type": "reasoning", "summary": []}, user("hi"), {"type": "web_search_call"}, {"type": "reasoning"}, listed])
+    assert chat.skipped == {"reasoning": 2, "unread:web_search_call": 1, "mcp_list_tools": 1}
+    assert chat.damage == {"unread": 1}
 
 
 def test_an_item_nested_deeper_than_anybody_can_walk_is_invalid_and_costs_only_its_session():
@@ -198,7 +199,7 @@ def test_a_call_does_not_join_words_from_before_a_message_that_was_only_an_image
     chat = to_messages([user("a"), says("Show me."), picture, call("look", "1"), result("a cat", "1")])
     assert roles(chat.messages) == "user assistant user assistant tool"
     assert "tool_calls" not in chat.messages[1]
-    assert (chat.damage, chat.skipped) == ({"invalid_item": 1}, {"part:input_image": 1}), "an answer to what nobody sees is not trained"
+    assert (chat.damage, chat.skipped) == ({"missing_media": 1}, {"media:image": 1}), "an answer to what nobody sees is not trained"
 
 
 def test_results_stay_where_they_are_and_ids_as_they_are():

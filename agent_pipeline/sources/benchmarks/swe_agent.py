@@ -5,6 +5,7 @@ There is no verdict: a measure has to give it. A run that was handed in ends on 
 out and counted; what a second agent said is a session of its own that names its parent.
 """
 
+from agent_pipeline.sessions.session import without
 from agent_pipeline.sources.formats.fields import Record, chosen, clean_text, decoded, first_of, objects, section, text
 from agent_pipeline.sources.formats.file_source import FileSource, Ident, Said
 from agent_pipeline.sources.formats.record_files import Place
@@ -49,7 +50,7 @@ class SWEAgentSource(FileSource):
             main = number == 0
             used = [chosen(stats, _STATS), *(section(each, "extra", "response", "usage") for each in kept)]
             said = {
-                "history": kept,
+                "history": [without(each, "extra") if isinstance(each, dict) else each for each in kept],  # copies of what is said
                 "skipped": {"demonstration": len(mine) - len(shown)},
                 "context": {"exit_status": status, "submission": info.get("submission"), "environment": record.get("environment")},
                 "usage": used if main else (),
