@@ -2,9 +2,20 @@
 
 from agent_pipeline.sources.agents import claude_code, codex, gemini_cli, omniagents, openai_agents, openai_traces, openhands
 from agent_pipeline.sources.base import TraceSource
-from agent_pipeline.sources.benchmarks import agentdojo, atif, inspect_ai, omniagents_eval, swe_agent, swink, tau2, tau_bench, toolbench
-from agent_pipeline.sources.formats import plain
-from agent_pipeline.sources.platforms import langfuse, langsmith, litellm, mlflow, opentelemetry
+from agent_pipeline.sources.benchmarks import (
+    agentdojo,
+    atif,
+    inspect_ai,
+    nemo_gym,
+    omniagents_eval,
+    swe_agent,
+    swink,
+    tau2,
+    tau_bench,
+    toolbench,
+)
+from agent_pipeline.sources.formats import bare_messages, pairs, plain
+from agent_pipeline.sources.platforms import api_logs, langfuse, langsmith, litellm, mlflow, opentelemetry
 
 Reader = type[TraceSource]
 
@@ -31,9 +42,13 @@ SOURCES: tuple[Reader, ...] = (
     inspect_ai.InspectSource,
     toolbench.ToolBenchSource,
     swe_agent.SWEAgentSource,
+    nemo_gym.NemoGymSource,
+    api_logs.ApiLogSource,
     # The plain forms come last: other formats' records have messages too.
     plain.OpenAIChatSource,
     plain.ResponsesSource,
     plain.ShareGPTSource,
+    pairs.PromptCompletionSource,
+    bare_messages.BareMessagesSource,
 )
 """Of two readers that know a path, the first is taken."""

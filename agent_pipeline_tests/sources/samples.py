@@ -16,14 +16,19 @@ from agent_pipeline.sources.agents.openhands import OpenHandsSource
 from agent_pipeline.sources.benchmarks.agentdojo import AgentDojoSource
 from agent_pipeline.sources.benchmarks.atif import ATIFSource
 from agent_pipeline.sources.benchmarks.inspect_ai import InspectSource
+from agent_pipeline.sources.benchmarks.nemo_gym import NemoGymSource
 from agent_pipeline.sources.benchmarks.omniagents_eval import OmniagentsEvalSource
 from agent_pipeline.sources.benchmarks.swe_agent import SWEAgentSource
 from agent_pipeline.sources.benchmarks.swink import SwinkSource
 from agent_pipeline.sources.benchmarks.tau2 import Tau2Source
 from agent_pipeline.sources.benchmarks.tau_bench import TauBenchSource
 from agent_pipeline.sources.benchmarks.toolbench import ToolBenchSource
+from agent_pipeline.sources.formats.bare_messages import BareMessagesSource
 from agent_pipeline.sources.formats.file_source import FileSource
+from agent_pipeline.sources.formats.pairs import PromptCompletionSource
 from agent_pipeline.sources.formats.plain import OpenAIChatSource, ResponsesSource, ShareGPTSource
+from agent_pipeline.sources.platforms.api_logs import ApiLogSource
+from agent_pipeline_tests.sources import logged_calls as logs
 
 WRITTEN = Path(__file__).parent / "platforms" / "written"
 Files = dict[str, bytes]
@@ -401,6 +406,15 @@ SAMPLES: dict[str, tuple[type[FileSource], Files]] = {
     "responses_items": (ResponsesSource, {"history.jsonl": lines(history_row(), history_row(session_id="h2"))}),
     "sharegpt": (ShareGPTSource, {"sharegpt.jsonl": lines(sharegpt_row(), sharegpt_row(id="g2"))}),
     "sharegpt_arrow": (ShareGPTSource, {"sharegpt.arrow": table([sharegpt_row(), sharegpt_row(id="g2")], arrow=True)}),
+    "api_logs": (ApiLogSource, {"calls.jsonl": lines(logs.logged_call(), logs.logged_call())}),
+    "api_logs_responses": (ApiLogSource, {"responses.jsonl": lines(logs.response_object(), logs.response_object(id="resp_2"))}),
+    "api_logs_batch": (ApiLogSource, logs.batch_files()),
+    "api_logs_stored": (ApiLogSource, logs.stored_completion_files()),
+    "prompt_completion": (PromptCompletionSource, {"rows.jsonl": lines(logs.trl_row(), logs.trl_row(reward=0.0))}),
+    "prompt_completion_preference": (PromptCompletionSource, {"rows.jsonl": lines(logs.preference_row(), logs.openai_preference_row())}),
+    "bare_messages": (BareMessagesSource, {"messages.json": document(CHAT)}),
+    "bare_messages_lines": (BareMessagesSource, {"messages.jsonl": lines(CHAT, CHAT)}),
+    "nemo_gym": (NemoGymSource, {"rollouts.jsonl": lines(logs.nemo_rollout(), logs.nemo_rollout(_ng_rollout_index=2, reward=0.0))}),
     "tau_bench": (TauBenchSource, {"results.json": document([tau_run(0, 0, 0.0), tau_run(0, 1, 1.0)])}),
     "tau2_bench": (Tau2Source, written("tau2")),
     "agentdojo": (AgentDojoSource, {"runs.jsonl": lines(dojo_run(), dojo_run(user_task_id="user_task_1"))}),

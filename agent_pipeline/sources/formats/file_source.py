@@ -78,6 +78,11 @@ class FileSource(TraceSource):
         """What could not be read of a session's files, by project and session id (a session may change its agent)."""
 
     @classmethod
+    def record_of(cls, value: Any) -> Record | None:
+        """Return the record that a value of a file is: an object; `None` if the reader reads no such value."""
+        return value if isinstance(value, dict) else None
+
+    @classmethod
     def accepts(cls, record: Record) -> bool:
         """Whether a record shows that a file is of this kind."""
         raise NotImplementedError
@@ -169,7 +174,7 @@ class FileSource(TraceSource):
     @classmethod
     def _is_mine(cls, path: Path) -> bool:
         kind, records = sampled(path)
-        return kind in cls.kinds and any(isinstance(each, dict) and cls.accepts(each) for each in records)
+        return kind in cls.kinds and any(cls.accepts(each) for each in map(cls.record_of, records) if each is not None)
 
     def _places(self, key: PartitionKey) -> list[tuple[str, list[Place]]]:
         """The sessions of a partition, each with the places of its records; raises PartitionError."""
@@ -197,8 +202,8 @@ class FileSource(TraceSource):
         return inside[place.part]
 
     def _records_at(self, place: Place) -> list[Record]:
-        record = (self._service or self._reader).record(place)
-        return self.unpack(record) if isinstance(record, dict) else []
+        record = self.record_of((self._service or self._reader).record(place))
+        return [] if record is None else self.unpack(record)
 
     def _records_in(self, path: Path, torn: list[bytes]) -> Iterable[tuple[Place, Any]]:
         if self._service:
@@ -225,11 +230,12 @@ class FileSource(TraceSource):
             others = accepted = 0
             losses.begin_file()
             try:
-                for place, record in self._records_in(path, losses.torn):
+                for place, value in self._records_in(path, losses.torn):
                     losses.count_torn()
-                    if not isinstance(record, dict) or not self.reads(record):
+                    record = self.record_of(value)
+                    if record is None or not self.reads(record):
                         others += 1
-                        if not isinstance(record, dict):
+                        if record is None:
                             losses.miss()
                         elif self.loses(record):
                             losses.miss("unread")

@@ -12,7 +12,7 @@ from agent_pipeline.sources.formats.fields import decoded, first_of, objects, se
 
 _SYSTEM = ("system", "instructions", "system_instruction", "systemInstruction")
 _ASKED = ("messages", "contents", "input_messages", "message", "input", "inputs", "prompt", "question", "query", "content", "text")
-_ANSWERED = ("messages", "message", "output", "outputs", "answer", "response", "content", "text", "result")
+_ANSWERED = ("messages", "message", "output", "outputs", "answer", "response", "content", "text", "result", "completion")
 _REASONS = ("finish_reason", "finishReason", "stop_reason", "stopReason")
 
 _FLATTENED = re.compile(r"(system|developer|user): .*^(user|assistant|tool): ", re.DOTALL | re.MULTILINE)
@@ -80,8 +80,9 @@ def stop_reason(response: dict[str, Any]) -> str | None:
     A Responses object says it by its status, and by what makes it incomplete.
     """
     reason = first_of(response, *_REASONS)
-    if reason is None and isinstance(response.get("output"), list) and response.get("status") not in (None, "completed"):
-        reason = section(response, "incomplete_details").get("reason") or response["status"]
+    if reason is None and isinstance(response.get("output"), list):
+        status = response.get("status")
+        reason = section(response, "incomplete_details").get("reason") or (None if status == "completed" else status)
     if isinstance(reason, list):  # one for each choice
         reason = reason[0] if reason else None
     return reason if isinstance(reason, str) and reason else None

@@ -1,5 +1,7 @@
 """Plain conversation files: OpenAI chat, Responses items and ShareGPT; a conversation is a line, a list's element or a table's row.
 
+The answer may stand beside the messages that it answers, as in a log of a model's calls (`response`, `choices`, `completion`, `output`).
+
 What else a record says is taken by its usual name: `session_id`, `project`, `agent`, `model`, `tools`, `task_id`, `trial`, a verdict
 (`judgment`, `passed`, `reward`, `score`, ...), `scores`, `usage`, `error`, a time. The rest of it becomes the session's context.
 """
@@ -7,11 +9,29 @@ What else a record says is taken by its usual name: `session_id`, `project`, `ag
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from agent_pipeline.sessions.chat import ROLES, is_message, to_messages
-from agent_pipeline.sessions.items import Chat
-from agent_pipeline.sources.formats.fields import Record, chosen, decoded, first_of, first_text, objects, plain_verdict, section
+from agent_pipeline.sessions.chat import ROLES, is_message, plain_items, to_messages
+from agent_pipeline.sessions.items import Chat, Item, unread
+from agent_pipeline.sources.formats.fields import (
+    Record,
+    chosen,
+    decoded,
+    first_of,
+    first_text,
+    objects,
+    plain_verdict,
+    scalar,
+    section,
+    text,
+)
 from agent_pipeline.sources.formats.file_source import Ident, RecordSource
+from agent_pipeline.sources.formats.model_calls import Exchange, response_of, stop_reason, with_reason
 from agent_pipeline.sources.formats.record_files import Place
+
+_ANSWERS = ("response", "choices", "completion", "output")
+"""The fields that may hold the answer to a record's messages."""
+
+_OF_APIS = {"choices", "candidates", "object", "role", "output", "stop_reason", "stopReason"}
+"""Fields of an API's response, of which a record has one at least."""
 
 _IDS = ("session_id", "conversation_id", "id", "uuid", "custom_id")
 _TIMES = ("created_at", "timestamp", "created", "time", "date")
@@ -42,6 +62,8 @@ class PlainSource(RecordSource):
 
     def fields(self, record: Record, place: Place, session_id: str) -> Record:
         score, judgment = plain_verdict(record)
+        if "task_id" not in record and (example := scalar(record.get("example_id"))) is not None:  # verifiers
+            record = record | {"task_id": "/".join(filter(None, (text(record.get("task")), example)))}
         rest = {name: record[name] for name in record if name not in self.content and name not in _NOT_CONTEXT}
         return {
             **chosen(record, _FIELDS),
@@ -61,12 +83,70 @@ class OpenAIChatSource(PlainSource):
     """The fine-tuning format, `{"messages": [...], "tools": [...], ...}`, with messages as any SDK writes them."""
 
     name = "openai_chat"
+    version = 3
     looks_like = "JSON lines with messages of role and content"
     content = ("messages",)
 
     @classmethod
     def accepts(cls, record: Record) -> bool:
         return any(isinstance(each.get("role"), str) or is_message(each) for each in objects(record.get("messages")))
+
+    def fields(self, record: Record, place: Place, session_id: str) -> Record:
+        given = record.get("messages")
+        if not isinstance(given, list):
+            return super().fields(record, place, session_id)
+        has_more = any(record.get(name) for name in _ANSWERS)
+        answer, reason, used = _answer_beside(record, plain_items(given)) if has_more else (Exchange([]), stop_reason(record), [])
+        history = [*with_reason(given, reason), *answer.messages]
+        rest = {name: value for name, value in record.items() if name not in used}
+        said = super().fields(rest | {"messages": history}, place, session_id)
+        usage = [record.get("usage") or answer.usage]
+        tools = said["tools"] or section(record, "kwargs").get("tools")  # OpenHands' logs of completions
+        cost = first_of(record, "cost_usd", "cost")
+        return said | {"usage": usage, "tools": tools, "cost_usd": cost, "model_id": said["model_id"] or answer.model}
+
+
+def _answer_beside(record: Record, items: list[Item]) -> tuple[Exchange, str | None, list[str]]:
+    """Return the answer that stands beside messages, why the model stopped in their last one, and the fields that say the answer.
+
+    An answer that the messages end with is not said twice. If they end without an answer, a field that cannot be read is damage. If they
+    have theirs, a text beside them is something else, such as a label, and becomes the session's context.
+    """
+    spoken = [item for item in items if item.kind in ("message", "function_call", "function_call_output")]
+    is_answered = bool(spoken) and spoken[-1].kind == "message" and spoken[-1].role == "assistant"
+    beside = chosen(record, ("status", "incomplete_details", "finish_reason", "stop_reason"))
+    answer, reason = Exchange([]), stop_reason(record)
+    used, unreadable = [], []
+    for name in _ANSWERS:
+        value = decoded(record.get(name))
+        if value in (None, "", [], {}):
+            continue
+        is_part = isinstance(value, str) or name in ("choices", "output")
+        found = response_of(beside | {name: value} if is_part else value)
+        new = plain_items(found.messages)
+        if not any(item.role == "assistant" or item.kind == "function_call" for item in new):
+            unreadable.append(name)
+        elif _ends_with(spoken, new):
+            used.append(name)
+            reason = reason or next(filter(None, (stop_reason(each) for each in objects(found.messages))), None)
+        elif not is_answered or name == "choices" or (isinstance(value, dict) and not _OF_APIS.isdisjoint(value)):
+            used.append(name)
+            answer = answer if answer.messages else found
+    if answer.messages:
+        return answer, None, used
+    if unreadable and not used and not is_answered:
+        return Exchange([unread(unreadable[0])]), None, used
+    return answer, reason, used
+
+
+def _ends_with(spoken: list[Item], new: list[Item]) -> bool:
+    """Return whether a conversation ends with what was said."""
+    said = [_said(item) for item in new if item.kind in ("message", "function_call") and (item.text.strip() or item.name)]
+    return bool(said) and [_said(item) for item in spoken[-len(said) :]] == said
+
+
+def _said(item: Item) -> tuple[str, str, str, str]:
+    return item.kind, item.role, item.name, item.text.strip()
 
 
 class ResponsesSource(PlainSource):

@@ -1,0 +1,49 @@
+"""Lists of messages without anything around them: a list is a conversation, and so is a file whose records are messages."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from agent_pipeline.sessions.chat import ROLES, is_message
+from agent_pipeline.sources.formats.fields import Record
+from agent_pipeline.sources.formats.file_source import FileSource, Ident, Said
+from agent_pipeline.sources.formats.record_files import Place
+
+_MESSAGES = "messages"
+
+
+class BareMessagesSource(FileSource):
+    """A file with a list of messages, with several lists (as lines or in a list), or with a message a line."""
+
+    name = "bare_messages"
+    looks_like = "a list of messages with role and content, or a message a line"
+
+    @classmethod
+    def record_of(cls, value: Any) -> Record | None:
+        return {_MESSAGES: value} if isinstance(value, list) else super().record_of(value)
+
+    @classmethod
+    def accepts(cls, record: Record) -> bool:
+        messages = record[_MESSAGES] if record.keys() == {_MESSAGES} else [record]
+        first = messages[0] if isinstance(messages, list) and messages else None
+        role = first.get("role") if isinstance(first, dict) else None
+        return isinstance(role, str) and role in ROLES and is_message(first)
+
+    @classmethod
+    def reads(cls, record: Record) -> bool:
+        """In a file of messages, whatever else stands there belongs to the conversation, and is damage if it is no message."""
+        return True
+
+    def _records_in(self, path: Path, torn: list[bytes]) -> Iterable[tuple[Place, Any]]:
+        """The records of a file that holds messages; in a folder, other files are left out with a note."""
+        return super()._records_in(path, torn) if self._is_mine(path) else ()
+
+    def identify(self, record: Record, place: Place) -> Ident:
+        if record.keys() == {_MESSAGES}:
+            name = f"{place.path.stem}:{place.at:012d}"
+            return Ident(f"{place.path}:{place.at}", name)
+        return Ident(str(place.path), place.path.stem)
+
+    def build(self, session_id: str, records: list[tuple[Place, Record]]) -> Said:
+        messages = [each for _, record in records for each in (record[_MESSAGES] if record.keys() == {_MESSAGES} else [record])]
+        yield session_id, {"history": messages}

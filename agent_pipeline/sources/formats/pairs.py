@@ -1,0 +1,86 @@
+"""Training files of a prompt and what follows it: TRL's, verifiers' and OpenAI's formats, a row each.
+
+A row has a `completion` (with a `reward`, perhaps), or a `chosen` and a `rejected` one. Of the latter, two sessions of one task are made,
+a good and a bad one, which is what a preference says.
+"""
+
+from typing import Any
+
+from agent_pipeline.sessions.chat import plain_items
+from agent_pipeline.sessions.items import unread
+from agent_pipeline.sources.formats.fields import Record, chosen, decoded, first_text, section, text
+from agent_pipeline.sources.formats.file_source import Said
+from agent_pipeline.sources.formats.model_calls import messages_of, prompt_messages, stop_reason, with_reason
+from agent_pipeline.sources.formats.plain import PlainSource
+from agent_pipeline.sources.formats.record_files import Place
+
+_ANSWERS = {
+    "chosen": ("chosen", "preferred_output", "preferred_completion"),
+    "rejected": ("rejected", "non_preferred_output", "non_preferred_completion", "dispreferred_output"),
+    "": ("completion", "response"),
+}
+"""The fields of a good answer, of a bad one, and of one that its row may judge."""
+
+_VERDICTS = {"chosen": "acceptable", "rejected": "unacceptable"}
+_CUT = ("is_truncated", "truncated", "completion_truncated")
+"""Flags of verifiers and others that a rollout's limit cut the last turn."""
+
+
+class PromptCompletionSource(PlainSource):
+    """A file of rows: `{"prompt", "completion"}`, `{"prompt", "chosen", "rejected"}`, or `{"input", "preferred_output", ...}`."""
+
+    name = "prompt_completion"
+    version = 1
+    looks_like = "rows with prompt and completion, with chosen and rejected, or with input, preferred_output and non_preferred_output"
+    content = ("messages",)
+
+    @classmethod
+    def accepts(cls, record: Record) -> bool:
+        answers = _answers_in(record)
+        has_both = {"chosen", "rejected"} <= answers.keys()
+        return has_both or ("" in answers and isinstance(decoded(record.get("prompt")), str | list))
+
+    @classmethod
+    def reads(cls, record: Record) -> bool:
+        return bool(_answers_in(record))
+
+    def build(self, session_id: str, records: list[tuple[Place, Record]]) -> Said:
+        """The sessions of a row: one for each answer to its prompt."""
+        for place, record in records:
+            answers = _answers_in(record)
+            used = {"prompt", *(name for names in _ANSWERS.values() for name in names)}
+            used |= {"input"} if isinstance(record.get("input"), dict) else set()
+            for which, answer in answers.items():
+                row = {name: value for name, value in record.items() if name not in used}
+                row |= chosen(section(record, "input"), ("tools",)) | {"messages": _conversation(record, answer)}
+                if which:
+                    row |= {"task_id": first_text(record, "task_id") or session_id, "trial": which, "judgment": _VERDICTS[which]}
+                yield (f"{session_id}~{which}" if which else session_id), self.fields(row, place, session_id)
+
+
+def _answers_in(record: Record) -> dict[str, Any]:
+    """Return the answers in a row, by which they are; a row of a preference has no other."""
+    found: dict[str, Any] = {}
+    for which, names in _ANSWERS.items():
+        values = (decoded(record.get(name)) for name in names)
+        answer = next((value for value in values if isinstance(value, str | list | dict) and value), None)
+        if answer is not None and not (which == "" and found):
+            found[which] = answer
+    return found
+
+
+def _conversation(record: Record, answer: Any) -> list[Any]:
+    """Return the prompt and an answer to it; an answer that repeats the prompt is the whole conversation."""
+    given = section(record, "input")
+    prompt = prompt_messages(decoded(given.get("messages") if given else record.get("prompt")))
+    head = [{"role": "system", "content": system}] if (system := text(record.get("system"))) else []
+    said = prompt_messages(answer) if isinstance(answer, str) else messages_of(answer, "assistant")
+    if isinstance(answer, str) and said and isinstance(said[0], dict):
+        said = [{"role": "assistant", "content": answer}]
+    reason = stop_reason(record) or ("length" if any(record.get(name) is True for name in _CUT) else None)
+    said = with_reason(said, reason)
+    asked, items = plain_items(prompt), plain_items(said)
+    if not asked:
+        return [*head, *said] if any(item.role == "user" for item in items) else [*head, unread("prompt"), *said]
+    repeats = [(item.kind, item.role, item.text) for item in items[: len(asked)]]
+    return [*head, *said] if repeats == [(item.kind, item.role, item.text) for item in asked] else [*head, *prompt, *said]
