@@ -1,28 +1,37 @@
 """Codex CLI rollouts: lines of `{timestamp, type, payload}`, a file a session.
 
-`response_item` payloads are Responses items; `event_msg` lines repeat them and are passed over, but for token counts and errors. Context
-that Codex puts before the first words of the user, as user messages, joins the system message.
+`response_item` payloads are Responses items; most `event_msg` lines repeat them. Context that Codex puts before the first words of the
+user, as user messages, joins the system message. `codex_lines.py` rebuilds the history as Codex does: turns that the user took back are
+not in it, and what stands before a compaction is a session of its own (`ID:before-compaction-1`), since the model then saw a summary. The
+turns that a fork or a sub-agent copied from its parent stay as context and are not trained again.
 """
 
-from collections.abc import Iterator
-from itertools import takewhile
+from collections import Counter
+from operator import itemgetter
 from pathlib import PurePath, PureWindowsPath
 from typing import Any
 
-from agent_pipeline.sessions.chat import text_of
+from msgspec.structs import replace
+
+from agent_pipeline.sessions.chat import plain_items
+from agent_pipeline.sessions.items import Item, unread
+from agent_pipeline.sources.agents.codex_lines import (
+    Stretch,
+    Thread,
+    copied_from,
+    is_copy_of,
+    missing_lines,
+    parent_of,
+    response_items,
+    says_nothing,
+    system_texts,
+    usages,
+)
+from agent_pipeline.sources.base import add_note
 from agent_pipeline.sources.formats.fields import Record, chosen, section, text
 from agent_pipeline.sources.formats.file_source import FileSource, Ident, Said
 from agent_pipeline.sources.formats.record_files import Place
 
-_LINES = {"session_meta", "response_item", "event_msg", "turn_context", "compacted"}
-_EVENTS = {"token_count", "error"}
-_INJECTED = (
-    "<environment_context>",
-    "<user_instructions>",
-    "<permissions instructions>",
-    "<skills_instructions>",
-    "# AGENTS.md instructions",
-)
 _CONTEXT = ("cwd", "originator", "cli_version", "source", "model_provider", "git")
 
 
@@ -31,6 +40,7 @@ class CodexSource(FileSource):
 
     name = "codex"
     looks_like = "Codex rollouts: lines of session_meta, turn_context and response_item"
+    version = 2
 
     @classmethod
     def accepts(cls, record: Record) -> bool:
@@ -40,32 +50,51 @@ class CodexSource(FileSource):
     def reads(cls, record: Record) -> bool:
         return isinstance(record.get("type"), str)
 
-    def identify(self, record: Record, place: Place) -> Ident | None:
-        kind, inner = record.get("type"), section(record, "payload")
-        if kind not in _LINES or kind == "compacted" or (kind == "event_msg" and text(inner.get("type")) not in _EVENTS):
-            return None
-        meta = inner if kind == "session_meta" else {}
+    def loses(self, record: Record) -> bool:
+        return not says_nothing(record)
+
+    def identify(self, record: Record, place: Place) -> Ident:
+        meta = section(record, "payload") if record.get("type") == "session_meta" else {}
         file = ":".join([*self.folders_of(place.path), place.path.stem])
         return Ident(file, text(meta.get("id")), folder_name(meta.get("cwd")), self.name)
 
     def build(self, session_id: str, records: list[tuple[Place, Record]]) -> Said:
         lines = [record for _, record in records]
-        meta = next((section(line, "payload") for line in lines if line.get("type") == "session_meta"), {})
-        events = [section(line, "payload") for line in lines if line.get("type") == "event_msg"]
-        used = [section(event, "info", "total_token_usage") for event in events if event.get("type") == "token_count"]
-        items = [line.get("payload") for line in lines if line.get("type") == "response_item"]
-        last = section(lines[-1], "payload")
+        metas = [section(line, "payload") for line in lines if line.get("type") == "session_meta"]
+        meta = metas[0] if metas else {}
+        thread = Thread(self._copies(session_id, is_copy_of(meta, metas), lines))
+        for line in lines:
+            thread.add(line)
+        *before, last = thread.end()
+        payload = section(lines[-1], "payload")
+        models = [section(line, "payload").get("model") for line in lines if line.get("type") == "turn_context"]
+        tools = [*(meta.get("dynamic_tools") or []), *thread.tools] if isinstance(meta.get("dynamic_tools") or [], list) else thread.tools
+        shared = {"tools": tools or None, "context": chosen(meta, _CONTEXT), "models": models}
         said = {
-            "history": [*_with_system(meta, items)],
-            "tools": meta.get("dynamic_tools"),
-            "context": chosen(meta, _CONTEXT),
-            "usage": next(([each] for each in reversed(used) if each), ()),
+            "history": _history(meta, last) + [unread("missing line")] * missing_lines(lines),
+            "skipped": Counter(taken_back=thread.taken_back),
+            "usage": usages(lines),
             "times": [meta.get("timestamp"), *(line.get("timestamp") for line in lines)],
-            "models": [section(line, "payload").get("model") for line in lines if line.get("type") == "turn_context"],
-            "parent_session_id": section(meta, "source", "subagent", "thread_spawn").get("parent_thread_id"),
-            "error": last.get("message") if lines[-1].get("type") == "event_msg" and last.get("type") == "error" else None,
+            "parent_session_id": parent_of(meta),
+            "error": payload.get("message") if lines[-1].get("type") == "event_msg" and payload.get("type") == "error" else None,
         }
-        yield session_id, said
+        stretches = [
+            (f"{session_id}:before-compaction-{number}", {"history": _history(meta, stretch), "times": [meta.get("timestamp")]})
+            for number, stretch in enumerate(before, 1)
+        ]
+        yield session_id, shared | said
+        for name, told in sorted(stretches, key=itemgetter(0)):
+            yield name, shared | told | {"parent_session_id": session_id, "ends_on_tool": True}
+
+    def _copies(self, session_id: str, parent: str | None, lines: list[Record]) -> int:
+        """How many of the first response items are copies of those of the parent, if the store has it."""
+        if parent is None:
+            return 0
+        places = [places for sessions in self._index().values() for name, places in sessions.items() if name == parent]
+        if not places or parent == session_id:
+            add_note(self.notes, f"{self.path}: {session_id} repeats the turns of {parent}, which is not in this store; they are trained.")
+            return 0
+        return copied_from(response_items([self._record(place) for place in places[0]]), response_items(lines))
 
 
 def folder_name(path: Any) -> str | None:
@@ -74,20 +103,13 @@ def folder_name(path: Any) -> str | None:
     return None if named is None else (PureWindowsPath if "\\" in named else PurePath)(named).name or None
 
 
-def _with_system(meta: Record, items: list[Any]) -> Iterator[Any]:
-    """The instructions, and what was put before the user's first words, as one system message; then the items."""
-    instructions = section(meta, "base_instructions").get("text") or meta.get("instructions")
-    system = [instructions] if isinstance(instructions, str) and instructions.strip() else []
-    before = list(takewhile(lambda each: each is not None, map(_injected, items)))
-    system += [each for each in before if each]
-    if system:
-        yield {"type": "message", "role": "system", "content": "\n\n".join(system)}
-    yield from items[len(before) :]
+def _history(meta: Record, stretch: Stretch) -> list[Any]:
+    """One system message, what was said before the stretch, which is not trained, and the rest."""
+    texts, count = system_texts(meta, stretch.items)
+    system = [{"type": "message", "role": "system", "content": "\n\n".join(texts)}] if texts else []
+    inherited = [_untrained(item) for item in plain_items(stretch.items[count : max(count, stretch.inherited)])]
+    return [*system, *inherited, *stretch.items[max(count, stretch.inherited) :]]
 
 
-def _injected(item: Any) -> str | None:
-    """The text of a message that Codex itself put in; `None` for any other item."""
-    if not isinstance(item, dict) or item.get("type") != "message" or item.get("role") not in ("user", "developer", "system"):
-        return None
-    content = text_of(item.get("content"))[0]
-    return content if item["role"] != "user" or content.lstrip().startswith(_INJECTED) else None
+def _untrained(item: Item) -> Item:
+    return replace(item, trained=False)

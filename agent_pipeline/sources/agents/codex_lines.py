@@ -1,0 +1,272 @@
+"""What the lines of a Codex rollout say, and the conversations that they make.
+
+The lists name what Codex is known to write (`RolloutItem` and `EventMsg` of its protocol). A line of any
+other type is bookkeeping only if it shows no words, no call and no result.
+"""
+
+from itertools import pairwise, takewhile
+from typing import Any, NamedTuple
+
+from agent_pipeline.sessions.items import unread
+from agent_pipeline.sources.agents.lines import says_something, words_in
+from agent_pipeline.sources.formats.fields import Record, elements, objects, section, text
+
+_BOOKKEEPING_LINES = {"session_meta", "session_state", "token_usage_record", "turn_context", "world_state"}
+"""Lines that the model never sees as such: what it is told of them stands in a `response_item`."""
+
+_BOOKKEEPING_ITEMS = {"compaction_trigger", "ghost_snapshot", "other"}
+
+_COMPACTIONS = {"compaction", "compaction_summary", "context_compaction"}
+"""Items that replace the history by a summary that only OpenAI's servers can read."""
+
+_REPEATED_EVENTS = {
+    "agent_message", "agent_reasoning", "agent_reasoning_raw_content", "agent_reasoning_section_break",
+    "background_event", "collab_agent_interaction_end", "collab_agent_spawn_end", "collab_close_end",
+    "collab_resume_end", "collab_waiting_end", "context_compacted", "deprecation_notice",
+    "dynamic_tool_call_request", "dynamic_tool_call_response", "entered_review_mode", "error",
+    "exec_command_begin", "exec_command_end", "exited_review_mode", "guardian_assessment",
+    "guardian_warning", "image_generation_end", "mcp_startup_complete", "mcp_startup_update",
+    "mcp_tool_call_begin", "mcp_tool_call_end", "model_reroute", "model_verification",
+    "patch_apply_begin", "patch_apply_end", "plan_update", "session_configured", "shutdown_complete",
+    "stream_error", "sub_agent_activity", "task_complete", "task_started", "thread_goal_updated",
+    "thread_name_updated", "thread_settings_applied", "token_count", "turn_complete", "turn_diff",
+    "turn_started", "undo_completed", "undo_started", "view_image_tool_call", "warning",
+    "web_search_begin", "web_search_end",
+}  # fmt: skip
+"""Events that repeat what a `response_item` says, or that only the screen shows."""
+
+_REPEATED_ITEMS = {
+    "AgentMessage", "CollabAgentToolCall", "CommandExecution", "ContextCompaction", "DynamicToolCall",
+    "EnteredReviewMode", "ExitedReviewMode", "FileChange", "HookPrompt", "ImageGeneration", "ImageView",
+    "McpToolCall", "Plan", "Reasoning", "Sleep", "SubAgentActivity", "WebSearch",
+}  # fmt: skip
+"""Items of `item_completed` events that repeat a `response_item`. `UserMessage` is compared with the items."""
+
+_INJECTED = (
+    "<environment_context>", "<user_instructions>", "<permissions instructions>", "<skills_instructions>",
+    "# AGENTS.md instructions", "<skill>", "<user_shell_command>", "<turn_aborted>", "<subagent_notification>",
+    "<goal_context>", "<recommended_plugins>",
+)  # fmt: skip
+"""How texts begin that Codex puts into the conversation in the user's name."""
+
+_ABORTED = "<turn_aborted>"
+_VOLATILE = ("id", "status", "metadata", "internal_chat_message_metadata_passthrough")
+_MOST_KEPT = 80_000
+"""Characters of the user's messages that a compaction of an older version keeps at most (20,000 tokens)."""
+
+_CALLS = {"function_call", "custom_tool_call", "local_shell_call", "tool_search_call", "web_search_call", "mcp_call"}
+
+
+class Stretch(NamedTuple):
+    """What the model saw between two compactions: items in order, and how many at the beginning were not said there first."""
+
+    items: list[Any]
+    inherited: int = 0
+
+
+def says_nothing(line: Record) -> bool:
+    """Whether a line is bookkeeping."""
+    return text(line.get("type")) in _BOOKKEEPING_LINES or not says_something(line)
+
+
+def missing_lines(lines: list[Record]) -> int:
+    """Count the lines that are missing between those that Codex numbered (`ordinal`)."""
+    numbers = [line["ordinal"] for line in lines if isinstance(line.get("ordinal"), int)]
+    return sum(later > earlier + 1 for earlier, later in pairwise(numbers))
+
+
+class Thread:
+    """The history of a thread, rebuilt line by line as Codex itself does when it resumes one.
+
+    Args:
+        copied: How many of the first response items are copies of another thread's.
+    """
+
+    def __init__(self, copied: int = 0) -> None:
+        self.stretches: list[Stretch] = []
+        self.tools: list[Any] = []
+        self.taken_back = 0
+        self._items: list[Any] = []
+        self._inherited = 0
+        self._copied = copied
+        self._said: list[str] = []
+        self._told: list[str] = []
+
+    def add(self, line: Record) -> None:
+        """Read the next line."""
+        kind, payload = text(line.get("type")), section(line, "payload")
+        if kind == "response_item":
+            self._add_item(payload)
+        elif kind == "compacted":
+            self._compact(payload)
+        elif kind == "event_msg":
+            self._add_event(payload)
+        elif kind not in _BOOKKEEPING_LINES and says_something(line):
+            self._items.append(unread(f"line {kind or 'none'}"))
+
+    def end(self) -> list[Stretch]:
+        """Return the stretches of the thread, the last of which is its end."""
+        said = "\n".join(self._said)
+        self._items += [unread("user message event") for words in self._told if words not in said]
+        return [*self.stretches, Stretch(self._items, self._inherited)]
+
+    def _add_item(self, item: Record) -> None:
+        kind = text(item.get("type")) or "none"
+        if kind in _BOOKKEEPING_ITEMS:
+            return
+        if kind == "additional_tools":
+            self.tools += elements(item.get("tools"))
+            return
+        if item.get("role") == "user":
+            self._said.append(_plain(words_in(item.get("content"))))
+        if injected(item, _ABORTED) is not None:
+            self._cut()
+        self._items.append(unread(f"item {kind}") if kind in _COMPACTIONS else item)
+        if self._copied > 0:
+            self._copied -= 1
+            self._inherited = len(self._items)
+
+    def _add_event(self, event: Record) -> None:
+        kind, item = text(event.get("type")) or "none", section(event, "item")
+        if kind == "thread_rolled_back":
+            self._roll_back(event.get("num_turns"))
+        elif kind == "turn_aborted":
+            self._cut()
+        elif kind == "user_message":
+            self._told.append(_plain(words_in(event.get("message"))))
+        elif kind == "item_completed" and item.get("type") == "UserMessage":
+            self._told.append(_plain(words_in(item.get("content"))))
+        elif kind == "item_completed" and (text(item.get("type")) in _REPEATED_ITEMS or not says_something(item)):
+            return
+        elif kind not in _REPEATED_EVENTS and says_something(event):
+            self._items.append(unread(f"event {kind}"))
+
+    def _roll_back(self, turns: Any) -> None:
+        """Take back the last turns of the user, and what Codex put in front of them."""
+        places = [at for at, item in enumerate(self._items) if _is_users(item)]
+        if not isinstance(turns, int) or isinstance(turns, bool) or turns < 1:
+            self._items.append(unread("event thread_rolled_back"))
+            return
+        if not places:
+            return
+        cut = places[max(len(places) - turns, 0)]
+        while cut > places[0] and injected(self._items[cut - 1]) is not None:
+            cut -= 1
+        if cut < self._inherited and self.stretches:  # the turn began before the compaction, and its beginning stands there
+            self.stretches = [each._replace(items=[*each.items, unread("turn taken back")]) for each in self.stretches]
+        self.taken_back += len(self._items) - cut
+        self._items = self._items[:cut]
+        self._inherited = min(self._inherited, cut)
+
+    def _cut(self) -> None:
+        """Mark the agent's last message or call as interrupted, unless the user has spoken since."""
+        for at in range(len(self._items) - 1, -1, -1):
+            item = self._items[at]
+            if _is_users(item):
+                return
+            if isinstance(item, dict) and (item.get("role") == "assistant" or item.get("type") in _CALLS):
+                self._items[at] = item | {"status": "interrupted"}
+                return
+
+    def _compact(self, compacted: Record) -> None:
+        """Begin a stretch with what the model sees from here on."""
+        before = self._items
+        if any(isinstance(item, dict) and item.get("role") == "assistant" for item in before[self._inherited :]):
+            self.stretches.append(Stretch(before, self._inherited))
+        replaced = compacted.get("replacement_history")
+        if isinstance(replaced, list):
+            self._items = []
+            for item in replaced:
+                self._add_item(section(item))
+        else:
+            kept = [item for item in before if _is_users(item)]
+            self._items = list(takewhile(lambda item: injected(item) is not None, before)) + kept
+            if sum(len(words_in(item.get("content"))) for item in kept) > _MOST_KEPT:
+                self._items.append(unread("compaction of many words"))
+            self._items.append({"type": "message", "role": "user", "content": compacted.get("message")})
+        self._inherited = len(self._items)
+
+
+def injected(item: Any, begins: str | tuple[str, ...] = _INJECTED) -> str | None:
+    """The text of a message that Codex itself put in; None for any other item."""
+    if not isinstance(item, dict) or item.get("type") != "message" or item.get("role") not in ("user", "developer", "system"):
+        return None
+    content = words_in(item.get("content"))
+    if content.lstrip().startswith(begins):
+        return content
+    return content if item["role"] != "user" and begins is _INJECTED else None
+
+
+def _is_users(item: Any) -> bool:
+    return isinstance(item, dict) and item.get("role") == "user" and injected(item) is None
+
+
+def _plain(words: str) -> str:
+    return " ".join(words.split())
+
+
+def copied_from(parent: list[Record], child: list[Record]) -> int:
+    """How many response items at the beginning of a thread are copies of the thread that it was forked from.
+
+    Codex writes the parent's lines again, with other times. The parent's items come in their order, but
+    not all of them: turns that were taken back are missing. The first message or call of its own ends them.
+    """
+    keys = list(map(_content_of, parent))
+    at = count = 0
+    for number, item in enumerate(child, 1):
+        key = _content_of(item)
+        if key in keys[at:]:
+            at, count = keys.index(key, at) + 1, number
+        elif injected(item) is None:
+            break
+    return count
+
+
+def _content_of(item: Record) -> Record:
+    return {name: value for name, value in item.items() if name not in _VOLATILE}
+
+
+def response_items(lines: list[Record]) -> list[Record]:
+    """The items of a rollout that a `Thread` counts."""
+    return [section(line, "payload") for line in lines if line.get("type") == "response_item" and _is_counted(section(line, "payload"))]
+
+
+def _is_counted(item: Record) -> bool:
+    return text(item.get("type")) not in (*_BOOKKEEPING_ITEMS, "additional_tools")
+
+
+def system_texts(meta: Record, items: list[Any]) -> tuple[list[str], int]:
+    """The instructions, and what Codex put before the user's first words.
+
+    Instructions that such a message repeats are left out: the model saw them once.
+
+    Returns:
+        The texts, and how many of the items they are.
+    """
+    before = [content for content in takewhile(lambda each: each is not None, map(injected, items)) if content is not None]
+    texts: list[str] = []
+    for instructions in (section(meta, "base_instructions").get("text"), meta.get("instructions")):
+        is_new = isinstance(instructions, str) and instructions.strip() and instructions not in texts
+        if is_new and not any(instructions.strip() in content for content in before):
+            texts.append(instructions)
+    return [*texts, *(content for content in before if content)], len(before)
+
+
+def parent_of(meta: Record) -> str | None:
+    """The thread that started this one as a sub-agent, or that this one was forked from."""
+    spawned = section(meta, "source", "subagent", "thread_spawn").get("parent_thread_id")
+    return text(spawned) or text(meta.get("parent_thread_id")) or text(meta.get("forked_from_id"))
+
+
+def is_copy_of(meta: Record, metas: list[Record]) -> str | None:
+    """The thread whose lines a rollout repeats at its beginning; None for a thread that begins anew."""
+    forked = text(meta.get("forked_from_id"))
+    parent = parent_of(meta)
+    return forked or next((parent for other in metas[1:] if parent and text(other.get("id")) == parent), None)
+
+
+def usages(lines: list[Record]) -> list[Record]:
+    """The token counts of a rollout: those of its last count, which are sums."""
+    events = objects([section(line, "payload") for line in lines if line.get("type") == "event_msg"])
+    counts = [section(event, "info", "total_token_usage") for event in events if event.get("type") == "token_count"]
+    return next(([each] for each in reversed(counts) if each), [])
