@@ -9,19 +9,19 @@ are: calls are paired with results afterwards. `parts.py` recognizes the parts o
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Any
 
 from msgspec.structs import replace
 
-from agent_pipeline.sessions.evidence import is_cut, shows_activity
+from agent_pipeline.sessions.evidence import is_cut, rests_on_a_search, shows_activity
 from agent_pipeline.sessions.items import INVALID, Chat, Item, assembled, unread
 from agent_pipeline.sessions.json_text import without_surrogates
-from agent_pipeline.sessions.part_fields import first_of, id_of, is_failed, joined, part_type, thought_text
+from agent_pipeline.sessions.part_fields import first_of, id_of, is_failed, part_type, thought_text
 from agent_pipeline.sessions.parts import call_item, recognize, result_item, text_of, ui_tool
 from agent_pipeline.sessions.response_items import read_item
 from agent_pipeline.sessions.sdk_messages import AUTOGEN, of_autogen, of_langchain, of_pydantic
 from agent_pipeline.sessions.session import canonical_arguments
+from agent_pipeline.sessions.steps import Steps
 
 __all__ = ["ROLES", "VERSION", "call_item", "is_message", "plain_items", "result_item", "text_of", "to_messages"]
 
@@ -43,7 +43,18 @@ _PLAIN = {"role", "content", "type", "id", "name", "tool_call_id", "weight"}
 _UNDERSTOOD = _PLAIN | {
     *("parts", "blocks", "text", "reasoning_content", "reasoning", "reasoning_details", "thinking", "refusal", "tool_calls"),
     *("function_call", "toolInvocations", "additional_kwargs", "invalid_tool_calls", "error", "is_error", "isError", "status", "outcome"),
-    *("toolCallId", "tool_call_ids", "call_id", "tool_responses", "audio", "images", "attachments", "experimental_attachments", "files"),
+    *(
+        "toolCallId",
+        "tool_call_ids",
+        "call_id",
+        "tool_responses",
+        "tool_plan",
+        "audio",
+        "images",
+        "attachments",
+        "experimental_attachments",
+        "files",
+    ),
     *(
         "finish_reason",
         "stop_reason",
@@ -67,9 +78,12 @@ _HARMLESS = {
     *("turn_idx", "tick", "timestamp_ms", "raw_data", "tool_call_functions", "internal", "agent", "agentName", "channel", "recipient"),
 }
 """Fields of a message that say nothing that was said: names, times, counts, and a library's own copies of other fields."""
+_STREAMED = {"part input_json_delta", "part tool_call_chunk", "part server_tool_call_chunk"}
+"""Pieces of calls that a stream left in a message. They say nothing if the whole calls stand in a field of the message."""
 _NAMES_OF_TOOLS = {"function", "tool"}
 _OF_ANSWERED_CALL = {"tool_call", "toolCall", "function_call", "input", "tool_input", "args", "arguments", "kwargs", "parameters"}
 """Fields of a tool's message that repeat the call that it answers (AgentDojo)."""
+_RESULT_IDS = ("tool_call_id", "toolCallId", "call_id", "tool_use_id", "toolUseId", "callId", "")
 _ATTACHED = ("images", "attachments", "experimental_attachments", "files")
 _PART_FIELDS = {"content", *_CONTENTS}
 
@@ -126,7 +140,7 @@ def _spoken(role: str, message: dict[str, Any]) -> list[Item]:
     content = message.get("content")
     if isinstance(content, str) and message.keys() <= _PLAIN:  # most messages of most stores
         return [Item("message", content, role=role, trained=message.get("weight") != 0)]
-    turn = _Turn(role, message.get("weight") != 0)
+    turn = Steps(role, message.get("weight") != 0)
     thought = message.get("reasoning_content") or message.get("reasoning") or message.get("thinking") or message.get("reasoning_details")
     if thought:
         turn.thoughts.append(Item("reasoning", thought_text(thought)))
@@ -149,81 +163,10 @@ def _spoken(role: str, message: dict[str, Any]) -> list[Item]:
     for call in named.values():
         turn.add(call)
     turn.others += _left_over(message, turn, is_list)
+    if role == "assistant" and rests_on_a_search(message):
+        turn.others.append(unread("answer from a hosted search"))
     is_list_of_others = is_list and bool(parts)
     return turn.items(is_cut(message) and role == "assistant", empty=not is_list_of_others)
-
-
-@dataclass
-class _Turn:
-    """The items of one message, gathered part by part.
-
-    A model writes words, then calls, and then sees the results. So results close a step, and what follows them is a new message.
-    Calls whose parts hold their results too (the AI SDK's UI messages) belong to one step until a border or words come.
-    """
-
-    role: str
-    trained: bool
-    done: list[Item] = field(default_factory=list)
-    thoughts: list[Item] = field(default_factory=list)
-    words: list[Item] = field(default_factory=list)
-    calls: list[Item] = field(default_factory=list)
-    results: list[Item] = field(default_factory=list)
-    others: list[Item] = field(default_factory=list)
-    has_results_in_calls: bool = False
-    is_spoken: bool = False
-
-    def add_part(self, items: list[Item]) -> None:
-        """Add what one part says."""
-        kinds = [item.kind for item in items]
-        holds_both = "function_call" in kinds and "function_call_output" in kinds
-        goes_on = any(kind in ("words", "media", "reasoning", "border", "function_call") for kind in kinds)
-        if self.role == "assistant" and self.results and goes_on and not (holds_both and self.has_results_in_calls):
-            self.close()
-        self.has_results_in_calls = holds_both or (self.has_results_in_calls and "function_call_output" not in kinds)
-        for item in items:
-            self.add(item)
-
-    def add(self, item: Item) -> None:
-        """Add one item to the step that is open."""
-        if item.kind in ("words", "media"):
-            self.words.append(item)
-        elif item.kind == "reasoning":
-            self.thoughts.append(item)
-        elif item.kind == "function_call":
-            self.calls.append(item if self.trained else replace(item, trained=False))
-        elif item.kind == "function_call_output":
-            self.results.append(item)
-        elif item.kind != "border":
-            self.others.append(item)
-
-    def close(self, cut: bool = False, empty: bool = False) -> None:
-        """End the step: its items are in order then. `empty` makes a message of a step without words and calls."""
-        if self.role != "assistant":  # results answer what came before
-            self.done += self.results
-            self.results = []
-        self.done += self.others + self.thoughts
-        has_more = bool(self.calls) or any(item.kind in ("", "unread") for item in self.others)
-        has_words = any(word.text for word in self.words)
-        words = self._said(cut) if has_words or ((self.words or empty) and not has_more) else []
-        if not words and self.calls:
-            self.calls[0] = replace(self.calls[0], first=True)
-        if cut:
-            self.calls = [replace(call, trained=False, cut=True) for call in self.calls]
-        self.is_spoken |= bool(words or self.calls or self.results)
-        self.done += words + self.calls + self.results
-        self.thoughts, self.words, self.calls, self.results, self.others = [], [], [], [], []
-
-    def items(self, cut: bool, empty: bool) -> list[Item]:
-        """Return all items. If the message was cut off, that is true of its last step."""
-        self.close(cut, empty=empty and not self.is_spoken and not self.results)
-        return self.done
-
-    def _said(self, cut: bool) -> list[Item]:
-        """The words of the step as a message."""
-        # What a model says comes in parts that may end within a sentence (before a citation, say).
-        text = joined((word.text for word in self.words), "" if self.role == "assistant" else "\n")
-        media = tuple(word.name for word in self.words if word.kind == "media")
-        return [Item("message", text, role=self.role, trained=self.trained and not cut, media=media, cut=cut)]
 
 
 def _results(message: dict[str, Any]) -> list[Item]:
@@ -242,7 +185,7 @@ def _results(message: dict[str, Any]) -> list[Item]:
     error, ids = message.get("error"), message.get("tool_call_ids")
     reason = error.get("message") if isinstance(error, dict) else error
     first_id = ids[0] if isinstance(ids, list) and ids else None  # SWE-agent
-    call_id = id_of(message, "tool_call_id") or id_of({"": first_id} | _additional(message) | message, "tool_call_id", "toolCallId", "")
+    call_id = id_of(message, "tool_call_id") or id_of({"": first_id} | _additional(message) | message, *_RESULT_IDS)
     content: Any = parts if is_list else message.get("content", message.get("text"))
     output = reason if reason and isinstance(reason, str) else content
     return [result_item(call_id, output, is_failed(message)), *others]
@@ -270,6 +213,8 @@ def _parts(message: dict[str, Any]) -> tuple[list[Any], bool]:
 def _words_beside(message: dict[str, Any]) -> list[str]:
     """What a message says in fields of its own: a refusal, what was spoken aloud."""
     words = [message["refusal"]] if isinstance(message.get("refusal"), str) else []
+    if isinstance(message.get("tool_plan"), str):  # Cohere: what the model says before its calls
+        words.append(message["tool_plan"])
     audio = message.get("audio")
     if isinstance(audio, dict) and isinstance(audio.get("transcript"), str) and not message.get("content"):
         words.append(audio["transcript"])
@@ -292,7 +237,8 @@ def _named_calls(message: dict[str, Any]) -> dict[Any, Item]:
     invalid = message.get("invalid_tool_calls")  # LangChain: the arguments are no JSON, as repair will find
     calls += invalid if isinstance(invalid, list) else []
     legacy = message.get("function_call") or (None if calls else _additional(message).get("function_call"))
-    calls += [legacy] if legacy else []
+    if legacy and not any(_is_same_call(legacy, call) for call in calls):
+        calls.append(legacy)
     trained = message.get("weight") != 0
     found: dict[Any, Item] = {}
     for place, call in enumerate(calls):
@@ -301,12 +247,17 @@ def _named_calls(message: dict[str, Any]) -> dict[Any, Item]:
     return found
 
 
+def _is_same_call(left: Any, right: Any) -> bool:
+    told = [call_item(call) for call in (left, right)]
+    return (told[0].name, canonical_arguments(told[0].text)) == (told[1].name, canonical_arguments(told[1].text))
+
+
 def _told_better(item: Item, named: dict[Any, Item]) -> Item | None:
     """A call of a part, if no field of the message tells it too: LangChain does both, and a stream leaves the part without arguments.
 
     Two tellings of one call that differ are unread, since nobody knows which one was made.
     """
-    if item.kind in ("harmless", "unread") and "input_json_delta" in item.name and named:
+    if item.kind == "unread" and item.name in _STREAMED and named:
         return None
     if item.kind != "function_call":
         return item
@@ -320,7 +271,7 @@ def _told_better(item: Item, named: dict[Any, Item]) -> Item | None:
     return None
 
 
-def _left_over(message: dict[str, Any], turn: _Turn, is_list: bool) -> list[Item]:
+def _left_over(message: dict[str, Any], turn: Steps, is_list: bool) -> list[Item]:
     """What a message's other fields show, and nobody understands."""
     says_nothing = not (is_list or turn.words or turn.calls or turn.results or turn.done or message.get("content") is not None)
     return [unread(f"field {name}") for name in _strange(message, evidence=not says_nothing)]

@@ -22,7 +22,8 @@ _NAMES = frozenset(
 _COMPLETE = frozenset(
     {
         *("stop", "end_turn", "stop_sequence", "eos", "eos_token", "stop_token", "end", "done", "complete", "completed", "success"),
-        *("tool_calls", "tool_call", "tool_use", "function_call", "function_calls", "finished", "finish", "normal"),
+        *("tool_calls", "tool_call", "tool_use", "function_call", "function_calls", "finished", "finish", "normal", "succeeded", "ok"),
+        *("end_of_turn", "end_of_message", "eot", "eom"),
         *("unknown", "unspecified", "endoftext", "tooluse", "endturn", "toolcalls", "stopsequence"),
     }
 )
@@ -71,6 +72,17 @@ def is_cut(message: Mapping[str, Any]) -> bool:
     )
 
 
+def rests_on_a_search(message: Mapping[str, Any]) -> bool:
+    """Whether an answer's own record says that a hosted search found its facts, without what the search found.
+
+    The fields are OpenAI's `annotations` of chat completions, Gemini's `groundingMetadata`, and Perplexity's `search_results`.
+    """
+    annotations = message.get("annotations")
+    if isinstance(annotations, list) and any(isinstance(each, Mapping) and each.get("type") == "url_citation" for each in annotations):
+        return True
+    return any(bool(message.get(name)) for name in ("groundingMetadata", "grounding_metadata", "search_results"))
+
+
 def has_call_words(text: str) -> bool:
     """Whether a text has the words of a call as models write them: `<tool_call>{...`, or the JSON of a call and nothing else."""
     if _CALL_WORDS.search(text) is not None:
@@ -86,6 +98,8 @@ def _cuts(reason: Any) -> bool:
         reason = reason.get("unified") or reason.get("type") or reason.get("reason")
     if isinstance(reason, list):
         return any(map(_cuts, reason))
+    if isinstance(reason, int) and not isinstance(reason, bool):  # Gemini's numbers: 0 is unspecified, 1 is the end
+        return reason not in (0, 1)
     if not isinstance(reason, str) or not reason.strip():
         return False
     name = reason.strip().lower().replace("-", "_").rpartition(".")[2].removeprefix("finish_reason_")

@@ -21,7 +21,7 @@ HARMLESS_PARTS = {
     *("cachePoint", "cache-point", "cache", "cache_control"),  # marks for the cache of prompts
     *("source-url", "source-document", "url_citation", "file_citation", "non_standard_annotation"),  # where words come from
     *("systemNotification",),  # Goose: a line for the person at the screen, which the model does not see
-    *("tool_call_chunk", "server_tool_call_chunk"),  # LangChain: pieces of calls that stand whole beside them
+    *("reference",),  # Mistral: the numbers of the sources of the words before it
 }
 """Parts that say nothing that a person, a model or a tool said. Everything that is not here and not understood is damage."""
 
@@ -45,10 +45,10 @@ _WRAPPED = {
     "executable_code": "executable_code",
     "codeExecutionResult": "code_execution_result",
     "code_execution_result": "code_execution_result",
-    "reasoningContent": "reasoningContent",
-    "cachePoint": "cachePoint",
+    **{name: name for name in ("reasoningContent", "cachePoint", "guardContent", "citationsContent", "tool_call_result")},
+    "tool_call": "tool_call",
 }
-"""Parts of Gemini and Bedrock say what they are by the field that they have. An empty type is the field's own name."""
+"""Parts of Gemini, Bedrock and Haystack say what they are by the field that they have. An empty type is the field's own name."""
 
 _MEDIA = {
     **dict.fromkeys(("image", "image_url", "input_image", "output_image", "image-url", "computer_screenshot", "image_file"), "image"),
@@ -96,7 +96,7 @@ def recognize(part: Any) -> tuple[Item, ...]:
         return (Item("reasoning", thought_text(part)),)
     if kind in _MEDIA:
         return _media(part, kind)
-    if kind in HARMLESS_PARTS and not (kind not in _STEP_BORDERS and shows_activity(part, but=("type",))):
+    if kind in HARMLESS_PARTS and not (kind not in _STEP_BORDERS and (shows_activity(part) or _has_words(part))):
         return (Item("border" if kind in _STEP_BORDERS else "harmless", name=kind),)
     if kind.startswith("data-") and not shows_activity(part):  # the AI SDK: what an application shows, and the model does not see
         return (Item("harmless", name="data"),)
@@ -148,6 +148,7 @@ def result_item(call_id: Any, output: Any, failed: bool = False) -> Item:
     """
     pieces: list[Item] = []
     if isinstance(output, list) and output:
+        output = [_json_part(part) for part in output]
         others = [part for part in output if not (isinstance(part, str) or _is_plain(part))]
         if not others:
             pieces = [item for part in output for item in recognize(part)]
@@ -203,6 +204,13 @@ def _unwrapped(part: dict[str, Any]) -> dict[str, Any]:
     return part[name] | {"type": _WRAPPED[name] or name}
 
 
+def _json_part(part: Any) -> Any:
+    """A value that Bedrock wraps in a part, as a text."""
+    if isinstance(part, dict) and part.keys() == {"json"} and (value := json_text(part["json"])) is not None:
+        return {"type": "text", "text": value}
+    return part
+
+
 def _is_plain(part: Any) -> bool:
     """Whether a part of a tool's result is a text or a medium: by its type, and not only by the look of its fields."""
     part = _unwrapped(part) if isinstance(part, dict) else part
@@ -210,8 +218,14 @@ def _is_plain(part: Any) -> bool:
     return kind in TEXT_PARTS or kind in _MEDIA
 
 
+def _has_words(part: dict[str, Any]) -> bool:
+    return any(isinstance(part.get(name), str) and part[name].strip() for name in ("text", "content"))
+
+
 def _words(part: dict[str, Any], kind: str) -> tuple[Item, ...]:
     words = part["text"] if isinstance(part.get("text"), str) else part.get("content")  # AgentDojo and OpenTelemetry
+    if isinstance(part.get("text"), dict):  # OpenAI's threads
+        words = part["text"].get("value")
     if not isinstance(words, str):
         return (unread(f"part {kind}"),)
     if part.get("thought") is True:
@@ -290,6 +304,25 @@ def _tool_invocation(part: dict[str, Any]) -> tuple[Item, ...]:
     return ui_tool(invocation) if isinstance(invocation, dict) else (unread("part tool-invocation"),)
 
 
+def _guarded(part: dict[str, Any]) -> tuple[Item, ...]:
+    """Words that Bedrock's guardrail looked at."""
+    words = part["text"].get("text") if isinstance(part.get("text"), dict) else None
+    return (Item("words", words) if isinstance(words, str) else unread("part guardContent"),)
+
+
+def _cited(part: dict[str, Any]) -> tuple[Item, ...]:
+    """Words with their sources, from Bedrock."""
+    content = part.get("content")
+    return (
+        tuple(item for inner in content for item in recognize(inner)) if isinstance(content, list) else (unread("part citationsContent"),)
+    )
+
+
+def _haystack_result(part: dict[str, Any]) -> tuple[Item, ...]:
+    call_id = id_of(part["origin"], "id") if isinstance(part.get("origin"), dict) else ""
+    return (result_item(call_id, part.get("result"), part.get("error") is True),)
+
+
 def _code_result(part: dict[str, Any]) -> tuple[Item, ...]:
     return (result_item(id_of(part, "id"), part.get("output"), part.get("outcome") != "OUTCOME_OK"),)
 
@@ -308,5 +341,8 @@ _READERS: dict[str, Callable[[dict[str, Any]], tuple[Item, ...]]] = {
     "dynamic-tool": ui_tool,
     "executable_code": _code,
     "code_execution_result": _code_result,
+    "guardContent": _guarded,
+    "citationsContent": _cited,
+    "tool_call_result": _haystack_result,
 }
 """The parts of one SDK alone, by type."""

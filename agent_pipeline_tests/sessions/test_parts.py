@@ -142,6 +142,41 @@ HOSTED: dict[str, list[Any]] = {
         {"role": "tool", "content": "here", "tool_responses": [{"tool_call_id": "c1", "role": "tool", "content": "here"}]},
         ANSWER,
     ],
+    "haystack": [
+        assistant({"tool_call": {"tool_name": "read", "arguments": CALL, "id": "c1"}}),
+        {
+            "role": "tool",
+            "content": [{"tool_call_result": {"result": "here", "origin": {"tool_name": "read", "id": "c1"}, "error": False}}],
+        },
+        ANSWER,
+    ],
+    "llama stack": [
+        {"role": "assistant", "content": "", "stop_reason": "end_of_turn"}
+        | {"tool_calls": [{"call_id": "c1", "tool_name": "read", "arguments": CALL}]},
+        {"role": "tool", "call_id": "c1", "content": "here"},
+        ANSWER | {"role": "assistant", "stop_reason": "end_of_turn"},
+    ],
+    "a stream's pieces beside the call": [
+        assistant({"type": "input_json_delta", "partial_json": "{"}, tool_calls=[{"name": "read", "args": CALL, "id": "c1"}]),
+        {"type": "tool", "tool_call_id": "c1", "content": "here"},
+        ANSWER,
+    ],
+    "the call in two fields": [
+        {"role": "assistant", "content": None, "function_call": {"name": "read", "arguments": json.dumps(CALL)}}
+        | {"tool_calls": [{"id": "c1", "function": {"name": "read", "arguments": json.dumps(CALL)}}]},
+        {"role": "tool", "tool_call_id": "c1", "content": "here"},
+        ANSWER,
+    ],
+    "openai threads": [
+        {"role": "assistant", "content": None, "tool_calls": [{"id": "c1", "function": {"name": "read", "arguments": json.dumps(CALL)}}]},
+        {"role": "tool", "tool_call_id": "c1", "content": "here"},
+        assistant({"type": "text", "text": {"value": "In Ulm.", "annotations": []}}),
+    ],
+    "bedrock": [
+        assistant({"toolUse": {"toolUseId": "c1", "name": "read", "input": CALL}}),
+        {"role": "user", "content": [{"toolResult": {"toolUseId": "c1", "content": [{"text": "here"}], "status": "success"}}]},
+        assistant({"citationsContent": {"content": [{"text": "In Ulm."}], "citations": []}}, {"cachePoint": {"type": "default"}}),
+    ],
     "hermes words": [
         {"role": "assistant", "content": f'<tool_call>\n{{"name": "read", "arguments": {json.dumps(CALL)}}}\n</tool_call>'},
         {"role": "tool", "content": "<tool_response>\nhere\n</tool_response>"},
@@ -201,6 +236,10 @@ def test_parallel_tools_of_one_step() -> None:
         assistant({"type": "tool", "callID": "c", "tool": "read", "state": {"status": "running", "input": {}}}, field="parts"),
         {"role": "assistant", "content": "", "functionCalls": [{"name": "read"}]},
         {"role": "assistant", "response": "In Ulm."},
+        {"role": "assistant", "content": "It won.", "annotations": [{"type": "url_citation", "url_citation": {"url": "u"}}]},
+        {"role": "model", "parts": [{"text": "It won."}], "groundingMetadata": {"webSearchQueries": ["q"]}},
+        {"role": "assistant", "content": [{"type": "snapshot", "text": "words"}]},
+        {"role": "assistant", "content": "", "items": [{"content_type": "function_call", "arguments": "{}"}]},
         {"role": "assistant", "content": '<tool_call>\n{"name": "read", "arguments": {"a": \n</tool_call>'},
         {"role": "assistant", "content": "<function=read><parameter=a>1</parameter></function>"},
         {"role": "assistant", "content": '{"name": "read", "parameters": {"a": 1}}'},
@@ -285,6 +324,7 @@ CUT = [
     {"incomplete_details": {"reason": "max_output_tokens"}},
     {"interrupted": True},
     {"finish_reason": "a_reason_of_tomorrow"},
+    {"finish_reason": 2},
 ]
 WHOLE = [
     {"finish_reason": "stop"},
@@ -297,6 +337,8 @@ WHOLE = [
     {"status": "completed"},
     {"finish": "tool-calls"},
     {"finish_reason": ""},
+    {"finish_reason": 1},
+    {"stop_reason": "end_of_turn"},
 ]
 
 
