@@ -20,7 +20,7 @@ from agent_pipeline.datasets.verdicts import verdict_sentence
 from agent_pipeline.errors import DataError
 from agent_pipeline.evaluation.intervals import shown
 from agent_pipeline.evaluation.page import PAGE
-from agent_pipeline.evaluation.promotion_report import headline, page, summary
+from agent_pipeline.evaluation.promotion_report import headline, interval, page, summary
 from agent_pipeline.export import serving
 from agent_pipeline.export.deciding import hold as hold_back
 from agent_pipeline.export.evidence import ASSET
@@ -130,7 +130,7 @@ def _print_history(lake: Lake, key: PartitionKey) -> None:
     for record in (records := ledger(lake, key).records()):
         decision = record.decision
         gains = [each for each in decision.figures if each.name == "gain" and each.tasks > 1]
-        gain = "".join(f"; gain {shown(each.difference, each.low, each.high)}" for each in gains)
+        gain = "".join(f"; gain {shown(each.difference, *interval(each))}" for each in gains)
         chance = "" if decision.p is None else f", p = {decision.p:.2g} of {decision.error:.2g} allowed"
         rival = _short(record.champion) if record.champion else "its base"
         what = f"{_short(record.candidate)} against {rival}{gain}{chance}"

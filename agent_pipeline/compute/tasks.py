@@ -114,7 +114,7 @@ def on_policy(params: Params, progress: Progress = silent) -> Result:
     return build_further(on_policy, params, reference, made_from, make, verdicts_of(whole))
 
 
-@task(version=13, libraries=MODELS)
+@task(version=14, libraries=MODELS)
 def evaluate(params: Params, progress: Progress = silent, base_passes: "BasePasses | None" = None) -> Result:
     """Base against adapter on the held-out rows, those of the split `test` unless the configuration names another. Evaluations that are
     given one `base_passes` ask a base once for the same turns."""

@@ -55,7 +55,7 @@ def differences(tasks: Sequence[str], base: Sequence[Score], adapter: Sequence[S
         before, after = ([metric(each) for each in scores] for scores in (base, adapter))
         judged = [i for i in range(len(tasks)) if before[i] is not None and after[i] is not None]
         first, second = ([float(each[i] or 0) for i in judged] for each in (before, after))
-        report[name] = reported(paired([tasks[i] for i in judged], second, first))
+        report[name] = reported(paired([tasks[i] for i in judged], second, first, shares=True))
     return report
 
 

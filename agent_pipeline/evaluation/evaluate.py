@@ -170,6 +170,7 @@ def _decisions(questions: list[Question], passes: dict[str, ForwardPass]) -> dic
     difference = jackknife(
         [questions[index].sample.task_key for index in known],
         lambda left: auc(adapter[left], called[left]) - auc(base[left], called[left]),
+        bounds=(-1.0, 1.0),
     )
     return {"base": auc(base, called), "adapter": auc(adapter, called), "difference": reported(difference, of_shares=False)}
 
@@ -178,7 +179,7 @@ def _verified_calls(questions: list[Question], passes: dict[str, ForwardPass]) -
     """The share of turns with a call that greedy decoding writes as they were recorded, for `base` and `adapter`, and the `difference`."""
     calls = [index for index, question in enumerate(questions) if question.sample.calls]
     base, adapter = ([float(passes[name].verified[index]) for index in calls] for name in ("base", "adapter"))
-    difference = paired([questions[index].sample.task_key for index in calls], adapter, base)
+    difference = paired([questions[index].sample.task_key for index in calls], adapter, base, shares=True)
     shares = {name: sum(of) / len(of) if of else None for name, of in (("base", base), ("adapter", adapter))}
     return shares | {"difference": reported(difference)}
 

@@ -4,15 +4,16 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 
-from agent_pipeline.evaluation.paired import Difference, paired
+from agent_pipeline.evaluation.paired import Difference, paired, t_quantile, wilson, within
 
 ERROR = 0.05
 
 
 def reported(difference: Difference | None, of_shares: bool = True, error: float = ERROR) -> dict[str, Any] | None:
-    """A difference as JSON: `difference`, its 95 % interval [`low`, `high`] (of shares within −1 and 1), `samples`, `tasks`, and
+    """A difference as JSON: `difference`, its 95 % interval [`low`, `high`], `samples`, `tasks`, and
 
     - `p`: the two-sided chance of so large a difference between exchangeable models;
     - `beyond_noise`: whether the interval excludes 0 and `p` is at most `error`;
@@ -21,8 +22,6 @@ def reported(difference: Difference | None, of_shares: bool = True, error: float
     if difference is None:
         return None
     low, high = difference.low, difference.high
-    if of_shares and low is not None and high is not None:
-        low, high = max(low, -1.0), min(high, 1.0)
     p = None if low is None else min(1.0, 2 * min(difference.p, difference.p_of_a_loss))
     return {
         "difference": difference.value,
@@ -41,11 +40,13 @@ def shown(value: float, low: float | None, high: float | None, form: str = "+.3f
     return f"{value:{form}}" if low is None or high is None else f"{value:{form}} [{low:{form}}, {high:{form}}]"
 
 
-def jackknife(tasks: Sequence[str], statistic: Callable[[np.ndarray], float]) -> Difference | None:
+def jackknife(
+    tasks: Sequence[str], statistic: Callable[[np.ndarray], float], bounds: tuple[float, float] | None = None
+) -> Difference | None:
     """A difference that is not a mean (of two areas under curves): `statistic` of the samples that a boolean mask leaves.
 
     It is computed without one task after the other; the tasks' pseudo-values (Tukey, 1958) are compared with 0 as means are. None where the
-    statistic is none (nan) for some mask.
+    statistic is none (nan) for some mask. With `bounds`, the least and the greatest value that is possible, the interval lies within them.
     """
     names, member = np.unique(np.asarray(tasks), return_inverse=True)
     count, whole = len(names), statistic(np.ones(len(tasks), dtype=bool))
@@ -53,7 +54,11 @@ def jackknife(tasks: Sequence[str], statistic: Callable[[np.ndarray], float]) ->
     if not (math.isfinite(whole) and np.isfinite(without).all()):
         return None
     pseudo = whole + (count - 1) * (without.mean() - without)  # around the statistic itself: the jackknife's own mean differs by its bias
-    return paired([str(name) for name in names], pseudo.tolist(), [0.0] * count)
+    found = paired([str(name) for name in names], pseudo.tolist(), [0.0] * count)
+    if bounds and found and found.se is not None:
+        low, high = within(whole, found.se, t_quantile(count - 1, 0.975), count, *bounds)
+        found = msgspec.structs.replace(found, low=low, high=high)
+    return found
 
 
 def share_interval(tasks: Sequence[str], values: Sequence[float]) -> tuple[float, float]:
@@ -63,7 +68,4 @@ def share_interval(tasks: Sequence[str], values: Sequence[float]) -> tuple[float
     worth = float(len(set(tasks)))
     if 0 < share < 1 and found and found.se:
         worth = min(max(share * (1 - share) / found.se**2, 1.0), turns)
-    z = 1.959964
-    middle, half = share + z * z / (2 * worth), z * math.sqrt(share * (1 - share) / worth + z * z / (4 * worth**2))
-    low, high = ((middle + side) / (1 + z * z / worth) for side in (-half, half))
-    return min(max(0.0, low), share), max(min(1.0, high), share)
+    return wilson(share, worth, 1.959964)

@@ -163,25 +163,23 @@ def _difference(left: Sequence[Run], right: Sequence[Run], figure: str, error: f
         for asked in new
         if asked in old
     ]
-    return _crossed(samples, error)
+    return _crossed(samples, error, None if figure == "heldout_loss" else (-1.0, 1.0))
 
 
 def _figure(runs: Sequence[Run], figure: str) -> dict[str, Any] | None:
     by_seed = [list(FIGURES[figure](run.scores).values()) for run in runs]
-    found = _crossed([(str(run.seed), sample, 0.0) for run, of in zip(runs, by_seed, strict=True) for sample in of], ERROR)
+    samples = [(str(run.seed), sample, 0.0) for run, of in zip(runs, by_seed, strict=True) for sample in of]
+    found = _crossed(samples, ERROR, None if figure == "heldout_loss" else (0.0, 1.0))
     if found is None:
         return None
-    ends = {"low": found.low, "high": found.high}
-    if found.low is not None and found.high is not None and figure != "heldout_loss":  # a share
-        ends = {"low": max(found.low, 0.0), "high": min(found.high, 1.0)}
-    return {"mean": found.value, **ends, "by_seed": [_mean(of) for of in by_seed]}
+    return {"mean": found.value, "low": found.low, "high": found.high, "by_seed": [_mean(of) for of in by_seed]}
 
 
-def _crossed(samples: Sequence[tuple[str, Sample, float]], error: float) -> Difference | None:
-    """Of seeds, what each sample scores, and what it is held against."""
+def _crossed(samples: Sequence[tuple[str, Sample, float]], error: float, bounds: tuple[float, float] | None) -> Difference | None:
+    """Of seeds, what each sample scores, and what it is held against; `bounds` of the difference, if it has any."""
     values, rivals = [float(new.value) for _, new, _ in samples], [float(old) for _, _, old in samples]
     tasks, seeds = [new.task for _, new, _ in samples], [seed for seed, _, _ in samples]
-    return crossed(tasks, seeds, values, rivals, [new.weight for _, new, _ in samples], error)
+    return crossed(tasks, seeds, values, rivals, [new.weight for _, new, _ in samples], error, bounds)
 
 
 def _mean(samples: Sequence[Sample]) -> float | None:

@@ -143,7 +143,7 @@ def group_rows(split: Split) -> list[Row]:
     for name, both in sorted(groups.items()):
         rival, candidate = ([float(bool(side["right"])) for side in sides] for sides in _sides(split, both))
         sides = [[float(bool(new["base"]["right"])) for new, _ in both], *([rival] if split.champion else []), candidate]
-        difference = reported(paired([new["task_key"] for new, _ in both], candidate, rival))
+        difference = reported(paired([new["task_key"] for new, _ in both], candidate, rival, shares=True))
         rows.append([name, *(f"{sum(each) / len(each):.3f}" for each in sides), *_interval(difference)])
     return rows
 

@@ -104,6 +104,7 @@ def _gain(candidate: Scores, rival: Scores, tasks: Collection[str] | None = None
         [float(new.right) for new, _ in turns],
         [float(old.right) for _, old in turns],
         groups=[str(new.expects_call) for new, _ in turns],
+        shares=True,
     )
 
 
@@ -255,7 +256,7 @@ def _guard(
     if not samples:
         return
     tasks, new, old, weights = zip(*samples, strict=True)
-    difference = paired(tasks, new, old, weights=weights)
+    difference = paired(tasks, new, old, weights=weights, shares=name != "loss")
     assert difference is not None
     if not math.isfinite(difference.value):  # no margin is ever exceeded by nan
         reasons.append(Reason("not a number", name, "reject"))

@@ -79,9 +79,16 @@ def figure_rows(figures: Sequence[Figure], rival: str) -> list[list[str]]:
     rows = [["figure", rival, "candidate", f"candidate − {rival} (95 %)", "least visible difference", "turns or episodes", "tasks"]]
     for figure in figures:
         visible = "–" if figure.visible is None else f"{figure.visible:.3f}"
-        values = (f"{figure.rival:.3f}", f"{figure.candidate:.3f}", shown(figure.difference, figure.low, figure.high), visible)
+        values = (f"{figure.rival:.3f}", f"{figure.candidate:.3f}", shown(figure.difference, *interval(figure)), visible)
         rows.append([_named(figure.name), *values, str(figure.samples), str(figure.tasks)])
     return rows
+
+
+def interval(figure: Figure) -> tuple[float | None, float | None]:
+    """Return the 95 % interval of a figure's difference. Older versions wrote intervals of shares that went beyond −1 and 1."""
+    if figure.low is None or figure.high is None or figure.name == "loss":
+        return figure.low, figure.high
+    return max(figure.low, -1.0), min(figure.high, 1.0)
 
 
 def page(decision: Decision, test: Iterable[Figure], rival: str) -> str:

@@ -1,11 +1,16 @@
 """Intervals as reports show them."""
 
+from math import sqrt
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.special import stdtrit
 
 from agent_pipeline.evaluation.decision import auc
 from agent_pipeline.evaluation.intervals import jackknife, reported, share_interval
-from agent_pipeline.evaluation.paired import paired
+from agent_pipeline.evaluation.paired import paired, within
 
 
 def test_a_clear_difference_is_beyond_noise_and_none_is_not():
@@ -24,11 +29,84 @@ def test_a_few_tasks_that_all_improved_are_no_proof():
     assert reported(paired([f"t{i}" for i in range(6)], [1.0] * 6, [0.0] * 6))["beyond_noise"]
 
 
-def test_no_interval_of_a_difference_of_shares_goes_beyond_1_and_that_of_losses_may():
-    right, wrong = [1.0] * 41 + [0.0] * 2, [0.0] * 43
-    tasks = [str(task) for task in range(43)]
-    assert reported(paired(tasks, right, wrong))["high"] == 1.0 == -reported(paired(tasks, wrong, right))["low"]
-    assert reported(paired(tasks, right, wrong), of_shares=False)["high"] > 1
+SCORES = st.lists(
+    st.tuples(st.integers(0, 9), st.sampled_from("ab"), st.booleans(), st.booleans(), st.sampled_from([0.5, 1, 3])), min_size=1
+)
+
+
+@given(SCORES, st.booleans(), st.booleans())
+def test_interval_of_a_difference_of_shares_is_possible(samples, grouped, weighted):
+    """Call recall differed by +0.990 [+0.971, +1.010]."""
+    tasks, groups, new, old, weights = map(list, zip(*samples, strict=True))
+    difference = paired(
+        [str(task) for task in tasks],
+        [float(each) for each in new],
+        [float(each) for each in old],
+        groups=groups if grouped else (),
+        weights=weights if weighted else (),
+        shares=True,
+    )
+    assert (difference.low is None) == (len(set(tasks)) == 1)
+    if difference.low is not None:
+        assert -1 <= difference.low <= difference.value + 1e-12 and difference.value - 1e-12 <= difference.high <= 1
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.booleans()), min_size=1))
+def test_interval_of_a_share_is_possible(samples):
+    tasks, values = zip(*samples, strict=True)
+    low, high = share_interval([str(task) for task in tasks], [float(value) for value in values])
+    assert 0 <= low <= sum(values) / len(values) <= high <= 1
+
+
+@given(st.floats(-1, 1), st.floats(0, 2), st.floats(1, 60), st.integers(2, 50))
+def test_interval_within_limits(value, se, quantile, units):
+    low, high = within(value, se, quantile, units)
+    assert -1 <= low <= value <= high <= 1
+
+
+def test_recall_that_rose_from_nothing_to_nearly_everything():
+    tasks = [str(task) for task in range(100)]
+    nearly = paired(tasks, [1.0] * 99 + [0.0], [0.0] * 100, shares=True)
+    assert nearly.value == pytest.approx(0.99) and nearly.high <= 1 and 0.92 < nearly.low < 0.97
+    assert paired(tasks, [1.0] * 99 + [0.0], [0.0] * 100).high > 1, "a loss may be any number"
+    with pytest.raises(ValueError, match="no share"):
+        paired(tasks, [2.0] * 100, [0.0] * 100, shares=True)
+
+
+@given(st.tuples(*[st.integers(0, 40)] * 4).filter(lambda table: sum(table) > 1))
+def test_interval_of_single_turns_is_newcombes(table):
+    """Newcombe's formula on a table of pairs: both right, the candidate alone, its rival alone, neither."""
+    both, alone, rival, neither = table
+    pairs = [(1.0, 1.0)] * both + [(1.0, 0.0)] * alone + [(0.0, 1.0)] * rival + [(0.0, 0.0)] * neither
+    n, (new, old) = len(pairs), zip(*pairs, strict=True)
+    found = paired([str(i) for i in range(n)], new, old, shares=True)
+    t, p, q = float(stdtrit(n - 1, 0.975)), sum(new) / n, sum(old) / n
+
+    def wilson(share):
+        trials = n - 1 if 0 < share < 1 else n
+        centre, spread = share + t * t / (2 * trials), t * sqrt(share * (1 - share) / trials + t * t / (4 * trials**2))
+        return (centre - spread) / (1 + t * t / trials), (centre + spread) / (1 + t * t / trials)
+
+    (low, high), (low_old, high_old) = wilson(p), wilson(q)
+    margins = p * (1 - p) * q * (1 - q)
+    phi = (both * neither - alone * rival) / n**2 / sqrt(margins) if margins else 0.0
+    down, up = (p - low, high_old - q), (high - p, q - low_old)
+    reach = [sqrt(max(a * a - 2 * phi * a * b + b * b, 0.0)) for a, b in (down, up)]
+    assert (found.low, found.high) == pytest.approx((p - q - reach[0], p - q + reach[1]), abs=1e-6)
+
+
+@pytest.mark.parametrize(("p", "q"), [(0.99, 0.01), (0.95, 0.05), (0.9, 0.5), (0.7, 0.6), (0.5, 0.5), (0.98, 0.95)])
+@pytest.mark.parametrize("tasks", [10, 30])
+def test_interval_covers_the_difference_in_nearly_19_of_20_evaluations(p, q, tasks):
+    """The t interval covered +0.98 in 18 to 40 of 100 evaluations of ten tasks."""
+    rng = np.random.default_rng(0)
+    names, covered = [str(i // 2) for i in range(2 * tasks)], 0
+    for _ in range(400):
+        new, old = (np.repeat(rng.beta(4 * share, 4 * (1 - share), tasks), 2) for share in (p, q))
+        scores = [(rng.random(2 * tasks) < chances).astype(float).tolist() for chances in (new, old)]
+        found = paired(names, *scores, shares=True)
+        covered += found.low - 1e-9 <= p - q <= found.high + 1e-9
+    assert covered / 400 >= 0.9
 
 
 def test_one_task_has_a_difference_but_no_interval():

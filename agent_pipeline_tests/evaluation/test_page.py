@@ -104,7 +104,7 @@ def test_the_tables_show_base_champion_and_candidate_and_the_difference_to_the_r
     assert alone["exact call accuracy"][:2] == ["0.500", "1.000"] and alone["exact call accuracy"][-2:] == ["60", "60"]
     assert beside["exact call accuracy"][:3] == ["0.500", "0.500", "1.000"] and beside["exact call accuracy"][3].startswith("+0.500 [")
     rows = {row[0]: row[1:] for row in group_rows(split_of(CALLS, GOOD))}
-    assert rows["call: find"][:4] == ["0.500", "1.000", "1.000", "+0.000 [+0.000, +0.000]"]
+    assert rows["call: find"][:4] == ["0.500", "1.000", "1.000", "+0.000 [-0.063, +0.063]"]
     assert rows["answer"][:3] == ["1.000", "1.000", "0.000"] and rows["answer"][3].startswith("-1.000")
 
 
