@@ -113,7 +113,8 @@ def _attached_text(kind: str, attachment: Record) -> str | None:
     is_context = kind == "hook_success" and attachment.get("hookEvent") in ("SessionStart", "UserPromptSubmit")
     if kind == "hook_additional_context" or (is_context and content):
         parts = content if isinstance(content, list) else [content]
-        return "\n".join(parts) if parts and all(isinstance(part, str) for part in parts) else None
+        texts = [part for part in parts if isinstance(part, str)]
+        return "\n".join(texts) if parts and len(texts) == len(parts) else None
     return None
 
 
@@ -180,7 +181,8 @@ def replacements_in(lines: Iterable[Record]) -> tuple[dict[str, str], int]:
     for line in lines:
         if line.get("type") != "content-replacement":
             continue
-        for record in line.get("replacements") if isinstance(line.get("replacements"), list) else [None]:
+        replacements = line.get("replacements")
+        for record in replacements if isinstance(replacements, list) else [None]:
             call, shown = text(section(record).get("toolUseId")), section(record).get("replacement")
             if call and isinstance(shown, str):
                 texts[call] = shown

@@ -246,8 +246,9 @@ def system_texts(meta: Record, items: list[Any]) -> tuple[list[str], int]:
     before = [content for content in takewhile(lambda each: each is not None, map(injected, items)) if content is not None]
     texts: list[str] = []
     for instructions in (section(meta, "base_instructions").get("text"), meta.get("instructions")):
-        is_new = isinstance(instructions, str) and instructions.strip() and instructions not in texts
-        if is_new and not any(instructions.strip() in content for content in before):
+        if not isinstance(instructions, str) or not instructions.strip() or instructions in texts:
+            continue
+        if not any(instructions.strip() in content for content in before):
             texts.append(instructions)
     return [*texts, *(content for content in before if content)], len(before)
 
