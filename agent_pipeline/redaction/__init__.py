@@ -14,10 +14,14 @@ from dataclasses import dataclass
 
 from agent_pipeline.errors import RedactionError, SettingsError
 from agent_pipeline.redaction.detectors import Detectors
+from agent_pipeline.redaction.encoded import decoded_windows
+from agent_pipeline.redaction.forms import identity
 from agent_pipeline.redaction.kinds import KINDS, OPT_IN
-from agent_pipeline.redaction.pseudonyms import Pseudonyms, as_written, folded
+from agent_pipeline.redaction.pseudonyms import Pseudonyms
+from agent_pipeline.redaction.search import Search
 from agent_pipeline.redaction.texts import rewrite, seen_by_detectors, texts_of, unescaped_text
 from agent_pipeline.redaction.trials import Known
+from agent_pipeline.redaction.values import Values
 from agent_pipeline.sessions.session import Session, sha256_of
 
 DEFAULT_TYPES = tuple(kind for kind in KINDS if kind not in OPT_IN)
@@ -50,7 +54,8 @@ class Redactor:
     def __init__(self, options: RedactionOptions) -> None:
         if unknown := sorted(set(options.types) - set(KINDS)):
             raise SettingsError(f"redaction.types has {unknown[0]!r}, which is not a kind: there are {', '.join(KINDS)}.")
-        self._allowed = {folded(each) for each in options.allow if not _is_expression(each)}
+        self._regions = tuple(options.phone_regions)
+        self._allowed = {self._identity(kind, each) for each in options.allow if not _is_expression(each) for kind in ("PHONE", "")}
         self._allowed_forms = [_compiled(each) for each in options.allow if _is_expression(each)]
         self._detectors: Detectors | None = None
         self._kinds = frozenset(options.types)
@@ -88,10 +93,11 @@ class Redactor:
         finds = self._private_values(session, [*views, session.session_id, *_names_of(session).values()], also)
         if not finds:
             return Counter()
-        names = Pseudonyms(texts)
+        names = Pseudonyms(texts, self._regions, _prompts_of(session))
         while finds:
             names.learn(finds)
-            changed = [names.replaced(text) if names.occurs(view) else text for text, view in zip(texts, views, strict=True)]
+            is_private = names.find(views)
+            changed = [names.replaced(text) if private else text for text, private in zip(texts, is_private, strict=True)]
             # What is gone may lay something open: two addresses without a blank between them, say.
             fresh = seen_by_detectors([new for new, old in zip(changed, texts, strict=True) if new != old])
             texts, views = changed, seen_by_detectors(changed)
@@ -116,12 +122,12 @@ class Redactor:
     def private_elsewhere(self, session: Session, known: Known) -> dict[str, str]:
         """What a redacted session still says of what other trials of its task call private, by value its kind."""
         texts = [*seen_by_detectors(texts_of(session)), *_names_of(session).values()]
-        return self._private_in(session, known.within(unescaped_text("\n\n".join(texts))))
+        return self._private_in(session, known.within(unescaped_text("\n\n".join(texts)), self._regions))
 
     def _private_values(self, session: Session, texts: list[str], also: Mapping[str, str] | None = None) -> dict[str, str]:
         if self._detectors is None:
             return {}
-        written = "\n\n".join(texts)
+        written = "\n\n".join([*texts, *(window for text in texts for window in decoded_windows(text))])
         read = unescaped_text(written)
         try:
             values = {**(also or {}), **self._detectors.find(read)}
@@ -130,22 +136,34 @@ class Redactor:
                 f"The search for private data failed in session {session.session_id} of {session.project}/{session.agent} "
                 f"({type(error).__name__}): nothing is written; report it with the session's shape."
             ) from error
-        if read is not written:
-            values = as_written(values, texts)
+        if read is not written:  # what the removal of escapes joined stands nowhere
+            located = Values(values).within(texts, values)
+            hidden = {value: kind for value, kind in values.items() if value not in located}
+            located |= Search(hidden, self._regions).within(texts) if hidden else set()
+            values = {value: kind for value, kind in values.items() if value in located or (also and value in also)}
         return self._private_in(session, values)
 
     def _private_in(self, session: Session, values: Mapping[str, str]) -> dict[str, str]:
         """The values without those that stay in a session, and those of kinds that are not looked for."""
         # A name in the system prompt stays: trials of one task have one prompt, whichever of them meets the address.
-        prompts = [str(message["content"]) for message in session.messages if message["role"] == "system"]
+        prompts = _prompts_of(session)
         return {
             value: kind
             for value, kind in values.items()
-            if kind in self._kinds and not (self._stays(value) or (kind == "NAME" and any(value in prompt for prompt in prompts)))
+            if kind in self._kinds and not (self._stays(value, kind) or (kind == "NAME" and any(value in prompt for prompt in prompts)))
         }
 
-    def _stays(self, value: str) -> bool:
-        return folded(value) in self._allowed or any(form.fullmatch(value) for form in self._allowed_forms)
+    def _stays(self, value: str, kind: str) -> bool:
+        is_allowed = self._identity(kind, value) in self._allowed or self._identity("", value) in self._allowed
+        return is_allowed or any(form.fullmatch(value) for form in self._allowed_forms)
+
+    def _identity(self, kind: str, value: str) -> str:
+        return identity(kind, value, self._regions)
+
+
+def _prompts_of(session: Session) -> list[str]:
+    """The system messages of a session."""
+    return [str(message["content"]) for message in session.messages if message["role"] == "system"]
 
 
 def _names_of(session: Session) -> dict[str, str]:

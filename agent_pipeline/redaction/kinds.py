@@ -41,7 +41,19 @@ OPT_IN = ("IP", "PERSON", "LOCATION")
 WORDS = frozenset(KINDS) - {"PRIVATE_KEY", "CONNECTION_STRING", "API_KEY", "TOKEN", "EMAIL"}
 """Kinds whose values are short: part of a longer word or number is not the value."""
 
-PSEUDONYM = re.compile(rf"<(?P<kind>{'|'.join(KINDS)})_(?P<number>[1-9]\d*)>")
+PSEUDONYM = re.compile(rf"<(?P<kind>{'|'.join(KINDS)})_(?P<number>[1-9]\d*)(?::(?P<part>[a-z0-9-]+))?>")
+"""A pseudonym: a kind, the number of a value, and perhaps which part or form of the value it stands for.
+
+| part | what it stands for |
+|---|---|
+| `last4` | the last four digits or letters of the value |
+| `5-12` | the characters 5 to 12 of the value without separators |
+| `local` | what stands before the @ of an address |
+| `lower`, `upper`, `initial` | a name in small letters, in capitals, its first letter |
+| `of-3-2` | the address of the person whose names are `<NAME_3>` and `<NAME_2>`; perhaps followed by `-local` |
+
+An address without `of` has the number n, and its owner's names have the numbers 2n - 1 and 2n.
+"""
 
 
 class Find(NamedTuple):

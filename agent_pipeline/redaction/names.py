@@ -2,13 +2,14 @@
 
 import calendar
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from functools import cache
 from typing import Any
 
 from agent_pipeline.errors import RedactionError
 from agent_pipeline.redaction.kinds import Find
-from agent_pipeline.redaction.pseudonyms import Values
+from agent_pipeline.redaction.owners import FEWEST_LETTERS, LETTERS, Owner, owner_of
+from agent_pipeline.redaction.values import Values, lowered
 
 _CAPITAL = r"[A-Z\u00c0-\u00de]"
 _REST = r"(?:[^\W\d_]|['\u2019-](?=[^\W\d_]))"
@@ -17,43 +18,48 @@ _PAIR = re.compile(
     rf"(?P<two>{_CAPITAL}{_REST}+)(?![^\W_]))"
 )
 """Two words of a name: `Noah Brown`, `Brown, Noah`, `"first_name": "Noah", "last_name": "Brown"`."""
-_IN_ID = re.compile(r"[\w.+-]")
-_IN_ADDRESS = re.compile(r"[\w+@-]|\.\w")
-_HYPHENED = re.compile(r"[^\W\d_]+-[^\W\d_]+[^._]*")
-_WORD = re.compile(r"[^\W\d_]+")
-_LETTERS = re.compile(r"[\W\d_]+")
-_FEWEST_LETTERS = 5
-_ROLES = re.compile(
-    r"(?:^|[\W\d_])(?:info|support|sales|help|customer|service|services|no|reply|noreply|team|manager|admin|contact|office|billing|security|hello|news|"
-    r"marketing|tech|hr|events?|travels?|deals|promotions|account|accounts|networking|participants|members|group|list|staff|everyone|orders?|shop|store|mail|com|user|test)(?![^\W\d_])"
-)
+_ID = re.compile(r"(?P<one>[^\W\d_]+)(?:[._-](?P<two>[^\W\d_]+))?[._-]?\d+(?![\w.+%'-]*@)")
+"""An id that may be made from a name: `ana_lopez_4471`, `analopez7`."""
 _DAYS_AND_MONTHS = frozenset([*calendar.month_name, *calendar.day_name])
 
 
 def names_given_away(addresses: Iterable[str], text: str) -> Iterator[Find]:
-    """The names of the addresses' owners as the text says them, each part by itself, and what stands before the @ where it is a word.
+    """The names of the addresses' owners as the text says them, each part by itself.
 
-    The parts are separate values, so that the first name that a user says is the one in a call's arguments. A part is taken only where
-    the whole name stands, capitalised, in the text.
+    The parts are separate values, so that the first name that a user says is the one in a call's arguments. A part is taken only if the
+    whole name stands in the text: capitalised, or in an id such as `ana_lopez_4471`.
     """
-    owners = {address.partition("@")[0] for address in addresses}
-    owners = {owner for owner in owners if not (_ROLES.search(owner.lower()) or _HYPHENED.fullmatch(owner))}
-    joined = {_LETTERS.sub("", owner).lower() for owner in owners}
-    joined = {letters for letters in joined if len(letters) >= _FEWEST_LETTERS}
-    initials = {parts[0][0] + parts[-1] for owner in owners if len(parts := _WORD.findall(owner.lower())) > 1}
+    owners = {owner for address in addresses if (owner := owner_of(address))}
+    joined = {owner.letters for owner in owners if len(owner.letters) >= FEWEST_LETTERS}
+    initials = {owner.words[0][0] + owner.words[-1] for owner in owners if len(owner.words) > 1}
     if not joined:
         return
-    ids = dict.fromkeys((owner for owner in owners if len(owner) > _FEWEST_LETTERS and not owner.isalpha()), "NAME")
-    for start, _, owner in Values(ids).occurrences(text) if ids else ():
-        if not ((start and _IN_ID.match(text, start - 1)) or _IN_ADDRESS.match(text, start + len(owner))):
-            yield Find("NAME", owner)
     for pair in _PAIR.finditer(text):
         one, two = pair["one"], pair["two"]
-        first, last = (_LETTERS.sub("", each).lower() for each in (one, two))
+        first, last = (LETTERS.sub("", each).lower() for each in (one, two))
         if pair["between"] == ", " or pair["key"] in ("first", "given"):
             first, last = last, first
-        if first + last in joined or (len(last) >= 3 and first[0] + last in (initials if len(first) == 1 else joined)):
+        is_given_away = first + last in joined or (len(first) > 1 and len(last) > 1 and last + first in joined)
+        if is_given_away or (len(last) >= 3 and first[0] + last in (initials if len(first) == 1 else joined)):
             yield from (Find("NAME", part) for part in (one.rstrip("."), two) if len(part) > 1 and part not in _DAYS_AND_MONTHS)
+    yield from _names_in_ids(owners, joined, text)
+
+
+def _names_in_ids(owners: Iterable[Owner], joined: Container[str], text: str) -> Iterator[Find]:
+    """The capitalised words of a text that an id is made from, if the id is made from an owner's name."""
+    words = {owner.letters: owner.words for owner in owners if len(owner.words) == 2 and owner.letters in joined}
+    beginnings = {word for pair in words.values() for word in pair}
+    small = lowered(text)
+    for start, _ in Values(beginnings, at_words=True).occurrences(small) if beginnings else ():
+        match = _ID.match(small, start)
+        if match is None or (start and small[start - 1].isalnum()):
+            continue
+        one, two = match["one"], match["two"] or ""
+        if one + two in words or (two and two + one in words):
+            parts = (one, two) if two else words[one]
+            for name in map(str.capitalize, parts):
+                if name not in _DAYS_AND_MONTHS and re.search(rf"(?<![^\W_]){re.escape(name)}(?![^\W_])", text):
+                    yield Find("NAME", name)
 
 
 _LONGEST_PART = 20_000

@@ -252,20 +252,17 @@ def _label(text: str, start: int) -> str:
 
 _LONGEST_LIST = 8
 _LIST_SEPARATORS = " \t\"',;/&|()[]#"
+_SHAPE = str.maketrans("123456789", "000000000")
 _NUMBER_AT = re.compile(r"\d[\d()./\u00a0 -]{0,24}\d")
 
 
 def _start_of_list(text: str, start: int) -> int:
     """Return where the list of numbers of one shape begins in which a number stands; the number's own place if there is no list."""
     own = _NUMBER_AT.match(text, start)
-    shape = _RUN.sub(_same_length, own.group()) if own else ""
+    shape = own.group().translate(_SHAPE) if own else ""
     for _ in range(_LONGEST_LIST if shape else 0):
         before = text[max(0, start - len(shape) - 8) : start].rstrip(_LIST_SEPARATORS)
-        if len(before) < len(shape) or _RUN.sub(_same_length, before[-len(shape) :]) != shape:
+        if len(before) < len(shape) or before[-len(shape) :].translate(_SHAPE) != shape:
             break
         start = max(0, start - len(shape) - 8) + len(before) - len(shape)
     return start
-
-
-def _same_length(digits: re.Match[str]) -> str:
-    return "0" * len(digits.group())

@@ -7,7 +7,7 @@ in plain sight: Carrell et al. 2013, doi:10.1136/amiajnl-2012-001034).
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
@@ -20,23 +20,36 @@ if TYPE_CHECKING:
 PHONES = ("(###) 555-01##", "###-555-01##", "+1 ### 555 01##")
 """Ways to write a number of the range that is kept for fiction."""
 
-MAILBOXES = ("{user_name}", "{first_name}.{last_name}", "{first_name}_{last_name}##", "{first_name}##", "?.{last_name}", "{word}.{word}")
+MAILBOXES = (
+    "{first}.{last}",
+    "{first}_{last}##",
+    "{first}{last}",
+    "{last}.{first}",
+    "{first}.{last}#",
+    "{first}-{last}##",
+    "{last}{first}##",
+)
+"""Ways to make an address of its owner's names: a model that was shown a name and an address must find the one in the other."""
 DOMAINS = ("{domain_word}.example", "{domain_word}.test", "{word}-{word}.example", "{word}##.test", "example.com", "example.org")
 """Of many makings: a model that has seen one sort of address writes that sort, and does not copy the one that it is given. All are reserved
 (RFC 2606)."""
 
 
-def address(fake: "Faker") -> str:
-    """An e-mail address that nobody has."""
-    forms = (fake.bothify(fake.random_element(each)) for each in (MAILBOXES, DOMAINS))
-    return "@".join(re.sub(r"{(\w+)}", lambda match: fake.format(match[1]), form) for form in forms).lower()
+def address(fake: "Faker", first: str, last: str) -> str:
+    """Return an e-mail address that nobody has, made of two names."""
+    names = {"first": first, "last": last}
+    letters = {name: re.sub(r"[^a-z]", "", value.lower()) for name, value in names.items()}
+    mailbox = fake.bothify(fake.random_element(MAILBOXES)).format_map(letters)
+    domain = fake.bothify(fake.random_element(DOMAINS))
+    domain = re.sub(r"{(\w+)}", lambda match: fake.format(match[1]), domain)
+    return f"{mailbox}@{domain}".lower()
 
 
 VALUES: Mapping[str, Callable[["Faker", int], str]] = {
-    "EMAIL": lambda fake, number: address(fake),
+    "EMAIL": lambda fake, number: address(fake, fake.first_name(), fake.last_name()),
     "PHONE": lambda fake, number: fake.numerify(fake.random_element(PHONES)),
     "CARD": lambda fake, number: fake.random_element((" ", "-", "")).join(wrap(fake.credit_card_number("visa16"), 4)),
-    "IBAN": lambda fake, number: fake.iban(),
+    "IBAN": lambda fake, number: _german_iban(fake),
     "SSN": lambda fake, number: fake.ssn(),
     "PASSPORT": lambda fake, number: fake.bothify("??#######").upper(),
     "NATIONAL_ID": lambda fake, number: fake.numerify("%########"),
@@ -58,7 +71,8 @@ TEXTS = ("messages", "prompt", "chosen", "rejected", "completion")
 def with_surrogates(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """The rows of a data set as a model is to see them; a row without pseudonyms is the same object.
 
-    The same pseudonym has the same value in all rows of a task, and in all rows with the same system prompt where that has it.
+    The same pseudonym has the same value in all rows of a task, and in all rows with the same system prompt where that has it. Relations
+    are kept: an address is made of its owner's names, and the last digits of a card are those of its made-up number.
     """
     for row in rows:
         texts = {name: row[name] for name in TEXTS if row.get(name)}
@@ -82,7 +96,7 @@ def spoken(messages: Sequence[Mapping[str, Any]], task_key: str, system: str) ->
     """The messages of a task with surrogates; `system` is what the system says in their conversation, of which they may be a part."""
 
     def value(match: re.Match[str]) -> str:
-        return _value(match["kind"], int(match["number"]), system if match.group() in system else task_key) or match.group()
+        return _surrogate(match["kind"], int(match["number"]), match["part"] or "", system, task_key) or match.group()
 
     def replaced(part: Any) -> Any:
         if isinstance(part, str):
@@ -94,12 +108,75 @@ def spoken(messages: Sequence[Mapping[str, Any]], task_key: str, system: str) ->
     return [replaced(each) for each in messages]
 
 
-def _value(kind: str, number: int, scope: str) -> str | None:
+def _surrogate(kind: str, number: int, part: str, system: str, task_key: str) -> str | None:
+    """Return the made-up value of a pseudonym; None if its kind has none. A value that the system says has it in all tasks."""
     if kind not in VALUES:
         return None
+    if kind == "EMAIL":
+        owner = _OWNER.match(part)
+        first, last = (int(owner[1]), int(owner[2])) if owner else (2 * number - 1, 2 * number)
+        names = [_whole(_scope("NAME", name, system, task_key), "NAME", name) for name in (first, last)]
+        value = address(_seeded(kind, number, _scope(kind, number, system, task_key)), *names)
+    else:
+        value = _whole(_scope(kind, number, system, task_key), kind, number)
+    return _part(value, part)
+
+
+def _whole(scope: str, kind: str, number: int) -> str:
+    return VALUES[kind](_seeded(kind, number, scope), number)
+
+
+def _scope(kind: str, number: int, system: str, task_key: str) -> str:
+    return system if (kind, number) in _said_by(system) else task_key
+
+
+@lru_cache(maxsize=256)
+def _said_by(system: str) -> frozenset[tuple[str, int]]:
+    """Return the values that a system message has pseudonyms of, with the names of the addresses' owners."""
+    values = set()
+    for match in PSEUDONYM.finditer(system):
+        number, owner = int(match["number"]), _OWNER.match(match["part"] or "")
+        values.add((match["kind"], number))
+        if match["kind"] == "EMAIL":
+            names = (int(owner[1]), int(owner[2])) if owner else (2 * number - 1, 2 * number)
+            values |= {("NAME", name) for name in names}
+    return frozenset(values)
+
+
+def _part(value: str, part: str) -> str:
+    """Return the part of a made-up value that a pseudonym stands for (see `PSEUDONYM`)."""
+    if not part:
+        return value
+    if part.endswith("local"):
+        return value.partition("@")[0]
+    if part in _NAME_FORMS:
+        return _NAME_FORMS[part](value)
+    characters = re.sub(r"[\W_]", "", value)
+    if last := re.fullmatch(r"last(\d+)", part):
+        return characters[-int(last[1]) :]
+    if places := re.fullmatch(r"(\d+)-(\d+)", part):
+        start, end = int(places[1]), int(places[2])
+        # A made-up value may be shorter than the private one: what lies beyond its end is taken from its beginning.
+        return "".join(characters[place % len(characters)] for place in range(start - 1, end))
+    return value
+
+
+_OWNER = re.compile(r"of-(\d+)-(\d+)")
+_NAME_FORMS: Mapping[str, Callable[[str], str]] = {"lower": str.lower, "upper": str.upper, "initial": lambda name: name[:1]}
+
+
+def _german_iban(fake: "Faker") -> str:
+    """Return an account number of digits only, so that each part of it is a number as bank codes are."""
+    from stdnum import iban
+
+    account = fake.numerify("%#################")
+    return "DE" + iban.calc_check_digits(f"DE00{account}") + account
+
+
+def _seeded(kind: str, number: int, scope: str) -> "Faker":
     fake = _faker()
     fake.seed_instance(sha256_of([kind, number, scope]))
-    return VALUES[kind](fake, number)
+    return fake
 
 
 @cache

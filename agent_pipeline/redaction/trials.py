@@ -6,13 +6,15 @@ from functools import lru_cache
 
 import msgspec
 
+from agent_pipeline.redaction.forms import NUMERIC, plain
 from agent_pipeline.redaction.kinds import KINDS
 from agent_pipeline.redaction.names import names_given_away
-from agent_pipeline.redaction.pseudonyms import Values
+from agent_pipeline.redaction.search import Search
 from agent_pipeline.redaction.texts import unescaped_text
 
 _RUN = re.compile(r"[^\W\d_]+|\d+")
 _LETTERS = re.compile(r"[^\W\d_]+")
+_FEWEST_LETTERS_OF_NAME = 2
 _COMMON = re.compile(r"[^\W\d_]+|\d{1,6}")
 """One word or a short number: in a conversation about something else it may mean something else."""
 
@@ -36,28 +38,38 @@ class Known:
             if same_task or not _COMMON.fullmatch(value):
                 self._written += msgspec.json.encode((value, kind)) + b"\n"
 
-    def within(self, text: str) -> dict[str, str]:
-        """Those of the values that a redacted text says, with their kinds; a word that it writes small too is not a name."""
-        by_run, all_kinds = _looked_up(self, len(self._written))
+    def within(self, text: str, regions: tuple[str, ...] = ()) -> dict[str, str]:
+        """Those of the values that a redacted text says in any form, with their kinds; a word that it writes small too is not a name.
+
+        An address is among them if the text names its owner. `regions` are the countries of telephone numbers.
+        """
+        by_run, all_kinds, numbers = _looked_up(self, len(self._written), regions)
         runs = set(_RUN.findall(text))
         near = [value for run in by_run.keys() & {run.lower() for run in runs} for value in by_run[run]]
-        names = names_given_away([value for value in near if all_kinds[value] == "EMAIL"], text)
-        kinds = {value: kind for value in near if (kind := all_kinds[value]) != "EMAIL" and not (kind == "NAME" and value.lower() in runs)}
-        return {name.value: name.kind for name in names} | {value: kinds[value] for value in Values(kinds).within([text], kinds)}
+        addresses = [value for value in near if all_kinds[value] == "EMAIL"]
+        names = {name.value: name.kind for name in names_given_away(addresses, text)}
+        if names:
+            addresses = [address for address in addresses if any(names_given_away([address], text))]
+            names |= dict.fromkeys(addresses, "EMAIL")
+        kinds = {value: kind for value in near if not ((kind := all_kinds[value]) == "NAME" and value.lower() in runs)}
+        said = Search(kinds, regions).within([text]) | numbers.within([text])
+        return names | {value: all_kinds[value] for value in said}
 
 
 @lru_cache(maxsize=64)
-def _looked_up(known: Known, _: int) -> tuple[dict[str, set[str]], dict[str, str]]:
-    """Values by the word or number that a text which says one must have, and their kinds."""
+def _looked_up(known: Known, _: int, regions: tuple[str, ...]) -> tuple[dict[str, set[str]], dict[str, str], Search]:
+    """Values by the word or number that a text which says one must have; their kinds; a search for numbers, which have many forms."""
     by_run: dict[str, set[str]] = {}
     kinds: dict[str, str] = {}
     for value, kind in map(msgspec.json.decode, known._written.splitlines()):
+        kinds[value] = min(kind, kinds.get(value, kind), key=KINDS.index)
         if kind == "EMAIL":
-            parts = _LETTERS.findall(value.partition("@")[0].lower())
-            run = parts[-1] if len(parts) > 1 else ""
+            words = _LETTERS.findall(plain(value).partition("@")[0].partition("+")[0].lower())
+            # Its owner may be written with or without a separator.
+            run_options = {words[-1], words[0], "".join(words)} if len(words) > 1 else set()
         else:
-            run = next(iter(_RUN.findall(value.lower())), "")
-        if run:
-            by_run.setdefault(run, set()).add(value)
-            kinds[value] = min(kind, kinds.get(value, kind), key=KINDS.index)
-    return by_run, kinds
+            run_options = set(_RUN.findall(value.lower())[:1]) if kind not in NUMERIC else set()
+        for run in run_options:
+            if len(run) >= _FEWEST_LETTERS_OF_NAME:
+                by_run.setdefault(run, set()).add(value)
+    return by_run, kinds, Search({value: kind for value, kind in kinds.items() if kind in NUMERIC}, regions)

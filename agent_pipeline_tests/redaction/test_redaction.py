@@ -215,10 +215,10 @@ def test_a_password_said_once_is_gone_wherever_it_stands():
     ("text", "becomes"),
     [
         ("I am John Smith. John? Yes, SMITH", "I am <NAME_1> <NAME_2>. <NAME_1>? Yes, SMITH"),
-        ("Smith, John (john.smith7 or john_smith_8)", "<NAME_1>, <NAME_2> (<NAME_3> or john_smith_8)"),
-        ("J. Smith", "J. <NAME_1>"),
+        ("Smith, John (john.smith7 or john_smith_8)", "<NAME_2>, <NAME_1> (<EMAIL_1:local> or <NAME_1:lower>_<NAME_2:lower>_8)"),
+        ("J. Smith", "<NAME_1:initial>. <NAME_2>"),
         ("John, the green smith, saw Jane Smith", "John, the green smith, saw Jane Smith"),
-        ("johnsmith and John Smithers", "johnsmith and John Smithers"),
+        ("johnsmith and John Smithers", "<NAME_1:lower><NAME_2:lower> and John Smithers"),
     ],
 )
 def test_the_name_that_an_address_gives_away_goes_with_it(text, becomes):
@@ -239,7 +239,7 @@ def test_a_name_that_the_operator_wrote_into_the_system_prompt_stays_in_every_tr
     one = session("john.smith7@example.com", "John Smith and Ann Lee, ann.lee@example.com")
     one.messages.insert(0, {"role": "system", "content": "You work for John Smith."})
     assert redacted(one).messages[0]["content"] == "You work for John Smith."
-    assert one.messages[2]["content"] == "John Smith and <NAME_1> <NAME_2>, <EMAIL_2>"
+    assert one.messages[2]["content"] == "John Smith and <NAME_3> <NAME_4>, <EMAIL_2>"
 
 
 @pytest.mark.parametrize("address", ["customer.service@shop.io", "networking-participants@shop.io", "support@shop.io", "may.june@shop.io"])

@@ -1,0 +1,95 @@
+"""The search for given texts in a text, in time that grows with the text and not with their number."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
+
+from agent_pipeline.redaction.kinds import WORDS
+
+_MAX_PREFIXES_TO_SEARCH = 16
+_MAX_CHARACTERS_TO_COMPARE = 4
+
+
+class Addresses:
+    """E-mail addresses in small letters, found in texts by their @."""
+
+    def __init__(self, addresses: Iterable[str]) -> None:
+        self._addresses = frozenset(addresses)
+        self._lengths: dict[int, set[int]] = {}
+        for address in self._addresses:
+            self._lengths.setdefault(address.find("@"), set()).add(len(address))
+
+    def occurrences(self, text: str) -> Iterator[tuple[int, str]]:
+        """Yield every place where an address begins in a text, and the address."""
+        at = text.find("@")
+        while at >= 0:
+            for before, lengths in self._lengths.items():
+                start = at - before
+                for length in lengths if start >= 0 else ():
+                    if (address := text[start : start + length]) in self._addresses:
+                        yield start, address
+            at = text.find("@", at + 1)
+
+
+class Values:
+    """Private values, found in texts as they are written.
+
+    With `at_words` the caller wants only places that no letter precedes. That makes the search for many values faster.
+    """
+
+    def __init__(self, kinds: Iterable[str], at_words: bool = False) -> None:
+        self._values = frozenset(kinds)
+        self._boundary = r"(?<![^\W\d_])" if at_words else ""
+        self._prefix_length = min(map(len, self._values), default=1)
+        self._lengths: dict[str, set[int]] = {}
+        for value in self._values:
+            self._lengths.setdefault(value[: self._prefix_length], set()).add(len(value))
+
+    @cached_property
+    def _first_characters(self) -> re.Pattern[str]:
+        """An expression that matches, with no characters, where the first characters of a value may stand."""
+        count = min(self._prefix_length, _MAX_CHARACTERS_TO_COMPARE)
+        sets = ({prefix[place] for prefix in self._lengths} for place in range(count))
+        return re.compile(self._boundary + "(?=" + "".join(f"[{''.join(map(re.escape, sorted(each)))}]" for each in sets) + ")")
+
+    def occurrences(self, text: str) -> Iterator[tuple[int, str]]:
+        """Yield every place where a value begins in a text, and the value."""
+        size, lengths, values = self._prefix_length, self._lengths, self._values
+        for start in self._starts(text):
+            for length in lengths.get(text[start : start + size], ()):
+                if (value := text[start : start + length]) in values:
+                    yield start, value
+
+    def _starts(self, text: str) -> Iterator[int]:
+        """The places where a value may begin; a search for each of a few prefixes is faster than a look at every place."""
+        if len(self._lengths) > _MAX_PREFIXES_TO_SEARCH:
+            for match in self._first_characters.finditer(text):
+                yield match.start()
+            return
+        for prefix in self._lengths:
+            start = text.find(prefix)
+            while start >= 0:
+                yield start
+                start = text.find(prefix, start + 1)
+
+    def within(self, texts: Iterable[str], kinds: Mapping[str, str]) -> set[str]:
+        """Return the values that stand in one of the texts, the short ones as words of their own."""
+        return {value for text in texts for start, value in self.occurrences(text) if is_whole_word(value, kinds[value], text, start)}
+
+
+def is_whole_word(value: str, kind: str, text: str, start: int) -> bool:
+    """Whether a value at a place in a text counts: a short one (`WORDS`) only as a word of its own."""
+    return kind not in WORDS or not (continues(text, start) or continues(text, start + len(value)))
+
+
+def continues(text: str, place: int) -> bool:
+    """Whether a word or number goes on across a place between two characters; the n of an escaped line's end is not a part of one."""
+    if not (0 < place < len(text) and text[place - 1].isalnum() and text[place].isalnum()):
+        return False
+    return not (text[place - 1] in "nrt" and text[place - 2 : place - 1] == "\\")
+
+
+def lowered(text: str) -> str:
+    """Return a text in small letters, of the same length."""
+    small = text.lower()
+    return small if len(small) == len(text) else "".join(low if len(low := letter.lower()) == 1 else letter for letter in text)
