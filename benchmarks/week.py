@@ -38,6 +38,8 @@ test = 0.1
 select = 0.18
 [assets.champion]
 approve = "auto"
+[assets.curated_sessions]
+served_model_sessions = "keep"
 [assets.evaluation]
 max_samples = 16
 [assets.gguf_export]

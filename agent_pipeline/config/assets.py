@@ -56,6 +56,11 @@ class CurationConfig(Options):
         description="What a verdict in the text looks like (regular expressions on lines in lower case): taken out where it is the last "
         "line of what the agent was told, else the session is dropped.",
     )
+    served_model_sessions: Literal["drop", "keep"] = Field(
+        default="drop",
+        description="Sessions that a model of this lake made, by the model's name in the session: drop them, so that no model learns from "
+        "what it wrote itself; or keep them as any other session.",
+    )
 
 
 class ThoughtOptions(Options):

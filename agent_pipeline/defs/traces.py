@@ -10,7 +10,8 @@ from typing import Any
 import dagster as dg
 import pyarrow.compute as pc
 
-from agent_pipeline.config.assets import CurationConfig, SessionsConfig
+from agent_pipeline.config.assets import CurationConfig, ServingConfig, SessionsConfig
+from agent_pipeline.config.resolution import resolve
 from agent_pipeline.defs.failures import user_errors
 from agent_pipeline.defs.metadata import counts_table, drift_result, preview, table
 from agent_pipeline.defs.partitions import AGENTS, agent_key
@@ -18,6 +19,7 @@ from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.run_config import in_force
 from agent_pipeline.defs.runs import NIGHT_TAG, PENDING, PENDING_TAG
 from agent_pipeline.defs.specs import asset_options, check_result, own_check, version, warning
+from agent_pipeline.export.own_models import OwnModels
 from agent_pipeline.ingestion.ingestion import ingest
 from agent_pipeline.ingestion.scan import scan_new_sessions
 from agent_pipeline.judging.agreement import Agreement
@@ -203,8 +205,16 @@ def curated_sessions(context: dg.AssetExecutionContext, workspace: dg.ResourcePa
         config = in_force(context, workspace, CurationConfig)
         key = agent_key(context)
         bounds = Bounds(config.max_sessions, config.max_characters)
-        table, curation, drift = curate_sessions(workspace.open_lake(), key, config.required_measures, bounds, config.verdict_leaks)
+        lake, settings = workspace.open_lake(), workspace.settings()
+        served = resolve(settings, ServingConfig, key).options
+        own_models, keep_own = OwnModels(lake, {key: (served.name, served.hub)}), config.served_model_sessions == "keep"
+        table, curation, drift = curate_sessions(
+            lake, key, config.required_measures, bounds, config.verdict_leaks, own_models.made, keep_own
+        )
         counts = Counter(curation.reasons)
+        if curation.by_served_model:
+            fate = "they are kept as any other" if keep_own else 'served_model_sessions = "keep" would train on them'
+            context.log.warning(f"{curation.by_served_model} of {counts.total()} sessions were made by a model of this lake: {fate}")
         return dg.MaterializeResult(
             value=table,
             data_version=version(table.sha256),
@@ -215,6 +225,7 @@ def curated_sessions(context: dg.AssetExecutionContext, workspace: dg.ResourcePa
                 "uses": counts_table(Counter(each.use.value for each in curation.decisions), "use"),
                 "reasons": counts_table(curation.counts_with_detail),
                 "sessions_with_a_verdict_cut_from_their_text": len(curation.stripped),
+                "sessions_made_by_a_served_model": curation.by_served_model,
             },
             check_results=[drift_result(FATES_CHECK, drift)],
         )

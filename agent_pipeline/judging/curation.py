@@ -48,6 +48,7 @@ class Reason(StrEnum):
     ATTACK_SUCCEEDED = "attack_succeeded"
     VERDICT_LEAK = "verdict_leak"
     TOO_LONG = "too_long"
+    SERVED_MODEL = "served_model"
     UNJUDGED = "unjudged"
     UNACCEPTABLE = "unacceptable"
     MEASURE = "measure"
@@ -189,10 +190,11 @@ def curate(candidates: Iterable[Candidate], max_sessions: int = 0) -> Decisions:
 
 
 class Curation(NamedTuple):
-    """The decisions on a table's sessions in its order, and whose text had verdicts taken out."""
+    """The decisions on a table's sessions in its order, whose text had verdicts taken out, and how many a model of the lake made."""
 
     decisions: Decisions
     stripped: set[str]
+    by_served_model: int = 0
 
     @property
     def reasons(self) -> list[str]:
@@ -212,9 +214,12 @@ def curate_rows(
     required_measures: Sequence[str],
     bounds: Bounds,
     verdict_leaks: Sequence[str],
+    is_own: Callable[[dict[str, Any]], bool] | None = None,
+    keep_own: bool = False,
 ) -> tuple[Curation, Iterator[dict[str, Any]]]:
     """Curate rows of `judged_sessions`: the decisions, and the rows of `curated_sessions`.
 
+    `is_own` says which rows a model of this lake made. They are dropped unless `keep_own`, and counted in any case.
     `read` opens the same rows anew each time. They are read twice, because what a session repeats is known only when all have been seen;
     memory holds no texts but a batch's, and of the others `Decisions`.
 
@@ -222,15 +227,17 @@ def curate_rows(
         DataError: the second reading gives other sessions than the first.
     """
     patterns = leak_patterns(verdict_leaks)
-    stripped: set[str] = set()
+    stripped, own = set[str](), 0
 
     def candidates() -> Iterator[Candidate]:
+        nonlocal own
         for row in read():
+            own += (by_own := is_own is not None and is_own(row))
             messages, lines, leak = without_leaks(row["messages"], patterns)
             if lines:
                 stripped.add(row["session_id"])
                 row = _with_messages(row, messages)
-            yield candidate_of(row, leak, required_measures, bounds.max_characters)
+            yield candidate_of(row, leak, required_measures, bounds.max_characters, by_own and not keep_own)
 
     decisions = curate(candidates(), bounds.max_sessions)
 
@@ -242,12 +249,15 @@ def curate_rows(
                 row = _with_messages(row, without_leaks(row["messages"], patterns)[0])
             yield row | decision.columns()
 
-    return Curation(decisions, stripped), rows()
+    return Curation(decisions, stripped, own), rows()
 
 
-def candidate_of(row: dict[str, Any], leak: str | None = None, required: Sequence[str] = (), max_characters: int = 0) -> Candidate:
-    """What curation holds of a row of `judged_sessions`; `leak` is a verdict that stands in its text and cannot be taken out."""
-    decision = _own_decision(row, leak, required, max_characters)
+def candidate_of(
+    row: dict[str, Any], leak: str | None = None, required: Sequence[str] = (), max_characters: int = 0, own: bool = False
+) -> Candidate:
+    """What curation holds of a row of `judged_sessions`; `leak` is a verdict that stands in its text and cannot be taken out, `own` says
+    that a model of this lake made it."""
+    decision = _own_decision(row, leak, required, max_characters, own)
     by = row["verdict_by"]
     authority = PERSON if by == "label" else VERIFIER if by in VERIFIERS else NOBODY
     return Candidate(decision, row["content_sha256"], row["created_at"], authority, beginnings_of(row["messages"]))
@@ -264,7 +274,7 @@ def stopped_calling(row: dict[str, Any]) -> bool:
     return seen and row["damage"].get("unanswered_call") == len(row["messages"][-1].get("tool_calls") or ())
 
 
-def _own_decision(row: dict[str, Any], leak: str | None, required: Sequence[str], max_characters: int) -> Decision:
+def _own_decision(row: dict[str, Any], leak: str | None, required: Sequence[str], max_characters: int, own: bool) -> Decision:
     """The first reason that a session carries in itself."""
     passed = {name: result["passed"] for name, result in row["measures"].items()}
     missed = [name for name in required if not passed.get(name)]
@@ -278,6 +288,7 @@ def _own_decision(row: dict[str, Any], leak: str | None, required: Sequence[str]
         (row["attack_succeeded"], Reason.ATTACK_SUCCEEDED, None),
         (leak is not None, Reason.VERDICT_LEAK, leak),
         (max_characters and length > max_characters, Reason.TOO_LONG, str(length)),
+        (own, Reason.SERVED_MODEL, row.get("model_id")),
         (row["verdict"] is None, Reason.UNJUDGED, None),
         (row["verdict_by"] == "measures", Reason.MEASURE, row.get("verdict_name")),  # measures alone make no example, good or bad
         (row["verdict"] != "acceptable", Reason.UNACCEPTABLE, None),

@@ -93,9 +93,17 @@ def verdict_columns(judged: Judged) -> dict[str, Any]:
 
 
 def curate_sessions(
-    lake: Lake, key: PartitionKey, required_measures: list[str], bounds: Bounds, verdict_leaks: list[str]
+    lake: Lake,
+    key: PartitionKey,
+    required_measures: list[str],
+    bounds: Bounds,
+    verdict_leaks: list[str],
+    is_own: Callable[[dict[str, Any]], bool] | None = None,
+    keep_own: bool = False,
 ) -> tuple[StagedTable, Curation, Drift]:
     """Decide what every session of the table `judged_sessions` may be used for, and write the decisions.
+
+    `is_own` and `keep_own` are those of `curate_rows`.
 
     Returns the table, not yet in its place, the decisions, and how the new sessions' verdicts and reasons differ from the last table's.
 
@@ -105,6 +113,6 @@ def curate_sessions(
     """
     required = [each.name for each in parse_measures(required_measures)]  # as the table spells them
     judged = lake.open("judged_sessions", key, JUDGED)  # held open: both readings are of the same file, whatever takes its place
-    curation, rows = curate_rows(lambda: to_rows(stored_batches(judged)), required, bounds, verdict_leaks)
+    curation, rows = curate_rows(lambda: to_rows(stored_batches(judged)), required, bounds, verdict_leaks, is_own, keep_own)
     table = lake.stage("curated_sessions", key, to_batches(rows, CURATED), CURATED)
     return table, curation, drift(lake, "curated_sessions", key, table)

@@ -1,0 +1,98 @@
+"""Sessions that a served model made: recognized by the names that servers give it, counted, and kept out of training."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from agent_pipeline.export.ledger import EXPORT
+from agent_pipeline.export.own_models import OwnModels
+from agent_pipeline.judging.curation import Bounds, Use, curate_rows
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.storage.lake import Lake
+from agent_pipeline_tests.judging.test_curation import chat, judged_row
+from agent_pipeline_tests.lakes import artifact
+
+KEY = PartitionKey("shop", "support")
+LATER = datetime.now(UTC) + timedelta(days=1)
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return Lake(str(tmp_path / "lake"))
+
+
+def put_models(lake: Lake) -> tuple[str, str]:
+    """An adapter and its export; the first digits of both."""
+    adapter = artifact(lake, "sft_adapter", KEY, {"name": "a"})
+    return artifact(lake, EXPORT, KEY, {"adapter": adapter.identity}).identity[:16], adapter.identity[:16]
+
+
+def row(model: str | None, session_id: str = "s1", created_at: datetime | None = LATER) -> dict:
+    return {"model_id": model, "session_id": session_id, "created_at": created_at}
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        "shop/support",
+        "openai/shop/support",
+        "hosted_vllm/shop/support",
+        "shop-support",
+        "shop-support:latest",
+        "ollama_chat/shop-support:latest",
+        "Helper:v2",
+        "https://huggingface.co/me/support-agent",
+        "shop/support {adapter}",
+        "/models/model-q8_0-{export}.gguf",
+        "adapter-{export}.gguf",
+    ],
+)
+def test_name_of_a_served_model(lake: Lake, model: str):
+    """llama-server, vLLM, gateways, Ollama, the hub and GGUF files each have a name for it."""
+    export, adapter = put_models(lake)
+    models = OwnModels(lake, {KEY: ("helper", "me/support-agent")})
+    assert models.made(row(model.format(export=export, adapter=adapter)))
+
+
+@pytest.mark.parametrize(
+    "model", [None, "", "gpt-5.2", "shop/support-large", "workshop/support", "claude-shop-support-1", "0123456789abcdef0"]
+)
+def test_name_of_another_model(lake: Lake, model: str | None):
+    put_models(lake)
+    assert not OwnModels(lake).made(row(model))
+
+
+def test_sessions_before_the_first_export_are_not_ours(lake: Lake):
+    """A gateway may have given the agent's name to the model before."""
+    assert not OwnModels(lake).made(row("shop/support"))
+    put_models(lake)
+    models = OwnModels(lake)
+    assert not models.made(row("shop/support", created_at=datetime(2020, 1, 1, tzinfo=UTC)))
+    assert models.made(row("shop/support", created_at=None))
+
+
+@pytest.mark.parametrize(
+    ("model", "own"), [("champion", True), ("gguf", True), ("x/model.gguf", True), ("base", False), ("http://h/v1#gpt", False)]
+)
+def test_played_sessions(lake: Lake, model: str, own: bool):
+    put_models(lake)
+    assert OwnModels(lake).made(row(model, "played-support-001-0-x")) == own
+    assert not OwnModels(lake).made(row(model, "support-001"))
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_curation_keeps_them_out_by_default_and_counts_them(lake: Lake, keep: bool):
+    """Nothing kept a served model's sessions out of the next training."""
+    put_models(lake)
+    rows = [
+        judged_row("own good", chat("a", "b"), model_id="shop/support", created_at=LATER, judgment="acceptable"),
+        judged_row("own bad", chat("c", "d"), model_id="shop/support", created_at=LATER, judgment="unacceptable"),
+        judged_row("other", chat("e", "f"), model_id="gpt-5.2", created_at=LATER, judgment="acceptable"),
+    ]
+    curation, curated = curate_rows(lambda: rows, [], Bounds(), [], OwnModels(lake).made, keep)
+    uses = {each["session_id"]: (each["use"], each["drop_reason"], each["drop_detail"]) for each in curated}
+    assert curation.by_served_model == 2 and uses["other"][0] == Use.POSITIVE
+    dropped = (Use.NEITHER, "served_model", "shop/support")
+    assert uses["own good"] == ((Use.POSITIVE, None, None) if keep else dropped)
+    assert (uses["own bad"] == dropped) != keep
