@@ -1,22 +1,28 @@
 """Trajectories in the Agent Trajectory Interchange Format (ATIF), as Harbor writes them: `<trial>/agent/trajectory.json`.
 
 A step is what the system, the user or the agent said, with the agent's calls and what came back. `<trial>/result.json` beside it says the
-task and the rewards. Agents that an agent called are sessions of their own that name their parent.
+task and the rewards. Agents that an agent called are sessions of their own that name their parent. A run may end with its last calls
+(`mark_task_complete` of Terminus, `finish` of OpenHands), answered or not.
 """
 
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from agent_pipeline.sessions.items import unread
 from agent_pipeline.sources.formats.fields import Record, chosen, elements, first_text, judged, objects, section, text
 from agent_pipeline.sources.formats.file_source import Ident, RecordSource
 from agent_pipeline.sources.formats.record_files import Place
+
+_COMPLETES = "mark_task_complete"
+"""The call by which Terminus ends a run."""
 
 _COUNTS = ("prompt_tokens", "completion_tokens", "cached_tokens")
 
 
 class ATIFSource(RecordSource):
     name = "atif"
+    version = 2
     looks_like = "ATIF trajectories with schema_version, agent and steps"
 
     @classmethod
@@ -50,6 +56,7 @@ class ATIFSource(RecordSource):
             "times": [each.get("timestamp") for each in steps],
             "models": [agent.get("model_name"), *(text(each.get("model_name")) for each in steps)],
             "parent_session_id": record.get("parent"),
+            "ends_on_tool": bool(steps) and bool(steps[-1].get("tool_calls")),
             "error": (text(failed.get("exception_message")) or failed.get("exception_type")) if not rewards else None,
         }
 
@@ -80,6 +87,9 @@ def _messages(step: Any) -> Iterator[Any]:
     if not isinstance(step, dict):
         yield None
         return
+    if section(step, "extra", "context_management"):  # from here on, the model saw another history than the steps before
+        yield unread("compaction")
+        return
     calls = [each | {"name": each.get("function_name")} if isinstance(each, dict) else None for each in elements(step.get("tool_calls"))]
     role = "assistant" if step.get("source") == "agent" else step.get("source")
     message = {"role": role, "content": step.get("message"), "tool_calls": calls}
@@ -88,10 +98,49 @@ def _messages(step: Any) -> Iterator[Any]:
         if thought := step.get("reasoning_content"):
             yield {"type": "reasoning", "text": thought}
         yield from (each and each | {"type": "function_call"} | weight for each in calls)
-    else:
+    elif message["content"] or calls or not step.get("observation"):
         yield message | {"reasoning": step.get("reasoning_content")} | weight
-    for result in elements(section(step, "observation").get("results")):
-        original = section(result, "extra", "tool_result_metadata", "raw_tool_result")  # Claude Code's; Harbor adds to its words
-        content = original.get("content", result.get("content")) if isinstance(result, dict) else None
-        message = {"role": "tool", "content": content, "is_error": original.get("is_error")}
-        yield message | {"tool_call_id": result.get("source_call_id")} if isinstance(result, dict) else None
+    yield from _results(calls, elements(section(step, "observation").get("results")))
+
+
+def _results(calls: list[Any], results: list[Any]) -> Iterator[Any]:
+    """Return the results of a step's calls, in the order of the record.
+
+    A result may name its call. One that does not answers the calls without a named result: in their order if there are as many, or all of
+    them together, as the screen of Terminus shows what a batch of commands has written. Then the last of them has it, and the others have
+    an empty one. Without any call, the observation is what the agent was told next.
+    """
+    named = {text(result.get("source_call_id")) for result in objects(results)} - {None}
+    open_ids = [call.get("tool_call_id") for call in calls if isinstance(call, dict) and text(call.get("tool_call_id")) not in named]
+    unnamed = [result for result in objects(results) if not text(result.get("source_call_id")) and not _is_reference(result)]
+    completes = {call["tool_call_id"] for call in objects(calls) if call.get("name") == _COMPLETES and "tool_call_id" in call}
+    if len(unnamed) == 1 and len(open_ids) > 1 and not named:
+        yield from ({"role": "tool", "tool_call_id": call_id, "content": ""} for call_id in open_ids[:-1])
+        open_ids = open_ids[-1:]
+    elif not unnamed and named:  # the screen that answers the commands of Terminus also answers the completion beside them
+        yield from ({"role": "tool", "tool_call_id": call_id, "content": ""} for call_id in open_ids if call_id in completes)
+    answered = iter(open_ids if len(open_ids) == len(unnamed) else ())
+    for result in results:
+        if not isinstance(result, dict):
+            yield None
+        elif text(result.get("source_call_id")):
+            yield _result(result, result["source_call_id"])
+        elif _is_reference(result):
+            continue
+        elif not calls:
+            yield {"role": "user", "content": result.get("content")}
+        elif (call_id := next(answered, None)) is not None:
+            yield _result(result, call_id)
+        else:
+            yield unread("result without a call")
+
+
+def _is_reference(result: Any) -> bool:
+    """Return whether a result only says where the trajectory of a called agent is."""
+    return isinstance(result, dict) and result.get("content") is None and bool(result.get("subagent_trajectory_ref"))
+
+
+def _result(result: Record, call_id: Any) -> Record:
+    original = section(result, "extra", "tool_result_metadata", "raw_tool_result")  # Claude Code's; Harbor adds to its words
+    content = original.get("content", result.get("content"))
+    return {"role": "tool", "content": content, "is_error": original.get("is_error"), "tool_call_id": call_id}
