@@ -6,43 +6,28 @@ earlier runs left. The same input once more is a repeated record or a retry, of 
 sub-agent, a guard, a fork) is a conversation of its own.
 """
 
-from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from os.path import commonprefix
 from typing import Any
 
 import msgspec
 
-from agent_pipeline.sessions.chat import call_item, plain_items, result_item
+from agent_pipeline.sessions.chat import plain_items
 from agent_pipeline.sessions.items import Item, cut_text, unread
-from agent_pipeline.sessions.session import canonical_arguments
 from agent_pipeline.sources.formats.model_calls import is_damaged
+from agent_pipeline.sources.platforms.conversation import Conversation, Items, add, key_of, open_calls, split_head, steps_around
 from agent_pipeline.sources.platforms.spans import Span, in_order
+from agent_pipeline.sources.platforms.tool_spans import add_results, kind_of_tool_span, mark_failed, tool_items
 
-Items = list[Item]
-
-_DEPTH = 40
-"""Deeper than this nobody looks for the step around a step."""
-
-
-@dataclass
-class Conversation:
-    """One conversation: its system prompt, items with the keys that they are compared by, and the calls that made it."""
-
-    system: Items = field(default_factory=list)
-    items: Items = field(default_factory=list)
-    keys: list[Any] = field(default_factory=list)
-    calls: list[Span] = field(default_factory=list)
-    skipped: Counter[str] = field(default_factory=Counter)
-    answer_at: int = 0
-    """How many keys there were before the last call's answer."""
-
-    @property
-    def seconds(self) -> float:
-        """From its first call to the end of its last."""
-        times = [time for call in self.calls for time in (call.started, call.ended) if time]
-        return (max(times) - min(times)).total_seconds() if times else 0.0
+_CLOCK = re.compile(
+    r"\d+|\b(?:mon|tues?|wed(?:nes)?|thu(?:rs)?|fri|sat(?:ur)?|sun)(?:day)?\b"
+    r"|\b(?:jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sept?(?:ember)?|oct(?:ober)?|nov(?:ember)?"
+    r"|dec(?:ember)?)\b|\b[ap]\.?m\b\.?",
+    re.IGNORECASE,
+)
+"""The words of dates and times, which many agents write anew into every prompt."""
 
 
 def conversations_in(spans: list[Span]) -> list[Conversation]:
@@ -56,8 +41,11 @@ def conversations_in(spans: list[Span]) -> list[Conversation]:
         mark_failed(conversation, tools)
         tools = add_results(conversation, tools)
         conversation.system = conversation.system or _system_around(conversation, spans)
-    if tools:
-        main.skipped["unplaced_tool_span"] += len(tools)
+    for span in tools:
+        kind = kind_of_tool_span(span, conversations, spans)
+        main.skipped[kind or f"unread:tool span {span.name}"] += 1
+        if kind is None:
+            main.damage["unread"] += 1
     return [main, *(each for each in conversations if each is not main)]
 
 
@@ -76,72 +64,6 @@ def conversations_of(calls: Iterable[Span]) -> list[Conversation]:
 def main_conversation(conversations: Sequence[Conversation]) -> Conversation:
     """The conversation that the session is: the one that lasted longest, of equals the one with the most in it, then the first."""
     return max(conversations, key=lambda each: (each.seconds, len(each.keys)))
-
-
-def key_of(item: Item) -> Any:
-    """What an item is compared by; `None` for what is not compared (reasoning and other kinds without words)."""
-    if item.kind == "message":
-        return item.role, item.text.strip()
-    if item.kind == "function_call":
-        return "call", item.name, canonical_arguments(item.text or "{}")
-    if item.kind == "function_call_output":
-        return "output", item.text.strip()
-    return None if item.kind else ("none",)
-
-
-def open_calls(items: Sequence[Item]) -> list[Item]:
-    """The calls at the end of a conversation that no result has answered."""
-    waiting: list[Item] = []
-    for item in reversed(items):
-        if item.kind == "function_call":
-            waiting.append(item)
-        elif item.kind == "function_call_output" or waiting:
-            break
-    return waiting[::-1]
-
-
-def add_results(conversation: Conversation, tools: Iterable[Span]) -> list[Span]:
-    """Give the last calls of a conversation the results that tool spans saw; returns the spans whose calls no message has."""
-    left = [(span, *tool_items(span)) for span in tools]
-    seen = Counter(key_of(item) for item in conversation.items if item.kind == "function_call")
-    for call in open_calls(conversation.items):
-        answers = [each for each in left if each[1].call_id and each[1].call_id == call.call_id]
-        answers = answers or [each for each in reversed(left) if key_of(each[1]) == key_of(call)]
-        if answers:
-            _, _, result = answers[0]
-            add(conversation, [msgspec.structs.replace(result, call_id=call.call_id)])
-            left.remove(answers[0])
-            seen[key_of(call)] -= 1
-    unplaced = []
-    for span, call, _ in left:
-        seen[key_of(call)] -= 1
-        unplaced += [span] if seen[key_of(call)] < 0 else []
-    return unplaced
-
-
-def mark_failed(conversation: Conversation, tools: Sequence[Span]) -> None:
-    """Mark the results that tool spans say failed: by the call's id, else calls of one name and arguments in their order."""
-    failed: dict[Any, deque[bool]] = defaultdict(deque)
-    for span in tools if any(span.error for span in tools) else ():
-        failed[span.call_id or key_of(tool_items(span)[0])].append(bool(span.error))
-    calls = {item.call_id: item for item in conversation.items if item.kind == "function_call"}
-    for at, item in enumerate(conversation.items):
-        if item.kind == "function_call_output" and (call := calls.get(item.call_id)):
-            said = failed.get(item.call_id) or failed.get(key_of(call))
-            if said and said.popleft():
-                conversation.items[at] = msgspec.structs.replace(item, failed=True)
-
-
-def tool_items(span: Span) -> tuple[Item, Item]:
-    call = call_item({"name": span.name, "arguments": span.arguments, "call_id": span.call_id})
-    return call, result_item(call.call_id, span.output, bool(span.error))
-
-
-def add(conversation: Conversation, items: Iterable[Item]) -> None:
-    for item in items:  # of one response's words and calls, some instrumentations make several messages
-        conversation.items.append(msgspec.structs.replace(item, first=False) if item.first else item)
-        if (key := key_of(item)) is not None:
-            conversation.keys.append(key)
 
 
 def _place(conversations: list[Conversation], call: Span, system: Items, given: Items, answered: Items) -> None:
@@ -184,6 +106,8 @@ def _go_on(conversation: Conversation, call: Span, system: Items, new: Items, an
         conversation.system = system
     elif system and not _same_system(conversation.system, system):
         conversation.skipped["changed_system_prompt"] += 1
+        if not _differs_by_clock(conversation.system, system):
+            answered = [_untrained(item) for item in answered]
     add(conversation, new)
     conversation.answer_at = len(conversation.keys)
     add(conversation, answered)
@@ -222,16 +146,18 @@ def _cut(conversation: Conversation, count: int) -> None:
     del conversation.keys[count:]
 
 
-def split_head(items: Items) -> tuple[Items, Items]:
-    """The system prompt at the head, and what follows it."""
-    at = 0
-    while at < len(items) and items[at].role == "system":
-        at += 1
-    return items[:at], items[at:]
-
-
 def _same_system(left: Items, right: Items) -> bool:
     return not left or not right or list(map(key_of, left)) == list(map(key_of, right))
+
+
+def _differs_by_clock(left: Items, right: Items) -> bool:
+    """Return whether nothing but dates, times and numbers differ in two system prompts."""
+    return [_CLOCK.sub("0", item.text) for item in left] == [_CLOCK.sub("0", item.text) for item in right]
+
+
+def _untrained(item: Item) -> Item:
+    is_said = item.role == "assistant" or item.kind == "function_call"
+    return msgspec.structs.replace(item, trained=False) if is_said else item
 
 
 def _without_model_text(spans: list[Span], tools: list[Span]) -> Conversation:
@@ -254,26 +180,18 @@ def _without_model_text(spans: list[Span], tools: list[Span]) -> Conversation:
                 add(conversation, tool_items(tool))
         add(conversation, answer)
     models = sum(span.kind == "model" for span in spans)
-    if not any(item.kind == "message" for item in conversation.items):
+    if models or not any(item.kind == "message" for item in conversation.items):
         conversation.skipped["model_call_without_text"] = models or 1
+    if models and conversation.items:  # what the model was told and said between its calls is not there
+        conversation.damage["cut_text"] += 1
     return conversation
-
-
-def _around(span: Span, steps: dict[tuple[str, str], Span]) -> Iterator[Span]:
-    """The steps around a step, from the inside."""
-    for _ in range(_DEPTH):
-        outer = steps.get((span.trace, span.parent or ""))
-        if outer is None:
-            return
-        yield outer
-        span = outer
 
 
 def _calls(spans: list[Span]) -> list[Span]:
     """The model calls. Of two within each other, where two instrumentations saw one call, one whose input cannot be read is none."""
     calls = [_with_unread(span) for span in spans if span.kind == "model" and (span.given or span.answered)]
     steps = {(span.trace, span.id): span for span in [*spans, *calls]}
-    outer = {id(call): [each for each in _around(call, steps) if each.kind == "model"] for call in calls}
+    outer = {id(call): [each for each in steps_around(call, steps) if each.kind == "model"] for call in calls}
     readable = {id(call) for call in calls if call.given and not any(map(is_damaged, call.given))}
     shadowed = {id(each) for call in calls if id(call) in readable for each in outer[id(call)]}
     shadowed |= {id(call) for call in calls if any(id(each) in readable for each in outer[id(call)])}
@@ -293,5 +211,5 @@ def _with_unread(span: Span) -> Span:
 
 def _system_around(conversation: Conversation, spans: list[Span]) -> Items:
     """The system prompt of the nearest step around a conversation that has one: some agents say it once, and not with each call."""
-    around = _around(conversation.calls[0], {(span.trace, span.id): span for span in spans})
+    around = steps_around(conversation.calls[0], {(span.trace, span.id): span for span in spans})
     return next((system for step in around if (system := split_head(list(plain_items(step.given)))[0])), [])

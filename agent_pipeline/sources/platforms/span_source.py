@@ -7,6 +7,7 @@ Evaluations are recorded by the metric's name and judge nothing here: 1 is good 
 knows which way a metric points.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from statistics import fmean
 from typing import Any, ClassVar
@@ -97,7 +98,7 @@ def _arguments(conversation: Conversation, spans: list[Span]) -> Record:
     items = [*conversation.system, *conversation.items]
     return {
         "history": assembled(items),
-        "damage": {"cut_text": cut_texts_in(items)},
+        "damage": conversation.damage + Counter(cut_text=cut_texts_in(items)),
         "skipped": conversation.skipped,
         "tools": _tools(calls),
         "times": sorted(time for span in spans for time in (span.started, span.ended) if time),

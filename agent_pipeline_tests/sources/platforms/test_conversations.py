@@ -3,19 +3,15 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_pipeline.sessions.items import assembled
-from agent_pipeline.sources.platforms.conversations import (
-    add_results,
-    conversations_of,
-    key_of,
-    main_conversation,
-    mark_failed,
-    open_calls,
-)
+from agent_pipeline.sources.platforms.conversation import HARMLESS, key_of, open_calls
+from agent_pipeline.sources.platforms.conversations import conversations_in, conversations_of, main_conversation
 from agent_pipeline.sources.platforms.spans import Span
+from agent_pipeline.sources.platforms.tool_spans import add_results, mark_failed
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -145,3 +141,62 @@ def test_a_result_whose_step_failed_is_an_error_by_the_calls_id_or_by_its_name_a
     spans += [Span("t", "3", "tool", name="f", arguments={}, call_id="c4", error="boom")]
     mark_failed(conversation, spans)
     assert [item.failed for item in conversation.items if item.kind == "function_call_output"] == [True, False, False, True]
+
+
+CALLED = {"role": "assistant", "tool_calls": [{"id": "c1", "function": {"name": "read", "arguments": '{"path": "a"}'}}]}
+TOLD = [said("user", "a?"), CALLED, {"role": "tool", "tool_call_id": "c1", "content": "in Ulm"}]
+
+
+def tool(**fields: Any) -> Span:
+    return Span("t", "tool", "tool", started=START, **fields)
+
+
+@pytest.mark.parametrize(
+    "span",
+    [
+        tool(name="read", arguments={"path": "a"}, output="again"),
+        tool(name="read", output=None),
+        tool(name="read", arguments="{'path': 'a'}", output="in Ulm"),
+        tool(name="retrieve", arguments={"query": "a"}, output="in Ulm"),
+        tool(name="inner", arguments={}, output="x", parent="outer"),
+    ],
+    ids=["retry", "without arguments", "arguments of Python", "put into the prompt", "within a tool"],
+)
+def test_tool_span_that_shows_nothing_new(span: Span) -> None:
+    outer = Span("t", "outer", "tool", name="read", arguments={"path": "a"}, output="in Ulm", started=START)
+    main, *others = conversations_in([model_call(0, TOLD, "In Ulm."), outer, span])
+    assert not main.damage and not others
+    assert set(main.skipped) <= set(HARMLESS)
+
+
+@pytest.mark.parametrize("span", [tool(name="run", arguments={}, output="17"), tool(name="read", arguments={"path": "b"}, output="in Rom")])
+def test_tool_span_that_shows_a_call_the_messages_lack(span: Span) -> None:
+    """An instrumentation left the call out of the messages: a question, and "17"."""
+    main, *_ = conversations_in([model_call(0, TOLD, "In Ulm."), span])
+    assert main.damage == {"unread": 1}
+
+
+def test_model_calls_without_text_between_a_runs_question_and_answer() -> None:
+    """What the model was told and said between its calls is not recorded, so the run's root does not say it all."""
+    root = Span("t", "root", "other", started=START, given=[said("user", "a?")], answered=[said("assistant", "b")])
+    silent = Span("t", "call", "model", started=START, parent="root")
+    (conversation,) = conversations_in([root, silent, tool(name="read", arguments={}, output="x", parent="root")])
+    assert conversation.damage == {"cut_text": 1} and conversation.skipped == {"model_call_without_text": 1}
+    (conversation,) = conversations_in([root, tool(name="read", arguments={}, output="x", parent="root")])
+    assert not conversation.damage and not conversation.skipped
+
+
+@pytest.mark.parametrize(
+    ("later", "is_trained"),
+    [
+        ("Today is Friday, 2 May, 11:03 a.m. You sell spades.", True),
+        ("Today is Monday, 1 May, 10:02 p.m. You sell shovels.", False),
+    ],
+)
+def test_answers_under_another_system_prompt_are_not_trained(later: str, is_trained: bool) -> None:
+    """The row has the first prompt, so an answer that only another prompt explains teaches to make things up; a clock explains little."""
+    first = said("system", "Today is Monday, 1 May, 10:02 p.m. You sell spades.")
+    told = [said("user", "a"), said("assistant", "b"), said("user", "c")]
+    (conversation,) = conversations_of([model_call(0, [first, told[0]], "b"), model_call(1, [said("system", later), *told], "d")])
+    assert [item.trained for item in conversation.items if item.role == "assistant"] == [True, is_trained]
+    assert conversation.skipped == {"changed_system_prompt": 1}

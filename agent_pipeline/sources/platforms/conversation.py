@@ -1,0 +1,95 @@
+"""One conversation of a trace: its items, the keys that they are compared by, and what was left out of it."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from agent_pipeline.sessions.items import Item
+from agent_pipeline.sessions.session import canonical_arguments
+from agent_pipeline.sources.platforms.spans import Span
+
+Items = list[Item]
+
+HARMLESS = {
+    "repeated_span": "two instrumentations saw one call, or a record was sent twice: it says nothing new",
+    "superseded_item": "an answer that was asked for again: what came after it goes on with the later one",
+    "changed_system_prompt": "the first prompt is kept; answers under another one are not trained, unless only a clock differs",
+    "nested_tool_span": "a tool that another tool called: the model neither asked for it nor was told of it",
+    "known_tool_span": "a step that repeats a call or gives a text that the messages have",
+    "model_call_without_text": "steps that say only that a model was called; damage, too, if nothing else says what it said",
+}
+"""What is left out of a conversation, and why that changes nothing in it."""
+
+_DEPTH = 40
+"""Deeper than this nobody looks for the step around a step."""
+
+
+@dataclass
+class Conversation:
+    """One conversation: its system prompt, items with the keys that they are compared by, and the calls that made it."""
+
+    system: Items = field(default_factory=list)
+    items: Items = field(default_factory=list)
+    keys: list[Any] = field(default_factory=list)
+    calls: list[Span] = field(default_factory=list)
+    skipped: Counter[str] = field(default_factory=Counter)
+    """What was left out because it is harmless: see `HARMLESS`."""
+    damage: Counter[str] = field(default_factory=Counter)
+    answer_at: int = 0
+    """How many keys there were before the last call's answer."""
+
+    @property
+    def seconds(self) -> float:
+        """From its first call to the end of its last."""
+        times = [time for call in self.calls for time in (call.started, call.ended) if time]
+        return (max(times) - min(times)).total_seconds() if times else 0.0
+
+
+def key_of(item: Item) -> Any:
+    """What an item is compared by; `None` for what is not compared (reasoning and other kinds without words)."""
+    if item.kind == "message":
+        return item.role, item.text.strip()
+    if item.kind == "function_call":
+        return "call", item.name, canonical_arguments(item.text or "{}")
+    if item.kind == "function_call_output":
+        return "output", item.text.strip()
+    return None if item.kind else ("none",)
+
+
+def open_calls(items: Sequence[Item]) -> list[Item]:
+    """The calls at the end of a conversation that no result has answered."""
+    waiting: list[Item] = []
+    for item in reversed(items):
+        if item.kind == "function_call":
+            waiting.append(item)
+        elif item.kind == "function_call_output" or waiting:
+            break
+    return waiting[::-1]
+
+
+def add(conversation: Conversation, items: Iterable[Item]) -> None:
+    for item in items:  # of one response's words and calls, some instrumentations make several messages
+        conversation.items.append(msgspec.structs.replace(item, first=False) if item.first else item)
+        if (key := key_of(item)) is not None:
+            conversation.keys.append(key)
+
+
+def split_head(items: Items) -> tuple[Items, Items]:
+    """The system prompt at the head, and what follows it."""
+    at = 0
+    while at < len(items) and items[at].role == "system":
+        at += 1
+    return items[:at], items[at:]
+
+
+def steps_around(span: Span, steps: dict[tuple[str, str], Span]) -> Iterator[Span]:
+    """The steps around a step, from the inside."""
+    for _ in range(_DEPTH):
+        outer = steps.get((span.trace, span.parent or ""))
+        if outer is None:
+            return
+        yield outer
+        span = outer

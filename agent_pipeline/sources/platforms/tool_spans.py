@@ -1,0 +1,67 @@
+"""The steps of tools in a trace: they give calls their results, and show calls that the messages lack."""
+
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from agent_pipeline.sessions.chat import call_item, result_item
+from agent_pipeline.sessions.items import Item
+from agent_pipeline.sources.platforms.conversation import Conversation, add, key_of, open_calls, steps_around
+from agent_pipeline.sources.platforms.spans import Span
+
+
+def add_results(conversation: Conversation, tools: Iterable[Span]) -> list[Span]:
+    """Give the last calls of a conversation the results that tool spans saw; returns the spans whose calls no message has."""
+    left = [(span, *tool_items(span)) for span in tools]
+    seen = Counter(key_of(item) for item in conversation.items if item.kind == "function_call")
+    for call in open_calls(conversation.items):
+        answers = [each for each in left if each[1].call_id and each[1].call_id == call.call_id]
+        answers = answers or [each for each in reversed(left) if key_of(each[1]) == key_of(call)]
+        if answers:
+            _, _, result = answers[0]
+            add(conversation, [msgspec.structs.replace(result, call_id=call.call_id)])
+            left.remove(answers[0])
+            seen[key_of(call)] -= 1
+    unplaced = []
+    for span, call, _ in left:
+        seen[key_of(call)] -= 1
+        unplaced += [span] if seen[key_of(call)] < 0 else []
+    return unplaced
+
+
+def kind_of_tool_span(span: Span, conversations: Sequence[Conversation], spans: Sequence[Span]) -> str | None:
+    """Return why a tool's step that answers no call is harmless; `None` if it shows a call that the messages lack.
+
+    Instrumentations write arguments in other forms, or none, and code calls tools whose output it puts into a prompt. If the messages have
+    neither the call nor its output, the answer was given from something that the row would not have.
+    """
+    if any(outer.kind == "tool" for outer in steps_around(span, {(each.trace, each.id): each for each in spans})):
+        return "nested_tool_span"
+    call, result = tool_items(span)
+    items = [item for conversation in conversations for item in (*conversation.system, *conversation.items)]
+    for item in items:
+        is_call = item.kind == "function_call" and item.name == call.name
+        if is_call and (span.arguments is None or key_of(item) == key_of(call) or (call.call_id and item.call_id == call.call_id)):
+            return "known_tool_span"
+    output = result.text.strip()
+    return "known_tool_span" if output and any(output in item.text for item in items) else None
+
+
+def mark_failed(conversation: Conversation, tools: Sequence[Span]) -> None:
+    """Mark the results that tool spans say failed: by the call's id, else calls of one name and arguments in their order."""
+    failed: dict[Any, deque[bool]] = defaultdict(deque)
+    for span in tools if any(span.error for span in tools) else ():
+        failed[span.call_id or key_of(tool_items(span)[0])].append(bool(span.error))
+    calls = {item.call_id: item for item in conversation.items if item.kind == "function_call"}
+    for at, item in enumerate(conversation.items):
+        if item.kind == "function_call_output" and (call := calls.get(item.call_id)):
+            said = failed.get(item.call_id) or failed.get(key_of(call))
+            if said and said.popleft():
+                conversation.items[at] = msgspec.structs.replace(item, failed=True)
+
+
+def tool_items(span: Span) -> tuple[Item, Item]:
+    call = call_item({"name": span.name, "arguments": span.arguments, "call_id": span.call_id})
+    return call, result_item(call.call_id, span.output, bool(span.error))
