@@ -18,7 +18,8 @@ from agent_pipeline.sources.formats.cut_texts import cut_texts_in
 from agent_pipeline.sources.formats.fields import Record, chosen, number, section, text, verdict, verdict_in
 from agent_pipeline.sources.formats.file_source import FileSource, Index, Said
 from agent_pipeline.sources.formats.record_files import Kind, Place
-from agent_pipeline.sources.platforms.conversations import Conversation, conversations_in
+from agent_pipeline.sources.platforms.conversation import Conversation
+from agent_pipeline.sources.platforms.conversations import conversations_in
 from agent_pipeline.sources.platforms.spans import Span, in_order
 
 Score = tuple[str, Any]
