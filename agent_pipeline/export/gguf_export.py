@@ -13,12 +13,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from filelock import FileLock
 
 from agent_pipeline.errors import ExportError
 from agent_pipeline.export import parity
+from agent_pipeline.export.conversations import Played, play
 from agent_pipeline.export.converter import LORA, OUTTYPES, convert, convert_lora, find_converter
-from agent_pipeline.export.gate import gate, merged_answers, read, server_answers
+from agent_pipeline.export.gate import SERVER_TURNS, gate, merged_answers, read, server_answers
 from agent_pipeline.export.llama import greedy_answers, two_servers
 from agent_pipeline.export.merge import merge_adapter
 from agent_pipeline.export.ollama import context_size, library_template, modelfile
@@ -145,7 +147,7 @@ def export_whole(
 
     longest = max(len(prompt.ids) for prompt in asked)
     needed = -(-(longest + max_new_tokens + 1) // 256) * 256  # tokens of context, rounded up
-    answered, template, served, limit = {}, {}, {}, None
+    answered, template, served, played, limit = {}, {}, {}, {}, None
     for number, (kind, (path, adapter)) in enumerate(loaded.items(), 1 + len(outtypes)):
         progress(number, steps, f"export: answers of {kind}")
         with two_servers(path, n_ctx=needed, lora=adapter, chat_template=tokenizer.chat_template if adapter else "") as servers:
@@ -155,6 +157,7 @@ def export_whole(
             some = asked[:EXACT_PROMPTS] if quantised else asked
             answered[kind] = greedy_answers(servers, [prompt.ids for prompt in some], max_new_tokens)
             served[kind] = server_answers(llama, asked, answered[kind], max_new_tokens) if has_template else {}
+            played[kind] = play(llama, tokenizer, conversations, SERVER_TURNS, max_new_tokens) if has_template else Played()
             limit = llama.context_length
     progress(1 + 2 * len(outtypes), steps, "export: comparing with the merged model")
     model = load_model(whole, exact_device())
@@ -166,6 +169,7 @@ def export_whole(
     unequal = [kind for kind in (*parity.EXACT_TYPES, LORA) if kind in answers and answers[kind]["agreement"] < parity.GREEDY_THRESHOLD]
     failed |= {kind: f"{answers[kind]['agreement']:.0%} of its greedy answers are the merged model's" for kind in unequal}
     failed |= {kind: each["failed"] for kind, each in kept.items() if each["failed"]}
+    failed |= {kind: f"a conversation differs from training: {each.difference}" for kind, each in played.items() if each.difference}
 
     ends = probe(tokenizer, tokenizer.chat_template).stops if has_template else ()
     family = family_of(ends, model.config.model_type)
@@ -185,6 +189,7 @@ def export_whole(
         "template": template,
         "answers": answers,
         "gate": kept,
+        "played": {kind: msgspec.to_builtins(each) for kind, each in played.items()},
         "failed": failed,
         "files": {path.name: sizes[kind] for kind, path in files.items()},
         "ollama": {

@@ -13,6 +13,7 @@ import msgspec
 
 from agent_pipeline.errors import DataError, ExportError
 from agent_pipeline.evaluation.greedy import verified_beginning
+from agent_pipeline.export.conversations import as_clients_send
 from agent_pipeline.export.converter import LORA
 from agent_pipeline.export.llama import Completion, LlamaCpp
 from agent_pipeline.sessions.session import THOUGHT, Message, Tool, without
@@ -37,6 +38,35 @@ ROUNDED_NEAR_TIE = 0.25
 
 EXACT_TYPES = ("f32", "f16")
 """The types whose greedy answers are held to the threshold; rounding to fewer bits may change an answer for good."""
+
+_PRICES = {"type": "number", "default": 1.0, "minimum": 0.01}
+PROBE: dict[str, Any] = {
+    "messages": [
+        {"role": "user", "content": "Pay 12345.67."},
+        {
+            "role": "assistant",
+            "content": "Now.",
+            "tool_calls": [
+                {
+                    "id": "call00001",
+                    "type": "function",
+                    "function": {"name": "pay", "arguments": '{"amount": 12345.67, "whole": 100.0, "small": 1e-7, "to": "é, \\"x: y\\""}'},
+                }
+            ],
+        },
+        {"role": "tool", "tool_call_id": "call00001", "content": "ok"},
+        {"role": "assistant", "content": "Done."},
+        {"role": "user", "content": "Thanks."},
+        {"role": "assistant", "content": "You are welcome."},
+    ],
+    "tools": [
+        {
+            "type": "function",
+            "function": {"name": "pay", "description": "Pay.", "parameters": {"type": "object", "properties": {"amount": _PRICES}}},
+        }
+    ],
+}
+"""A conversation with the numbers that servers write in their own way: an agent's held-out conversations may have none, its users will."""
 
 END_TOKENS = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<end_of_turn>", "</s>", "<EOT>", "<eos>")
 """Tokens at which llama.cpp ends an answer wherever the vocabulary has them; the merged model must end there too."""
@@ -78,13 +108,25 @@ def words_only(tokenizer: Any, messages: list[Message], tools: Any, add_generati
     return "\n".join(message.get("content") or "" for message in messages)
 
 
-def check_template(llama: LlamaCpp, tokenizer: "PreTrainedTokenizerBase", conversations: Sequence[dict[str, Any]]) -> dict[str, int]:
-    """Prompts and whole conversations (where each turn is a row: the prompt of each turn) must be the same text and the same tokens in
-    llama.cpp as in transformers.
+def check_template(llama: LlamaCpp, tokenizer: "PreTrainedTokenizerBase", conversations: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Check that llama.cpp shows the model the same text and the same tokens as training did.
 
-    Returns counts of texts and tokens compared, and of `special_literals`: texts in which a message holds special tokens. Their frame and
-    their contents are compared apart, the contents as text; llama.cpp's server reads them as special tokens. Raises `ExportError` at the
-    first difference, with where it is.
+    Prompts and whole conversations are compared, as a client sends them; if each turn is a row, the prompt of each turn. A difference that
+    single tools cause (their schema is refused, or the server writes one of their calls otherwise) is counted, and the conversation is
+    left out.
+
+    Args:
+        llama: The server, which has loaded the file.
+        tokenizer: The tokenizer, with its training template.
+        conversations: Held-out conversations.
+
+    Returns:
+        Counts of texts and tokens compared. `special_literals`: texts in which a message holds special tokens; their frame and their
+        contents are compared apart, the contents as text, and llama.cpp's server reads them as special tokens. `line_ends`: texts whose
+        words before a call the server shows with one line end more than training did. `tools`: by tool, what is not served as trained.
+
+    Raises:
+        ExportError: a difference that no tool causes, with its place.
     """
     if tokenizer.chat_template != llama.chat_template and tokenizer.chat_template != template_of(llama.path):
         raise ExportError(
@@ -93,23 +135,31 @@ def check_template(llama: LlamaCpp, tokenizer: "PreTrainedTokenizerBase", conver
         )
     # A vocabulary may be marked "put BOS in front"; llama.cpp then takes the template's own one away, and puts it back as a token.
     added = llama.tokenize("", add_special=True)
-    counts = {"texts": 0, "tokens": 0, "special_literals": 0}
-    for number, conversation in enumerate(conversations, 1):
+    counts = {"texts": 0, "tokens": 0, "special_literals": 0, "line_ends": 0}
+    found: dict[str, dict[str, Any]] = {}
+    for number, conversation in enumerate([*conversations, *_probes(tokenizer)], 1):
         messages, tools = [without(message, THOUGHT) for message in conversation["messages"]], conversation.get("tools") or []
-        parts = [("prompt", prompt_of(messages), True), ("conversation", messages, False)]
-        if turns_apart(tokenizer):  # only prompts are ever asked for: one for each turn
-            parts = [("prompt", messages[:at], True) for at, each in enumerate(messages) if each["role"] == "assistant"] or parts[:1]
-        for what, part, ask in parts:
+        for what, part, ask in _parts(tokenizer, messages):
             here = render(tokenizer, part, tools, add_generation_prompt=ask)
             ids, pieces = token_ids(tokenizer, here), _pieces(tokenizer, here) if MARK in here else None
             here = unmarked(here)
             if added and ids[: len(added)] == added:
                 here = here.removeprefix(tokenizer.decode(added))
-            there = llama.render(with_plain_ids(part), tools, add_generation_prompt=ask)
+            try:
+                there = llama.render(as_clients_send(part), tools, add_generation_prompt=ask)
+                if here != there and here == (unended := llama.render(with_plain_ids(part), tools, add_generation_prompt=ask)):
+                    there, counts["line_ends"] = unended, counts["line_ends"] + 1
+            except ExportError:
+                if not count_causes(found, tools_at_fault(llama, tokenizer, part, tools)):
+                    raise
+                break
             if here != there:
+                if conversation is not PROBE and count_causes(found, tools_at_fault(llama, tokenizer, part, tools)):
+                    break
+                where = "a conversation made for this check" if conversation is PROBE else f"held-out conversation {number}"
                 raise ExportError(
-                    f"llama.cpp renders the {what} of held-out conversation {number} otherwise than training did, "
-                    f"{first_difference(here, there)}: simplify the chat template, and export again."
+                    f"llama.cpp renders the {what} of {where} otherwise than training did, {first_difference(here, there)}: choose another "
+                    "base model, or another version of xllamacpp, and export again."
                 )
             served = llama.tokenize(pieces, parse_special=False) if pieces else llama.tokenize(there, add_special=True)
             if served != ids:
@@ -119,9 +169,69 @@ def check_template(llama: LlamaCpp, tokenizer: "PreTrainedTokenizerBase", conver
                     f"({served[at : at + 3]} and {ids[at : at + 3]}): the tokenizer's pre-tokenizer or its BOS setting was "
                     "lost in conversion."
                 )
-            for name, more in (("texts", 1), ("tokens", len(ids)), ("special_literals", pieces is not None)):
-                counts[name] += more
-    return counts
+            if conversation is not PROBE:
+                for name, more in (("texts", 1), ("tokens", len(ids)), ("special_literals", pieces is not None)):
+                    counts[name] += more
+    if not counts["texts"] and found:
+        name, cause = next(iter(found.items()))
+        raise ExportError(
+            f"llama.cpp's server shows no held-out conversation as it was trained, because of the tools {', '.join(sorted(found))} "
+            f"(of {name}, {cause['why']}): change these tools, and train again."
+        )
+    return {**counts, "tools": dict(sorted(found.items()))}
+
+
+def _probes(tokenizer: "PreTrainedTokenizerBase") -> list[dict[str, Any]]:
+    """Return the conversation made for this check, unless the template refuses it."""
+    try:
+        render(tokenizer, PROBE["messages"], PROBE["tools"])
+    except Exception:  # a template is a program
+        return []
+    return [PROBE]
+
+
+def _parts(tokenizer: "PreTrainedTokenizerBase", messages: list[Message]) -> list[tuple[str, list[Message], bool]]:
+    """Return what is compared of a conversation: a name, the messages, and whether the model is asked after them."""
+    parts = [("prompt", prompt_of(messages), True), ("conversation", messages, False)]
+    # A server writes no call as it was recorded if it rounds its numbers; then, and if turns are rows, only prompts are ever asked for.
+    if turns_apart(tokenizer, [*messages, {"role": "user"}]):
+        return [("prompt", messages[:at], True) for at, message in enumerate(messages) if message["role"] == "assistant"] or parts[:1]
+    return parts
+
+
+def count_causes(found: dict[str, dict[str, Any]], causes: Mapping[str, str]) -> bool:
+    """Add a conversation to the tools that are its causes, with the first reason of each; return whether there is a cause."""
+    for tool, cause in causes.items():
+        found.setdefault(tool, {"conversations": 0, "why": cause})["conversations"] += 1
+    return bool(causes)
+
+
+def tools_at_fault(llama: LlamaCpp, tokenizer: "PreTrainedTokenizerBase", messages: list[Message], tools: list[Tool]) -> dict[str, str]:
+    """Return why llama.cpp does not show some tools as training did, by the tool's name. Each schema and each call is tried alone."""
+    user: Message = {"role": "user", "content": "?"}
+    tried: list[tuple[str, str, list[Message], list[Tool]]] = [
+        (tool.get("function", tool).get("name", ""), "its schema", [user], [tool]) for tool in tools
+    ]
+    for message in messages:
+        for call in message.get("tool_calls") or ():
+            result = {"role": "tool", "tool_call_id": call.get("id", ""), "content": ""}
+            alone = [user, {"role": "assistant", "content": "", "tool_calls": [call]}, result]
+            tried.append((call["function"]["name"], "a call", alone, []))
+    causes = {}
+    for name, what, alone, schemas in tried:
+        here = unmarked(render(tokenizer, alone, schemas, add_generation_prompt=True))
+        try:
+            there = llama.render(with_plain_ids(alone), schemas)
+            if not here.endswith(there):  # llama.cpp takes away the token that begins a text
+                causes.setdefault(name, f"{what} is written otherwise, {first_difference(here, there)}")
+        except ExportError as error:
+            causes.setdefault(name, f"{what} is refused: {reason_of(error)}")
+    return causes
+
+
+def reason_of(error: ExportError) -> str:
+    """Return what llama.cpp said when it refused a request."""
+    return str(error).partition(" with '")[2].rpartition("': ")[0] or str(error)
 
 
 def template_of(gguf: Path) -> str | None:

@@ -1,7 +1,7 @@
 """A data set as tokens: each row shortened to fit, encoded and checked; a row that cannot be trained on is counted by its reason."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, get_args
 
@@ -78,16 +78,26 @@ def encode_rows(
 
 
 def as_trained(tokenizer: "PreTrainedTokenizerBase", rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows themselves or, where the chat template shows the past otherwise than it was said, a row for each trained turn: what is asked
-    there when the model is served, and the turn."""
-    if not turns_apart(tokenizer):
-        return list(rows)
-    return [
-        row | {"messages": row["messages"][: index + 1]}
-        for row in rows
-        for index, message in enumerate(row["messages"])
-        if message["role"] == "assistant" and is_trained(message)
-    ]
+    """Return the rows as they are trained.
+
+    If a row's past is shown otherwise than it was said, by the chat template or by the server, each trained turn becomes a row: what is
+    asked there when the model is served, and the turn.
+    """
+    trained = []
+    for row in rows:
+        if turns_apart(tokenizer, row["messages"]):
+            trained += [row | {"messages": messages} for messages in _turns(row["messages"])]
+        else:
+            trained.append(row)
+    return trained
+
+
+def _turns(messages: list[Message]) -> Iterator[list[Message]]:
+    """Yield each trained turn with what was said before it, in which nothing is trained."""
+    for index, message in enumerate(messages):
+        if message["role"] == "assistant" and is_trained(message):
+            before = [{**earlier, "weight": 0} if earlier["role"] == "assistant" else earlier for earlier in messages[:index]]
+            yield [*before, message]
 
 
 def encoded_or_counted(

@@ -66,7 +66,7 @@ def turn_ids(tokenizer: "PreTrainedTokenizerBase", messages: list[Message], tool
 def spoken(tokenizer: "PreTrainedTokenizerBase", messages: list[Message]) -> list[int]:
     """Where the assistant's turns stand that a row of these messages can train: all or, where rows are turns, the last."""
     found = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
-    return found[-1:] if turns_apart(tokenizer) else found
+    return found[-1:] if turns_apart(tokenizer, messages) else found
 
 
 def character_spans(

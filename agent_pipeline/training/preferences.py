@@ -70,7 +70,7 @@ def encode_sessions(
 def _as_trained(tokenizer: "PreTrainedTokenizerBase", row: Row) -> list[Row]:
     whole = row | {"messages": [*(message | {"weight": 0} for message in row["prompt"]), *row["completion"]]}
     turns = [each["messages"] for each in as_trained(tokenizer, [whole])]
-    return [row | {"prompt": each[:-1], "completion": each[-1:]} for each in turns] if turns_apart(tokenizer) else [row]
+    return [row | {"prompt": each[:-1], "completion": each[-1:]} for each in turns] if turns_apart(tokenizer, whole["messages"]) else [row]
 
 
 def _pair(tokenizer: "PreTrainedTokenizerBase", row: Row, max_length: int) -> Example:

@@ -1,29 +1,42 @@
 """A conversation as the text that the model sees: the tokenizer's chat template, applied to canonical messages.
 
-The canonical form keeps a call's arguments as a JSON string; templates want an object (most) or that string (some). Which one
-is a property of the template (`templates.probe` finds it) that travels with the tokenizer as `init_kwargs["arguments_as"]`, so
+The canonical form keeps a call's arguments as a JSON string; templates want an object (most), that string (some), or either (ours). Which
+one is a property of the template (`templates.probe` finds it) that travels with the tokenizer as `init_kwargs["arguments_as"]`, so
 it is saved in `tokenizer_config.json` beside the template it belongs to. So is `rows`: whether a conversation is one row, or each of its
 assistant's turns is one, where the template shows the past otherwise than it was said (thoughts left out, tools moved to the last user).
 And `reasoning`, where the template shows thoughts: their key, and what it writes between a thought and what is said.
+
+Numbers: the call that is trained is written as it was recorded. What comes before it (earlier calls, the tools' schemas) is written as
+llama.cpp's server writes it: a template that takes objects is given rounded numbers there, and one that takes text is not.
 """
 
 import json
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from agent_pipeline.sessions.json_text import decoded_arguments
-from agent_pipeline.sessions.session import THOUGHT, Message, Tool, without
+from agent_pipeline.sessions.session import THOUGHT, Message, Tool, tool_calls, without
 from agent_pipeline.training.literals import marked
+from agent_pipeline.training.numbers import NumberWriter, changed_numbers, compact_arguments, parse_json, with_number_texts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-ArgumentsAs = Literal["dict", "str"]
+ArgumentsAs = Literal["dict", "str", "text"]
+"""How a template takes arguments: `dict` as objects, `str` as the recorded text, `text` as text or as objects, which it writes alike."""
+
 Rows = Literal["conversation", "turn"]
 
 
-def turns_apart(tokenizer: "PreTrainedTokenizerBase") -> bool:
-    """Whether each of the assistant's turns is a row of its own."""
-    return tokenizer.init_kwargs.get("rows") == "turn"
+def turns_apart(tokenizer: "PreTrainedTokenizerBase", messages: Sequence[Message] = ()) -> bool:
+    """Return whether each of the assistant's turns is a row of its own.
+
+    That is so if the template shows the past otherwise than it was said, or if the server will: it rounds the numbers of earlier calls.
+    """
+    if tokenizer.init_kwargs.get("rows") == "turn":
+        return True
+    as_objects = tokenizer.init_kwargs.get("arguments_as", "dict") == "dict"
+    return as_objects and any(changed_numbers(raw) for _, raw in tool_calls(list(messages[:-1])))
 
 
 def argument_texts(arguments: Any) -> list[str]:
@@ -55,17 +68,40 @@ def with_plain_ids(messages: list[Message]) -> list[Message]:
     return changed
 
 
-def as_template_wants(messages: list[Message], arguments_as: ArgumentsAs) -> list[Message]:
-    """The messages with plain ids, null contents (the API's, of a turn that only calls) empty, and every call's arguments as `arguments_as`
-    says; the input is left alone."""
+def as_template_wants(
+    messages: list[Message], arguments_as: ArgumentsAs, numbers: NumberWriter | None = None, asked: bool = False
+) -> list[Message]:
+    """Return the messages as a template takes them; the input is not changed.
+
+    Ids are plain, and null contents (the API's, of a turn that only calls) are empty.
+
+    Args:
+        messages: The conversation.
+        arguments_as: How the template takes the arguments of calls.
+        numbers: Writes the numbers of objects: those of the last message as recorded, and those of earlier calls as a server does. Without
+            it they are Python's numbers.
+        asked: Whether the model is to answer, so that the last message is an earlier one, too.
+    """
     messages = [message if message.get("content") is not None else {**message, "content": ""} for message in with_plain_ids(messages)]
     if arguments_as == "str":
         return messages
+
+    def wanted(arguments: Any, said_last: bool) -> Any:
+        if arguments_as == "text":
+            return compact_arguments(arguments)
+        if numbers is None:
+            return decoded_arguments(arguments)
+        value = _object_of(arguments)
+        if value is None:
+            return arguments
+        return numbers.recorded(value) if said_last else numbers.served(value)
+
+    last = None if asked or not messages else messages[-1]
     return [
         {
             **message,
             "tool_calls": [
-                {**call, "function": {**call["function"], "arguments": decoded_arguments(call["function"]["arguments"])}}
+                {**call, "function": {**call["function"], "arguments": wanted(call["function"]["arguments"], message is last)}}
                 for call in message["tool_calls"]
             ],
         }
@@ -73,6 +109,15 @@ def as_template_wants(messages: list[Message], arguments_as: ArgumentsAs) -> lis
         else message
         for message in messages
     ]
+
+
+def _object_of(arguments: Any) -> dict[str, Any] | None:
+    """Return the object that a call's arguments are, with each number as its text; None if they are anything else."""
+    try:
+        value = parse_json(arguments) if isinstance(arguments, str) else with_number_texts(arguments)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
 
 
 def as_servers_send(tools: list[Tool]) -> list[Tool]:
@@ -105,17 +150,19 @@ def render_with(
     (`literals`). Raises whatever the template raises."""
     from transformers.utils.chat_template_utils import render_jinja_template
 
+    numbers = NumberWriter()
+    wanted = as_template_wants(messages, arguments_as, numbers, add_generation_prompt)
     # Not `apply_chat_template`: it refuses an empty conversation, which is what comes before a greeting of the assistant's.
     # It also lays the special tokens out for the template (`bos_token`, `eos_token`): so do we.
     texts, _ = render_jinja_template(
-        conversations=[marked(tokenizer, as_template_wants(messages, arguments_as))],
-        tools=marked(tokenizer, as_servers_send(tools)) if tools else None,
+        conversations=[marked(tokenizer, wanted)],
+        tools=marked(tokenizer, numbers.served(with_number_texts(as_servers_send(tools)))) if tools else None,
         chat_template=jinja or tokenizer.get_chat_template(tools=tools or None),
         add_generation_prompt=add_generation_prompt,
         **tokenizer.special_tokens_map,
     )
     # Logs hold lone surrogates; tokenizers accept none. One character replaces one, so that character spans stay true.
-    return texts[0].encode("utf-8", "replace").decode("utf-8")
+    return numbers.restore(texts[0].encode("utf-8", "replace").decode("utf-8"))
 
 
 def shown_thoughts(tokenizer: "PreTrainedTokenizerBase", messages: list[Message], add_generation_prompt: bool) -> list[Message]:

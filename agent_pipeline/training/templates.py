@@ -26,7 +26,7 @@ from agent_pipeline.training.rendering import ArgumentsAs, Rows, render_with
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-ARGUMENTS = {"nested": {"list_q7": [1, 2.5], "text_q7": 'a "quoted" é'}, "flag_q7": True}
+ARGUMENTS = {"nested": {"list_q7": [1, 2.5], "text_q7": 'a "quoted" é'}, "flag_q7": True, "path: q7": "C:\\, "}
 CALL = {"id": "call00001", "type": "function", "function": {"name": "tool_q7", "arguments": json.dumps(ARGUMENTS)}}
 TOOL: Tool = {
     "type": "function",
@@ -46,6 +46,14 @@ SENTINEL: list[Message] = [
     {"role": "assistant", "content": "last_q7"},
 ]
 """A conversation with every shape a trace has; its words occur in no template."""
+
+WITH_BLANKS: list[Message] = [
+    message | {"tool_calls": [CALL | {"function": {"name": "tool_q7", "arguments": json.dumps(ARGUMENTS, ensure_ascii=False, indent=1)}}]}
+    if message.get("tool_calls")
+    else message
+    for message in SENTINEL
+]
+"""The same conversation with blanks and line ends between the parts of the call's arguments."""
 
 PINNED = date(2024, 7, 26)
 """The date in templates that write today's: Llama 3's own default. Another day would be another prompt than the one that was trained."""
@@ -149,9 +157,11 @@ def _defects(tokenizer: "PreTrainedTokenizerBase", jinja: str, arguments_as: Arg
 
 
 def probe(tokenizer: "PreTrainedTokenizerBase", jinja: str) -> Verdict:
-    """Render the sentinel conversation with `jinja`, arguments as objects, then as strings, and say what is lost."""
+    """Render the sentinel conversation with `jinja`, arguments as text if that is as good as objects, as objects, then as strings, and
+    say what is lost."""
     found: list[tuple[str, ...]] = []
-    for arguments_as in ("dict", "str"):
+    forms: tuple[ArgumentsAs, ...] = ("text", "str") if takes_text(tokenizer, jinja) else ("dict", "str")
+    for arguments_as in forms:
         try:
             defects = tuple(_defects(tokenizer, jinja, arguments_as))
         except Exception as error:  # a template is a program: it may raise anything, and each of them is a verdict
@@ -164,6 +174,17 @@ def probe(tokenizer: "PreTrainedTokenizerBase", jinja: str) -> Verdict:
             return Verdict((), arguments_as, tuple(dict.fromkeys(end for end in ends if end)), rows, thoughts)
         found.append(defects)
     return Verdict(min(found, key=lambda defects: ("fails" in defects[0], len(defects))))
+
+
+def takes_text(tokenizer: "PreTrainedTokenizerBase", jinja: str) -> bool:
+    """Return whether a template writes a call's arguments alike, be they an object, compact text, or text with blanks between its parts."""
+    try:
+        compact = render_with(tokenizer, jinja, "text", SENTINEL, [TOOL])
+        blanks = render_with(tokenizer, jinja, "str", WITH_BLANKS, [TOOL])
+        objects = render_with(tokenizer, jinja, "dict", SENTINEL, [TOOL])
+    except Exception:  # a template is a program
+        return False
+    return compact == blanks == objects
 
 
 def thoughts_of(tokenizer: "PreTrainedTokenizerBase", jinja: str, arguments_as: ArgumentsAs) -> tuple[str, str] | None:

@@ -16,8 +16,8 @@ from agent_pipeline_tests.training.world import TOOL, call, row
 # Our template, marked as Hugging Face wants it: the second opinion on our masks.
 MARKED = (
     hermes()
-    .replace("""{{- '<|im_start|>assistant\\n' + (message.content or '') -}}""",
-             """{{- '<|im_start|>assistant\\n' -}}{% generation %}{{- message.content or '' -}}""")
+    .replace("""{{- '<|im_start|>assistant\\n' + words -}}""",
+             """{{- '<|im_start|>assistant\\n' -}}{% generation %}{{- words -}}""")
     .replace("""{{- '<|im_end|>\\n' -}}
     {%- elif message.role == 'user'""", """{{- '<|im_end|>' -}}{% endgeneration %}{{- '\\n' -}}
     {%- elif message.role == 'user'""")

@@ -177,7 +177,7 @@ def chatml_text(messages: list[Message], tools: list[Tool]) -> str:
     """A chat as ChatML text, by the template that the pipeline trains with."""
     from transformers.utils.chat_template_utils import render_jinja_template
 
-    chat = as_template_wants(messages, "dict")
+    chat = as_template_wants(messages, "text")
     texts, _ = render_jinja_template(conversations=[chat], tools=tools or None, chat_template=hermes())
     return str(texts[0])
 

@@ -1,0 +1,159 @@
+"""Conversations as a client and llama.cpp's server hold them: what the server is sent, and what it shows the model from the second turn on.
+
+The model's answers are not judged here; `gate` and `parity` do that.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from agent_pipeline.errors import ExportError
+from agent_pipeline.evaluation.players import message_of
+from agent_pipeline.export.llama import LlamaCpp
+from agent_pipeline.sessions.session import THOUGHT, Message, Tool, without
+from agent_pipeline.training.masks import prompt_ids
+from agent_pipeline.training.prefixes import shared_prefix
+from agent_pipeline.training.rendering import with_plain_ids
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+LEAST_TURNS = 3
+"""A conversation with as many of the assistant's turns shows what the server makes of its own answers, twice."""
+
+LONGEST = 4
+"""Turns that are played of one conversation."""
+
+
+def as_clients_send(messages: Sequence[Message]) -> list[Message]:
+    """Return recorded messages as a client sends them to llama.cpp's server.
+
+    The server returns the words before a call with the line end that stands before the call, and clients send back what they were given.
+    """
+    sent = []
+    for message in with_plain_ids([without(message, THOUGHT) for message in messages]):
+        words = message.get("content")
+        if message.get("tool_calls") and words and words.strip():
+            message = {**message, "content": words.rstrip() + "\n"}
+        sent.append(message)
+    return sent
+
+
+def turns_of(messages: Sequence[Message]) -> int:
+    """Return how many messages are the assistant's."""
+    return sum(message["role"] == "assistant" for message in messages)
+
+
+class Played(msgspec.Struct):
+    """What playing some conversations showed.
+
+    `turns` counts the prompts after the first one that were compared, and `equal` those with the same tokens as in training. `parted`
+    counts conversations that ended early, because the server read an answer otherwise than it was written. `difference` is the first
+    difference between two prompts.
+    """
+
+    conversations: int = 0
+    turns: int = 0
+    equal: int = 0
+    parted: int = 0
+    difference: str = ""
+
+
+def play(
+    llama: LlamaCpp, tokenizer: "PreTrainedTokenizerBase", conversations: Sequence[dict[str, Any]], most: int, max_new_tokens: int
+) -> Played:
+    """Play conversations of several turns at the server's OpenAI-compatible interface, as a client plays them.
+
+    The model answers. Its answer is sent back as the server returned it, with the recorded results and the user's next words. At each turn
+    the server's prompt is compared with the prompt of a training row in which the model said the same.
+
+    Args:
+        llama: The server.
+        tokenizer: The model's tokenizer, with its training template.
+        conversations: Held-out conversations; those with the most turns are played.
+        most: How many are played.
+        max_new_tokens: The longest answer.
+    """
+    played = Played()
+    longest = sorted(conversations, key=lambda conversation: -turns_of(conversation["messages"]))
+    for conversation in [each for each in longest if turns_of(each["messages"]) > 1][:most]:
+        _play_one(llama, tokenizer, conversation, played, max_new_tokens)
+        played.conversations += 1
+    return played
+
+
+def _play_one(
+    llama: LlamaCpp, tokenizer: "PreTrainedTokenizerBase", conversation: dict[str, Any], played: Played, max_new_tokens: int
+) -> None:
+    """Play one conversation until it is over, `LONGEST` turns were played, or the model and the recorded agent do different things."""
+    tools: list[Tool] = conversation.get("tools") or []
+    sent: list[Message] = []  # as the client holds the conversation
+    trained: list[Message] = []  # as a training row holds it
+    unanswered: list[str] = []
+    turns = 0
+    for message in conversation["messages"]:
+        if message["role"] == "assistant":
+            if turns == LONGEST or (sent and sent[-1]["role"] == "assistant"):
+                return
+            try:
+                answer = _answer(llama, tokenizer, sent, trained, tools, played, max_new_tokens, turns)
+            except ExportError:  # a call that the limit cut off cannot be read, and the context may be too short for this turn
+                played.parted += 1
+                return
+            if answer is None:
+                return
+            turns += 1
+            sent.append(answer[0])
+            trained.append(answer[1])
+            unanswered = [call["id"] for call in answer[0].get("tool_calls") or ()]
+            continue
+        if message["role"] == "tool":
+            results = [_result(unanswered.pop(0), message.get("content") or "")] if unanswered else []
+        else:
+            results = [*(_result(call_id, "") for call_id in unanswered), without(message, THOUGHT)]
+            unanswered = []
+        sent += results
+        trained += results
+
+
+def _result(call_id: str, content: str) -> Message:
+    return {"role": "tool", "tool_call_id": call_id, "content": content}
+
+
+def _answer(
+    llama: LlamaCpp,
+    tokenizer: "PreTrainedTokenizerBase",
+    sent: list[Message],
+    trained: list[Message],
+    tools: list[Tool],
+    played: Played,
+    max_new_tokens: int,
+    turns: int,
+) -> tuple[Message, Message] | None:
+    """Return the model's next answer as the client gets it and as a training row would hold it; None if the conversation ends here."""
+    prompt = prompt_ids(tokenizer, trained, tools)
+    served = llama.tokenize(llama.render(sent, tools), add_special=True)
+    if turns:
+        played.turns += 1
+        played.equal += served == prompt
+    if served != prompt:
+        # A first prompt that differs is a matter of `check_template`.
+        played.difference = played.difference or (_difference(tokenizer, prompt, served, turns + 1) if turns else "")
+        return None
+    written = llama.greedy(prompt, max_new_tokens)
+    answer = llama.chat(sent, tools, max_new_tokens)
+    own = message_of(tokenizer.decode(written.tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False), tools)
+    calls = answer.get("tool_calls") or []
+    same_words = (answer.get("content") or "").strip() == (own.get("content") or "").strip()
+    if not same_words or len(calls) != len(own.get("tool_calls") or ()):
+        played.parted += 1
+        return None
+    kept = {key: answer[key] for key in ("role", "content", "tool_calls") if answer.get(key) is not None}
+    return kept, ({**own, "tool_calls": calls} if calls else own)
+
+
+def _difference(tokenizer: "PreTrainedTokenizerBase", prompt: list[int], served: list[int], turn: int) -> str:
+    at = shared_prefix([prompt, served])
+    here, there = (tokenizer.decode(tokens[max(at - 3, 0) : at + 8]) for tokens in (prompt, served))
+    return f"turn {turn} is shown as {there!r} by the server, and as {here!r} in training"

@@ -1,0 +1,142 @@
+"""Numbers and blanks in the JSON that a chat template writes: as they were recorded, and as llama.cpp's server writes them.
+
+Python and llama.cpp write the same number differently. llama.cpp hands a template a call's arguments as an object whenever the template can
+take one, and then writes `100.0` as `100` and `12345.67` as `12345.7`. This module knows both forms. Chat templates are in `templates`.
+"""
+
+import json
+import re
+from typing import Any
+
+_INTEGER = re.compile(r"-?\d+")
+_FIRST_STAND_IN = 10**60
+"""Longer than any number that a server can write, and than any id that a person would log."""
+
+
+class NumberText(str):
+    """A JSON number as its text, so that `100.50` stays `100.50`."""
+
+
+def parse_json(text: str) -> Any:
+    """Return the value of a JSON text, with every number as `NumberText`.
+
+    Raises:
+        ValueError, RecursionError: the text is not JSON.
+    """
+    return json.loads(text, parse_float=NumberText, parse_int=NumberText)
+
+
+def with_number_texts(value: Any) -> Any:
+    """Return a JSON value with every number as `NumberText`, written as Python writes it."""
+    if isinstance(value, dict):
+        return {key: with_number_texts(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [with_number_texts(item) for item in value]
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return NumberText(json.dumps(value)) if is_number else value
+
+
+def compact_arguments(arguments: Any) -> Any:
+    """Return a call's arguments as JSON text without blanks between its parts. Each number keeps its digits.
+
+    Arguments that are not the JSON text of an object are returned as they are.
+
+    >>> compact_arguments('{"amount": 100.50, "to": "M\\u00fcller & Co"}')
+    '{"amount":100.50,"to":"Müller & Co"}'
+    """
+    try:
+        value = parse_json(arguments) if isinstance(arguments, str) else with_number_texts(arguments)
+    except (ValueError, RecursionError):
+        return arguments
+    return _compact(value) if isinstance(value, dict) else arguments
+
+
+def _compact(value: Any) -> str:
+    if isinstance(value, dict):
+        pairs = (f"{json.dumps(key, ensure_ascii=False)}:{_compact(item)}" for key, item in value.items())
+        return "{" + ",".join(pairs) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(_compact, value)) + "]"
+    return str(value) if isinstance(value, NumberText) else json.dumps(value, ensure_ascii=False)
+
+
+def served_number(number: str) -> str:
+    """Return the text that llama.cpp's template engine writes for a JSON number.
+
+    It keeps 64 bits of a whole number, and six digits of any other. A test compares this with the installed llama.cpp.
+
+    >>> [served_number(number) for number in ("100.0", "12345.67", "1e5", "9223372036854775808")]
+    ['100', '12345.7', '100000', '-9223372036854775808']
+    """
+    if not _INTEGER.fullmatch(number):
+        return f"{float(number):g}"
+    whole = int(number)
+    if -(2**63) <= whole < 2**64:
+        return str((whole + 2**63) % 2**64 - 2**63)
+    return f"{float(whole):g}"
+
+
+def changed_numbers(arguments: Any) -> list[str]:
+    """Return the numbers in a call's arguments that llama.cpp's template engine writes otherwise, in their order."""
+    try:
+        value = parse_json(arguments) if isinstance(arguments, str) else with_number_texts(arguments)
+    except (ValueError, RecursionError):
+        return []
+    return [number for number in _numbers(value) if served_number(number) != number]
+
+
+def _numbers(value: Any) -> list[NumberText]:
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        return [number for item in value for number in _numbers(item)]
+    return [value] if isinstance(value, NumberText) else []
+
+
+class NumberWriter:
+    """Values for a chat template whose numbers come out as given texts.
+
+    Python's JSON writes one text per number. For any other text a whole number of 61 digits stands in, which `restore` replaces in the
+    rendered conversation.
+    """
+
+    def __init__(self) -> None:
+        self._texts: list[str] = []
+
+    def recorded(self, value: Any) -> Any:
+        """Return a value of `parse_json` whose numbers are written as they were recorded."""
+        return self._with_numbers(value, served=False)
+
+    def served(self, value: Any) -> Any:
+        """Return a value of `parse_json` whose numbers are written as llama.cpp's template engine writes them."""
+        return self._with_numbers(value, served=True)
+
+    def restore(self, rendered: str) -> str:
+        """Return a rendered text with the numbers that others stood in for."""
+        for index, text in enumerate(self._texts):
+            rendered = rendered.replace(str(_FIRST_STAND_IN + index), text)
+        return rendered
+
+    def _with_numbers(self, value: Any, served: bool) -> Any:
+        if isinstance(value, dict):
+            return {key: self._with_numbers(item, served) for key, item in value.items()}
+        if isinstance(value, list):
+            return [self._with_numbers(item, served) for item in value]
+        if not isinstance(value, NumberText):
+            return value
+        return self._number(served_number(value) if served else str(value))
+
+    def _number(self, text: str) -> Any:
+        number = _python_number(text)
+        if number is not None and json.dumps(number) == text:
+            return number
+        if text not in self._texts:
+            self._texts.append(text)
+        return _FIRST_STAND_IN + self._texts.index(text)
+
+
+def _python_number(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:  # `inf`, or more digits than Python reads
+        return None
