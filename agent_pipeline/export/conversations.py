@@ -141,9 +141,8 @@ def _answer(
         # A first prompt that differs is a matter of `check_template`.
         played.difference = played.difference or (_difference(tokenizer, prompt, served, turns + 1) if turns else "")
         return None
-    written = llama.greedy(prompt, max_new_tokens)
-    answer = llama.chat(sent, tools, max_new_tokens)
-    own = message_of(tokenizer.decode(written.tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False), tools)
+    answer, text = llama.chat_and_text(sent, tools, max_new_tokens)
+    own = message_of(text, tools)
     calls = answer.get("tool_calls") or []
     same_words = (answer.get("content") or "").strip() == (own.get("content") or "").strip()
     if not same_words or len(calls) != len(own.get("tool_calls") or ()):

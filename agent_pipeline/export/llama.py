@@ -160,9 +160,15 @@ class LlamaCpp:
 
     def chat(self, messages: list[Message], tools: list[Tool], max_new_tokens: int) -> Message:
         """The greedy answer as an agent gets it, from the OpenAI-compatible interface: `content`, and `tool_calls` where it calls."""
+        return self.chat_and_text(messages, tools, max_new_tokens)[0]
+
+    def chat_and_text(self, messages: list[Message], tools: list[Tool], max_new_tokens: int) -> tuple[Message, str]:
+        """Return the greedy answer as an agent gets it, and the text that the model wrote, from which the server read that answer."""
         body: dict[str, Any] = {"messages": messages, "temperature": 0, "samplers": ["temperature"], "max_tokens": max_new_tokens}
-        body |= {"parallel_tool_calls": True, "seed": 0}
-        return self._ask("POST", "/v1/chat/completions", body | ({"tools": tools} if tools else {}))["choices"][0]["message"]
+        body |= {"parallel_tool_calls": True, "seed": 0, "logprobs": True, "top_logprobs": 1}
+        choice = self._ask("POST", "/v1/chat/completions", body | ({"tools": tools} if tools else {}))["choices"][0]
+        pieces = (bytes(token["bytes"]) for token in (choice.get("logprobs") or {}).get("content") or ())
+        return choice["message"], b"".join(pieces).decode("utf-8", "replace")
 
     def greedy(self, prompt: list[int], max_new_tokens: int) -> Completion:
         """The answer to a prompt of token ids, always the likeliest token. What the prompt before began with too is not read again."""
