@@ -18,7 +18,7 @@ from agent_pipeline.storage.artifacts import Artifact
 from agent_pipeline.training.identity import rows_made_from
 
 
-@task(version=1, libraries=MODELS)
+@task(version=2, libraries=MODELS)
 def losses(params: Params, progress: Progress = silent) -> Result:
     """The base model's mean loss on each training row's assistant tokens (`None`: no such token), how many `tokens` those are, and the
     `seconds` that it took when it was made: the artifact `row_losses`."""
@@ -47,7 +47,7 @@ def losses(params: Params, progress: Progress = silent) -> Result:
     }
 
 
-@task(version=1, libraries=MODELS)
+@task(version=2, libraries=MODELS)
 def embed(params: Params, progress: Progress = silent) -> Result:
     """The vectors of the training rows' conversations, put into the lake, by a model: their origin there, and how many were new."""
     from agent_pipeline.selection.embeddings import HIDDEN_STATES, conversation_text, encoder

@@ -26,7 +26,7 @@ from agent_pipeline.training.config import PREFERENCES
 __all__ = ["TASKS", "compare_methods"]
 
 
-@task(version=6, libraries=MODELS)
+@task(version=7, libraries=MODELS)
 def compare_methods(params: Params, progress: Progress = silent) -> Result:
     """The methods, each trained with several seeds and measured on the same held-out turns and episodes, and a report of them all.
 

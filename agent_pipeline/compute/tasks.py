@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["TASKS", "VERSIONS", "canaries", "compare", "embed", "episodes", "evaluate", "export", "losses", "on_policy", "prefer", "train"]
 
 
-@task(version=10, libraries=(*MODELS, "trl"))
+@task(version=11, libraries=(*MODELS, "trl"))
 def train(params: Params, progress: Progress = silent) -> Result:
     """A LoRA adapter from the rows of the `train` split that `sft_coreset` chose, or the artifact `coreset` of a comparison, and from rows
     of earlier nights (`replay`), beside answers of the base itself (`rehearsal`)."""
@@ -64,7 +64,7 @@ def train(params: Params, progress: Progress = silent) -> Result:
     return result | {"rows": len(rows), "rows_with_surrogates": made_up, "replay": replay.report(), "replayed": replay.sentence()}
 
 
-@task(version=10, libraries=(*MODELS, "trl"))
+@task(version=11, libraries=(*MODELS, "trl"))
 def prefer(params: Params, progress: Progress = silent) -> Result:
     """An adapter trained on by `method` from the judged rows of the `train` split, watched on the SFT rows of `select`.
 
@@ -87,7 +87,7 @@ def prefer(params: Params, progress: Progress = silent) -> Result:
     return build_further(prefer, params, reference, made_from, make, verdicts_of(rows))
 
 
-@task(version=5, libraries=(*MODELS, "trl"))
+@task(version=6, libraries=(*MODELS, "trl"))
 def on_policy(params: Params, progress: Progress = silent) -> Result:
     """An adapter trained on by `method` from what it writes itself about the rows of the `train` split of `sft_dataset`, watched on those
     of `select`; `skipped` as in `prefer`."""
@@ -114,7 +114,7 @@ def on_policy(params: Params, progress: Progress = silent) -> Result:
     return build_further(on_policy, params, reference, made_from, make, verdicts_of(whole))
 
 
-@task(version=14, libraries=MODELS)
+@task(version=15, libraries=MODELS)
 def evaluate(params: Params, progress: Progress = silent, base_passes: "BasePasses | None" = None) -> Result:
     """Base against adapter on the held-out rows, those of the split `test` unless the configuration names another. Evaluations that are
     given one `base_passes` ask a base once for the same turns."""
@@ -157,7 +157,7 @@ def evaluate(params: Params, progress: Progress = silent, base_passes: "BasePass
     return build(evaluate, params, "evaluation", made_from, make, [adapter])
 
 
-@task(version=9, libraries=(*MODELS, "gguf", "xllamacpp"))
+@task(version=10, libraries=(*MODELS, "gguf", "xllamacpp"))
 def export(params: Params, progress: Progress = silent) -> Result:
     """The adapter merged into its base, as GGUF files that a real llama.cpp has loaded and answered from."""
     from agent_pipeline.evaluation.heldout import heldout_rows
@@ -267,7 +267,7 @@ def episodes(params: Params, progress: Progress = silent) -> Result:
     return build(episodes, params, "episodes", made_from, make, [adapter])
 
 
-@task(version=8, libraries=MODELS)
+@task(version=9, libraries=MODELS)
 def canaries(params: Params, progress: Progress = silent) -> Result:
     """Base and adapter on questions beside the agent's job, with and without its tools, and on turns of other partitions."""
     from agent_pipeline.evaluation.canaries import FILE, QUESTIONS, ask, other_turns
