@@ -217,7 +217,7 @@ def tools_at_fault(llama: LlamaCpp, tokenizer: "PreTrainedTokenizerBase", messag
             result = {"role": "tool", "tool_call_id": call.get("id", ""), "content": ""}
             alone = [user, {"role": "assistant", "content": "", "tool_calls": [call]}, result]
             tried.append((call["function"]["name"], "a call", alone, []))
-    causes = {}
+    causes: dict[str, str] = {}
     for name, what, alone, schemas in tried:
         here = unmarked(render(tokenizer, alone, schemas, add_generation_prompt=True))
         try:
