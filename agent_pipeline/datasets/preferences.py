@@ -1,7 +1,8 @@
 """Preference pairs: a positive and a negative trial of one task, from the same prompt.
 
-A pair needs an equal system prompt, tools and first user turn. Call ids are numbered first, since every run draws its own. The two
-conversations are cut at the first message that differs, and only where both continue with the agent's message there: if a user or a tool
+A pair needs an equal system prompt, tools and request: everything before the agent answers the first user message that says something.
+Call ids are numbered first, since every run draws its own. The two conversations are cut at the first message that differs, and only where
+both continue with the agent's message there: if a user or a tool
 answered differently first, the agents were not asked the same, and there is no pair. Equal answers make no pair, nor does an answer that is
 the beginning of the other, nor do equal scores. A failure of the infrastructure and an obeyed injection are neither positive nor negative.
 """
@@ -18,6 +19,7 @@ import pyarrow as pa
 
 from agent_pipeline.datasets.pair_messages import Parts, answer_length, answers, comparable, no_difference, parted, to_last_answer
 from agent_pipeline.datasets.splits import TaskSplit
+from agent_pipeline.sessions.greetings import request_end
 from agent_pipeline.sessions.session import Message, Session, json_bytes, sha256_of
 from agent_pipeline.sessions.tables import optional, required
 
@@ -280,9 +282,14 @@ def length_ratio(row: Mapping[str, Any]) -> float:
 
 
 def _start(session: Session) -> str:
-    """Identity of everything before the agent's first message, and of the tools."""
-    first = next((index for index, message in enumerate(session.messages) if message["role"] == "assistant"), len(session.messages))
-    return sha256(json_bytes([session.messages[:first], session.tools])).hexdigest()
+    """Identity of everything before the agent's answer to the request, and of the tools.
+
+    If the users greet first, the request comes after the agent's greeting. Without it, two sessions that both begin with "Hi" would pair.
+    """
+    messages = comparable(session.messages)
+    begin = request_end(messages) or 0
+    first = next((index for index in range(begin, len(messages)) if messages[index]["role"] == "assistant"), len(messages))
+    return sha256(json_bytes([messages[:first], session.tools])).hexdigest()
 
 
 def _row(task_key: str, split: TaskSplit, chosen: Session, rejected: Session, margin: float | None, parts: Parts) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from agent_pipeline.errors import SettingsError
+from agent_pipeline.sessions.greetings import request_end, says_something
 from agent_pipeline.sessions.session import Message
 from agent_pipeline.sessions.tables import required, scalar
 
@@ -126,11 +127,10 @@ def _by_split(rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
 
 
 def first_request(messages: Sequence[Message]) -> list[Message]:
-    """What users wrote before the agent answered them."""
-    request: list[Message] = []
-    for message in messages:
-        if message["role"] == "assistant" and request:
-            break
-        if message["role"] == "user" and message["content"].strip():
-            request.append(message)
-    return request
+    """Return what users wrote before the agent answered their first message that says something; nothing if no message does."""
+    asked = request_end(messages)
+    if asked is None:
+        return []
+    answered = next((at for at in range(asked, len(messages)) if messages[at]["role"] == "assistant"), len(messages))
+    users = (message for message in messages[:answered] if message["role"] == "user")
+    return [message for message in users if says_something(message["content"])]

@@ -22,6 +22,7 @@ from agent_pipeline.redaction import RedactionOptions, Redactor
 from agent_pipeline.redaction.kinds import LIBRARIES
 from agent_pipeline.redaction.trials import Known
 from agent_pipeline.sessions.damage import DEFAULT_POLICY, Policy
+from agent_pipeline.sessions.greetings import request_end
 from agent_pipeline.sessions.repair import repair_session
 from agent_pipeline.sessions.session import Session, Tool, canonical_json, sha256_of
 from agent_pipeline.sessions.tools import CallShape, ToolSchemas, call_shapes
@@ -34,7 +35,8 @@ class ReadingOptions:
     """What the settings say about one agent's sessions.
 
     `task_pattern` is a regular expression searched in the session id; its groups (or the whole match) name the task. `task_field` is a key
-    of the session's context. Without either, and without a task id from the source, the first user message is the task. `repair` says
+    of the session's context. Without either, and without a task id from the source, the first user message that says something
+    is the task. `repair` says
     what is done about each kind of damage.
     """
 
@@ -141,8 +143,9 @@ def read_sessions(source: TraceSource, key: PartitionKey, options: ReadingOption
 def task_key(session: Session, pattern: re.Pattern[str] | None, context_field: str) -> str:
     """The task that a session is a trial of: what the split belongs to.
 
-    In order: the pattern on the session id, the named field of its context, the source's task id, the first user message with case and
-    white space folded (as its sha256, so that no text of a conversation travels in a key). A session with none of these is its own task.
+    In order: the pattern on the session id, the named field of its context, the source's task id, the first user message that says
+    something, with case and white space folded (as its sha256, so that no text of a conversation travels in a key). A greeting says
+    nothing. A session with none of these is its own task.
     """
     if pattern is not None and (named := _named(pattern, session.session_id)):
         return named
@@ -151,8 +154,9 @@ def task_key(session: Session, pattern: re.Pattern[str] | None, context_field: s
         return value if isinstance(value, str) else canonical_json(value)
     if session.task_id:
         return session.task_id
-    asked = next((message["content"] for message in session.messages if message["role"] == "user"), None)
-    return f"text:{sha256_of(' '.join(asked.lower().split()))[:16]}" if asked else f"session:{session.session_id}"
+    if (end := request_end(session.messages)) is None:
+        return f"session:{session.session_id}"
+    return f"text:{sha256_of(' '.join(session.messages[end - 1]['content'].lower().split()))[:16]}"
 
 
 def fingerprint(stored: Iterable[Stored]) -> tuple[str, int]:

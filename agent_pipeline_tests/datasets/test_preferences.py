@@ -285,3 +285,21 @@ def test_the_samples_pairs_share_calls_with_their_results(sample_store):
             made = [call["id"] for message in chat for call in message.get("tool_calls", ())]
             assert {message["tool_call_id"] for message in chat if message["role"] == "tool"} <= set(made)
             json.dumps(chat)
+
+
+def test_sessions_that_both_begin_with_a_greeting_are_no_pair_unless_they_ask_the_same() -> None:
+    """A good session about bookings and a bad one about the weather both began with "Hi", and made a pair."""
+
+    def talk(name: str, greeting: str, asked: str, answer: str) -> Session:
+        texts = ("user", "Hi"), ("assistant", greeting), ("user", asked), ("assistant", answer)
+        messages = [{"role": role, "content": text} for role, text in texts]
+        return Session(session_id=name, project="p", agent="a", source="test", messages=messages, task_key="t")
+
+    good = talk("good", "Hello!", "Cancel booking B0.", "It is cancelled.")
+    other = talk("other", "Hello!", "What is the weather in town 1?", "I do not know.")
+    same = talk("same", "Hello!", "Cancel booking B0.", "I cannot.")
+    counts = Counter[str]()
+    rows = list(preference_rows([good], [other, same], SplitSizes(), counts))
+    assert [row["rejected_session_id"] for row in rows] == ["same"]
+    assert [message["content"] for message in rows[0]["prompt"]] == ["Hi", "Hello!", "Cancel booking B0."]
+    assert counts["no_partner_with_the_same_prompt"] == 1

@@ -254,7 +254,12 @@ GIVEN_AWAY = {  # what says it, and gives it away: what other trials say of it, 
 
 
 def trial(sentences: list[str]) -> list[dict[str, Any]]:
-    return [user("Hello"), {"role": "assistant", "content": "Go on."}, user(". ".join(sentences)), {"role": "assistant", "content": "Yes."}]
+    return [
+        user("Write a note"),
+        {"role": "assistant", "content": "Go on."},
+        user(". ".join(sentences)),
+        {"role": "assistant", "content": "Yes."},
+    ]
 
 
 def trials(names: str) -> st.SearchStrategy[dict[str, list[str]]]:

@@ -194,3 +194,17 @@ def test_canonical_json_is_one_text_for_one_value():
     assert sha256_of("\ud800") != sha256_of("\\ud800")
     with pytest.raises(TypeError):
         canonical_json({"a", "b"})
+
+
+def test_a_greeting_names_no_task():
+    """Sessions that begin with "Hi" were one task, and so lay in one split."""
+
+    def task(*texts: str) -> str:
+        messages = [{"role": "user", "content": text} for text in texts]
+        session = Session(session_id=texts[-1], project="p", agent="a", source="test", messages=messages)
+        return task_key(session, None, "")
+
+    assert task("Hi", "Cancel booking B0.") == task("Hello, can you help me?", "cancel  booking B0.") == task("Cancel booking B0.")
+    assert task("Hi", "Cancel booking B0.") != task("Hi", "Cancel booking B2.")
+    assert task("Hi") == "session:Hi"
+    assert task("Hola", "Buenos días") == "session:Buenos días"
