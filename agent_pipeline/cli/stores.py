@@ -10,8 +10,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from agent_pipeline.cli.instance import make_known
+from agent_pipeline.config.sections import AgentSettings
 from agent_pipeline.config.settings import load_settings
-from agent_pipeline.keys import parse_key
+from agent_pipeline.keys import PartitionKey, parse_key
 
 if TYPE_CHECKING:
     from agent_pipeline.ingestion.discovery import Discovery, PartitionReport
@@ -37,7 +38,12 @@ def discover(
 
     settings = load_settings()
     blocked = BlockList.read(settings.open_lake())
-    found = look([parse_location(path)] if path else settings.stores, readers(settings.sources), blocked)
+
+    def has_tasks(key: PartitionKey) -> bool:
+        agent = settings.agents.get(str(key), AgentSettings())
+        return bool(agent.task_pattern or agent.task_field or settings.task_pattern or settings.task_field)
+
+    found = look([parse_location(path)] if path else settings.stores, readers(settings.sources), blocked, has_tasks)
     if path is None:
         make_known(sorted({parse_key(each.partition) for store in found.stores for each in store.partitions}))
     if as_json:
@@ -62,6 +68,10 @@ def _show(found: "Discovery") -> None:
             table.add_row(partition, *(str(counts.get(name, 0)) for name in shown))
         if rows:
             console.print(table)
+        for part in store.partitions:
+            if part.damage:
+                kinds = ", ".join(f"{kind} {count}" for kind, count in part.damage.items())
+                console.print(f"damage: {part.partition}: sessions by kind: {kinds}", markup=False, highlight=False, soft_wrap=True)
         for note in store.notes:
             console.print(f"note: {note}", markup=False, soft_wrap=True)
         for error in store.errors:

@@ -48,7 +48,8 @@ def asked_of(settings: Settings, key: PartitionKey) -> Params:
         "lake": settings.lake_url,
         "lake_options": settings.lake_options,
         "trust_remote_code": settings.trust_remote_code,
-        "split": settings.split.model_dump(),
+        "split": settings.split.shares,
+        "leaks": settings.split.leaks,
         "surrogates": settings.redaction.surrogates,
     }
 

@@ -37,6 +37,7 @@ def train(params: Params, progress: Progress = silent) -> Result:
     """A LoRA adapter from the rows of the `train` split that `sft_coreset` chose, or the artifact `coreset` of a comparison, and from rows
     of earlier nights (`replay`), beside answers of the base itself (`rehearsal`)."""
     from agent_pipeline.datasets.splits import SplitSizes
+    from agent_pipeline.selection.leaks import refuse_leaks
     from agent_pipeline.selection.replay import night_rows
     from agent_pipeline.selection.tables import picked_rows
     from agent_pipeline.training.adapter import train_adapter
@@ -44,6 +45,8 @@ def train(params: Params, progress: Progress = silent) -> Result:
     from agent_pipeline.training.templates import load_tokenizer
 
     lake, key = asked_lake(params)
+    if params.get("leaks", "refuse") == "refuse":
+        refuse_leaks(lake, key)
     chosen = picked_rows(asked_rows(params, twins=True), find_artifact(params, params["coreset"]).path) if "coreset" in params else None
     rows, replay = night_rows(lake, key, params["replay_ratio"], SplitSizes(**params["split"]), chosen)
     stored, rows, replayed = rows, seen_by_models(params, rows), seen_by_models(params, replay.rows)

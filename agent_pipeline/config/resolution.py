@@ -144,7 +144,7 @@ def fingerprint(settings: Settings, key: PartitionKey, run: RunValues | None = N
         {
             "assets": {name: options.model_dump(mode="json") for name, options in assets.items()},
             "reading": reading,
-            "split": settings.split.model_dump(),
+            "split": settings.split.shares,
             "llama_cpp": settings.llama_cpp,
             "world": settings.world(key),
             "train": settings.chain(key),

@@ -107,6 +107,15 @@ class SplitSettings(Section):
 
     test: float = 0.2
     select: float = 0.1
+    leaks: Literal["refuse", "warn"] = Field(
+        default="refuse",
+        description="Refuse to train, or only warn, if held-out sessions look like trials of trained tasks that nobody names.",
+    )
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """The two shares."""
+        return {"test": self.test, "select": self.select}
 
 
 class MixingSettings(Section):

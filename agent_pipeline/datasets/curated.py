@@ -22,7 +22,8 @@ import pyarrow.compute as pc
 
 from agent_pipeline.datasets.ledger import Ledger, record_tasks
 from agent_pipeline.datasets.preferences import Case
-from agent_pipeline.datasets.splits import SplitSizes, root_tasks
+from agent_pipeline.datasets.sketches import groups_alike
+from agent_pipeline.datasets.splits import ALIKE, SplitSizes, first_request, is_unnamed, request_text, root_tasks
 from agent_pipeline.judging.curation import Use
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.session import Session, json_bytes, with_thoughts, without_error_marks
@@ -75,6 +76,9 @@ class Curated:
     def open(cls, lake: Lake, key: PartitionKey, sizes: SplitSizes, thoughts: bool = False) -> "Curated":
         """Read the partition's tasks and record them in the ledger.
 
+        Sessions whose task nobody names (neither the source nor a setting) are trials of one task if their requests are nearly the same:
+        such tasks get one split.
+
         Raises:
             DataError: there is no such table, it is an older version's, or it or the ledger is damaged.
         """
@@ -83,7 +87,9 @@ class Curated:
         related = pc.or_(pc.is_valid(parents), pc.is_in(ids, parents))
         roots = root_tasks(table.filter(related).to_pylist())
         tasks = pc.unique(_with_roots(table, roots)["task_key"])
-        return cls(lake, key, record_tasks(lake, key, tasks, sizes), roots, in_order(ids), thoughts)
+        return cls(
+            lake, key, record_tasks(lake, key, tasks, sizes, partial(_alike_tasks, lake, key, roots)), roots, in_order(ids), thoughts
+        )
 
     def kept(self) -> Iterator[Row]:
         """The rows to imitate, by session id."""
@@ -150,6 +156,14 @@ class Curated:
         for batch in stored_batches(self.lake.open(ASSET, self.key), _READ):
             batch = _with_roots(batch, self.roots)
             yield batch.filter(wanted(batch))
+
+
+def _alike_tasks(lake: Lake, key: PartitionKey, roots: dict[str, str]) -> dict[str, str]:
+    """The groups of unnamed tasks whose requests are nearly the same."""
+    rows = to_rows(stored_batches(lake.open(ASSET, key), ["session_id", "task_key", "messages"]))
+    tasks = ((roots.get(row["session_id"], row["task_key"]), row["messages"]) for row in rows)
+    requests = ((task, first_request(messages)) for task, messages in tasks if is_unnamed(task))
+    return groups_alike(((task, request_text(messages)) for task, messages in requests if messages), ALIKE)
 
 
 def _heard(row: Row) -> Row:

@@ -8,13 +8,13 @@ key and some ten more: a partition may have as many tasks as sessions.
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from agent_pipeline.datasets.splits import ROW, Split, SplitSizes
+from agent_pipeline.datasets.splits import ROW, SPLITS, Split, SplitSizes
 from agent_pipeline.errors import DataError, MissingError
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.tables import column
@@ -72,19 +72,46 @@ def read_ledger(lake: Lake, key: PartitionKey, sizes: SplitSizes) -> Ledger:
     return Ledger(sizes, pa.Table.from_arrays(known.columns, schema=SCHEMA).sort_by("task_key"))
 
 
-def record_tasks(lake: Lake, key: PartitionKey, tasks: pa.Array, sizes: SplitSizes) -> Ledger:
+def record_tasks(
+    lake: Lake, key: PartitionKey, tasks: pa.Array, sizes: SplitSizes, alike: Callable[[], Mapping[str, str]] | None = None
+) -> Ledger:
     """The ledger with these tasks in it; it is written, in one step, if one of them is new.
+
+    Args:
+        lake: The lake of the ledger.
+        key: Its partition.
+        tasks: The tasks to record.
+        sizes: They decide the split of a new task.
+        alike: Gives the group of each task whose request is nearly that of another task. It is asked only if a task is new. The new tasks
+            of a group get the split of the group's known tasks, else that of the group's name: no trial of a task then tests what another
+            trial trains.
 
     Raises:
         DataError: the ledger is damaged.
     """
+    groups = cache(alike) if alike else dict[str, str]
 
     def recorded(known: pa.Table) -> pa.Table:
         new = pc.unique(tasks.filter(pc.invert(pc.is_in(tasks, known["task_key"]))))
-        splits = column([sizes.of(task.as_py()) for task in new], SCHEMA.field("split"))
+        split_of = _splits_of_groups(groups() if len(new) else {}, known, sizes)
+        splits = column([split_of(task.as_py()) for task in new], SCHEMA.field("split"))
         return pa.concat_tables([known, pa.Table.from_arrays([new, splits], schema=SCHEMA)]).sort_by("task_key") if len(new) else known
 
     return _changed(lake, key, sizes, recorded)
+
+
+def _splits_of_groups(groups: Mapping[str, str], known: pa.Table, sizes: SplitSizes) -> Callable[[str], Split]:
+    """The split of a new task. If tasks of a group are known in several splits, the group's new tasks are trained, not tested."""
+    ledger, by_group = Ledger(sizes, known), dict[str, set[Split]]()
+    recorded = set(known.filter(pc.is_in(known["task_key"], column(list(groups), SCHEMA.field("task_key"))))["task_key"].to_pylist())
+    for task in recorded:
+        by_group.setdefault(groups[task], set()).add(ledger.of(task))
+
+    def split_of(task: str) -> Split:
+        group = groups.get(task, task)
+        return min(by_group.get(group, {sizes.of(group)}), key=SPLITS.index)
+
+    return split_of
 
 
 def remove_tasks(lake: Lake, key: PartitionKey, gone: Set[str], renamed: Mapping[str, str]) -> int:

@@ -126,6 +126,20 @@ def _by_split(rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
         yield split.as_py(), rows.filter(pc.equal(rows["split"], split))
 
 
+ALIKE = 0.9
+"""Similarity (Jaccard, of five words in a row) from which on two requests are nearly the same."""
+
+
+def is_unnamed(task_key: str) -> bool:
+    """Tell whether neither the source nor a setting names a task, so that its key is that of its request or of its session."""
+    return task_key.startswith(("text:", "session:"))
+
+
+def request_text(request: Sequence[Message]) -> str:
+    """Return the words of a request as one text."""
+    return "\n".join(message["content"] for message in request)
+
+
 def first_request(messages: Sequence[Message]) -> list[Message]:
     """Return what users wrote before the agent answered their first message that says something; nothing if no message does."""
     asked = request_end(messages)

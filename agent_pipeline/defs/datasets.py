@@ -9,7 +9,7 @@ import dagster as dg
 from agent_pipeline.config.assets import KtoConfig, PreferenceConfig, SftConfig, ShareGptConfig
 from agent_pipeline.datasets.build import Built, build_kto, build_preferences, build_sft, build_sharegpt
 from agent_pipeline.datasets.preferences import Pairing, why_no_pairs
-from agent_pipeline.datasets.splits import empty_splits, first_request
+from agent_pipeline.datasets.splits import ALIKE, empty_splits, first_request
 from agent_pipeline.datasets.twins import Twins
 from agent_pipeline.datasets.verdicts import verdict_sentence
 from agent_pipeline.defs.failures import user_errors
@@ -20,6 +20,7 @@ from agent_pipeline.defs.run_config import in_force
 from agent_pipeline.defs.specs import asset_options, check_result, own_check, version
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.selection.duplicates import near_across_splits
+from agent_pipeline.selection.leaks import find_leaks
 from agent_pipeline.sessions.session import Message
 from agent_pipeline.sessions.tables import stored_batches, to_rows
 
@@ -150,11 +151,17 @@ def no_held_out_row_is_nearly_a_training_row(
 def no_held_out_request_is_nearly_a_training_request(
     context: dg.AssetCheckExecutionContext, workspace: dg.ResourceParam[Workspace]
 ) -> dg.AssetCheckResult:
-    """No first request is nearly the same as one of a split before its own: trials of one task would be in several splits.
-
-    Where it fails, name the task in the data, or set `task_pattern` so that the trials of a task have one key.
-    """
-    return near_check(workspace, "sft_dataset", agent_key(context), 0.9, first_request)
+    """Passes if no first request is nearly the same as a request of a split before its own (train, select, test), and no two ids look like
+    trials of one task in two splits. If it fails, name the task in the data, or set `task_pattern` as the check says."""
+    key = agent_key(context)
+    with user_errors():
+        found = find_leaks(workspace.open_lake(), key)
+    near = near_check(workspace, "sft_dataset", key, ALIKE, first_request)
+    if not found.leaks:
+        return near
+    head = ["session", "its split", "is a trial of the task of", "of the split"]
+    more = {"leaked_sessions": len(found.leaks), "held_out_sessions": found.held_out, "leaks": table(head, map(list, found.leaks[:20]))}
+    return check_result(False, found.sentence(key), {**near.metadata, **more}, blocks=False)
 
 
 def near_check(
@@ -169,7 +176,8 @@ def near_check(
 
         def rows() -> Iterator[dict[str, Any]]:
             read = to_rows(stored_batches(file, ["session_id", "split", "messages"]))
-            return (row | {"messages": part(row["messages"])} for row in read)
+            parts = (row | {"messages": part(row["messages"])} for row in read)
+            return (row for row in parts if row["messages"])
 
         near = near_across_splits(rows, alike)
     head = ["session", "its split", "is nearly", "of the split", "similarity"]

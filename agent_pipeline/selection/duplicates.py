@@ -5,7 +5,6 @@ their arguments count. Two sets' sketches agree in a hash with the chance that i
 finds those that agree in all hashes of a band (Indyk and Motwani 1998).
 """
 
-import math
 import string
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -14,8 +13,8 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 import numpy as np
 import pyarrow.compute as pc
-from rensa import RMinHash, RMinHashLSH
 
+from agent_pipeline.datasets.sketches import Sketches, bands, shingles
 from agent_pipeline.datasets.splits import SPLITS
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.selection.candidates import Candidates
@@ -26,13 +25,6 @@ Pair = tuple[int, int, float]
 """A row, the row that stands for it, and their similarity."""
 
 NEAR = 0.8
-SHINGLE = 5
-"""Words in a row that are compared across the split: a template with other words in it shares few of them."""
-
-HASHES = 256
-RECALL = 0.995
-"""Of pairs exactly at the threshold, the share that the bands must find."""
-
 BATCH = 32
 """Rows sketched at a time: the words of more leave the processor's cache before they are hashed."""
 
@@ -92,38 +84,6 @@ def duplicates(rows: Candidates, near: float | None = NEAR, seed: int = 0) -> Du
         for each in stands_for.values()
     ]
     return Duplicates(sorted(named, key=lambda each: each.row_id), similarities)
-
-
-class Sketches:
-    """Sketches, and an `index` of them by number, in which sets at least so alike as the threshold share a band."""
-
-    def __init__(self, threshold: float, seed: int = 0) -> None:
-        count, width = bands(threshold)
-        self._hashes, self._seed = count * width, seed
-        self.index = RMinHashLSH(threshold, self._hashes, count)
-
-    def of(self, words: Sequence[bytes] | Sequence[str]) -> Any:
-        """The sketch of a set (what stands in it twice counts once); its `jaccard` estimates the similarity to another sketch."""
-        sketch = RMinHash(self._hashes, self._seed)
-        sketch.update(words)
-        return sketch
-
-    def add_sets(self, sets: Sequence[Sequence[bytes]], start: int) -> list[bool]:
-        """Put sets into the index, numbered from `start` on; of each whether it shares a band with another one in the index."""
-        sketches = RMinHash.digest_matrix_from_token_byte_sets(sets, self._hashes, self._seed)
-        flags: list[bool] = self.index.insert_matrix_and_query_duplicate_flags(sketches, start)
-        return flags
-
-
-def bands(threshold: float, hashes: int = HASHES) -> tuple[int, int]:
-    """(bands, hashes a band): the widest bands, which raise the fewest false candidates, and the fewest of them that find 99.5 % of
-    pairs at the threshold."""
-    for width in range(hashes, 1, -1):
-        agree = threshold**width  # the chance that a pair at the threshold shares a band
-        count = 1 if agree == 1 else math.ceil(math.log(1 - RECALL) / math.log1p(-agree)) if agree > 1e-9 else hashes
-        if count * width <= hashes:
-            return count, width
-    return hashes, 1
 
 
 def near_pairs(texts: Sequence[str], threshold: float = NEAR, seed: int = 0) -> tuple[list[Pair], list[float]]:
@@ -233,9 +193,3 @@ def _share_a_band_across(sketches: Iterable[tuple[str, Any]], shape: tuple[int, 
         for split in range(1, len(SPLITS)):
             found |= (of <= split) & np.isin(band, np.intersect1d(band[of == split], band[of < split]))
     return found
-
-
-def shingles(text: str) -> list[str]:
-    """Every five words in a row, in lower case; a shorter text is one shingle."""
-    words = text.lower().split()
-    return sorted({" ".join(words[at : at + SHINGLE]) for at in range(max(1, len(words) - SHINGLE + 1))})

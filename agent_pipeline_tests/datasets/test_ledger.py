@@ -68,3 +68,29 @@ def test_a_remote_lake_keeps_one_too() -> None:
     lake = Lake("memory://ledger-test")
     record_tasks(lake, KEY, pa.array(["a"]), SplitSizes())
     assert read_ledger(lake, KEY, SplitSizes(0.9, 0.05)).known.to_pylist() == [{"task_key": "a", "split": SplitSizes().of("a")}]
+
+
+@given(st.permutations(list("abcdef")), st.integers(0, 5))
+def test_tasks_that_ask_nearly_the_same_are_on_one_side_whatever_the_order(tmp_path_factory: pytest.TempPathFactory, order, first) -> None:
+    """A trial that tests must not be worded a little differently and trained as another task."""
+    groups = {"a": "a", "b": "a", "c": "a", "e": "e", "f": "e"}
+    sizes = SplitSizes(0.4, 0.3)
+    lake = Lake(tmp_path_factory.mktemp("ledger"))
+    ledger = record_tasks(lake, KEY, pa.array(order), sizes, lambda: groups)
+    assert {ledger.of(task) for task in "abc"} == {sizes.of("a")}
+    assert {ledger.of(task) for task in "ef"} == {sizes.of("e")}
+    assert ledger.of("d") == sizes.of("d")
+
+
+def test_a_new_task_follows_a_known_one_that_asks_nearly_the_same(tmp_path: Path) -> None:
+    sizes, lake = SplitSizes(0.4, 0.3), Lake(tmp_path)
+    by_split = {sizes.of(f"t{number}"): f"t{number}" for number in range(30)}
+    record_tasks(lake, KEY, pa.array(sorted(by_split.values())), sizes)
+    groups = {f"new {split}": split for split in by_split} | {known: split for split, known in by_split.items()}
+    for split in by_split:
+        assert record_tasks(lake, KEY, pa.array([f"new {split}"]), sizes, lambda: groups).of(f"new {split}") == split
+    everyone = dict.fromkeys(by_split.values(), "y") | {"newer": "y"}
+    assert record_tasks(lake, KEY, pa.array(["newer"]), sizes, lambda: everyone).of("newer") == "train", "known in all splits"
+    assert {task: record_tasks(lake, KEY, pa.array([], pa.string()), sizes).of(task) for task in by_split.values()} == {
+        v: k for k, v in by_split.items()
+    }

@@ -12,7 +12,7 @@ from agent_pipeline.definitions import defs
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.ingestion.discovery import discover
 from agent_pipeline.ingestion.forgotten import BlockList
-from agent_pipeline.sources import SOURCES, Location
+from agent_pipeline.sources import SOURCES, Location, open_source, readers
 from agent_pipeline_tests.sources.platforms import exports
 from agent_pipeline_tests.sources.platforms.exports import write
 from agent_pipeline_tests.stores import HELLO, omniagents_home, sessions_db
@@ -51,6 +51,10 @@ def test_every_store_of_a_folder_is_listed_with_what_it_holds(mixed):
         "failed": 0,
         "side_chains": 0,
         "damaged": 1,
+        "damage": {"invalid_item": 1},
+        "without_user": 1,
+        "without_answer": 1,
+        "task_pattern": "",
     }
     assert (log["source"], log["sessions"], log["errors"]) == ("litellm", 1, [])
 
@@ -112,3 +116,40 @@ def test_the_sensor_makes_agents_known_though_one_store_of_several_is_broken(mix
     added = [key for request in tick.dynamic_partitions_requests for key in request.partition_keys]
     assert sorted(added) == ["office/rooms", "shop/support"]
     assert "gone does not exist" in (tick.skip_message or "") and not tick.asset_events
+
+
+def test_a_store_without_a_conversation_is_not_all_well(tmp_path):
+    """A trace export that holds no user message looked like 100 sound sessions."""
+    answer = {"role": "assistant", "content": "Done."}
+    chats = [{"session_id": f"s{number}", "project": "p", "agent": "a", "messages": [answer]} for number in range(4)]
+    silent = [chat | {"agent": "b", "messages": [{"role": "user", "content": "Hello?"}]} for chat in chats]
+    sound = [chat | {"agent": "c", "messages": [{"role": "user", "content": "Hello?"}, answer]} for chat in chats]
+    path = tmp_path / "chats.jsonl"
+    path.write_text("".join(json.dumps(chat) + "\n" for chat in [*chats, *silent, *sound]), encoding="utf-8")
+    (store,) = discover([Location(str(path))], readers(()), BlockList()).stores
+    parts = {part.partition: part for part in store.partitions}
+    assert (parts["p/a"].without_user, parts["p/b"].without_answer, parts["p/c"].without_user) == (4, 4, 0)
+    assert [note.split()[0] for note in store.notes if "no conversation" in note] == ["p/a", "p/b"]
+
+
+def test_damage_is_counted_by_kind(tmp_path):
+    bad = {"role": "assistant", "content": "", "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{"}}]}
+    chats = [{"session_id": f"s{number}", "messages": [{"role": "user", "content": "x"}, bad]} for number in range(3)]
+    path = tmp_path / "chats.jsonl"
+    path.write_text("".join(json.dumps(chat) + "\n" for chat in chats), encoding="utf-8")
+    (store,) = discover([Location(str(path))], readers(()), BlockList()).stores
+    (part,) = store.partitions
+    (session, *_) = open_source(path).sessions(open_source(path).partitions()[0])
+    assert part.damage == dict.fromkeys(session.damage, 3)
+
+
+def test_sessions_that_look_like_trials_are_named_unless_the_settings_do(tmp_path):
+    asked = {"1": "book a flight to Rome", "2": "cancel my order of shoes", "3": "weather in Lima tomorrow"}
+    names = [(f"task{task}-trial{trial}", text) for task, text in asked.items() for trial in range(3)]
+    chats = [{"session_id": name, "project": "p", "agent": "a", "messages": [{"role": "user", "content": text}]} for name, text in names]
+    path = tmp_path / "chats.jsonl"
+    path.write_text("".join(json.dumps(chat) + "\n" for chat in chats), encoding="utf-8")
+    (store,) = discover([Location(str(path))], readers(()), BlockList()).stores
+    assert any('[agents."p/a"]' in note and "task_pattern = " in note for note in store.notes)
+    (store,) = discover([Location(str(path))], readers(()), BlockList(), lambda key: True).stores
+    assert not any("task_pattern" in note for note in store.notes)
