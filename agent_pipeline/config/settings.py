@@ -42,6 +42,7 @@ from agent_pipeline.options import did_you_mean, problem
 from agent_pipeline.redaction import RedactionOptions
 from agent_pipeline.sources import Location, TraceSource, open_sources, parse_location, readers
 from agent_pipeline.sources.agents.omniagents import own_store
+from agent_pipeline.sources.formats.limits import DEFAULT_MB, set_largest_record
 from agent_pipeline.storage.lake import Artifact, Lake
 from agent_pipeline.training.base_model import EMBEDDED
 from agent_pipeline.training.chain import STEPS, candidate
@@ -62,6 +63,12 @@ class Settings(BaseSettings):
         description="Session store, or a list of them: paths, URLs, or name:path to name a reader.",
     )
     sources: list[str] = Field(default=[], description="Readers of your own, each package.module:Class.")
+    largest_record_mb: int = Field(
+        default=DEFAULT_MB,
+        ge=1,
+        description="Memory, in MB, that one record of a store may take; a record of a packed file may take 16 times its size if that "
+        "is more.",
+    )
     lake: str = Field(default="lake", description="Where tables and models go: a folder, or an fsspec URL such as s3://bucket/lake.")
     lake_options: dict[str, Any] = Field(
         default={}, description="Options of the lake's bucket (endpoint_url, key, secret, …); $NAME is read from the environment."
@@ -261,6 +268,7 @@ def load_settings(**overrides: Any) -> Settings:
         raise SettingsError(f"{file} cannot be read ({error}): check its permissions.") from error
     except ValueError as error:  # JSON in a variable that is none
         raise SettingsError(f"A variable of the environment is wrong ({error}).") from error
+    set_largest_record(settings.largest_record_mb)
     settings._home = file.parent if file else Path.cwd()
     settings._variables = EnvSettingsSource(Settings)()
     _check_assets(settings, file)

@@ -4,12 +4,14 @@ A sample's `epoch` is its trial. A score is a grade (`"C"`, `"I"`), a boolean, a
 back in their places; the tools' schemas are those of its model events.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 from agent_pipeline.sessions.json_text import MAX_DEPTH
 from agent_pipeline.sources.formats.fields import Record, chosen, elements, mean, objects, section, text, verdict
 from agent_pipeline.sources.formats.file_source import Ident, RecordSource
+from agent_pipeline.sources.formats.limits import allowed_for
 from agent_pipeline.sources.formats.record_files import Archive, Place, kind_of
 
 _ATTACHMENT = "attachment://"
@@ -20,6 +22,7 @@ class InspectSource(RecordSource):
     """A log or a folder of them: the task is the project, the model the agent."""
 
     name = "inspect_ai"
+    version = 2
     looks_like = "Inspect logs (.json or .eval) with eval and samples"
     kinds = (*RecordSource.kinds, "zip")
 
@@ -45,7 +48,7 @@ class InspectSource(RecordSource):
 
     def fields(self, record: Record, place: Place, session_id: str) -> Record:
         run = self._run(record, place)
-        attachments = section(record, "attachments")
+        attachments = _Attachments(section(record, "attachments"))
         events = objects(record.get("events") or section(record, "transcript").get("events"))
         times = [record.get("started_at"), *(event.get("timestamp") for event in events), record.get("completed_at")]
         values = dict(_values(record.get("scores")))
@@ -53,11 +56,13 @@ class InspectSource(RecordSource):
         # Grades and booleans are good or bad; of a number only its author knows which way it points.
         grade = mean({name: scores[name] for name, value in values.items() if isinstance(value, str | bool)})
         tools = next((event["tools"] for event in events if event.get("event") == "model" and event.get("tools")), None)
+        conversation = {"history": attachments.restore(record.get("messages")), "tools": attachments.restore(tools)}
+        damage = Counter(cut_text=attachments.lost) if attachments.lost else Counter()
         return {
             **chosen(record, ("error",), task_id="id", trial="epoch"),
-            "history": _restored(record.get("messages"), attachments),
-            "tools": _restored(tools, attachments),
-            "context": _restored(chosen(record, _CONTEXT), attachments, MAX_DEPTH + 1),
+            **conversation,
+            "damage": damage,
+            "context": attachments.restore(chosen(record, _CONTEXT), MAX_DEPTH + 1),
             "usage": section(record, "model_usage").values(),
             "score": grade,
             "scores": scores,
@@ -85,13 +90,32 @@ def _values(scores: Any) -> Iterator[tuple[str, Any]]:
                 yield f"{name}/{inner}" if inner else name, each
 
 
-def _restored(value: Any, attachments: Record, depth: int = MAX_DEPTH) -> Any:
-    """A value with its attachments back in their places; what is nested too deeply stays as it is."""
-    if isinstance(value, str) and value.startswith(_ATTACHMENT):
-        attached = attachments.get(value.removeprefix(_ATTACHMENT))
-        return attached if isinstance(attached, str) else value
-    if isinstance(value, dict) and depth:
-        return {name: _restored(each, attachments, depth - 1) for name, each in value.items()}
-    if isinstance(value, list) and depth:
-        return [_restored(each, attachments, depth - 1) for each in value]
-    return value
+class _Attachments:
+    """The attachments of a sample, by their hashes.
+
+    `lost` counts texts that could not be put back: their attachment is missing, or all texts
+    together would be far larger than the sample. A short sample can name a long text very often.
+    """
+
+    def __init__(self, texts: Record) -> None:
+        self._texts = texts
+        self._room = allowed_for(0) // 4
+        self.lost = 0
+
+    def restore(self, value: Any, depth: int = MAX_DEPTH) -> Any:
+        """Return a value with its attachments in their places; what is nested too deeply stays as it is."""
+        if isinstance(value, str) and value.startswith(_ATTACHMENT):
+            return self._restore_text(value)
+        if isinstance(value, dict) and depth:
+            return {name: self.restore(inner, depth - 1) for name, inner in value.items()}
+        if isinstance(value, list) and depth:
+            return [self.restore(inner, depth - 1) for inner in value]
+        return value
+
+    def _restore_text(self, link: str) -> str:
+        text = self._texts.get(link.removeprefix(_ATTACHMENT))
+        if not isinstance(text, str) or len(text) > self._room:
+            self.lost += 1
+            return link
+        self._room -= len(text)
+        return text

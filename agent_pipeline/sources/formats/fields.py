@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from agent_pipeline.sessions.session import Tool
+from agent_pipeline.sources.formats.limits import check_json
 
 Record = dict[str, Any]
 
@@ -37,9 +38,11 @@ def parsed(raw: Any) -> Any:
 
     Raises:
         ValueError: the text is not JSON.
+        TooLargeError: the value would need too much memory.
     """
     if not isinstance(raw, _JSON):
         return raw
+    check_json(raw)
     try:
         return _DECODE(raw)
     except _REFUSED:

@@ -9,30 +9,31 @@ import zipfile
 import zlib
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, NamedTuple
 
 import msgspec
-import pyarrow as pa
-import pyarrow.parquet as pq
 
-from agent_pipeline.errors import StoreError, first_line
+from agent_pipeline.errors import StoreError
 from agent_pipeline.sources.base import add_note, changed, file_signature, unreadable
+from agent_pipeline.sources.formats import limits
 from agent_pipeline.sources.formats.databases import Traces
-from agent_pipeline.sources.formats.fields import decoded, parsed
+from agent_pipeline.sources.formats.fields import parsed
+from agent_pipeline.sources.formats.limits import TooLargeError
+from agent_pipeline.sources.formats.table_files import Rows
 
 Kind = Literal["lines", "document", "table", "zip", "database"]
 
 CACHED_BYTES = 64 << 20
 """Documents of at most this size together are held in memory to read their records again."""
-MEMBER_BYTES = 1 << 30
-"""No file inside a zip may be larger: a few kilobytes can claim to be petabytes."""
 
 _HEADS: dict[bytes, Kind] = {b"PAR1": "table", b"ARRO": "table", b"\xff\xff\xff\xff": "table", b"PK\x03\x04": "zip", b"SQLi": "database"}
 _BUFFER = 1 << 20
 _BOM = b"\xef\xbb\xbf"
 _PROBED_LINES = 20
+_KEPT_OF_TORN = 64 << 10
+"""Bytes that are kept of a record that is too large: its session's name is likely to be among them."""
 _ELEMENTS = msgspec.json.Decoder(list[msgspec.Raw])
 _ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, KeyError, ValueError)
 
@@ -58,7 +59,7 @@ def kind_of(path: Path) -> Kind | None:
             if kind := _HEADS.get(head):
                 return kind
             file.seek(len(_BOM) if head.startswith(_BOM) else 0)
-            first = next((line.strip() for line in file if line.strip()), b"")
+            first = _first_text(file)
             if first[:1] not in (b"{", b"["):
                 return None
             if _is_json(first):
@@ -82,20 +83,31 @@ def records(path: Path, notes: list[str], kind: Kind | None = None, torn: list[b
         StoreError: nothing of the file can be read.
     """
     torn = [] if torn is None else torn
+    too_large: list[TooLargeError] = []
     kind = kind or kind_of(path)
     if kind is None:
         raise StoreError(f"{path} holds no JSON, JSON lines, Parquet, Arrow or zip of JSON: take it out of the store.")
-    broken = 0
-    for place, raw in _lines(path, notes, torn) if kind == "lines" else _elements(path, kind, notes, torn):
+    broken = yielded = 0
+    for place, raw in _lines(path, notes, torn, too_large) if kind == "lines" else _elements(path, kind, notes, torn, too_large):
         try:
             value = parsed(raw)
+        except TooLargeError as error:
+            too_large.append(error)
+            torn.append(bytes(memoryview(raw)[:_KEPT_OF_TORN]))
         except ValueError:
             broken += 1
             torn.append(bytes(raw))
         else:
+            yielded += 1
             yield place, value
     if broken:
         add_note(notes, f"{path}: {broken} records are no JSON and were left out.")
+    if too_large:
+        largest = max(too_large, key=lambda error: error.needed)
+        sentence = f"{path}: {len(too_large)} records are too large and were left out: {largest}."
+        if not yielded:
+            raise StoreError(sentence)
+        add_note(notes, sentence)
 
 
 class RecordReader:
@@ -122,6 +134,8 @@ class RecordReader:
                 return parsed(self._records_of(path)[place.at])
             line = os.pread(self._lines_of(path).fileno(), place.size, place.at)
             return parsed(line if len(line) == place.size else b"")
+        except TooLargeError as error:
+            raise StoreError(f"{path} holds a record that is too large: {error}.") from error
         except (IndexError, OSError, ValueError) as error:
             raise changed(path) from error
 
@@ -154,36 +168,67 @@ def _is_json(line: bytes) -> bool:
         return False
 
 
-def _lines(path: Path, notes: list[str], torn: list[bytes]) -> Iterator[tuple[Place, bytes]]:
+def _lines_in(file: BinaryIO) -> Iterator[tuple[bytes, int]]:
+    """Yield each line with its whole length. Of a line that is too long, only the beginning is yielded."""
+    longest = limits.longest_line()
+    while line := file.readline(longest):
+        length = len(line)
+        if length == longest and not line.endswith(b"\n"):
+            line = line[:_KEPT_OF_TORN]
+            while rest := file.readline(_BUFFER):
+                length += len(rest)
+                if rest.endswith(b"\n"):
+                    break
+        yield line, length
+
+
+def _first_text(file: BinaryIO) -> bytes:
+    """The first line that is not blank; its beginning, if it is too long."""
+    return next((line.strip() for line, _ in _lines_in(file) if line.strip()), b"")
+
+
+def _lines(path: Path, notes: list[str], torn: list[bytes], too_large: list[TooLargeError]) -> Iterator[tuple[Place, bytes]]:
     broken: list[int] = []
     at = 0
     try:
         with path.open("rb", buffering=_BUFFER) as file:
-            for number, line in enumerate(file, 1):
+            for number, (line, length) in enumerate(_lines_in(file), 1):
                 text = line.removeprefix(_BOM).strip()
-                if text[:1] in (b"{", b"["):
+                if length > len(line):
+                    too_large.append(TooLargeError(2 * length, limits.largest_record()))
+                    torn.append(text)
+                elif text[:1] in (b"{", b"["):
                     yield Place(path, at + line.index(text[:1]), 0, len(text)), text
                 elif text:
                     broken.append(number)
                     torn.append(text)
-                at += len(line)
+                at += length
     except OSError as error:
         raise unreadable(path, error) from error
     if broken:
         add_note(notes, f"{path}: {len(broken)} lines hold no JSON object and were left out (the first is line {broken[0]}).")
 
 
-def _elements(path: Path, kind: Kind, notes: list[str], torn: list[bytes]) -> Iterator[tuple[Place, Any]]:
+def _elements(path: Path, kind: Kind, notes: list[str], torn: list[bytes], too_large: list[TooLargeError]) -> Iterator[tuple[Place, Any]]:
     rest: list[bytes] = []
     loaded = _loaded(path, kind, notes, rest)
-    for at, value in loaded.items() if isinstance(loaded, Traces) else enumerate(loaded):
-        yield Place(path, at), value
+    if isinstance(loaded, Traces):
+        yield from ((Place(path, row), value) for row, value in loaded.items())
+    else:
+        for index in range(len(loaded)):
+            try:
+                value = loaded[index]
+            except TooLargeError as error:
+                too_large.append(error)
+                torn.append(b"")
+            else:
+                yield Place(path, index), value
     torn += rest
 
 
 def _loaded(path: Path, kind: Kind | None, notes: list[str], rest: list[bytes] | None = None) -> Sequence[Any] | Traces:
     if kind == "table":
-        return _Rows(path)
+        return Rows(path)
     if kind == "database":
         return Traces(path)
     return Archive(path) if kind == "zip" else _document(path, notes, rest)
@@ -195,16 +240,20 @@ def _document(path: Path, notes: list[str], rest: list[bytes] | None = None) -> 
     If the document is cut off, its complete values are returned, and `rest` gets an empty text.
     """
     try:
+        limits.check_file(path)
         raw = path.read_bytes().removeprefix(_BOM)
+        limits.check_elements(raw)
     except OSError as error:
         raise unreadable(path, error) from error
-    try:
+    except TooLargeError as error:
+        raise StoreError(f"{path} is too large: {error}.") from error
+    with suppress(msgspec.MsgspecError, UnicodeError, RecursionError):
         return _ELEMENTS.decode(raw)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        pass
     try:
         value = parsed(raw)
         return value if isinstance(value, list) else [value]
+    except TooLargeError as error:
+        raise StoreError(f"{path} is too large: {error}.") from error
     except ValueError as error:
         values, is_whole = _values_in(raw.decode("utf-8", "surrogateescape"))
         if not values:
@@ -241,6 +290,7 @@ class Archive(Sequence[bytes]):
     def __init__(self, path: Path) -> None:
         self._path = path
         with self._zip() as archive:
+            limits.check_archive(path, archive.infolist())
             names = sorted({info.filename for info in archive.infolist()})
         self._names = [name for name in names if name.startswith("samples/") and name.endswith(".json")]
 
@@ -251,12 +301,9 @@ class Archive(Sequence[bytes]):
         return self.member(self._names[row])
 
     def member(self, name: str) -> bytes:
-        """The text of a file in the zip; raises what the class raises."""
+        """The text of a file in the zip; raises what the class raises, and TooLargeError."""
         with self._zip() as archive:
-            size = archive.getinfo(name).file_size
-            if size > MEMBER_BYTES:
-                raise StoreError(f"{self._path}: {name!r} is too large ({size} bytes): take the file out of the store.")
-            return archive.read(name)
+            return limits.read_member(archive, name)
 
     @contextmanager
     def _zip(self) -> Iterator[zipfile.ZipFile]:
@@ -265,34 +312,7 @@ class Archive(Sequence[bytes]):
                 yield archive
         except OSError as error:
             raise unreadable(self._path, error) from error
+        except TooLargeError:
+            raise
         except _ZIP_ERRORS as error:
             raise StoreError(f"{self._path} is not a whole zip ({error}): restore it, or take it out of the store.") from error
-
-
-class _Rows(Sequence[dict[str, Any]]):
-    """A table's rows as records; a column of JSON texts is decoded, and what JSON has no form for is written as text."""
-
-    def __init__(self, path: Path) -> None:
-        try:
-            with path.open("rb") as file:
-                head = file.read(4)
-            if head == b"PAR1":
-                self._table = pq.read_table(path)
-            else:
-                with pa.OSFile(str(path)) as file:  # no memory map: a file that shrinks under one ends the process
-                    self._table = (pa.ipc.open_file if head == b"ARRO" else pa.ipc.open_stream)(file).read_all()
-            self._table.validate(full=True)  # Arrow trusts the offsets in a file, and would read outside of it
-        except (pa.ArrowException, OSError, ValueError) as error:
-            raise StoreError(f"{path} is not a whole Parquet or Arrow file ({first_line(error)}): restore it, or take it out.") from error
-
-    def __len__(self) -> int:
-        return int(self._table.num_rows)
-
-    def __getitem__(self, row: Any) -> Any:
-        if row >= len(self):
-            raise IndexError(row)
-        try:
-            values = msgspec.to_builtins(self._table.slice(row, 1).to_pylist()[0], str_keys=True, enc_hook=str)
-        except (pa.ArrowException, UnicodeError, ValueError, TypeError, OverflowError) as error:
-            raise StoreError(f"A row of a table cannot be read (row {row}: {error}): restore the file, or take it out.") from error
-        return {name: decoded(value) for name, value in values.items()}

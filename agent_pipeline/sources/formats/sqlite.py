@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 from agent_pipeline.errors import StoreError
 from agent_pipeline.sources.base import changed, file_signature, unreadable
+from agent_pipeline.sources.formats.limits import SETTING, longest_line, megabytes
 
 BUSY_SECONDS = 5.0
 
@@ -49,6 +50,11 @@ def read_only(path: Path) -> Iterator[sqlite3.Connection]:
                 f"{path} was locked by another process for {BUSY_SECONDS:.0f} s: close what writes to it, then run again."
             ) from error
         raise unreadable(path, error) from error
+    except sqlite3.DataError as error:  # a value above SQLITE_LIMIT_LENGTH
+        raise StoreError(
+            f"{path} is not read: a value in it has more than {megabytes(longest_line())}. "
+            f"Set {SETTING} higher if that is no mistake, or take the file out of the store."
+        ) from error
     except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the second: SQLite's own message quotes bytes that are no text
         reason = " ".join(str(error).split())
         raise StoreError(f"{path} is damaged ({reason}): restore it from a backup, or recover it with sqlite3's .recover.") from error
@@ -79,8 +85,15 @@ def _connect(path: Path) -> tuple[sqlite3.Connection, bool]:
         return _open(f"{uri}&immutable=1"), True
 
 
+def _refuse_recursion(action: int, *_: str | None) -> int:
+    """Refuse recursive queries: no reader has one, and a view in a hostile file can be endless."""
+    return sqlite3.SQLITE_DENY if action == sqlite3.SQLITE_RECURSIVE else sqlite3.SQLITE_OK
+
+
 def _open(uri: str) -> sqlite3.Connection:
     connection = sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None)
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, longest_line())
+    connection.set_authorizer(_refuse_recursion)
     connection.text_factory = lambda raw: raw.decode("utf-8", "surrogateescape")
     try:
         connection.execute("SELECT 1 FROM sqlite_master").fetchone()

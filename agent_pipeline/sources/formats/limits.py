@@ -1,0 +1,166 @@
+"""How much memory a file of a store may take once it is unpacked.
+
+A file of a few kilobytes can hold gigabytes: a zip packs a thousand equal bytes into one, a table
+names a long text once and repeats it in a million rows, and `[],` in JSON is three bytes on disk
+and seventy in memory. A record may therefore need up to `largest_record_mb`, or `RATIO` times the
+bytes that it has on disk if that is more. What needs more is damage, and is noted.
+
+The default is far above real exports. The longest records that we know (an agent's whole day with
+files in it) have some tens of megabytes of text, and JSON of messages needs two to five times its
+size. No limit refuses a large file only because it is large: its records are what counts.
+"""
+
+import zipfile
+from pathlib import Path
+
+import msgspec
+
+from agent_pipeline.errors import StoreError
+
+SETTING = "largest_record_mb"
+DEFAULT_MB = 256
+RATIO = 16
+"""Real JSON needs at most twelve times its bytes (log probabilities, an object per token)."""
+ARCHIVE_RATIO = 200
+"""All files of a zip together may be this many times as large as the zip; real logs reach 50."""
+
+_DICT, _LIST, _VALUE = 216, 104, 32
+"""Bytes of an object, of a list, and of a place in either, in CPython 3.11, rounded up."""
+_RAW = 56
+"""Bytes of an element of a list that is not decoded yet."""
+_SMALL = 64 << 10
+"""No JSON text of this size can be a danger, so it is not measured."""
+_largest = DEFAULT_MB << 20
+
+
+class TooLargeError(ValueError):
+    """A record that needs more memory than the settings allow.
+
+    Attributes:
+        needed: Bytes that the record would need.
+        allowed: Bytes that it may need.
+    """
+
+    def __init__(self, needed: int, allowed: int) -> None:
+        self.needed, self.allowed = needed, allowed
+        super().__init__(
+            f"it would take {megabytes(needed)} of memory, and {megabytes(allowed)} are allowed: "
+            f"if it is no mistake, set {SETTING} to {-(-needed >> 20)} or more"
+        )
+
+
+def set_largest_record(size_mb: int) -> None:
+    """Set the memory that one record may need, in MB, for all readers of this process.
+
+    Readers are made in many places, and none of them knows the settings.
+    """
+    global _largest
+    _largest = size_mb << 20
+
+
+def largest_record() -> int:
+    """Return the bytes that any record may need."""
+    return _largest
+
+
+def longest_line() -> int:
+    """Return the bytes of the longest line that is read: it is in memory twice while it is decoded."""
+    return _largest // 2
+
+
+def allowed_for(bytes_on_disk: int) -> int:
+    """Return the bytes that a record may need in memory that has `bytes_on_disk` in its file."""
+    return max(_largest, RATIO * bytes_on_disk)
+
+
+def check_need(needed: int, bytes_on_disk: int) -> None:
+    """Raise TooLargeError if a record needs too much memory for its size on disk."""
+    if needed > (allowed := allowed_for(bytes_on_disk)):
+        raise TooLargeError(needed, allowed)
+
+
+def check_json(text: bytes | msgspec.Raw, bytes_on_disk: int | None = None) -> None:
+    """Check what a JSON text will need before it is decoded.
+
+    Args:
+        text: The JSON.
+        bytes_on_disk: Its size in the file. Default: that of the text.
+
+    Raises:
+        TooLargeError: the decoded value would need too much memory.
+    """
+    content = text if isinstance(text, bytes) else bytes(text)
+    if len(content) > _SMALL:
+        check_need(json_need(content), len(content) if bytes_on_disk is None else bytes_on_disk)
+
+
+def check_elements(text: bytes) -> None:
+    """Check what the list of the elements of a JSON list will need, if none is decoded.
+
+    Raises:
+        TooLargeError: there are too many.
+    """
+    check_need(len(text) + _RAW * text.count(b","), len(text))
+
+
+def json_need(text: bytes) -> int:
+    """Return an upper bound of the memory of a JSON text and of its decoded value, in bytes."""
+    wide = not text.isascii() or b"\\u" in text  # one emoji makes each character take four bytes
+    texts = len(text) * (5 if wide else 2)
+    return texts + _DICT * text.count(b"{") + _LIST * text.count(b"[") + _VALUE * text.count(b",")
+
+
+def check_file(path: Path) -> None:
+    """Check a file that is read whole: a file with holes has a size, but no bytes on the disk.
+
+    Raises:
+        StoreError: it is much larger than what it takes on the disk.
+    """
+    status = path.stat()
+    on_disk = getattr(status, "st_blocks", 0) * 512 or status.st_size
+    try:
+        check_need(status.st_size, on_disk)
+    except TooLargeError as error:
+        raise StoreError(f"{path} is not read: {error}, or take the file out of the store.") from error
+
+
+def check_archive(path: Path, members: list[zipfile.ZipInfo]) -> None:
+    """Check what all files of a zip hold together.
+
+    Raises:
+        StoreError: it is much more than the zip's size.
+    """
+    total = sum(member.file_size for member in members)
+    if total > (allowed := max(4 * _largest, ARCHIVE_RATIO * path.stat().st_size)):
+        raise StoreError(
+            f"{path} is not read: its files hold {megabytes(total)}, and {megabytes(allowed)} are "
+            f"allowed for its size: take it out of the store, or set {SETTING} higher."
+        )
+
+
+def read_member(archive: zipfile.ZipFile, name: str) -> bytes:
+    """Return a file in a zip as text of JSON that may be decoded.
+
+    The file is unpacked step by step: the size that a zip states for it may be a lie.
+
+    Raises:
+        TooLargeError: it would need too much memory.
+    """
+    member = archive.getinfo(name)
+    packed = member.compress_size
+    check_need(2 * member.file_size, packed)  # as JSON, and decoded
+    parts, size = [], 0
+    with archive.open(member) as opened:
+        while part := opened.read(1 << 20):
+            size += len(part)
+            check_need(2 * size, packed)
+            parts.append(part)
+    text = b"".join(parts)
+    parts.clear()
+    check_json(text, packed)
+    return text
+
+
+def megabytes(size: int) -> str:
+    """Return a number of bytes as people read it."""
+    return f"{size / (1 << 20):,.0f} MB" if size < 10 << 30 else f"{size / (1 << 30):,.0f} GB"

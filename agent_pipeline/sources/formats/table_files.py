@@ -1,0 +1,122 @@
+"""Parquet and Arrow tables as records, within the limits of what a file may hold unpacked.
+
+A Parquet column names a text once and repeats it by its number, and Arrow packs its buffers. Texts
+therefore stay numbers in memory, and each row is measured before it is unpacked.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from agent_pipeline.errors import StoreError, first_line
+from agent_pipeline.sources.formats.arrow_messages import unpacked_sizes
+from agent_pipeline.sources.formats.fields import decoded
+from agent_pipeline.sources.formats.limits import TooLargeError, check_need
+
+_BYTES_PER_VALUE = 8
+"""What a value takes in Arrow's memory besides its text: an offset, or a number."""
+_BYTES_PER_OBJECT = 64
+"""What a value takes as a Python object besides its text."""
+
+
+class Rows(Sequence[dict[str, Any]]):
+    """A table's rows as records.
+
+    A column of JSON texts is decoded. A value that JSON has no form for is written as text.
+
+    Raises:
+        StoreError: the file is damaged, or would take too much memory.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._bytes_on_disk = path.stat().st_size
+        try:
+            with path.open("rb") as file:
+                head = file.read(4)
+            self._table = _parquet(path) if head == b"PAR1" else _arrow(path, head == b"ARRO")
+            check_need(_BYTES_PER_OBJECT * self._table.num_rows, self._bytes_on_disk)  # rows may take no bytes
+            self._table.validate(full=True)  # Arrow trusts the offsets in a file, and would read outside of it
+        except TooLargeError as error:
+            raise StoreError(f"{path} is not read: {error}, or take the file out of the store.") from error
+        except (pa.ArrowException, OSError, ValueError) as error:
+            why = first_line(error)
+            raise StoreError(f"{path} is not a whole Parquet or Arrow file ({why}): restore it, or take it out.") from error
+
+    def __len__(self) -> int:
+        return int(self._table.num_rows)
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return a row; raises TooLargeError if it needs too much memory, and IndexError."""
+        if index >= len(self):
+            raise IndexError(index)
+        row = self._table.slice(index, 1)
+        check_need(sum(_need(chunk) for column in row.columns for chunk in column.chunks), self._bytes_on_disk)
+        try:
+            values = msgspec.to_builtins(row.to_pylist()[0], str_keys=True, enc_hook=str)
+        except (pa.ArrowException, UnicodeError, ValueError, TypeError, OverflowError) as error:
+            raise StoreError(f"A row of a table cannot be read (row {index}: {error}): restore the file, or take it out.") from error
+        return {name: decoded(value) for name, value in values.items()}
+
+
+def _parquet(path: Path) -> pa.Table:
+    """Read a Parquet file. A text that is repeated is in memory once."""
+    with pq.ParquetFile(path) as file:
+        metadata = file.metadata
+        needed = sum(_chunk_need(chunk) for chunk in _chunks(metadata))
+        check_need(needed, path.stat().st_size)
+        texts = [column.path for column in file.schema if column.physical_type == "BYTE_ARRAY" and column.logical_type.type != "DECIMAL"]
+    return pq.read_table(path, read_dictionary=texts, partitioning=None)
+
+
+def _chunks(metadata: pq.FileMetaData) -> Iterator[pq.ColumnChunkMetaData]:
+    for group_index in range(metadata.num_row_groups):
+        group = metadata.row_group(group_index)
+        for column_index in range(group.num_columns):
+            yield group.column(column_index)
+
+
+def _chunk_need(chunk: pq.ColumnChunkMetaData) -> int:
+    return int(chunk.total_uncompressed_size + _BYTES_PER_VALUE * chunk.num_values)
+
+
+def _arrow(path: Path, is_file: bool) -> pa.Table:
+    """Read an Arrow file or stream, after its messages have said what they hold unpacked."""
+    check_need(sum(unpacked_sizes(path, is_file)), path.stat().st_size)
+    with pa.OSFile(str(path)) as file:  # no memory map: a file that shrinks under one ends the process
+        return (pa.ipc.open_file if is_file else pa.ipc.open_stream)(file).read_all()
+
+
+def _need(array: pa.Array) -> int:
+    """Return the bytes that an array's values need as Python objects, at least."""
+    needed = _BYTES_PER_OBJECT * len(array)
+    kind = array.type
+    if isinstance(array, pa.ExtensionArray):
+        return _need(array.storage)
+    if pa.types.is_dictionary(kind):
+        if pa.types.is_string(kind.value_type) or pa.types.is_binary(kind.value_type):
+            lengths = pc.binary_length(array.dictionary).take(array.indices)
+            return needed + int(pc.sum(lengths.cast(pa.int64()), min_count=0).as_py())
+        return needed + len(array) * int(array.dictionary.nbytes)
+    if pa.types.is_struct(kind):
+        return needed + sum(_need(field) for field in array.flatten())
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind) or pa.types.is_map(kind):
+        return needed + _need(_items(array))
+    if pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind):  # rows may share their values
+        values = int(pc.sum(pc.list_value_length(array), min_count=0).as_py())
+        return needed + values * (_BYTES_PER_OBJECT + int(array.values.nbytes) // max(1, len(array.values)))
+    if pa.types.is_run_end_encoded(kind):
+        return needed + len(array) * int(array.values.nbytes)
+    return needed + int(array.nbytes)
+
+
+def _items(array: pa.Array) -> pa.Array:
+    """Return the items of an array of lists or maps that are within its slice."""
+    if not pa.types.is_map(array.type):
+        return array.flatten()
+    begin, end = array.offsets[0].as_py(), array.offsets[-1].as_py()
+    return pa.StructArray.from_arrays([array.keys, array.items], ["key", "value"]).slice(begin, end - begin)
