@@ -1,6 +1,22 @@
 """The readers of this package. A new one is a module and a line here."""
 
-from agent_pipeline.sources.agents import claude_code, codex, gemini_cli, omniagents, openai_agents, openai_traces, openhands
+from agent_pipeline.sources.agents import (
+    claude_code,
+    claude_stream,
+    cline,
+    codex,
+    codex_exec,
+    copilot_cli,
+    gemini_cli,
+    goose,
+    omniagents,
+    openai_agents,
+    openai_traces,
+    opencode,
+    openhands,
+    pi,
+    qwen_code,
+)
 from agent_pipeline.sources.base import TraceSource
 from agent_pipeline.sources.benchmarks import (
     agentdojo,
@@ -33,6 +49,15 @@ SOURCES: tuple[Reader, ...] = (
     codex.CodexSource,
     gemini_cli.GeminiCLISource,
     openhands.OpenHandsSource,
+    pi.PiSource,
+    qwen_code.QwenCodeSource,
+    qwen_code.IFlowSource,
+    claude_stream.ClaudeStreamSource,
+    codex_exec.CodexExecSource,
+    copilot_cli.CopilotCLISource,
+    opencode.OpenCodeSource,
+    cline.ClineSource,
+    goose.GooseSource,
     swink.SwinkSource,
     omniagents_eval.OmniagentsEvalSource,
     tau_bench.TauBenchSource,

@@ -10,9 +10,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from agent_pipeline.sources.agents.claude_code import ClaudeCodeSource
+from agent_pipeline.sources.agents.claude_stream import ClaudeStreamSource
+from agent_pipeline.sources.agents.cline import ClineSource
 from agent_pipeline.sources.agents.codex import CodexSource
+from agent_pipeline.sources.agents.codex_exec import CodexExecSource
+from agent_pipeline.sources.agents.copilot_cli import CopilotCLISource
 from agent_pipeline.sources.agents.gemini_cli import GeminiCLISource
+from agent_pipeline.sources.agents.goose import GooseSource
+from agent_pipeline.sources.agents.opencode import OpenCodeSource
 from agent_pipeline.sources.agents.openhands import OpenHandsSource
+from agent_pipeline.sources.agents.pi import PiSource
+from agent_pipeline.sources.agents.qwen_code import IFlowSource, QwenCodeSource
 from agent_pipeline.sources.benchmarks.agentdojo import AgentDojoSource
 from agent_pipeline.sources.benchmarks.atif import ATIFSource
 from agent_pipeline.sources.benchmarks.inspect_ai import InspectSource
@@ -29,6 +37,20 @@ from agent_pipeline.sources.formats.pairs import PromptCompletionSource
 from agent_pipeline.sources.formats.plain import OpenAIChatSource, ResponsesSource, ShareGPTSource
 from agent_pipeline.sources.platforms.api_logs import ApiLogSource
 from agent_pipeline_tests.sources import logged_calls as logs
+from agent_pipeline_tests.sources.agent_samples import (
+    IFLOW_ID,
+    cline_messages,
+    codex_exec_lines,
+    copilot_lines,
+    goose_lines,
+    iflow_lines,
+    opencode_export,
+    opencode_storage,
+    pi_lines,
+    qwen_lines,
+    stream_lines,
+    sts_lines,
+)
 
 WRITTEN = Path(__file__).parent / "platforms" / "written"
 Files = dict[str, bytes]
@@ -439,5 +461,18 @@ SAMPLES: dict[str, tuple[type[FileSource], Files]] = {
     "mini_swe_agent": (SWEAgentSource, {"order.traj.json": (WRITTEN / "mini_swe_agent.traj.json").read_bytes()}),
     "atif": (ATIFSource, written("harbor")),
     "openhands": (OpenHandsSource, written("openhands")),
+    "claude_stream": (ClaudeStreamSource, {"stream.jsonl": lines(*stream_lines())}),
+    "claude_stream_list": (ClaudeStreamSource, {"claude-execution-output.json": document(stream_lines())}),
+    "codex_exec": (CodexExecSource, {"exec.jsonl": lines(*codex_exec_lines())}),
+    "copilot_cli": (CopilotCLISource, {"events.jsonl": lines(*copilot_lines())}),
+    "opencode": (OpenCodeSource, {"session.json": document(opencode_export())}),
+    "opencode_storage": (OpenCodeSource, opencode_storage()),
+    "cline": (ClineSource, {"tasks/1780308000000/api_conversation_history.json": document(cline_messages())}),
+    "cline_lines": (ClineSource, {"task.jsonl": lines(*cline_messages())}),
+    "goose": (GooseSource, {"20260601_1.jsonl": lines(*goose_lines())}),
+    "pi": (PiSource, {"2026-06-01T10-00-00-000Z_pi-1.jsonl": lines(*pi_lines())}),
+    "session_trace": (PiSource, {"trace.jsonl": lines(*sts_lines())}),
+    "qwen_code": (QwenCodeSource, {"qw-1.jsonl": lines(*qwen_lines())}),
+    "iflow": (IFlowSource, {f"{IFLOW_ID}.jsonl": lines(*iflow_lines())}),
     "openhands_lines": (OpenHandsSource, {"conv.jsonl": lines(*openhands_events())}),
 }

@@ -17,7 +17,8 @@ from agent_pipeline.sources.platforms.opentelemetry import OpenInferenceSource
 from agent_pipeline_tests.sources.samples import SAMPLES, WRITTEN, chat_row, lines, put, written
 from agent_pipeline_tests.sources.test_plain import read
 
-ONE_SESSION = ["claude_code", "codex", "gemini_cli", "openhands_lines"]
+ONE_SESSION = ["claude_code", "codex", "gemini_cli", "openhands_lines", "claude_stream", "codex_exec", "copilot_cli", "cline_lines"]
+ONE_SESSION += ["goose", "pi", "session_trace", "qwen_code", "iflow"]
 """Samples whose file of lines is one session with its side chains."""
 
 

@@ -39,8 +39,8 @@ from agent_pipeline.sources.formats.file_source import FileSource, Ident, Said
 from agent_pipeline.sources.formats.record_files import Place
 
 _CONTEXT = ("cwd", "gitBranch", "version", "agentId")
-_IFLOW = re.compile(r"session-[0-9a-f]{8}-[0-9a-f-]{27}")
-"""The session ids of iFlow, whose lines look alike and mean something else (`iflow.py`)."""
+IFLOW_SESSION = re.compile(r"session-[0-9a-f]{8}-[0-9a-f-]{27}")
+"""The session ids of iFlow, whose lines look alike and mean something else (`qwen_code.py`)."""
 
 
 class ClaudeCodeSource(FileSource):
@@ -59,7 +59,7 @@ class ClaudeCodeSource(FileSource):
     def accepts(cls, record: Record) -> bool:
         message = record.get("message")
         is_spoken = record.get("type") in SPOKEN and isinstance(message, dict) and "content" in message
-        return is_spoken and "sessionId" in record and not _IFLOW.fullmatch(str(record["sessionId"]))
+        return is_spoken and "sessionId" in record and not IFLOW_SESSION.fullmatch(str(record["sessionId"]))
 
     @classmethod
     def reads(cls, record: Record) -> bool:

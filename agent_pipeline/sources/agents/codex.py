@@ -7,7 +7,6 @@ turns that a fork or a sub-agent copied from its parent stay as context and are 
 """
 
 from collections import Counter
-from operator import itemgetter
 from pathlib import PurePath, PureWindowsPath
 from typing import Any
 
@@ -27,6 +26,7 @@ from agent_pipeline.sources.agents.codex_lines import (
     system_texts,
     usages,
 )
+from agent_pipeline.sources.agents.lines import stretches_of
 from agent_pipeline.sources.base import add_note
 from agent_pipeline.sources.formats.fields import Record, chosen, section, text
 from agent_pipeline.sources.formats.file_source import FileSource, Ident, Said
@@ -78,13 +78,8 @@ class CodexSource(FileSource):
             "parent_session_id": parent_of(meta),
             "error": payload.get("message") if lines[-1].get("type") == "event_msg" and payload.get("type") == "error" else None,
         }
-        stretches = [
-            (f"{session_id}:before-compaction-{number}", {"history": _history(meta, stretch), "times": [meta.get("timestamp")]})
-            for number, stretch in enumerate(before, 1)
-        ]
-        yield session_id, shared | said
-        for name, told in sorted(stretches, key=itemgetter(0)):
-            yield name, shared | told | {"parent_session_id": session_id, "ends_on_tool": True}
+        earlier = [shared | {"history": _history(meta, stretch), "times": [meta.get("timestamp")]} for stretch in before]
+        return stretches_of(session_id, earlier, shared | said)
 
     def _copies(self, session_id: str, parent: str | None, lines: list[Record]) -> int:
         """How many of the first response items are copies of those of the parent, if the store has it."""

@@ -1,9 +1,10 @@
 """What the readers of coding agents share: which lines say something, and which turns were cut off."""
 
+from operator import itemgetter
 from typing import Any
 
 from agent_pipeline.sessions.chat import text_of
-from agent_pipeline.sources.formats.fields import Record, objects
+from agent_pipeline.sources.formats.fields import Record, objects, text
 
 _CONTENT = {
     "args", "arguments", "content", "delta", "error", "input", "message", "messages", "output", "parts",
@@ -55,7 +56,7 @@ def has_words(message: Record) -> bool:
     blocks = objects(content)
     if not isinstance(content, list) or len(blocks) < len(content):
         return bool(words_in(content).strip())
-    return any(block.get("type") != "tool_result" for block in blocks)
+    return any(block.get("type") != "tool_result" and "functionResponse" not in block for block in blocks)
 
 
 def cut_last_turn(history: list[Any]) -> None:
@@ -71,3 +72,34 @@ def cut_last_turn(history: list[Any]) -> None:
             return
         if message.get("role") == "user" and has_words(message):
             return
+
+
+def branch(entries: list[Record], name: str = "id", parent: str = "parentId") -> tuple[list[Record], int]:
+    """Return the entries on the way from the last entry to the root, and how many parents on the way are missing.
+
+    Entries without ids are no tree, but follow one another. If a parent is missing, the entry before is taken for it.
+    """
+    places = {own: place for place, entry in enumerate(entries) if (own := text(entry.get(name)))}
+    way: set[int] = set()
+    missing, here = 0, len(entries) - 1
+    while here >= 0 and here not in way:
+        way.add(here)
+        above = text(entries[here].get(parent))
+        if above is None and parent in entries[here] and text(entries[here].get(name)) is not None:
+            break
+        missing += above is not None and above not in places
+        here = places.get(above, here - 1) if above else here - 1
+    return [entries[place] for place in sorted(way)], missing
+
+
+def stretches_of(session_id: str, earlier: list[Record], last: Record) -> list[tuple[str, Record]]:
+    """Return a session and what stood before each of its compactions, in the order of ids.
+
+    Args:
+        session_id: The id of the session, which its last stretch keeps.
+        earlier: The arguments of `new_session` for each earlier stretch.
+        last: Those of the last stretch.
+    """
+    parent = {"parent_session_id": session_id, "ends_on_tool": True}
+    named = [(f"{session_id}:before-compaction-{number}", said | parent) for number, said in enumerate(earlier, 1)]
+    return [(session_id, last), *sorted(named, key=itemgetter(0))]

@@ -7,13 +7,12 @@ its own (`ID:before-compaction-1`). A run may end with the call of `finish`.
 
 import re
 from collections import Counter
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from agent_pipeline.sessions.items import unread
 from agent_pipeline.sources.agents.codex import folder_name
-from agent_pipeline.sources.agents.lines import says_something
+from agent_pipeline.sources.agents.lines import says_something, stretches_of
 from agent_pipeline.sources.formats.fields import Record, elements, first_of, section, text
 from agent_pipeline.sources.formats.file_source import FileSource, Ident, Said
 from agent_pipeline.sources.formats.record_files import Place
@@ -68,11 +67,10 @@ class OpenHandsSource(FileSource):
         failed = next((each for each in reversed(branch) if each.get("kind") != "ConversationStateUpdateEvent"), {})
         model = section(state, "agent", "llm").get("model")
         *before, (last, copied) = _views(branch)
-        stretches: list[tuple[str, Record]] = []
-        for number, (view, copies) in enumerate(before, 1):
-            said = {"history": _messages(view, copies), "times": [each.get("timestamp") for each in view], "model_id": model}
-            said |= {"parent_session_id": session_id, "ends_on_tool": True}
-            stretches.append((f"{session_id}:before-compaction-{number}", said))
+        earlier: list[Record] = [
+            {"history": _messages(view, copies), "times": [each.get("timestamp") for each in view], "model_id": model}
+            for view, copies in before
+        ]
         history = _messages(last, copied) + [unread("missing event")] * missing
         history += [unread(f"event {text(each.get('kind'))}") for each in branch if _is_unknown(each)]
         counted = Counter(f"event:{text(each.get('kind'))}" for each in branch if not _is_shown(each) and not _is_unknown(each))
@@ -88,7 +86,7 @@ class OpenHandsSource(FileSource):
             "ends_on_tool": any(each.get("tool_name") == "finish" for each in branch[-2:]),
             "error": (text(failed.get("detail")) or "the run failed") if failed.get("kind") == "ConversationErrorEvent" else None,
         }
-        return [(session_id, said), *sorted(stretches, key=itemgetter(0))]
+        return stretches_of(session_id, earlier, said)
 
 
 def _branch(events: list[Record], leaf: Any) -> tuple[list[Record], int]:

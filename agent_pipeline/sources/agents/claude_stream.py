@@ -1,0 +1,172 @@
+"""What `claude -p --output-format stream-json` prints: the messages of Claude's Agent SDK, also as claude-code-action's execution file.
+
+They are JSON lines or one list. A stream holds what the user asked only if Claude Code was told to repeat it
+(`--replay-user-messages`, or input as `stream-json`). Without the request, no answer can be trained: the session is damaged.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from operator import itemgetter
+from typing import Any
+
+from agent_pipeline.sessions.chat import text_of
+from agent_pipeline.sessions.items import unread
+from agent_pipeline.sources.agents.claude_lines import is_interruption
+from agent_pipeline.sources.agents.codex import folder_name
+from agent_pipeline.sources.agents.lines import cut_last_turn, has_words, says_something, words_in
+from agent_pipeline.sources.base import add_note
+from agent_pipeline.sources.formats.fields import Record, chosen, section, text
+from agent_pipeline.sources.formats.file_source import FileSource, Ident, Said
+from agent_pipeline.sources.formats.record_files import Place
+
+_SPOKEN = ("user", "assistant")
+_TYPES = (*_SPOKEN, "system", "result")
+_BOOKKEEPING = {
+    "auth_status", "control_request", "control_response", "keep_alive", "prompt_suggestion", "rate_limit_event",
+    "stream_event", "tool_progress", "tool_use_summary",
+}  # fmt: skip
+"""Messages that only the client sees. A `stream_event` is a piece of a message that follows."""
+_NOTES = {
+    "api_retry", "compact_boundary", "files_persisted", "hook_progress", "hook_response", "hook_started", "init",
+    "session_state_changed", "status", "task_progress", "task_started", "task_updated",
+}  # fmt: skip
+_MISSING_REQUEST = unread("missing request")
+_SUMMARY = "This session is being continued"
+
+
+class ClaudeStreamSource(FileSource):
+    """A stream or an execution file, or a folder of them: the working folder's name is the project."""
+
+    name = "claude_stream"
+    looks_like = "messages of Claude's Agent SDK: type, session_id and message, as stream-json or a list"
+    merges = True
+
+    @classmethod
+    def accepts(cls, record: Record) -> bool:
+        if "session_id" not in record or record.get("type") not in _TYPES:
+            return False
+        if record["type"] in _SPOKEN:
+            return isinstance(record.get("message"), dict)
+        return isinstance(record.get("subtype"), str)
+
+    @classmethod
+    def reads(cls, record: Record) -> bool:
+        return isinstance(record.get("type"), str)
+
+    def loses(self, record: Record) -> bool:
+        return text(record.get("type")) not in _BOOKKEEPING and says_something(record)
+
+    def identify(self, record: Record, place: Place) -> Ident | None:
+        session = text(record.get("session_id"))
+        return Ident(session, session, folder_name(record.get("cwd")), "claude-code") if session else None
+
+    def build(self, session_id: str, records: list[tuple[Place, Record]]) -> Said:
+        chains: dict[str | None, list[Record]] = {None: []}
+        for _, line in records:
+            chains.setdefault(text(line.get("parent_tool_use_id")), []).append(line)
+        main = chains.pop(None)
+        made = list(_conversations(main, session_id, None))
+        for call, lines in chains.items():
+            made += _conversations(lines, f"{session_id}:{call}", session_id)
+        if any(_MISSING_REQUEST in said["history"] for _, said in made):
+            sentence = f"{self.path}: {session_id} does not say what the user asked, so it is damaged (unread)"
+            add_note(self.notes, f"{sentence}. Run claude with --replay-user-messages, or read ~/.claude/projects.")
+        return sorted(made, key=itemgetter(0))
+
+
+def _conversations(lines: list[Record], name: str, parent: str | None) -> Iterator[tuple[str, Record]]:
+    """What a chain of lines says, and what each stretch before a compaction says."""
+    stretches: list[list[Record]] = [[]]
+    for line in lines:
+        if line.get("type") == "system" and line.get("subtype") == "compact_boundary":
+            stretches.append([])
+        stretches[-1].append(line)
+    *before, last = stretches
+    head = next((line for line in lines if line.get("subtype") == "init"), {})
+    results = [line for line in lines if line.get("type") == "result"]
+    shared = {"context": chosen(head, ("cwd", "permissionMode", "claude_code_version")), "model_id": head.get("model")}
+    for number, stretch in enumerate(before, 1):
+        said = {"history": _history(stretch), "parent_session_id": parent or name, "ends_on_tool": True}
+        yield f"{name}:before-compaction-{number}", shared | said
+    history = _history(last)
+    ended = results[-1] if results else {}
+    if ended.get("subtype") == "success" and not _says_result(history, ended.get("result")) and "structured_output" not in ended:
+        history.append(unread("result"))
+    if _is_limit(ended.get("stop_reason")):
+        cut_last_turn(history)
+    said = {
+        "history": history,
+        "skipped": Counter(f"line:{text(line.get('type'))}" for line in last if line.get("type") in _BOOKKEEPING),
+        "usage": [result.get("usage") for result in results],
+        "costs": [ended.get("total_cost_usd")],
+        "models": [section(line, "message").get("model") for line in last if not _is_synthetic(line)],
+        "parent_session_id": parent,
+        "error": (text(ended.get("result")) or "the run failed") if ended.get("subtype") == "error_during_execution" else None,
+    }
+    if (last and _is_synthetic(last[-1])) or (ended.get("is_error") is True and ended.get("subtype") == "success"):
+        said["error"] = text(ended.get("result")) or "the API gave an error"
+    yield name, shared | {key: value for key, value in said.items() if value is not None}
+
+
+def _is_limit(reason: Any) -> bool:
+    return reason in ("max_tokens", "model_context_window_exceeded", "refusal")
+
+
+def _is_synthetic(line: Record) -> bool:
+    return section(line, "message").get("model") == "<synthetic>" or line.get("error") is not None
+
+
+def _history(lines: list[Record]) -> list[Any]:
+    """The messages of lines, the parts of each API message in one; and what cannot be read."""
+    history: list[Any] = []
+    whole: dict[str, Record] = {}
+    compacted = bool(lines) and lines[0].get("subtype") == "compact_boundary"
+    asked = False
+    for line in lines:
+        kind, message = text(line.get("type")) or "none", section(line, "message")
+        name = text(message.get("id"))
+        if kind in _SPOKEN and compacted:
+            if not words_in(message.get("content")).startswith(_SUMMARY):
+                history.append(unread("compaction"))
+            compacted = False
+        if kind == "assistant" and not asked:  # the agent speaks before anybody asked it anything
+            history.append(_MISSING_REQUEST)
+        asked = kind != "result" and (asked or kind == "assistant" or (kind == "user" and has_words(message)))
+        if kind == "user":
+            if is_interruption(message):
+                cut_last_turn(history)
+            history.append(message | {"role": "user"})
+        elif kind == "assistant" and _is_synthetic(line):
+            if history and section(history[-1]).get("role") == "assistant":
+                cut_last_turn(history)
+        elif kind == "assistant" and name in whole:
+            parts = _parts(message)
+            whole[name]["content"] += [part for part in parts if part not in whole[name]["content"]]
+            whole[name] |= {"stop_reason": message["stop_reason"]} if message.get("stop_reason") is not None else {}
+        elif kind == "assistant":
+            history.append(message | {"role": "assistant", "content": list(_parts(message))})
+            if name is not None:
+                whole[name] = history[-1]
+        elif _is_unknown(line, kind):
+            history.append(unread(f"line {text(line.get('subtype')) or kind}"))
+    return history
+
+
+def _parts(message: Record) -> list[Any]:
+    content = message.get("content")
+    return content if isinstance(content, list) else [] if content is None else [content]
+
+
+def _is_unknown(line: Record, kind: str) -> bool:
+    if kind == "result" or kind in _BOOKKEEPING:
+        return False
+    return not (kind == "system" and text(line.get("subtype")) in _NOTES) and says_something(line)
+
+
+def _says_result(history: list[Any], result: Any) -> bool:
+    """Whether the run's result stands in the assistant's messages, as it does if none of them is missing."""
+    if not isinstance(result, str) or not result.strip():
+        return True
+    said = (text_of(message.get("content"))[0] for message in history if isinstance(message, dict) and message.get("role") == "assistant")
+    plain = " ".join(result.split())
+    return any(plain in " ".join(words.split()) for words in said)

@@ -1,0 +1,111 @@
+"""Tasks of Cline, Roo Code and Kilo Code: `tasks/<id>/api_conversation_history.json`, Anthropic's messages; or such messages as lines.
+
+Where the model calls tools in words (`<read_file><path>...`), the words are what it wrote, and the results are the user's messages, as
+recorded. What stands before a condensation is a session of its own (`ID:before-compaction-1`).
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from agent_pipeline.sessions.items import unread
+from agent_pipeline.sources.agents.codex import folder_name
+from agent_pipeline.sources.agents.lines import says_something, stretches_of, words_in
+from agent_pipeline.sources.formats.detection import sampled
+from agent_pipeline.sources.formats.fields import Record, parsed, section, text
+from agent_pipeline.sources.formats.file_source import FileSource, Ident, Said
+from agent_pipeline.sources.formats.record_files import Place
+
+_FILE = "api_conversation_history.json"
+_INTERRUPTED = "[Response interrupted by "
+_OWN = {"isSummary", "condenseId", "condenseParent", "truncationId", "truncationParent", "isTruncationMarker", "ts", "modelInfo", "metrics"}
+_EXTENSIONS = {
+    **dict.fromkeys(("rooveterinaryinc", "roo-code", "roo-cline"), "roo-code"),
+    **dict.fromkeys(("kilocode", "kilo-code"), "kilo-code"),
+}
+"""The tools by what the folder of their extension of VS Code is called."""
+_WORKSPACE = re.compile(r"# Current (?:Working|Workspace) Directory \(([^)\n]+)\)")
+
+
+class ClineSource(FileSource):
+    """A task's file, or a folder of tasks."""
+
+    name = "cline"
+    looks_like = f"tasks of Cline, Roo Code or Kilo Code: {_FILE}, or lines of role, content and ts"
+
+    @classmethod
+    def accepts(cls, record: Record) -> bool:
+        return _is_message(record) and isinstance(record.get("ts"), int | float)
+
+    @classmethod
+    def reads(cls, record: Record) -> bool:
+        return isinstance(record.get("role"), str)
+
+    @classmethod
+    def _is_mine(cls, path: Path) -> bool:
+        kind, records = sampled(path)
+        check = _is_message if path.name == _FILE else cls.accepts
+        return kind in cls.kinds and bool(records) and all(isinstance(each, dict) and check(each) for each in records)
+
+    def loses(self, record: Record) -> bool:
+        return says_something(record)
+
+    def identify(self, record: Record, place: Place) -> Ident:
+        name = place.path.parent.name if place.path.name == _FILE else place.path.stem
+        agent = next((agent for word, agent in _EXTENSIONS.items() if any(word in part.lower() for part in place.path.parts)), self.name)
+        workspace = _WORKSPACE.search(words_in(record.get("content")))
+        return Ident(str(place.path), name, folder_name(workspace[1]) if workspace else None, agent)
+
+    def build(self, session_id: str, records: list[tuple[Place, Record]]) -> Said:
+        messages = [record for _, record in records]
+        *before, last = _views(messages)
+        said = {
+            "history": [*last, *_edited(records[0][0].path)],
+            "times": [message.get("ts") for message in messages],
+            "models": [section(message, "modelInfo").get("modelId") for message in messages],
+        }
+        return stretches_of(session_id, [{"history": view} for view in before], said)
+
+
+def _is_message(record: Record) -> bool:
+    return record.get("role") in ("user", "assistant") and isinstance(record.get("content"), str | list)
+
+
+def _edited(path: Path) -> list[Any]:
+    """Damage if Cline later shortened messages for the model, which a file beside says."""
+    beside = path.with_name("context_history.json")
+    try:
+        changes = parsed(beside.read_bytes()) if path.name == _FILE and beside.is_file() else None
+    except (OSError, ValueError):
+        changes = ["unreadable"]
+    return [unread("messages that were shortened later")] if changes else []
+
+
+def _views(messages: list[Record]) -> list[list[Any]]:
+    """What the model saw before each condensation or truncation, and after the last."""
+    views: list[list[Any]] = []
+    seen: list[Record] = []
+    inherited = 0
+    for message in messages:
+        if message.get("isSummary") is True or message.get("isTruncationMarker") is True:
+            if any(each.get("role") == "assistant" for each in seen[inherited:]):
+                views.append(_shown(seen, inherited))
+            hidden = {text(message.get("condenseId")), text(message.get("truncationId"))} - {None}
+            seen = [each for each in seen if not hidden & {text(each.get("condenseParent")), text(each.get("truncationParent"))}]
+            seen.append(message)
+            inherited = len(seen)
+        else:
+            seen.append(message)
+    return [*views, _shown(seen, inherited)]
+
+
+def _shown(messages: list[Record], inherited: int) -> list[Any]:
+    """Messages as a chat has them. The first `inherited` were said before and are not trained again."""
+    shown: list[Any] = []
+    for at, message in enumerate(messages):
+        made = {name: value for name, value in message.items() if name not in _OWN}
+        if made.get("role") == "assistant":
+            made |= {"weight": 0} if at < inherited else {}
+            made |= {"finish_reason": "interrupted"} if _INTERRUPTED in words_in(made.get("content")) else {}
+        shown.append(made)
+    return shown

@@ -1,0 +1,129 @@
+"""Sessions of GitHub's Copilot CLI: `~/.copilot/session-state/<id>/events.jsonl`, a JSON line for each event.
+
+The user's message is what the model was given (`transformedContent`). The work of sub-agents is counted and no session, since what they
+were asked is not recorded as a message. After a compaction or a truncation nobody knows what the model saw: the rest is damaged (`unread`),
+and what stands before is a session of its own.
+"""
+
+from collections import Counter
+from typing import Any
+
+from agent_pipeline.sessions.items import unread
+from agent_pipeline.sources.agents.codex import folder_name
+from agent_pipeline.sources.agents.lines import branch, cut_last_turn, says_something, stretches_of
+from agent_pipeline.sources.formats.fields import Record, chosen, objects, section, text
+from agent_pipeline.sources.formats.file_source import FileSource, Ident, Said
+from agent_pipeline.sources.formats.record_files import Place
+
+_BOOKKEEPING = {
+    "assistant.intent", "assistant.message_delta", "assistant.reasoning", "assistant.reasoning_delta",
+    "assistant.turn_end", "assistant.turn_start", "assistant.usage", "hook.start", "pending_messages.modified",
+    "permission.completed", "permission.requested", "session.compaction_start", "session.context_changed",
+    "session.error", "session.idle", "session.info", "session.mode_changed", "session.model_change",
+    "session.resume", "session.shutdown", "session.start", "session.task_complete", "session.title_changed",
+    "session.usage_info", "session.warning", "session.workspace_file_changed", "subagent.completed",
+    "subagent.deselected", "subagent.failed", "subagent.selected", "subagent.started",
+    "tool.execution_partial_result", "tool.execution_progress", "tool.execution_start",
+}  # fmt: skip
+"""Events that the model never sees, or that repeat others."""
+
+
+_READ = {
+    *("abort", "assistant.message", "session.compaction_complete", "session.truncation", "system.message"),
+    *("tool.execution_complete", "user.message"),
+}
+
+
+class CopilotCLISource(FileSource):
+    """A session's events, or a folder of sessions: the working folder's name is the project."""
+
+    name = "copilot_cli"
+    looks_like = "events of Copilot CLI: session.start, user.message, assistant.message with data"
+
+    @classmethod
+    def accepts(cls, record: Record) -> bool:
+        kind = record.get("type")
+        known = ("session.start", "user.message", "assistant.message", "tool.execution_complete")
+        return kind in known and isinstance(record.get("data"), dict)
+
+    @classmethod
+    def reads(cls, record: Record) -> bool:
+        return isinstance(record.get("type"), str)
+
+    def loses(self, record: Record) -> bool:
+        return says_something(record)
+
+    def identify(self, record: Record, place: Place) -> Ident:
+        data = section(record, "data") if record.get("type") == "session.start" else {}
+        return Ident(str(place.path), text(data.get("sessionId")), folder_name(section(data, "context").get("cwd")), "copilot-cli")
+
+    def build(self, session_id: str, records: list[tuple[Place, Record]]) -> Said:
+        events = [record for _, record in records]
+        way, missing = branch(events)
+        head = next((section(event, "data") for event in events if event.get("type") == "session.start"), {})
+        helpers = [event for event in way if text(section(event, "data").get("parentToolCallId"))]
+        own = [event for event in way if not text(section(event, "data").get("parentToolCallId"))]
+        *before, last = _views(own)
+        data = [section(event, "data") for event in own]
+        failed = own[-1] if own and own[-1].get("type") == "session.error" else {}
+        models = [head.get("selectedModel"), *(each.get("newModel") or each.get("model") for each in data)]
+        said = {
+            "history": [*last, *[unread("missing line")] * missing, *_unknown(events)],
+            "skipped": Counter(other_branch=len(events) - len(way)) + Counter({"line:subagent": len(helpers)}),
+            "context": chosen(section(head, "context"), ("cwd", "repository", "branch")),
+            "times": [event.get("timestamp") for event in own],
+            "models": models,
+            "error": section(failed, "data").get("message"),
+        }
+        return stretches_of(session_id, [{"history": view, "models": models} for view in before], said)
+
+
+def _views(events: list[Record]) -> list[list[Any]]:
+    views: list[list[Any]] = []
+    view: list[Any] = []
+    for event in events:
+        kind, data = text(event.get("type")) or "none", section(event, "data")
+        is_compacted = kind == "session.compaction_complete" and data.get("success") is not False
+        if is_compacted or (kind == "session.truncation" and data.get("messagesRemovedDuringTruncation") != 0):
+            if any(isinstance(each, dict) and each.get("role") == "assistant" for each in view):
+                views.append(view)
+            view = [unread(kind)]
+        elif kind == "abort":
+            cut_last_turn(view)
+        elif (message := _message(kind, data)) is not None:
+            view.append(message)
+    return [*views, view]
+
+
+def _message(kind: str, data: Record) -> Any:
+    if kind == "user.message":
+        content, given = data.get("content"), data.get("transformedContent")
+        return {"role": "user", "content": given if isinstance(given, str) and given else content}
+    if kind == "system.message":
+        return {"role": "system", "content": data.get("content")}
+    if kind == "assistant.message":
+        calls = [
+            {"id": request.get("toolCallId"), "function": {"name": request.get("name"), "arguments": request.get("arguments")}}
+            for request in objects(data.get("toolRequests"))
+        ]
+        return {"role": "assistant", "content": data.get("content"), "reasoning": data.get("reasoningText"), "tool_calls": calls}
+    if kind == "tool.execution_complete" and data.get("isUserRequested") is not True:
+        result = data.get("result")
+        content = result.get("content") if isinstance(result, dict) else result
+        if data.get("success") is False:
+            content = section(data, "error").get("message") or content
+        return {"role": "tool", "tool_call_id": data.get("toolCallId"), "content": content, "is_error": data.get("success") is False}
+    return None
+
+
+def _unknown(events: list[Record]) -> list[Any]:
+    """The events of unknown types that say something, wherever they stand."""
+    found: list[Any] = []
+    for event in events:
+        kind, data = text(event.get("type")) or "none", section(event, "data")
+        told = data.get("output") if kind == "hook.end" else event
+        if kind not in _BOOKKEEPING and kind not in _READ and says_something(told):
+            found.append(unread(f"event {kind}"))
+        elif kind == "tool.execution_complete" and data.get("isUserRequested") is True:
+            found.append(unread("call of the user"))
+    return found
