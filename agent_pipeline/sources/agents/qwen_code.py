@@ -155,8 +155,9 @@ def _iflow_history(lines: list[Record]) -> list[Any]:
             calls |= {str(block.get("id")) for block in objects(content) if block.get("type") == "tool_use"}
             if not new:
                 continue
-            if history and isinstance(history[-1], dict) and history[-1]["role"] == "assistant":
-                history[-1]["content"] += new  # the next line of one streamed answer
+            before = section(history[-1]) if history else {}
+            if before.get("role") == "assistant":
+                before["content"] += new  # the next line of one streamed answer
                 continue
             content = new
         elif isinstance(content, list):
@@ -175,5 +176,6 @@ def _with_output(block: Any) -> Any:
     if not answered:
         return block
     response = answered.get("response")
-    is_plain = isinstance(response, dict) and response.keys() == {"output"} and isinstance(response["output"], str)
-    return block | {"content": response["output"] if is_plain else response}
+    output = section(response).get("output")
+    is_plain = isinstance(output, str) and len(section(response)) == 1
+    return block | {"content": output if is_plain else response}
