@@ -119,6 +119,19 @@ class Redactor:
         """
         return self._private_values(session, [*seen_by_detectors(texts_of(session)), *_names_of(session).values()])
 
+    def remaining(self, session: Session, values: Mapping[str, str]) -> Counter[str]:
+        """How many places of a redacted session hold one of the values in any form, by kind; the session stays as it is.
+
+        `values` are private values with their kinds, as `finds` returns them of the session in its store.
+        """
+        texts = [*texts_of(session), *_names_of(session).values()]
+        names = Pseudonyms(texts, self._regions, _prompts_of(session))
+        names.learn(self._private_in(session, values))
+        for text, is_private in zip(texts, names.find(seen_by_detectors(texts)), strict=True):
+            if is_private:
+                names.replaced(text)
+        return names.counts
+
     def private_elsewhere(self, session: Session, known: Known) -> dict[str, str]:
         """What a redacted session still says of what other trials of its task call private, by value its kind."""
         texts = [*seen_by_detectors(texts_of(session)), *_names_of(session).values()]
