@@ -34,6 +34,9 @@ def play(
         int | None, typer.Option(min=1, help="The assistant's messages after which an episode is given up; by default as in episodes.")
     ] = None,
     max_new_tokens: Annotated[int | None, typer.Option(min=1, help="Longest message, in tokens; by default as in episodes.")] = None,
+    traces: Annotated[
+        Path | None, typer.Option(help="Folder for the sessions as the Hub's trace viewer shows them, a file per session; not in --out.")
+    ] = None,
 ) -> None:
     """Let a model play an agent's tasks in its world, and write what it said as a store that the pipeline can read."""
     from agent_pipeline.compute.building import asked_of, seen_by_models
@@ -50,6 +53,8 @@ def play(
         raise SettingsError(f'{key} has no world to play in: set world in [agents."{key}"] of pipeline.toml (docs/episodes.md).')
     if (store := out / f"{key.project}.jsonl").exists():
         raise SettingsError(f"{store} is the store of an earlier play: name another folder for --out, or delete it.")
+    if traces is not None and traces.resolve().is_relative_to(out.resolve()):
+        raise SettingsError(f"{traces} is in {out}, where the pipeline would read each session twice: name another folder for --traces.")
     if trials > 1 and not temperature:
         raise SettingsError(f"{trials} greedy trials of a task are the same trial: set --temperature, or one trial.")
     usual = resolve(settings, EpisodesConfig, key).options
@@ -66,10 +71,24 @@ def play(
     sessions = [_session(key, model, session_id, each) for session_id, each in zip(ids, played["model"], strict=True)]
     store.write_text("".join(json.dumps(session, ensure_ascii=False) + "\n" for session in sessions), encoding="utf-8")
     (out / "episodes.jsonl").unlink()
+    if traces is not None:
+        _write_traces(traces, sessions)
     if errors := [session["error"] for session in sessions if "error" in session]:
         counted = f"{len(errors)} of {len(sessions)} episodes were refused or cut, and have an error in the store in place of a verdict"
         typer.echo(f"{counted}: {'; '.join(sorted(set(errors))[:3])}", err=True)
-    typer.echo(f"{table(report)}\n\nThe sessions are in {store}, and to read in {out / 'episodes.md'}.")
+    shown = f"; for the Hub's trace viewer, they are in {traces}" if traces else ""
+    typer.echo(f"{table(report)}\n\nThe sessions are in {store}, and to read in {out / 'episodes.md'}{shown}.")
+
+
+def _write_traces(folder: Path, sessions: Sequence[Mapping[str, Any]]) -> None:
+    """Write each session as a file that the Hub's trace viewer shows."""
+    from agent_pipeline.sessions.session_trace import session_trace
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for session in sessions:
+        head = {name: session.get(name) for name in ("project", "agent", "task_id", "trial", "judgment", "error")}
+        trace = session_trace(session["session_id"], session["messages"], model=session["model"], name=session["task_id"], **head)
+        (folder / f"{session['session_id']}.jsonl").write_text(trace, encoding="utf-8")
 
 
 def _session_ids(task_pattern: str, tasks: Sequence[Mapping[str, Any]], trials: int, store: str) -> list[str]:

@@ -1,5 +1,6 @@
 """`agent-pipeline play`: which model plays, and the store that it leaves."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -99,6 +100,34 @@ def test_what_was_played_is_a_store_with_the_worlds_verdicts_whose_tasks_keep_th
         world.reset(each.task_key)
         assert each.judgment == ("unacceptable" if world.must_act else "acceptable")
     assert {each.judgment for each in sessions} == {"acceptable", "unacceptable"}
+
+
+def test_the_traces_for_the_hub_are_the_sessions_of_the_store(tmp_path: Path, rows: list[dict[str, str]]) -> None:
+    """Read again, they are the same conversations with the same verdicts."""
+    out, traces = tmp_path / "out", tmp_path / "traces"
+    with endpoint(lambda request, number: says("Sorry, I cannot do that.")) as server:
+        play("shop/support", out, model=f"{server.url}#m", tasks=3, seed=0, trials=1, temperature=0.0, traces=traces)
+        with pytest.raises(SettingsError, match="twice"):
+            play(
+                "shop/support",
+                tmp_path / "two",
+                model=f"{server.url}#m",
+                tasks=3,
+                seed=0,
+                trials=1,
+                temperature=0.0,
+                traces=tmp_path / "two/t",
+            )
+    stored, shown = (
+        {
+            each.session_id: (each.messages, each.judgment, each.task_id)
+            for each in open_sources([parse_location(str(folder))]).sessions(KEY)
+        }
+        for folder in (out, traces)
+    )
+    assert len(shown) == 3 and shown == stored
+    head = json.loads(sorted(traces.iterdir())[0].read_text(encoding="utf-8").splitlines()[0])
+    assert (head["type"], head["harness"], head["id"] in shown) == ("session", "agent-pipeline", True)
 
 
 def test_a_pattern_that_would_move_a_played_task_into_another_split_is_refused_before_anything_is_played() -> None:

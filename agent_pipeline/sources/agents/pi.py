@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_pipeline.sessions.items import unread
+from agent_pipeline.sessions.session_trace import HARNESS
 from agent_pipeline.sources.agents.codex import folder_name
 from agent_pipeline.sources.agents.lines import branch, says_something, stretches_of
 from agent_pipeline.sources.base import add_note
@@ -44,8 +45,9 @@ class PiSource(FileSource):
 
     def identify(self, record: Record, place: Place) -> Ident:
         head = record if record.get("type") == "session" else {}
-        agent = text(head.get("harness")) or (self.name if head else None)
-        return Ident(str(place.path), text(head.get("id")), folder_name(head.get("cwd")), agent)
+        told = head if head.get("harness") == HARNESS else {}
+        agent = text(told.get("agent")) or text(head.get("harness")) or (self.name if head else None)
+        return Ident(str(place.path), text(head.get("id")), text(told.get("project")) or folder_name(head.get("cwd")), agent)
 
     def build(self, session_id: str, records: list[tuple[Place, Record]]) -> Said:
         head = next((record for _, record in records if record.get("type") == "session"), {})
@@ -69,6 +71,8 @@ class PiSource(FileSource):
             "models": models,
             "parent_session_id": _parent(head),
         }
+        if head.get("harness") == HARNESS:  # `agent-pipeline play` wrote it
+            said |= chosen(head, ("task_id", "trial", "judgment", "error"))
         return stretches_of(session_id, [{"history": view, "models": models} for view in before], said)
 
     def _copied(self, session_id: str, head: Record, entries: list[Record]) -> set[str]:
