@@ -18,6 +18,7 @@ from agent_pipeline.defs.console import console
 from agent_pipeline.defs.io_managers.artifacts import ArtifactIOManager
 from agent_pipeline.defs.io_managers.parquet import ParquetIOManager
 from agent_pipeline.defs.resources import Workspace
+from agent_pipeline.defs.schedules import cron_problems
 from agent_pipeline.defs.specs import ARTIFACTS, TABLES
 from agent_pipeline.errors import SettingsError
 
@@ -52,7 +53,10 @@ def check_settings() -> None:
     Raises:
         SettingsError: a setting is wrong.
     """
-    if DefinitionsLoadContext.get().load_type is DefinitionsLoadType.INITIALIZATION and (found := problems(load_settings())):
+    if DefinitionsLoadContext.get().load_type is not DefinitionsLoadType.INITIALIZATION:
+        return
+    settings = load_settings()
+    if found := [*problems(settings), *cron_problems(settings)]:
         raise SettingsError("\n".join(found))
 
 

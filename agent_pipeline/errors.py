@@ -6,11 +6,28 @@ trace is left for our own bugs.
 """
 
 import errno
+import os
 import re
+
+_CREDENTIALS = re.compile(r"(?<=://)[^\s/@'\"]+@")
+"""The user's name and password in an address."""
+
+
+def without_credentials(text: str) -> str:
+    """Return a text in which the user name and the password of every address are replaced by `***`.
+
+    Example:
+        >>> without_credentials("https://ana:secret@host/v1 is away")
+        'https://***@host/v1 is away'
+    """
+    return _CREDENTIALS.sub("***@", text)
 
 
 class PipelineError(Exception):
-    """Base of all errors with a sentence for the user."""
+    """Base of all errors with a sentence for the user. The sentence never shows the password of an address."""
+
+    def __init__(self, *arguments: object) -> None:
+        super().__init__(*(without_credentials(text) if isinstance(text, str) else text for text in arguments))
 
 
 class SettingsError(PipelineError):
@@ -27,6 +44,10 @@ class StoreError(PipelineError):
 
 class DataError(PipelineError):
     """The data cannot give what was asked (no rows, no tasks, no held-out turns)."""
+
+
+class LakeError(DataError):
+    """The lake cannot be read or written, or a newer version of the pipeline wrote it."""
 
 
 class MissingError(DataError):
@@ -79,23 +100,34 @@ def is_passing(error: BaseException) -> bool:
     return False
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     """The first line of an exception's text (its type, where it has none) and the next where it ends with a colon, at most 200 characters,
     without its full stop."""
     text = re.sub(r":\s*\n\s*", ": ", str(error).strip())
-    return (text.splitlines() or [type(error).__name__])[0][:200].rstrip(".")
+    return without_credentials((text.splitlines() or [type(error).__name__])[0][:200].rstrip("."))
 
 
 _FULL = ("No space left on device", "PytorchStreamWriter failed", "unexpected pos")
 """How safetensors and torch say that the disk is full, whose errors have no number."""
+_BUCKETS = ("botocore", "aiobotocore", "s3fs", "gcsfs", "google", "adlfs", "azure")
+"""Packages whose errors say that a bucket cannot be used; none of them is imported to be compared with."""
 
 
-def disk_sentence(error: Exception) -> str | None:
-    """What to say of a disk that is full or not ours to write; `None` for any other error."""
+def disk_sentence(error: BaseException) -> str | None:
+    """Return what to say of a disk that is full or not ours to write, or of a bucket that cannot be used; None for any other error."""
     filename, number = getattr(error, "filename", None), getattr(error, "errno", None)
     where = f" at {filename}" if filename else ""
     if number in (errno.ENOSPC, errno.EDQUOT) or any(text in str(error) for text in _FULL):
         return f"The disk is full{where}: make room, or set AGENT_PIPELINE_LAKE to another disk; the last good version is untouched."
     if number in (errno.EACCES, errno.EROFS, errno.EPERM):
         return f"No permission to write{where}: set AGENT_PIPELINE_LAKE to a folder that this user may write."
+    if number == errno.EIO:
+        return f"The disk has an error{where} (input/output error): check it, and set AGENT_PIPELINE_LAKE to a sound one."
+    if number in (errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG):
+        return f"The path cannot be used{where} ({os.strerror(number)}): set AGENT_PIPELINE_LAKE to a folder that this user may write."
+    cause: BaseException | None = error
+    while cause:
+        if type(cause).__module__.partition(".")[0] in _BUCKETS:
+            return f"The bucket cannot be used ({first_line(cause)}): correct lake and lake_options, or repeat when it can be reached."
+        cause = cause.__cause__ or cause.__context__
     return None

@@ -9,6 +9,7 @@ import typer
 
 from agent_pipeline.cli import champions, checking, governing, running, stores
 from agent_pipeline.cli.compare import compare
+from agent_pipeline.cli.instance import dagster_home, database_sentence
 from agent_pipeline.cli.play import play
 from agent_pipeline.errors import PipelineError, disk_sentence
 
@@ -46,12 +47,22 @@ def main() -> None:
     """Run the command; what the user can fix ends in one line on standard error and exit code 1."""
     try:
         app()
-    except PipelineError as error:
-        sys.exit(f"agent-pipeline: {error}")
-    except OSError as error:
-        if (sentence := disk_sentence(error)) is None:
+    except KeyboardInterrupt:
+        sys.stderr.write("agent-pipeline: interrupted\n")
+        sys.exit(running.INTERRUPTED)
+    except Exception as error:
+        if (sentence := sentence_of(error)) is None:
             raise
         sys.exit(f"agent-pipeline: {sentence}")
+
+
+def sentence_of(error: Exception) -> str | None:
+    """Return what to say of an error that a user can mend; None for any other error."""
+    if isinstance(error, PipelineError):
+        return str(error)
+    if type(error).__module__.startswith(("sqlalchemy", "sqlite3", "psycopg2", "dagster_postgres")):
+        return database_sentence(dagster_home(), error)
+    return disk_sentence(error)
 
 
 if __name__ == "__main__":

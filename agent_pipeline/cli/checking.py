@@ -19,9 +19,10 @@ def check() -> None:
     store has.
     """
     from agent_pipeline.config.checks import problems, unknown_agents
+    from agent_pipeline.defs.schedules import cron_problems
 
     settings = load_settings()
-    found = problems(settings)
+    found = [*problems(settings), *cron_problems(settings)]
     keys: list[PartitionKey] = []
     try:
         keys = settings.open_store().partitions()

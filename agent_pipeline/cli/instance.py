@@ -1,15 +1,18 @@
 """Dagster's home: a folder of the project's by default, never a lost temporary one."""
 
+import logging
 import os
 import re
-from collections.abc import Iterable
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agent_pipeline.config.settings import config_file
-from agent_pipeline.errors import SettingsError
+from agent_pipeline.errors import SettingsError, without_credentials
 from agent_pipeline.keys import PartitionKey
 
 if TYPE_CHECKING:
@@ -27,16 +30,26 @@ def dagster_home() -> Path:
     A `dagster.yaml` that is made while `DAGSTER_POSTGRES_URL` is set keeps Dagster's tables there.
 
     Raises:
-        SettingsError: the variable and the file that is there contradict each other, or dagster-postgres is missing.
+        SettingsError: the folder cannot be written to, the variable and the file that is there contradict each other, or dagster-postgres
+            is missing.
     """
     file = config_file()
     home = Path(os.environ.get("DAGSTER_HOME") or (file.parent if file else Path.cwd()) / ".dagster").expanduser().resolve()
-    home.mkdir(parents=True, exist_ok=True)
     yaml, postgres = home / "dagster.yaml", os.environ.get(POSTGRES)
-    if not yaml.exists():
-        text = files("agent_pipeline").joinpath("dagster.yaml").read_text(encoding="utf-8")
-        yaml.write_text(f"{text}\n{_STORAGE}" if postgres else text, encoding="utf-8")
-    reads = re.search(rf"^[^#\n]*\b{POSTGRES}\b", yaml.read_text(encoding="utf-8"), re.MULTILINE)
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        if not yaml.exists():
+            text = files("agent_pipeline").joinpath("dagster.yaml").read_text(encoding="utf-8")
+            yaml.write_text(f"{text}\n{_STORAGE}" if postgres else text, encoding="utf-8")
+        written = yaml.read_text(encoding="utf-8")
+    except OSError as error:
+        raise SettingsError(
+            f"Dagster's home {home} cannot be used ({error.strerror}: {error.filename}): set DAGSTER_HOME to a folder that this user may "
+            "write, on a disk that has room."
+        ) from error
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"{yaml} is not a text file ({error}): correct it, or delete it to have the default again.") from error
+    reads = re.search(rf"^[^#\n]*\b{POSTGRES}\b", written, re.MULTILINE)
     if bool(postgres) != bool(reads):  # else the runs of one home would come to lie in two databases
         found = "is set, but {} does not read it" if postgres else "is not set, but {} reads it"
         raise SettingsError(f"{POSTGRES} {found.format(yaml)}: change one of them (docs/operate.md, PostgreSQL).")
@@ -54,25 +67,85 @@ def open_instance() -> "dg.DagsterInstance":
     default limit in the pass in which it first meets the pool.
 
     Raises:
-        SettingsError: of `dagster_home`; PostgreSQL cannot be reached, or refuses.
+        SettingsError: of `dagster_home`; `dagster.yaml` is wrong; the database cannot be reached, is locked or damaged, or refuses.
     """
     import dagster as dg
     from filelock import FileLock
 
     from agent_pipeline.defs.specs import CPU_HEAVY, GPU
 
+    home = dagster_home()
     # Two processes that make the tables of a new home at once fail in each other's half-made ones.
-    with FileLock(dagster_home() / ".opening.lock"):
-        try:
+    try:
+        with FileLock(home / ".opening.lock"), _quiet_retries():
             instance = dg.DagsterInstance.get()
-        except Exception as error:
-            if not type(error).__module__.startswith(("dagster_postgres", "sqlalchemy")):
-                raise
-            reason = str(error.__cause__ or error).partition("\n")[0]
-            raise SettingsError(f"PostgreSQL at {POSTGRES} does not open Dagster's tables: {reason}") from error
-        for pool in {GPU, CPU_HEAVY} - {each.name for each in instance.event_log_storage.get_pool_limits()}:
-            instance.event_log_storage.initialize_concurrency_limit_to_default(pool)
+            for _ in (instance.run_launcher, instance.run_coordinator, instance.scheduler, instance.compute_log_manager):
+                pass  # Dagster loads the classes that dagster.yaml names when they are first used
+            for pool in {GPU, CPU_HEAVY} - {each.name for each in instance.event_log_storage.get_pool_limits()}:
+                instance.event_log_storage.initialize_concurrency_limit_to_default(pool)
+    except Exception as error:
+        if (sentence := _opening_failure(home, error)) is None:
+            raise
+        raise SettingsError(sentence) from error
     return instance
+
+
+@contextmanager
+def _quiet_retries() -> Iterator[None]:
+    """Keep Dagster's warnings about each attempt to reach a database off the screen: the error that follows says it once."""
+    root, repeats = logging.getLogger(), "Retrying failed database connection"
+
+    def is_other(record: logging.LogRecord) -> bool:
+        return repeats not in record.getMessage()
+
+    root.addFilter(is_other)
+    try:
+        yield
+    finally:
+        root.removeFilter(is_other)
+
+
+def _opening_failure(home: Path, error: Exception) -> str | None:
+    """Return a sentence for an error of Dagster's instance that a user can mend; None for any other error."""
+    module = type(error).__module__
+    if isinstance(error, OSError):
+        return (
+            f"Dagster's home {home} cannot be used ({error}): set DAGSTER_HOME to a folder that this user may write, on a disk that has "
+            "room."
+        )
+    if module.startswith(("dagster_postgres", "sqlalchemy", "psycopg2", "sqlite3")):
+        return database_sentence(home, error)
+    if module.startswith(("dagster", "yaml")) or isinstance(error, ImportError):
+        details = getattr(error, "errors", None)  # of DagsterInvalidConfigError, whose first line says nothing
+        reason = details[0].message if details else " ".join(str(error).split())
+        return f"{home / 'dagster.yaml'} is wrong ({reason[:300].rstrip('.')}): correct it, or delete it to have the default again."
+    return None
+
+
+def database_sentence(home: Path, error: Exception) -> str:
+    """Return a sentence for a failure of the database that holds Dagster's runs."""
+    reason = str(getattr(error, "orig", None) or error.__cause__ or error).partition("\n")[0]
+    if os.environ.get(POSTGRES):
+        return f"PostgreSQL at {POSTGRES} does not open Dagster's tables: {without_credentials(reason)}"
+    if "locked" in reason:
+        return f"Dagster's database in {home} is locked: end the process that holds it (another agent-pipeline or dagster), and repeat."
+    if "full" in reason or "disk I/O" in reason:
+        return f"Dagster's database in {home} cannot be written ({reason}): make room, or set DAGSTER_HOME to another disk."
+    if "readonly" in reason or "unable to open" in reason:
+        return f"Dagster's database in {home} cannot be written ({reason}): set DAGSTER_HOME to a folder that this user may write."
+    damaged = ", ".join(str(file) for file in sorted(home.rglob("*.db")) if not _is_sound(file)) or home
+    return (
+        f"Dagster's database {damaged} is damaged ({reason}): restore it from a backup, or move it away to begin with an empty history of "
+        "runs. Tables and models are in the lake, and stay."
+    )
+
+
+def _is_sound(file: Path) -> bool:
+    try:
+        with closing(sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True)) as connection:
+            return connection.execute("PRAGMA quick_check(1)").fetchone() == ("ok",)
+    except sqlite3.Error:
+        return False
 
 
 def make_known(keys: Iterable[PartitionKey]) -> None:

@@ -1,6 +1,7 @@
 """Run the graph: materialize, demo, dev."""
 
 import os
+import socket
 import sys
 import time
 from importlib.resources import files
@@ -12,7 +13,7 @@ from rich.console import Console
 
 from agent_pipeline.cli.instance import WORKSPACE, dagster_home, make_known, open_instance
 from agent_pipeline.config.settings import load_settings
-from agent_pipeline.errors import SettingsError
+from agent_pipeline.errors import LakeError, SettingsError, StoreError
 from agent_pipeline.keys import PartitionKey, parse_key
 from agent_pipeline.progress import duration
 
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from agent_pipeline.config.resolution import RunValues
 
 console = Console()
+
+INTERRUPTED = 130
+"""The exit code of a command that Ctrl-C ended, as shells have it."""
 
 DATA_ASSETS = "group:traces or group:datasets or group:coresets"
 DEMO_AGENT = PartitionKey("shop", "support")
@@ -88,8 +92,13 @@ def dev(
     """Open Dagster's UI and its daemon on the project's own instance."""
     from agent_pipeline.defs.resources import Workspace
 
+    check_port(host, port)
     home = dagster_home()
-    keys = Workspace().open_store().partitions()
+    try:
+        keys = Workspace().open_store().partitions()
+    except (StoreError, LakeError) as error:
+        keys = []
+        console.print(f"note: {error} The UI opens without its agents.", markup=False, highlight=False, soft_wrap=True)
     make_known(keys)
     console.print(f"{len(keys)} partitions: {', '.join(map(str, keys))}\nDagster home: {home}\nUI: http://{host}:{port}", highlight=False)
     # `dg dev`, which is to replace this command, belongs to a package for developers that a user need not have.
@@ -103,10 +112,28 @@ def serve(
     host: Annotated[str, typer.Option(help="Address that it listens on.")] = "127.0.0.1",
 ) -> None:
     """Run Dagster's web server or its daemon as a service (docs/operate.md); `dev` runs both."""
+    if part == "webserver":
+        check_port(host, port)
     with open_instance():  # Dagster itself takes a home without a dagster.yaml for one in SQLite, without limits
         pass
     module = ["dagster_webserver", "--host", host, "--port", str(port)] if part == "webserver" else ["dagster._daemon", "run"]
     os.execv(sys.executable, [sys.executable, "-m", *module, "-w", WORKSPACE])
+
+
+def check_port(host: str, port: int) -> None:
+    """Check that the web server can listen, before anything is started that would go on without it.
+
+    Raises:
+        SettingsError: another program listens there, or the address is not one of this machine.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        socket.create_server((host, port), family=family).close()
+    except (OSError, OverflowError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise SettingsError(
+            f"The web server cannot listen at {host}:{port} ({reason}): choose another --port or --host, or end the program that uses it."
+        ) from error
 
 
 def print_outcome(key: PartitionKey) -> None:
@@ -128,9 +155,15 @@ def run(key: PartitionKey | None, select: str, settings: list[str], say_outcome:
     """
     from agent_pipeline.cli.runs import materialize
     from agent_pipeline.definitions import defs
+    from agent_pipeline.defs.console import is_interruption
 
     with open_instance() as instance:
         result = materialize(defs, instance, key, select, settings, **options)
+    if any(is_interruption(event) for event in result.all_events):
+        sys.stderr.write(
+            f"agent-pipeline: the run {result.run_id} of {key or 'all agents'} was interrupted. Run it again, and it resumes.\n"
+        )
+        raise typer.Exit(INTERRUPTED)
     if not result.success:
         what = f"the run {result.run_id} of {key or 'all agents'} failed; the reason is above, and in the UI"
         sys.exit(f"agent-pipeline: {what}. Run it again, and it goes on from there.")

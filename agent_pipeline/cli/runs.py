@@ -1,10 +1,15 @@
 """Materialize assets from a shell or a notebook: the same graph, job and instance as the UI, in this process."""
 
 import re
-from collections.abc import Sequence
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
 
 import dagster as dg
 from dagster._core.definitions.job_base import InMemoryJob
+from dagster._core.execution import compute_logs
 from dagster._core.execution.api import execute_run
 from dagster._core.execution.execute_in_process import merge_run_tags
 from dagster._core.remote_origin import RemoteRepositoryOrigin
@@ -20,8 +25,12 @@ from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.run_config import set_tags
 from agent_pipeline.defs.runs import LOCATION_TAGS, REPOSITORY, version_tags
 from agent_pipeline.defs.worker_client import FRESH_TAG
-from agent_pipeline.errors import PartitionError, SettingsError, first_line
+from agent_pipeline.errors import PartitionError, SettingsError
 from agent_pipeline.keys import PartitionKey
+from agent_pipeline.options import did_you_mean
+
+OPERATORS = ("and", "or", "not")
+"""The words of Dagster's selection syntax that are not the name of an asset."""
 
 
 def materialize(
@@ -49,6 +58,7 @@ def materialize(
         known = ", ".join(map(str, partitions)) or "none"
         where = ", ".join(map(str, workspace.settings().stores))
         raise PartitionError(f"The store {where} has no partition {key}: it has {known}.")
+    workspace.open_lake().fs.check_writable()
     instance.add_dynamic_partitions(AGENTS.name or "", [str(each) for each in ([key] if key else partitions)])
     job = defs.resolve_job_def(job_name if key else MIX)
     selected = selected_assets(defs, job, select)
@@ -72,7 +82,22 @@ def materialize(
         asset_selection=frozenset(assets),
         remote_job_origin=repository_origin().get_job_origin(job.name),
     )
-    return execute_run(InMemoryJob(job), dagster_run, instance)
+    with _logs_in_a_session_of_their_own():
+        return execute_run(InMemoryJob(job), dagster_run, instance)
+
+
+@contextmanager
+def _logs_in_a_session_of_their_own() -> Iterator[None]:
+    """Keep Ctrl-C of a terminal from the processes that copy a step's output to the screen: they would answer with a stack trace."""
+
+    def popen(*arguments: Any, **options: Any) -> subprocess.Popen[Any]:
+        return subprocess.Popen(*arguments, **options, start_new_session=True)
+
+    vars(compute_logs)["subprocess"] = SimpleNamespace(Popen=popen)
+    try:
+        yield
+    finally:
+        vars(compute_logs)["subprocess"] = subprocess
 
 
 def repository_origin() -> RemoteRepositoryOrigin:
@@ -88,15 +113,22 @@ def repository_origin() -> RemoteRepositoryOrigin:
 def selected_assets(defs: dg.Definitions, job: dg.JobDefinition, select: str) -> set[str]:
     """Names of the selected assets; a bare name or a comma is allowed where the UI wants `key:name` or `or`."""
     graph = defs.resolve_asset_graph()
-    every = "|".join(sorted(key.to_user_string() for key in graph.get_all_asset_keys()))
-    select = re.sub(rf'(?<![\w:"])({every})(?!\w)', r"key:\1", select).replace(",", " or ")
+    every = sorted(key.to_user_string() for key in graph.get_all_asset_keys())
+    written = select
+    select = re.sub(rf'(?<![\w:"])({"|".join(every)})(?!\w)', r"key:\1", select).replace(",", " or ")
     try:
         keys = set(dg.AssetSelection.from_string(select).resolve(graph))
     except dg.DagsterError as error:
-        raise SettingsError(f"The selection {select!r} cannot be resolved ({first_line(error)}).") from error
+        words = re.findall(r'(?<![\w:"])(?:key:)?"?([A-Za-z_]\w*)"?(?![\w:(])', written)
+        if unknown := [word for word in words if word not in (*every, *OPERATORS)]:
+            raise SettingsError(f"There is no asset {unknown[0]!r} to select{did_you_mean(unknown[0], every)}") from error
+        raise SettingsError(
+            f"The selection {written!r} is not one that Dagster understands: name assets or groups, such as 'sft_adapter', "
+            "'+sft_dataset' or 'group:exports', and join them by 'or'."
+        ) from error
     names = {key.to_user_string() for key in keys & set(job.asset_layer.executable_asset_keys)}
     if not names:
         having = "without" if job.name == MIX else "with"
         known = ", ".join(sorted(key.to_user_string() for key in job.asset_layer.executable_asset_keys))
-        raise SettingsError(f"The selection {select!r} names no asset that can be materialized {having} a partition: there are {known}.")
+        raise SettingsError(f"The selection {written!r} names no asset that can be materialized {having} a partition: there are {known}.")
     return names

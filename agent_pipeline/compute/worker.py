@@ -6,6 +6,7 @@ is silent: a killed run leaves no trainer behind.
 """
 
 import os
+import signal
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -28,6 +29,7 @@ def main() -> None:
     from dagster_pipes import PipesEnvVarParamsLoader, open_dagster_pipes
 
     end_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to the parent too, which ends this process
     # Idle threads that spin take the cores from others: with a second torch process beside it, training was ten times slower.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     # But for a moment: a step of a small model has thousands of products, and llama.cpp's token hundreds of barriers. To sleep at each of

@@ -4,9 +4,15 @@ import logging
 import os
 import sys
 import time
+from collections.abc import Iterator
 from typing import IO
 
 import dagster as dg
+from dagster_shared.error import SerializableErrorInfo
+
+from agent_pipeline.errors import PipelineError
+
+INTERRUPTED = "interrupted"
 
 
 def said_of(event: dg.DagsterEvent) -> str | None:
@@ -15,12 +21,14 @@ def said_of(event: dg.DagsterEvent) -> str | None:
         data = event.step_failure_data
         if data.user_failure_data and data.user_failure_data.description:
             return data.user_failure_data.description
-        if data.error and data.error.cls_name == dg.DagsterExecutionInterruptedError.__name__:
-            return "interrupted"
+        if is_interruption(event):
+            return INTERRUPTED
         return data.error_display_string.strip() if data.error else "failed"
     if event.is_job_failure and not event.job_failure_data.first_step_failure_event:  # no step says why: Dagster's storage failed, say
         error = event.job_failure_data.error
-        return error.to_string().strip() if error else event.message
+        if is_interruption(event):
+            return INTERRUPTED
+        return _sentence_in(error) or error.to_string().strip() if error else event.message
     if event.event_type == dg.DagsterEventType.ASSET_MATERIALIZATION:
         metadata = event.materialization.metadata
         values = {name: each.value for name, each in metadata.items()}
@@ -32,6 +40,34 @@ def said_of(event: dg.DagsterEvent) -> str | None:
         why = f": {check.description}" if check.description and not check.passed else ""
         return f"check {check.check_name.replace('_', ' ')}: {'passed' if check.passed else 'FAILED'}{why}"
     return None
+
+
+def is_interruption(event: dg.DagsterEvent) -> bool:
+    """Return whether a step or a run failed because a person or a service manager ended it."""
+    if event.is_step_failure:
+        error = event.step_failure_data.error
+    elif event.is_job_failure:
+        error = event.job_failure_data.error
+    else:
+        return False
+    return bool(error and error.cls_name == dg.DagsterExecutionInterruptedError.__name__)
+
+
+def _sentence_in(error: SerializableErrorInfo) -> str | None:
+    """Return the sentence for users among an error and its causes; None if there is none."""
+    named = {cls.__name__ for cls in _subclasses(PipelineError)}
+    cause: SerializableErrorInfo | None = error
+    while cause:
+        if cause.cls_name in named:
+            return cause.message.strip().partition(": ")[2]
+        cause = cause.cause
+    return None
+
+
+def _subclasses(cls: type[Exception]) -> Iterator[type[Exception]]:
+    yield cls
+    for subclass in cls.__subclasses__():
+        yield from _subclasses(subclass)
 
 
 class _Line(logging.Formatter):

@@ -6,11 +6,12 @@ from statistics import mean
 from typing import Any
 
 import dagster as dg
+from dagster._utils.schedules import is_valid_cron_schedule
 
 from agent_pipeline.config.notices import Notice, tell
 from agent_pipeline.config.resolution import fingerprint
 from agent_pipeline.config.sections import NightSettings
-from agent_pipeline.config.settings import load_settings
+from agent_pipeline.config.settings import Settings, load_settings
 from agent_pipeline.defs.jobs import retrain
 from agent_pipeline.defs.partitions import AGENTS
 from agent_pipeline.defs.resources import Workspace
@@ -23,12 +24,21 @@ TICK_SECONDS = 40.0
 """How long a tick may read the store: Dagster ends a tick after 60 seconds."""
 
 
+def cron_problems(settings: Settings) -> list[str]:
+    """Return a sentence if the setting `night.cron` is not a cron expression."""
+    if is_valid_cron_schedule(settings.night.cron):
+        return []
+    return [f"The setting night.cron is {settings.night.cron!r}: it must be a cron expression, such as 0 2 * * *."]
+
+
 def _clock() -> dict[str, Any]:
     """When the schedule ticks. Settings that cannot be read are reported where the code location is loaded; a run loads it all the same."""
     try:
         night = load_settings().night
     except SettingsError:
         night = NightSettings()
+    if not is_valid_cron_schedule(night.cron):
+        night = NightSettings(timezone=night.timezone)
     return {"cron_schedule": night.cron, "execution_timezone": night.timezone}
 
 

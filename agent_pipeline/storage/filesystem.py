@@ -4,6 +4,7 @@ A reader sees the old version of a file or the new one, never half of one. In a 
 renamed. In a bucket, objects appear whole by themselves, so a file is written locally and uploaded.
 """
 
+import errno
 import glob
 import hashlib
 import os
@@ -21,10 +22,10 @@ import pyarrow as pa
 from filelock import FileLock
 from upath import UPath
 
-from agent_pipeline.errors import DataError, SettingsError, first_line
+from agent_pipeline.errors import DataError, LakeError, SettingsError, disk_sentence, first_line
+from agent_pipeline.storage.roots import LOCAL, open_root, resolved_options
 
 Written = TypeVar("Written")
-_LOCAL = ("", "file", "local")
 _S3 = ("s3", "s3a")
 _LOST = (409, 412)
 """What S3 answers to a conditional write that another one was faster than; 404, where the other one removed the object."""
@@ -43,16 +44,17 @@ class Filesystem:
 
     Raises:
         SettingsError: the root is a file, its protocol is unknown, or a package or a variable that it needs is missing.
+        LakeError: the bucket cannot be read.
     """
 
     def __init__(self, root: str | UPath, cache: Path | None = None, options: Mapping[str, Any] | None = None) -> None:
-        self.root = _open_root(root, _resolved(options or {}))
+        self.root = open_root(root, resolved_options(options or {}))
         self.cache = cache or Path(tempfile.gettempdir()) / "agent-pipeline"
 
     @property
     def is_local(self) -> bool:
         """Whether the root is a folder of this machine."""
-        return self.root.protocol in _LOCAL
+        return self.root.protocol in LOCAL
 
     @property
     def is_shared(self) -> bool:
@@ -102,7 +104,9 @@ class Filesystem:
         file = folder / f".{target.name}-{uuid4().hex[:8]}"
         try:
             yield file
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, OSError) and error.errno and error.filename is None:
+                error.filename = str(folder)  # pyarrow and a full disk name no file
             file.unlink(missing_ok=True)
             raise
 
@@ -188,6 +192,25 @@ class Filesystem:
             ) from error
         return refused == 2
 
+    def check_writable(self) -> None:
+        """Write a small file beneath the root, and remove it again.
+
+        Raises:
+            LakeError: it cannot be written.
+        """
+        path = self.root / f".check-{uuid4().hex[:8]}"
+        try:
+            self.write(path, b"")
+            remove(path)
+        except Exception as error:  # what clients raise is of no family
+            if (number := getattr(error, "errno", None)) in (errno.ENOSPC, errno.EDQUOT):
+                raise LakeError(str(disk_sentence(error))) from error
+            reason = os.strerror(number) if number else first_line(error)
+            raise LakeError(
+                f"The lake {self.root} cannot be written ({reason}): set lake (or AGENT_PIPELINE_LAKE) to a folder or a bucket that this "
+                "user may write."
+            ) from error
+
     def lock(self, path: UPath) -> FileLock:
         """A lock named by a path: among all processes that see a folder, or among those of this machine for a bucket (there `in_turn` and
         `Lake.run_of` reach further). The operating system releases the lock of a process that was killed."""
@@ -210,7 +233,7 @@ def put_file(file: Path, target: UPath, move: bool = True, over: str | None = No
     Raises:
         FileExistsError: the version is another.
     """
-    if target.protocol in _LOCAL:
+    if target.protocol in LOCAL:
         if over == "" and target.exists():
             raise FileExistsError(target.path)
         file.replace(target.path)
@@ -259,7 +282,7 @@ def write_atomically(path: Path, data: bytes) -> Path:
 def remove(path: UPath) -> None:
     """Delete a file, if it is there. `UPath.unlink` reads the name of one in a bucket as a pattern, and deletes what matches it."""
     with suppress(FileNotFoundError):
-        path.unlink() if path.protocol in _LOCAL else path.fs.rm_file(path.path)
+        path.unlink() if path.protocol in LOCAL else path.fs.rm_file(path.path)
 
 
 def sync(file: Path) -> None:
@@ -278,35 +301,3 @@ def sha256_files(folder: Path, files: Iterable[Path]) -> str:
     """sha256 (hex) of the names, within a folder, and the bytes of files in it."""
     lines = (f"{file.relative_to(folder).as_posix()} {sha256_file(file)}\n" for file in sorted(files))
     return hashlib.sha256("".join(lines).encode()).hexdigest()
-
-
-def _open_root(root: str | UPath, options: Mapping[str, Any]) -> UPath:
-    try:
-        # What other machines write must be seen: no listing is kept from one call to the next.
-        fresh = {"use_listings_cache": False} if "://" in str(root) else {}
-        path = UPath(root, **(fresh | dict(options)))
-        protocol, _ = path.protocol, path.fs
-    except ImportError as error:
-        raise SettingsError(f"The lake {root} cannot be opened without a package that is missing ({error}).") from error
-    except ValueError as error:
-        raise SettingsError(
-            f"The lake {root} cannot be opened ({error}): set lake to a folder, or to a URL as s3://bucket/lake."
-        ) from error
-    if protocol in _LOCAL and path.is_file():
-        raise SettingsError(f"The lake {root} is a file: set lake to a folder, or to a URL such as s3://bucket/lake.")
-    return path
-
-
-def _resolved(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options with values of the environment in place of `$NAME`."""
-    resolved: dict[str, Any] = {}
-    for name, value in options.items():
-        if isinstance(value, Mapping):
-            resolved[name] = _resolved(value)
-        elif isinstance(value, str) and value.startswith("$"):
-            if value[1:] not in os.environ:
-                raise SettingsError(f"The setting lake_options.{name} names the variable {value[1:]}, which is not set: set it.")
-            resolved[name] = os.environ[value[1:]]
-        else:
-            resolved[name] = value
-    return resolved

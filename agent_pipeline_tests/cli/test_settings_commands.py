@@ -62,4 +62,5 @@ def test_one_mistake_is_one_line(project: Path, monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setenv("AGENT_PIPELINE_LAKE", lake)
     done = CliRunner().invoke(app, ["materialize", "shop/intern", "--select", "+sft_dataset", "--set", f"repair={repair}"])
     assert done.exit_code != 0
-    assert sum("Dependencies for step" in line or mistake in line for line in done.output.splitlines()) == 1, done.output
+    lines = [*done.output.splitlines(), str(done.exception)]
+    assert sum("Dependencies for step" in line or mistake in line for line in lines) == 1, lines

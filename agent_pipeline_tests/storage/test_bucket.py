@@ -18,7 +18,7 @@ import pytest
 from agent_pipeline.config.settings import load_settings
 from agent_pipeline.datasets.ledger import read_ledger, record_tasks
 from agent_pipeline.datasets.splits import SplitSizes
-from agent_pipeline.errors import DataError, SettingsError
+from agent_pipeline.errors import DataError, LakeError, SettingsError
 from agent_pipeline.ingestion.forgotten import BlockList
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.storage import filesystem, leases
@@ -274,8 +274,8 @@ def test_the_check_of_the_settings_tells_a_store_that_ignores_conditions_and_a_b
     monkeypatch.setattr(s3fs.S3FileSystem, "_call_s3", ignoring)
     assert not machines[0].fs.keeps_conditions()
     monkeypatch.undo()
-    with pytest.raises(SettingsError, match="cannot be written to"):
-        Lake("s3://nowhere/lake", machines[0].fs.cache, dict(machines[0].root.storage_options)).fs.keeps_conditions()
+    with pytest.raises(LakeError, match="s3://nowhere/lake"):
+        Lake("s3://nowhere/lake", machines[0].fs.cache, dict(machines[0].root.storage_options))
 
 
 def test_listings_of_several_pages_are_whole(machines, monkeypatch):

@@ -1,13 +1,13 @@
 """One run of a partition at a time, from the UI, the shell and the night alike."""
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 
 import dagster as dg
 
 from agent_pipeline.compute.launchers.runs import alive
 from agent_pipeline.config.settings import load_settings
-from agent_pipeline.errors import PipelineError, disk_sentence, first_line
+from agent_pipeline.errors import LakeError, PartitionError, PipelineError, SettingsError, disk_sentence, first_line
 from agent_pipeline.keys import parse_key
 
 _HELD: set[str] = set()
@@ -26,20 +26,28 @@ class HoldingIOManager(dg.ConfigurableIOManager):
         run = context.run
         with ExitStack() as held:
             if run is not None and run.run_id not in _HELD:
-                with suppress(PipelineError):  # wrong settings or a wrong key: the first asset says so in its sentence
-                    held.enter_context(alive(run.run_id))
-                    key = parse_key(partition) if (partition := run.tags.get("dagster/partition")) else None
-                    waiting = f"waiting for another run of {key or 'what pools all agents'} to end"
-                    try:
-                        held.enter_context(load_settings().open_lake().run_of(key, lambda: _log(context, waiting)))
-                    except PipelineError:
-                        raise
-                    except Exception as error:  # nothing else would say why the run failed
-                        _log(context, disk_sentence(error) or f"The lake cannot be locked ({first_line(error)}).")
-                        raise
-                    _HELD.add(run.run_id)
-                    held.callback(_HELD.discard, run.run_id)
+                try:
+                    _hold(held, context, run)
+                except (SettingsError, PartitionError):
+                    pass  # the first asset says so in its sentence
+                except PipelineError:
+                    raise
+                except Exception as error:
+                    sentence = disk_sentence(error) or f"The lake cannot be locked ({first_line(error)}): repeat when it can be written."
+                    raise LakeError(sentence) from error
             yield self
+
+
+def _hold(held: ExitStack, context: dg.InitResourceContext, run: dg.DagsterRun) -> None:
+    """Take the locks of a run's process and of its partition, for as long as `held` is open."""
+    held.enter_context(alive(run.run_id))
+    key = parse_key(partition) if (partition := run.tags.get("dagster/partition")) else None
+    waiting = f"waiting for another run of {key or 'what pools all agents'} to end"
+    lake = load_settings().open_lake()
+    lake.fs.check_writable()
+    held.enter_context(lake.run_of(key, lambda: _log(context, waiting)))
+    _HELD.add(run.run_id)
+    held.callback(_HELD.discard, run.run_id)
 
 
 def _log(context: dg.InitResourceContext, text: str) -> None:
