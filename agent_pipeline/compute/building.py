@@ -81,13 +81,13 @@ def find_artifact(params: Params, reference: dict[str, str]) -> Artifact:
     """An artifact by its `asset` and `identity`.
 
     Raises:
-        DataError: it is gone.
+        DataError: it is gone, or a file of it is damaged.
     """
     lake, key = asked_lake(params)
     artifact = lake.find(reference["asset"], key, reference["identity"])
     if artifact is None:
         raise DataError(f"The {reference['asset']} {reference['identity'][:16]} of {params['partition']} is gone: materialize it again.")
-    return artifact
+    return lake.verified(artifact)
 
 
 def build(
@@ -113,7 +113,9 @@ def build(
 
     def found() -> Artifact | None:
         artifact = lake.find(asset, key, identity)
-        return artifact if artifact and (not fresh or artifact.manifest.get("fresh") == fresh) else None
+        if artifact is None or (fresh and artifact.manifest.get("fresh") != fresh):
+            return None
+        return None if lake.damaged_files(artifact) else artifact  # what is damaged is made again
 
     if artifact := found():
         return _result(artifact, reused=True)

@@ -78,6 +78,8 @@ def serve(
             messages = _serve_nothing(lake, key, server)
         else:
             adapters = trained_adapters(lake, key, champion.manifest["made_from"]["adapter"])
+            for artifact_to_serve in [champion, *adapters[-1:]]:
+                lake.verified(artifact_to_serve)
             form = write_folder(lake, key, champion, adapters[-1] if adapters else None)
             messages = [f"{folder} serves {champion.identity[:16]} as {form}.", reload_preset(server)]
         made_from = {EXPORT: champion.identity if champion else None, "name": name}

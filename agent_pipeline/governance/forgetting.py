@@ -52,6 +52,7 @@ from agent_pipeline.ingestion.seen import SEEN
 from agent_pipeline.judging.client import AnswerCache
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.selection.vectors import OLD_SPACE, VECTORS
+from agent_pipeline.storage.artifacts import manifest_text, with_checksum
 from agent_pipeline.storage.lake import MANIFEST, Lake, LakeFile, read_manifest, remove
 
 _CACHES = (OLD_SPACE, VECTORS, SEEN)
@@ -323,8 +324,7 @@ class _Removal:
                 self._delete(folder / name)
         if new == manifest and not files:
             return
-        text = json.dumps(new, indent=2, sort_keys=True, ensure_ascii=False).encode("utf-8")
-        for name, data in ((MANIFEST, text), *files.items()):
+        for name, data in ((MANIFEST, manifest_text(with_checksum(new)).encode()), *files.items()):
             self.lake.replace(folder / name, [data])
             self.report.changes.append(Change(path=str(folder / name), mentions=1))
         self.lake.drop_copy(place, manifest["identity"])

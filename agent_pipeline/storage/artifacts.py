@@ -1,5 +1,6 @@
 """Model directories: built beside their place, renamed when they are complete, and known by the identity in their manifest."""
 
+import hashlib
 import json
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,11 +14,13 @@ from typing import Any
 
 from upath import UPath
 
+from agent_pipeline.errors import DataError
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.storage.filesystem import Filesystem, put_file, sha256_file, sha256_files
 from agent_pipeline.storage.paths import LakeFile, Paths
 
 MANIFEST = "manifest.json"
+CHECKSUM = "manifest_sha256"
 _AT_ONCE = 100
 
 
@@ -90,7 +93,8 @@ class Artifacts(Paths):
             "report": report,
             "files": {path.relative_to(building).as_posix(): {"sha256": sha256_file(path), "bytes": path.stat().st_size} for path in files},
         }
-        (building / MANIFEST).write_text(json.dumps(manifest, indent=2, sort_keys=True, ensure_ascii=False), encoding="utf-8")
+        manifest = with_checksum(manifest)
+        (building / MANIFEST).write_text(manifest_text(manifest), encoding="utf-8")
         final = building.with_name(identity[:16])
         if final.exists():
             replaced = building.with_name(f".building-{identity[:16]}-replaced")
@@ -118,6 +122,34 @@ class Artifacts(Paths):
             return None
         return Artifact(asset, key, identity, self.fs.local(folder), manifest)
 
+    def damaged_files(self, artifact: Artifact) -> list[str]:
+        """Return the names of an artifact's files whose sha256 does not match the manifest. `find` compares their sizes only."""
+        files = artifact.manifest["files"].items()
+        return [
+            name for name, file in files if not _is_whole(artifact.path / name, file) or sha256_file(artifact.path / name) != file["sha256"]
+        ]
+
+    def verified(self, artifact: Artifact) -> Artifact:
+        """Return an artifact whose files all match their sha256. It is read before it is promoted, served, exported or trained on.
+
+        A damaged copy of an artifact in a bucket is fetched again.
+
+        Raises:
+            DataError: a file is damaged.
+        """
+        damaged = self.damaged_files(artifact)
+        if damaged and not self.fs.is_local:
+            for name in damaged:
+                (artifact.path / name).unlink(missing_ok=True)
+            fetched = self.find(artifact.asset, artifact.key, artifact.identity)
+            damaged = self.damaged_files(fetched) if fetched else damaged
+        if damaged:
+            raise DataError(
+                f"The {artifact.asset} {artifact.identity[:16]} of {artifact.key} is damaged: the sha256 of {', '.join(damaged)} in "
+                f"{artifact.path} does not match its manifest. Put a copy back, or materialize {artifact.asset} again."
+            )
+        return artifact
+
     def _fetch(self, folder: UPath, manifest: dict[str, Any]) -> None:
         """Bring this machine's copy of a remote artifact up to date.
 
@@ -133,7 +165,7 @@ class Artifacts(Paths):
                     (copy / name).unlink()
         if stale:
             copy.mkdir(parents=True, exist_ok=True)
-            (copy / MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
+            (copy / MANIFEST).write_text(manifest_text(manifest), encoding="utf-8")
 
     def finished(self, asset: str, key: PartitionKey) -> list[Artifact]:
         """The complete artifacts of a partition, in the order of their identities."""
@@ -160,6 +192,23 @@ def passed(manifest: Mapping[str, Any]) -> bool:
     return bool(manifest.get("passed", manifest.get("report", {}).get("ok", True)))
 
 
+def with_checksum(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a manifest with the checksum of its own content."""
+    plain: dict[str, Any] = json.loads(json.dumps(manifest))
+    plain.pop(CHECKSUM, None)
+    return plain | {CHECKSUM: _checksum(plain)}
+
+
+def manifest_text(manifest: Mapping[str, Any]) -> str:
+    """Return the content of a manifest's file."""
+    return json.dumps(manifest, indent=2, sort_keys=True, ensure_ascii=False)
+
+
+def _checksum(manifest: Mapping[str, Any]) -> str:
+    content = {name: value for name, value in manifest.items() if name != CHECKSUM}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
 def read_manifest(path: UPath) -> dict[str, Any] | None:
     """The manifest in a file; `None` where there is none, or only a part of one."""
     try:
@@ -173,7 +222,10 @@ def _parsed(content: bytes) -> dict[str, Any] | None:
         value = json.loads(content)
     except ValueError:
         return None
-    return value if isinstance(value, dict) and "identity" in value else None
+    if not isinstance(value, dict) or "identity" not in value:
+        return None
+    # Older versions wrote none. A manifest whose checksum does not match is damaged, and so it is none.
+    return None if CHECKSUM in value and value[CHECKSUM] != _checksum(value) else value
 
 
 @cache

@@ -39,14 +39,22 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 class Pointers(Artifacts):
     def history(self, asset: str, key: PartitionKey) -> list[Entry]:
-        """Every change of a partition's pointers, oldest first; entries that are damaged are left out."""
+        """Every change of a partition's pointers, oldest first.
+
+        Raises:
+            DataError: an entry is damaged.
+        """
         entries = self._entries(asset, key).records()
         if not entries and (old := read_manifest(self.folder("models", asset, key) / _OLD)):
             entries = [Entry(latest=old["identity"], why="written before there was a history")]
         return entries
 
     def pointers(self, asset: str, key: PartitionKey) -> Entry:
-        """The state of a partition's pointers; generation 0 where nothing was ever materialized."""
+        """The state of a partition's pointers; generation 0 where nothing was ever materialized.
+
+        Raises:
+            DataError: the last entry is damaged.
+        """
         return self._entries(asset, key).last() or next(iter(self.history(asset, key)), Entry())
 
     def latest(self, asset: str, key: PartitionKey) -> Artifact:
@@ -82,7 +90,7 @@ class Pointers(Artifacts):
         was taken on, `command` what a person ran.
 
         Raises:
-            DataError: it failed its check, or the pointers have moved since `expected`.
+            DataError: it failed its check, a file of it is damaged, or the pointers have moved since `expected`.
         """
         return self._move("champion", artifact, why, who, expected, command)
 
@@ -97,6 +105,8 @@ class Pointers(Artifacts):
         asset, key, identity = artifact.asset, artifact.key, artifact.identity
         if not artifact.passed:
             raise DataError(f"The {asset} {identity[:16]} of {key} failed its check, so it cannot be used.")
+        if moved == "champion":
+            self.verified(artifact)
 
         def entry(number: int) -> Entry | None:
             before = self.pointers(asset, key)

@@ -49,6 +49,17 @@ def test_the_same_is_reused_and_a_fresh_run_makes_it_anew(params):
     assert {result["identity"] for result in results} == {artifact.identity}
 
 
+def test_rotten_artifact_is_made_again(params):
+    """Only sizes were compared, so that a file of zero bytes was reused."""
+    make = Maker()
+    result = build(TASK, params, "model", MADE_FROM, make)
+    artifact = Lake(params["lake"]).find("model", KEY, result["identity"])
+    assert artifact is not None
+    (artifact.path / "weights").write_bytes(b"\0")
+    assert [build(TASK, params, "model", MADE_FROM, make)["reused"] for _ in range(2)] == [False, True] and make.calls == 2
+    assert (artifact.path / "weights").read_text(encoding="utf-8") == "2"
+
+
 def test_what_a_kill_left_of_a_replaced_artifact_is_in_nobodys_way(params):
     make = Maker()
     result = build(TASK, params, "model", MADE_FROM, make)

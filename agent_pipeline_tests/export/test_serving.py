@@ -6,6 +6,7 @@ from threading import Thread
 
 import pytest
 
+from agent_pipeline.compute.building import find_artifact
 from agent_pipeline.errors import DataError, ExportError
 from agent_pipeline.evaluation.episode_report import ROWS
 from agent_pipeline.export import serving
@@ -257,3 +258,28 @@ def test_without_an_earlier_champion_there_is_nothing_to_roll_back_to(lake, to):
     promote(lake, KEY)
     with pytest.raises(DataError):
         rollback(lake, KEY, to)
+
+
+def test_rotten_model_is_neither_promoted_nor_served(lake):
+    """A GGUF of zero bytes of the right size was served."""
+    first, second = export(lake, "first"), export(lake, "second")
+    promote(lake, KEY, first.identity)
+    assert what_is_served(lake) == "first"
+    promote(lake, KEY, second.identity)
+    (second.path / "model-f16.gguf").write_bytes(bytes(len("second")))
+    with pytest.raises(DataError, match="model-f16"):
+        serve_champion(lake, KEY)
+    assert read_folder(lake, KEY).identity == first.identity[:16], "the folder is as it was"
+    (first.path / "model-f16.gguf").write_bytes(bytes(len("first")))
+    with pytest.raises(DataError, match="model-f16"):
+        rollback(lake, KEY)
+    assert lake.pointers("gguf_export", KEY).champion == second.identity
+
+
+def test_rotten_artifact_is_not_used(lake):
+    made = export(lake, "first")
+    params = {"lake": str(lake.root), "cache": str(lake.root), "partition": str(KEY)}
+    assert find_artifact(params, made.reference).identity == made.identity
+    (made.path / "model-f16.gguf").write_bytes(bytes(len("first")))
+    with pytest.raises(DataError, match="is damaged"):
+        find_artifact(params, made.reference)
