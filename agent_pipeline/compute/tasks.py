@@ -39,9 +39,10 @@ def train(params: Params, progress: Progress = silent) -> Result:
     from agent_pipeline.datasets.splits import SplitSizes
     from agent_pipeline.selection.leaks import refuse_leaks
     from agent_pipeline.selection.replay import night_rows
-    from agent_pipeline.selection.tables import picked_rows
+    from agent_pipeline.selection.tables import check_chosen_calls, picked_rows
     from agent_pipeline.training.adapter import train_adapter
     from agent_pipeline.training.config import TrainingConfig
+    from agent_pipeline.training.sizes import sized, sized_sentence
     from agent_pipeline.training.templates import load_tokenizer
 
     lake, key = asked_lake(params)
@@ -50,8 +51,9 @@ def train(params: Params, progress: Progress = silent) -> Result:
     chosen = picked_rows(asked_rows(params, twins=True), find_artifact(params, params["coreset"]).path) if "coreset" in params else None
     rows, replay = night_rows(lake, key, params["replay_ratio"], SplitSizes(**params["split"]), chosen)
     stored, rows, replayed = rows, seen_by_models(params, rows), seen_by_models(params, replay.rows)
-    config = TrainingConfig(**params["config"])
     base = asked_base(params)
+    config = TrainingConfig(**sized(params["config"], "sft", base))
+    check_chosen_calls(lake, key, rows)
     _, template = load_tokenizer(base.path, base.trust_remote_code)
     rehearsal = params["rehearsal"]
     verdicts = verdicts_of([*rows, *replayed])
@@ -64,7 +66,9 @@ def train(params: Params, progress: Progress = silent) -> Result:
 
     result = build(train, params, "sft_adapter", origin, make)
     made_up = sum(seen is not row for seen, row in zip(rows, stored, strict=True))
-    return result | {"rows": len(rows), "rows_with_surrogates": made_up, "replay": replay.report(), "replayed": replay.sentence()}
+    by_size = sized_sentence(params["config"], config.model_dump(), base)
+    figures = {"rows": len(rows), "rows_with_surrogates": made_up, "by_size": by_size}
+    return result | figures | {"replay": replay.report(), "replayed": replay.sentence()}
 
 
 @task(version=11, libraries=(*MODELS, "trl"))
@@ -75,10 +79,12 @@ def prefer(params: Params, progress: Progress = silent) -> Result:
     """
     from agent_pipeline.training.continued import origin_of
     from agent_pipeline.training.preference_adapter import train_preferences
+    from agent_pipeline.training.sizes import sized
 
     (lake, key), method = asked_lake(params), params["method"]
     reference = find_artifact(params, params["reference"])
-    base, config = _base_of(params, reference), FURTHER[method](**params["config"])
+    base = _base_of(params, reference)
+    config = FURTHER[method](**sized(params["config"], method, base))
     judged = seen_by_models(params, dataset_rows(lake, key, ("train", "select", "test"), params["dataset"]))
     rows, heldout = ([row for row in judged if (row["split"] == "train") is wanted] for wanted in (True, False))
     select = seen_by_models(params, dataset_rows(lake, key, ("select",)))
@@ -97,10 +103,12 @@ def on_policy(params: Params, progress: Progress = silent) -> Result:
     from agent_pipeline.evaluation.rollouts import practice
     from agent_pipeline.training.continued import origin_of
     from agent_pipeline.training.on_policy_adapter import train_on_policy
+    from agent_pipeline.training.sizes import sized
 
     (lake, key), method = asked_lake(params), params["method"]
     reference = find_artifact(params, params["reference"])
-    base, config = _base_of(params, reference), FURTHER[method](**params["config"])
+    base = _base_of(params, reference)
+    config = FURTHER[method](**sized(params["config"], method, base))
     select, teacher = seen_by_models(params, dataset_rows(lake, key, ("select",))), None
     whole = seen_by_models(params, dataset_rows(lake, key))
     rows, play, origin = practice(whole, config, params["world"])

@@ -20,7 +20,7 @@ from agent_pipeline.selection.embeddings import TFIDF
 from agent_pipeline.sessions.damage import DEFAULT_POLICY, KINDS
 from agent_pipeline.training.base_model import EMBEDDED
 from agent_pipeline.training.chain import adapter_of
-from agent_pipeline.training.config import FURTHER, AdapterTraining
+from agent_pipeline.training.config import BY_SIZE, FURTHER, AdapterTraining
 
 
 class SessionsConfig(Options):
@@ -158,6 +158,16 @@ class AdapterConfig(AdapterTraining):
 
     base_model: str = Field(default=EMBEDDED, description="Hugging Face id or local path of the model to train.")
     base_revision: str = Field(default="", description="Commit, tag or branch of the base model on the hub; empty: its main branch.")
+    learning_rate: float = Field(
+        default=0.0,
+        ge=0,
+        description=BY_SIZE.format("1.5e-3 below 0.3 billion weights, 5e-4 below 1 billion, 2e-4 below 20 billion, else 1e-4"),
+    )
+    epochs: float = Field(
+        default=0.0,
+        ge=0,
+        description="Passes over the chosen rows; 0: by the size of the base model (1 below 0.3 billion weights, else 2).",
+    )
     replay_ratio: float = Field(default=0.1, ge=0, lt=1, description="Share of rows of earlier nights, from replay_buffer, in every batch.")
     rehearsal: float = Field(
         default=0.1,

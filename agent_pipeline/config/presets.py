@@ -21,9 +21,9 @@ PRESETS: dict[str, Mapping[str, Mapping[str, Any]]] = {
     "cpu": {},
     "gpu": {
         "sft_coreset": {"target_size": 10_000},
-        "sft_adapter": {"batch_size": 8, "max_length": 8192, "learning_rate": 2e-4, "epochs": 2.0},
-        "dpo_adapter": {"batch_size": 8, "max_length": 8192, "learning_rate": 2e-5},
-        "kto_adapter": {"batch_size": 8, "max_length": 8192, "learning_rate": 2e-5},
+        "sft_adapter": {"batch_size": 8, "max_length": 8192},
+        "dpo_adapter": {"batch_size": 8, "max_length": 8192},
+        "kto_adapter": {"batch_size": 8, "max_length": 8192},
         **{f"{step}_adapter": {"batch_size": 16, "max_length": 8192, "max_new_tokens": 512} for step in ("sdft", "distill", "grpo")},
         "evaluation": {"max_samples": 400, "max_new_tokens": 512, "max_length": 8192},
         "episodes": {"max_length": 8192},

@@ -3,8 +3,10 @@
 from pathlib import Path
 
 from agent_pipeline.config.assets import ASSETS
+from agent_pipeline.config.presets import PRESETS
 from agent_pipeline.options import allowed
 
+PRESETS_BEGIN, PRESETS_END = "<!-- presets: made by python -m agent_pipeline.config.reference -->", "<!-- end of presets -->"
 BEGIN, END = "<!-- asset settings: made by python -m agent_pipeline.config.reference -->", "<!-- end of asset settings -->"
 
 
@@ -22,10 +24,23 @@ def reference() -> str:
     return "\n\n".join(parts)
 
 
+def presets() -> str:
+    """A table of what each preset changes."""
+    lines = ["| preset | asset | what it changes |", "|---|---|---|"]
+    for preset, assets in PRESETS.items():
+        if not assets:
+            lines.append(f"| `{preset}` | | nothing: the defaults are chosen for a small model on a few CPU cores |")
+        for asset, values in assets.items():
+            lines.append(f"| `{preset}` | `{asset}` | {', '.join(f'`{name} = {_shown(value)}`' for name, value in values.items())} |")
+    return "\n".join(lines)
+
+
 def updated(page: str) -> str:
     """The page with the tables as they are now."""
-    before, _, rest = page.partition(BEGIN)
-    return f"{before}{BEGIN}\n\n{reference()}\n\n{END}{rest.partition(END)[2]}"
+    for begin, end, made in ((BEGIN, END, reference()), (PRESETS_BEGIN, PRESETS_END, presets())):
+        before, _, rest = page.partition(begin)
+        page = f"{before}{begin}\n\n{made}\n\n{end}{rest.partition(end)[2]}"
+    return page
 
 
 def _shown(value: object) -> str:

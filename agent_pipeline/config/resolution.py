@@ -20,7 +20,7 @@ Group = TypeVar("Group", bound=Options)
 RunValues = Mapping[str, Mapping[str, Any]]
 """Values of one run: by asset and setting."""
 
-THIS_RUN = "this run"
+THIS_RUN, PRESET = "this run", "preset"
 POOLED = "multi_task_dataset"
 """The asset of all agents together, which no agent's run makes."""
 NOT_NIGHTLY = (POOLED, "method_comparison")
@@ -78,6 +78,16 @@ def resolve(
     return Resolved(resolved, origins)
 
 
+def preset_sentences(resolved: Resolved[Any]) -> list[str]:
+    """Return what a preset changes of an asset's settings, as a sentence; nothing if it changes nothing."""
+    asset = asset_of(type(resolved.options))
+    changed: dict[str, list[str]] = {}
+    for name, place in sorted(resolved.origins.items()):
+        if place.startswith(PRESET):
+            changed.setdefault(place, []).append(f"{name} = {getattr(resolved.options, name)}")
+    return [f"{place} sets {asset}: {', '.join(values)}." for place, values in changed.items()]
+
+
 def shared(settings: Settings, asset: str, key: PartitionKey | None = None) -> list[dict[str, Any]]:
     """As `Resolved.table`, the settings of `SHARED` that are not left to their defaults, for an agent (None: for all agents)."""
     agent = settings.agents.get(str(key)) if key else None
@@ -112,7 +122,7 @@ def _layers(settings: Settings, asset: str, key: PartitionKey | None) -> Iterato
     agent = settings.agents.get(str(key)) if key else None
     preset = (agent.preset if agent else "") or settings.preset
     if preset:
-        yield f'preset = "{preset}"', PRESETS[preset].get(asset, {})
+        yield f'{PRESET} = "{preset}"', PRESETS[preset].get(asset, {})
     if "base_model" in ASSETS[asset].model_fields and "base_model" in settings.model_fields_set:
         yield "base_model", {"base_model": settings.base_model}
     yield f"[assets.{asset}]", settings.assets.get(asset, {})

@@ -99,7 +99,11 @@ class Settings(BaseSettings):
     ray: RaySettings = RaySettings()
     kubernetes: KubernetesSettings = KubernetesSettings()
     slurm: SlurmSettings = SlurmSettings()
-    preset: Preset = Field(default="", description="Settings of assets for a purpose, below those of [assets]: smoke, cpu or gpu.")
+    preset: Preset = Field(
+        default="",
+        description="Settings of assets for a purpose, below those of [assets]: smoke (a few steps on few rows), "
+        "cpu (the defaults) or gpu (larger batches, longer conversations, more rows). docs/settings.md lists what each changes.",
+    )
     assets: AssetValues = Field(default={}, description="Settings of the assets of all agents, by asset.")
     agents: dict[str, AgentSettings] = {}
     methods: dict[str, MethodSettings] = Field(default={}, description="Methods of your own for method_comparison, by their ids.")

@@ -49,6 +49,8 @@ def sft_adapter(
         result = run_worker(context, pipes, workspace, "train", params | {"config": config})
         report = result["report"]
         context.log.info(f"trained on: {report['device']}; {result['replayed']}")
+        if result["by_size"]:
+            context.log.info(result["by_size"])
         metadata = {
             "rows": result["rows"],
             "rows_with_surrogates": result["rows_with_surrogates"],

@@ -12,7 +12,7 @@ import dagster as dg
 from pydantic import Field, create_model
 
 from agent_pipeline.config.assets import ASSETS
-from agent_pipeline.config.resolution import NOT_NIGHTLY, POOLED, asset_of, resolve, shared
+from agent_pipeline.config.resolution import NOT_NIGHTLY, POOLED, asset_of, preset_sentences, resolve, shared
 from agent_pipeline.config.settings import Settings, load_settings
 from agent_pipeline.defs.partitions import agent_key
 from agent_pipeline.defs.resources import Workspace
@@ -44,6 +44,8 @@ def in_force(context: dg.AssetExecutionContext, workspace: Workspace, options: t
     settings, asset = workspace.settings(), asset_of(options)
     key = None if asset == POOLED else agent_key(context)
     resolved = resolve(settings, options, key, _set_by_run(context, options))
+    for sentence in preset_sentences(resolved):
+        context.log.info(sentence)
     rows = [*resolved.table(), *shared(settings, asset, key)]
     if records := [dg.TableRecord(row | {"value": _scalar(row["value"])}) for row in rows]:
         # An asset with checks has an output for each of them too.

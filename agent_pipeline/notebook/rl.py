@@ -147,6 +147,7 @@ class RLTrainingConfig:
     def _played(self, model: Any, rows: list[dict[str, Any]], tokenizer: Any, output_dir: str, options: dict[str, Any]) -> Any:
         from agent_pipeline.evaluation.rollouts import practice
         from agent_pipeline.training.on_policy_adapter import trainer_over
+        from agent_pipeline.training.sizes import with_sizes
         from agent_pipeline.training.templates import template_stops, training_template
         from agent_pipeline.training.trainers.common import reporting, shared_arguments
         from agent_pipeline.training.trainers.on_policy import Setting
@@ -160,6 +161,7 @@ class RLTrainingConfig:
         asked, play, _ = practice(rows, config, self.reward_model or "")
         if isinstance(model, str):
             model = load_model(base_model(model), device)
+        config = GrpoTraining(**with_sizes(config.model_dump(), "grpo", model.num_parameters()))
         arguments = shared_arguments(config, device, Path(output_dir), 0, config.max_length) | {"save_strategy": "no"}
         stops = template_stops(tokenizer, training_template(tokenizer))
         return trainer_over("grpo", Setting(model, tokenizer, stops, asked, config, arguments, [reporting(silent)], play))

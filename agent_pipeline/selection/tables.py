@@ -76,6 +76,22 @@ def chosen_rows(lake: Lake, key: PartitionKey) -> tuple[list[Row], set[str]]:
     return rows, set(coreset.filter(pc.is_valid(coreset["duplicate_of"]))["session_id"].to_pylist())
 
 
+def check_chosen_calls(lake: Lake, key: PartitionKey, rows: Iterable[Row]) -> None:
+    """Check that an agent that makes calls is not trained on rows without one.
+
+    Raises:
+        DataError: the training rows of `sft_dataset` have calls, and the chosen rows have none.
+    """
+    if any("call" in (row.get("turn_classes") or ()) for row in rows):
+        return
+    calling = sum("call" in (row.get("turn_classes") or ()) for row in dataset_rows(lake, key, columns=["turn_classes"]))
+    if calling:
+        raise DataError(
+            f"None of the chosen rows of {key} makes a call, although {calling:,} rows of sft_dataset do, so the model would learn not to "
+            "call: raise sft_coreset.target_size, or choose another sft_coreset.strategy."
+        )
+
+
 def _with_twins(rows: Iterable[Row], chosen: Collection[str]) -> list[Row]:
     return [row for row in rows if (row.get("twin_of") or row["row_id"]) in chosen]
 

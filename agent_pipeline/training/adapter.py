@@ -24,6 +24,7 @@ from agent_pipeline.training.base_model import BaseModel
 from agent_pipeline.training.config import Training, TrainingConfig
 from agent_pipeline.training.device import Device
 from agent_pipeline.training.encoding import encode_rows
+from agent_pipeline.training.fit import check_calls, check_fit
 from agent_pipeline.training.identity import trained_from
 from agent_pipeline.training.launch import Job, together
 from agent_pipeline.training.loading import load_model
@@ -79,7 +80,8 @@ def train_adapter(
     these do too, and are counted. `rehearsal` is the share of all that is trained that the base's own answers to plain questions are.
 
     Raises:
-        DataError: none of the rows can be trained on, or one is not of the split `train`.
+        DataError: none of the rows can be trained on, too many of them do not fit (`config.most_dropped`), no call is left of an agent that
+            makes calls, or a row is not of the split `train`.
         ModelError: the base model cannot be trained.
     """
     began = time.monotonic()
@@ -89,6 +91,8 @@ def train_adapter(
     if not encoded:
         none = "There are no rows to train on: curate more sessions."
         raise DataError(f"None of {len(rows)} rows can be trained on. {first_dropped}" if rows else none)
+    check_calls(rows, [row.messages for row in encoded], config.max_length)
+    check_fit(counts, config.max_length, config.most_dropped, base.path, first_dropped)
     old = encode_rows(tokenizer, list(replayed), config.max_length, progress)
     again = old.rows[: due(len(encoded), checked_ratio(replay_ratio))]
     encoded += again

@@ -26,6 +26,9 @@ takes a fifth of the speed (125 → 99 tokens/s at batch 1 × 300 tokens), and g
 """
 
 
+BY_SIZE = "Peak learning rate; 0: by the size of the base model ({}; see training/sizes.py)."
+
+
 class Training(Options):
     """What every trainer needs to know. An optimizer step sees `step_rows` rows."""
 
@@ -70,7 +73,7 @@ class Training(Options):
 
     def identity(self) -> dict[str, Any]:
         """The options that change what is trained: how memory is saved, how often a checkpoint is written and who computes, do not."""
-        return self.model_dump(exclude={"gradient_checkpointing", "checkpoint_steps", "processes"})
+        return self.model_dump(exclude={"gradient_checkpointing", "checkpoint_steps", "processes", "most_dropped"})
 
     @property
     def step_rows(self) -> int:
@@ -121,6 +124,13 @@ class AdapterTraining(Training):
         default=False,
         description="Let the four classes of turns (call, ask, cannot, answer) weigh the same in the loss, up to four times their share.",
     )
+    most_dropped: float = Field(
+        default=0.1,
+        ge=0,
+        le=1,
+        description="Share of the rows that may be dropped, or lose their beginning, because of max_length or the chat template. If it is "
+        "more, nothing is trained, and the error proposes a max_length.",
+    )
     processes: int = Field(
         default=1, ge=1, description="Processes that share the rows of a step, each with a GPU; the model is that of one process."
     )
@@ -158,7 +168,7 @@ class TrainingConfig(AdapterTraining):
 class FurtherTraining(Training):
     """How an adapter that imitates is trained on. It keeps its rank and modules."""
 
-    learning_rate: float = Field(default=2e-4, gt=0, description="Peak learning rate; less than imitation needs.")
+    learning_rate: float = Field(default=0.0, ge=0, description=BY_SIZE.format("2e-4 below 0.3 billion weights, 2e-5 from 1 billion on"))
     adam_beta2: float = Field(default=0.999, gt=0, lt=1, description="Decay of Adam's mean of squared gradients.")
     batch_size: int = Field(default=4, ge=1, description="Rows of an optimizer step.")
     min_rows: int = Field(default=8, ge=1, description="Train nothing from fewer rows.")
@@ -206,7 +216,7 @@ class GrpoTraining(OnPolicyTraining):
 
     other_names = {**Training.other_names, "kl_coef": "beta", "num_generations": "generations", "max_completion_length": "max_new_tokens"}
 
-    learning_rate: float = Field(default=5e-5, gt=0, description="Peak learning rate; rewards are noisier than preferences.")
+    learning_rate: float = Field(default=0.0, ge=0, description=BY_SIZE.format("5e-5 below 0.3 billion weights, 1e-5 from 1 billion on"))
     beta: float = Field(default=0.04, ge=0, description="How strongly the adapter is held near the one that it starts from.")
     generations: int = Field(default=4, ge=2, description="Trials of a row, which are compared with each other.")
     use_world: bool = Field(

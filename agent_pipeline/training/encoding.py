@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, ge
 from agent_pipeline.errors import DataError, first_line
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.sessions.session import THOUGHT, Message, is_trained
+from agent_pipeline.training.fit import row_tokens
 from agent_pipeline.training.literals import token_ids
 from agent_pipeline.training.masks import Encoded, check, encode
 from agent_pipeline.training.rendering import render, turns_apart
@@ -25,9 +26,11 @@ chat template fails on it; its mask cannot be proven on its tokens."""
 class RowDropped(DataError):
     """A row that cannot be trained on. `reason` says why, the text says it in a sentence."""
 
-    def __init__(self, text: str, reason: DropReason) -> None:
+    def __init__(self, text: str, reason: DropReason, tokens: int = 0) -> None:
         super().__init__(text)
         self.reason = reason
+        self.tokens = tokens
+        """The length of the whole row; 0 if it is unknown."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,8 @@ class EncodedRow:
     truncated: bool
     unsourced_calls: int
     unsourced_answers: int = 0
+    whole_tokens: int = 0
+    """The length of the row before it was shortened."""
 
 
 class Counted(NamedTuple, Generic[Item]):
@@ -59,12 +64,27 @@ class Counted(NamedTuple, Generic[Item]):
 def encode_rows(
     tokenizer: "PreTrainedTokenizerBase", rows: list[dict[str, Any]], max_length: int, progress: Progress = silent
 ) -> Counted[EncodedRow]:
-    """Encode the rows (`as_trained`) in at most `max_length` tokens each; the counts also have `truncated`, `unsourced_calls`,
-    `unsourced_answers`, `special_literals` (rows whose texts hold special tokens: they are trained as text) and, if messages have thoughts,
-    `reasoning_trained` or `reasoning_not_rendered`: turns with a thought that is trained, or that the chat template does not show."""
+    """Encode the rows (`as_trained`) in at most `max_length` tokens each.
+
+    The counts also have `tokens` (`fit.row_tokens`), `truncated`, `unsourced_calls`, `unsourced_answers` and `special_literals` (rows whose
+    texts hold special tokens: they are trained as text). If messages have thoughts, they have `reasoning_trained` or
+    `reasoning_not_rendered`: turns with a thought that is trained, or that the chat template does not show.
+    """
     thoughts = sum(THOUGHT in message and is_trained(message) for row in rows for message in row["messages"])
-    encoded = encoded_or_counted(as_trained(tokenizer, rows), lambda row: encode_or_raise(tokenizer, row, max_length), progress)
-    shortened = {
+    lengths: list[int] = []
+
+    def measured(row: dict[str, Any]) -> EncodedRow:
+        try:
+            encoded = encode_or_raise(tokenizer, row, max_length)
+        except RowDropped as error:
+            lengths.extend([error.tokens] if error.tokens else [])
+            raise
+        lengths.append(encoded.whole_tokens)
+        return encoded
+
+    encoded = encoded_or_counted(as_trained(tokenizer, rows), measured, progress)
+    shortened: dict[str, Any] = {
+        "tokens": row_tokens(lengths),
         "truncated": sum(row.truncated for row in encoded.rows),
         "unsourced_calls": sum(row.unsourced_calls for row in encoded.rows),
         "unsourced_answers": sum(row.unsourced_answers for row in encoded.rows),
@@ -141,8 +161,11 @@ def encode_or_raise(tokenizer: "PreTrainedTokenizerBase", row: dict[str, Any], m
 
     name, tools = f"Row {row['row_id']} (session {row['session_id']})", row.get("tools")
 
+    lengths: list[int] = []
+
     def length(messages: list[Message]) -> int:
-        return len(token_ids(tokenizer, render(tokenizer, messages, tools)))
+        lengths.append(len(token_ids(tokenizer, render(tokenizer, messages, tools))))
+        return lengths[-1]
 
     try:
         shorter = truncate(row["messages"], length, max_length)
@@ -153,16 +176,17 @@ def encode_or_raise(tokenizer: "PreTrainedTokenizerBase", row: dict[str, Any], m
     except (TemplateError, TypeError, LookupError, ValueError, DataError) as error:  # a template is a program
         raise RowDropped(f"{name} cannot be rendered by the chat template: {first_line(error)}; repair it.", "not_rendered") from error
     if shorter is None or messages is None or encoded is None:
-        raise RowDropped(f"{name} is longer than {max_length} tokens in its last exchange alone: raise max_length.", "too_long")
+        raise RowDropped(f"{name} is longer than {max_length} tokens in its last exchange alone: raise max_length.", "too_long", lengths[0])
     untrained = [message for message, original in zip(messages, shorter, strict=True) if message is not original]
     if untrained and not any(encoded.trained):
         raise RowDropped(
             f"{name} is longer than {max_length} tokens, and every turn that is left states values that were cut away: raise max_length.",
             "no_source",
+            lengths[0],
         )
     try:
         check(encoded, tokenizer, messages, name)
     except DataError as error:
-        raise RowDropped(str(error), "not_proven") from error
+        raise RowDropped(str(error), "not_proven", lengths[0]) from error
     calls = sum(bool(message.get("tool_calls")) for message in untrained)
-    return EncodedRow(row["row_id"], encoded, messages, len(messages) < len(row["messages"]), calls, len(untrained) - calls)
+    return EncodedRow(row["row_id"], encoded, messages, len(messages) < len(row["messages"]), calls, len(untrained) - calls, lengths[0])

@@ -20,6 +20,7 @@ from agent_pipeline.training.device import Device
 from agent_pipeline.training.loading import load_model
 from agent_pipeline.training.masks import prompt_ids
 from agent_pipeline.training.rendering import render
+from agent_pipeline.training.sizes import sized
 from agent_pipeline.training.templates import load_tokenizer, stop_token, template_stops
 from agent_pipeline.training.trainers.common import let_a_step_train, reporting, shared_arguments
 from agent_pipeline.training.trainers.on_policy import Play, Row, Setting, on_policy_trainer
@@ -54,6 +55,7 @@ def train_on_policy(
         ModelError: base, adapter or teacher cannot be loaded.
     """
     only_train(rows)
+    config = type(config)(**sized(config.model_dump(), method, base))
     if method == "distill" and teacher is None:
         raise SettingsError(NO_TEACHER)
     tokenizer, template = load_tokenizer(adapter_dir, base.trust_remote_code)

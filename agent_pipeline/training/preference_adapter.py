@@ -14,6 +14,7 @@ from agent_pipeline.training.continued import NothingTrained, Start, origin_of, 
 from agent_pipeline.training.device import Device
 from agent_pipeline.training.preferences import Encode, Row, encode_pairs, encode_sessions, log_probs, with_reference
 from agent_pipeline.training.prefixes import prefix_tree
+from agent_pipeline.training.sizes import sized
 from agent_pipeline.training.templates import load_tokenizer
 from agent_pipeline.training.trainers.common import shared_arguments
 from agent_pipeline.training.trainers.dpo import Dpo
@@ -63,6 +64,7 @@ def train_preferences(
         ModelError: base or adapter cannot be loaded.
     """
     only_train(rows)
+    config = type(config)(**sized(config.model_dump(), method, base))
     of = METHODS[method]
     tokenizer, template = load_tokenizer(adapter_dir, base.trust_remote_code)
     encoded = of.encode(tokenizer, rows, config.max_length, progress)

@@ -9,7 +9,7 @@ from agent_pipeline.config.checks import problems, unknown_agents
 from agent_pipeline.config.overrides import overrides
 from agent_pipeline.config.presets import PRESETS
 from agent_pipeline.config.reference import updated
-from agent_pipeline.config.resolution import SHARED, THIS_RUN, fingerprint, resolve, shared
+from agent_pipeline.config.resolution import SHARED, THIS_RUN, fingerprint, preset_sentences, resolve, shared
 from agent_pipeline.config.saving import save
 from agent_pipeline.config.sections import AgentSettings
 from agent_pipeline.config.settings import Settings, load_settings
@@ -47,7 +47,7 @@ def test_the_run_beats_the_agent_which_beats_all_agents_which_beat_the_preset(to
     toml(TREE)
     settings = load_settings()
     general, own = resolve(settings, AdapterConfig), resolve(settings, AdapterConfig, SUPPORT, {"lora_r": 24})
-    assert (general.options.max_steps, general.options.lora_r, general.options.epochs) == (4, 6, 1.0)
+    assert (general.options.max_steps, general.options.lora_r, general.options.epochs) == (4, 6, 0.0)
     assert general.origins["max_steps"] == 'preset = "smoke"' and general.origins["lora_r"] == "[assets.sft_adapter]"
     assert (own.options.lora_r, own.options.base_model) == (24, "Qwen/Qwen2.5-0.5B-Instruct")
     assert own.origins["lora_r"] == THIS_RUN and own.origins["base_model"] == '[agents."shop/support".assets.sft_adapter]'
@@ -140,7 +140,7 @@ def test_a_misspelt_name_of_a_run_is_refused_with_the_nearest(text, nearest) -> 
         ("lora_r", "-3", "1 or more"),
         ("lora_r", "many", "a whole number"),
         ("lora_dropout", "1", "below 1"),
-        ("epochs", "0", "above 0"),
+        ("max_grad_norm", "0", "above 0"),
         ("use_dora", "perhaps", "true or false"),
         ("lr_scheduler", "cosinus", "one of linear, cosine"),
     ],
@@ -264,3 +264,12 @@ def test_saving_beside_dotted_keys_of_an_agent_keeps_them(toml) -> None:
     assert agents["shop/support"].assets == {"sft_adapter": {"lora_r": 4}}
     assert (agents["shop/support"].world, agents["shop/intern"].world) == ("a:B", "a:C")
     assert "# played here" in path.read_text(encoding="utf-8")
+
+
+def test_a_run_says_what_its_preset_changes(toml) -> None:
+    toml(TREE)
+    (sentence,) = preset_sentences(resolve(load_settings(), AdapterConfig))
+    assert sentence.startswith('preset = "smoke" sets sft_adapter: ')
+    assert "max_steps = 4" in sentence
+    assert "lora_r" not in sentence, "the settings file says otherwise"
+    assert preset_sentences(resolve(load_settings(), CurationConfig)) == []

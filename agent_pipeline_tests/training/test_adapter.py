@@ -105,9 +105,11 @@ def test_long_rows_are_shortened_or_dropped_and_counted(tiny_base, tmp_path):
         ]
         return long
 
-    config = TRAINING.changed(max_length=320, max_steps=1)
+    config = TRAINING.changed(max_length=320, max_steps=1, most_dropped=1.0)
     no_answer = {**row(3), "messages": row(3)["messages"][:2]}
     report = train_adapter([row(0), talk(1, 90), talk(2, 900), no_answer], tiny_base, config, tmp_path)
+    tokens = report["rows"].pop("tokens")
+    assert tokens["median"] <= 320 < tokens["longest"]
     assert report["rows"] == {
         "in": 4, "truncated": 1, "unsourced_calls": 0, "unsourced_answers": 0, "dropped_no_source": 0, "special_literals": 0, "trained": 2,
         "dropped_too_long": 1, "dropped_not_rendered": 0, "dropped_not_proven": 1,

@@ -25,7 +25,7 @@ def test_a_value_that_cannot_work_is_named(field, value):
 
 def test_every_option_with_an_effect_is_in_the_identity():
     left_out = set(TrainingConfig.model_fields) - TrainingConfig().identity().keys()
-    assert left_out == {"checkpoint_steps", "gradient_checkpointing", "processes"}
+    assert left_out == {"checkpoint_steps", "gradient_checkpointing", "processes", "most_dropped"}
 
 
 def test_long_batches_recompute_their_activations():

@@ -1,0 +1,82 @@
+"""Settings that do not fit the rows end a training run before a model is loaded."""
+
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent_pipeline.errors import DataError
+from agent_pipeline.training.adapter import train_adapter
+from agent_pipeline.training.encoding import encode_rows
+from agent_pipeline.training.fit import check_calls, check_fit, row_tokens
+from agent_pipeline.training.loading import load_model
+from agent_pipeline_tests.training.world import TRAINING, row
+
+
+def long_row(number: int, words: int = 400) -> dict[str, Any]:
+    """A row whose last exchange fits, and whose beginning does not."""
+    made = row(number)
+    begun = [{"role": "user", "content": "sun " * words}, {"role": "assistant", "content": "Yes."}]
+    return {**made, "messages": [made["messages"][0], *begun, *made["messages"][1:]]}
+
+
+@pytest.fixture
+def without_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: Any, **options: Any) -> None:
+        raise AssertionError("a model was loaded")
+
+    monkeypatch.setattr("agent_pipeline.training.adapter.load_model", refuse)
+    assert load_model is not refuse
+
+
+def test_rows_that_lose_their_beginning_stop_the_run_with_a_length_that_fits(tiny_base, tiny_tokenizer, tmp_path, without_a_model):
+    """25 of 31 rows of a real store lost their beginning without a word."""
+    rows = [long_row(number) for number in range(6)] + [row(number) for number in range(6, 10)]
+    with pytest.raises(DataError, match=r"6 of 10 rows") as error:
+        train_adapter(rows, tiny_base, TRAINING.changed(max_length=320), tmp_path)
+    found = re.search(r"sft_adapter.max_length = (\d+), or|context of at least (\d+) tokens", str(error.value))
+    proposed = int(found[1] or found[2])
+    assert encode_rows(tiny_tokenizer, rows, proposed).counts["truncated"] == 0
+    assert "most_dropped = 0.6" in str(error.value)
+
+
+def test_a_tenth_may_be_shortened_and_more_by_setting(tiny_base, tiny_tokenizer):
+    rows = [long_row(0), *(row(number) for number in range(1, 10))]
+    encoded, counts, first = encode_rows(tiny_tokenizer, rows, 320)
+    assert (len(encoded), counts["truncated"]) == (10, 1)
+    check_fit(counts, 320, 0.1, tiny_base.path, first)
+    with pytest.raises(DataError):
+        check_fit(counts, 320, 0.05, tiny_base.path, first)
+
+
+def test_rows_that_the_template_refuses_are_named_instead_of_a_length(tiny_base):
+    counts = {"in": 4, "dropped_too_long": 0, "dropped_no_source": 0, "dropped_not_rendered": 3, "dropped_not_proven": 0, "truncated": 0}
+    with pytest.raises(DataError, match="The first one") as error:
+        check_fit(counts | {"dropped_share": 0.75, "tokens": row_tokens([9])}, 320, 0.1, tiny_base.path, "The first one is odd.")
+    assert "max_length" not in str(error.value)
+
+
+def test_an_agent_that_calls_is_not_trained_without_a_call(tiny_base, tmp_path, without_a_model):
+    """The preset smoke trained seven rows without one call, and the run went on to serve."""
+    rows = []
+    for number in range(8):
+        made = long_row(number)
+        asked = [{"role": "user", "content": "And now?"}, {"role": "assistant", "content": "Good."}]
+        rows.append({**made, "messages": [*made["messages"], {"role": "user", "content": "sun " * 90}, *asked[1:]]})
+    assert any(message.get("tool_calls") for message in rows[0]["messages"])
+    with pytest.raises(DataError, match="with a call"):
+        train_adapter(rows, tiny_base, TRAINING.changed(max_length=320, most_dropped=1.0), tmp_path)
+
+
+def test_an_agent_that_never_calls_is_trained():
+    rows = [{"messages": [{"role": "assistant", "content": "Yes."}]}]
+    check_calls(rows, [rows[0]["messages"]], 320)
+
+
+@given(st.lists(st.integers(1, 9999), min_size=1, max_size=50))
+def test_figures_of_lengths_are_lengths(lengths):
+    tokens = row_tokens(lengths)
+    assert tokens["median"] <= tokens["p95"] <= tokens["longest"] == max(lengths)
+    assert set(tokens.values()) <= set(lengths)
