@@ -112,16 +112,6 @@ def put(folder: Path, files: Files) -> Path:
     return folder / next(iter(files)) if len(files) == 1 else folder
 
 
-def said_by(source: FileSource) -> dict[str, Any]:
-    """What a reader gives as the history of each session, before messages are made of it."""
-    histories: dict[str, Any] = {}
-    for key in source.partitions():
-        for session_id, places in source._places(key):
-            records = [(place, source._record(place)) for place in places]
-            histories |= {name: said["history"] for name, said in source.build(session_id, records)}
-    return histories
-
-
 def chat_row(**more: Any) -> dict[str, Any]:
     """A line of an OpenAI chat file."""
     return {"session_id": "s1", "project": "garden", "agent": "keeper", "messages": CHAT, "tools": [TOOL], "judgment": "acceptable"} | more

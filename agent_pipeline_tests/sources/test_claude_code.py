@@ -11,7 +11,7 @@ from agent_pipeline.errors import StoreError
 from agent_pipeline.sessions.session import Session
 from agent_pipeline.sources import open_source
 from agent_pipeline.sources.agents.claude_code import ClaudeCodeSource
-from agent_pipeline_tests.sources.samples import lines, put, said_by
+from agent_pipeline_tests.sources.samples import lines, put
 from agent_pipeline_tests.sources.test_plain import read
 
 HEAD = {"isSidechain": False, "sessionId": "cc-1", "cwd": "/w/app", "version": "2.1.284", "userType": "external"}
@@ -60,6 +60,10 @@ def spoken(session: Session) -> list[tuple[str, str]]:
     return [(message["role"], message["content"]) for message in session.messages]
 
 
+def weights(session: Session) -> list[int | None]:
+    return [message.get("weight") for message in session.messages if message["role"] == "assistant"]
+
+
 WORKING = Log().user("Rename area.").agent("I read first.", call="t1").result("t1")
 
 
@@ -88,6 +92,13 @@ def test_queued_words_beside_parallel_results_are_taken(tmp_path: Path) -> None:
     log.lines[-1]["parentUuid"] = "n3"
     (session,) = sessions_of(tmp_path, log)
     assert ("user", "Delete it.") in spoken(session)
+
+
+def test_a_line_that_was_written_after_its_child_stands_before_it(tmp_path: Path) -> None:
+    log = working().attach("queued_command", prompt="Delete it.", commandMode="prompt").agent("I delete it.")
+    log.lines[-2:] = reversed(log.lines[-2:])
+    (session,) = sessions_of(tmp_path, log)
+    assert spoken(session)[-2:] == [("user", "Delete it."), ("assistant", "I delete it.")] and not session.damage
 
 
 @pytest.mark.parametrize(
@@ -164,23 +175,22 @@ def test_a_compaction_without_a_summary_is_damage(tmp_path: Path) -> None:
 @pytest.mark.parametrize("note", ["[Request interrupted by user]", "[Request interrupted by user for tool use]"])
 def test_the_message_that_the_user_interrupted_is_cut(tmp_path: Path, note: str) -> None:
     log = working().agent("I now").user([{"type": "text", "text": note}]).user("Stop.").agent("I stopped.")
-    (history,) = said_by(ClaudeCodeSource(put(tmp_path, {"cc-1.jsonl": lines(*log.lines)}))).values()
-    reasons = [message.get("finish_reason") for message in history if message["role"] == "assistant"]
-    assert reasons == [None, "interrupted", None]
+    (session,) = sessions_of(tmp_path, log)
+    assert weights(session) == [None, 0, None] and session.damage == {"cut_message": 1}
 
 
 def test_an_interruption_before_the_agent_said_anything_cuts_nothing(tmp_path: Path) -> None:
     log = working().agent("Done.").user("And now?").user("[Request interrupted by user]").user("Go on.").agent("Yes.")
-    (history,) = said_by(ClaudeCodeSource(put(tmp_path, {"cc-1.jsonl": lines(*log.lines)}))).values()
-    assert not any(message.get("finish_reason") for message in history)
+    (session,) = sessions_of(tmp_path, log)
+    assert not session.damage and weights(session) == [None, None, None]
 
 
 def test_a_message_in_the_middle_of_which_the_api_failed_is_cut(tmp_path: Path) -> None:
     log = working().agent("I now", stop="")
     failed = {"id": "e", "role": "assistant", "model": "<synthetic>", "content": [{"type": "text", "text": "API Error"}]}
     log.add("assistant", message=failed, isApiErrorMessage=True).user("Again.").agent("Done.")
-    (history,) = said_by(ClaudeCodeSource(put(tmp_path, {"cc-1.jsonl": lines(*log.lines)}))).values()
-    assert [message.get("finish_reason") for message in history if message["role"] == "assistant"] == [None, "interrupted", None]
+    (session,) = sessions_of(tmp_path, log)
+    assert weights(session) == [None, 0, None] and session.damage == {"cut_message": 1}
 
 
 def test_the_last_stop_reason_of_a_messages_lines_counts(tmp_path: Path) -> None:
@@ -188,8 +198,8 @@ def test_the_last_stop_reason_of_a_messages_lines_counts(tmp_path: Path) -> None
     part = log.lines[-1]["message"]
     log.lines.insert(1, log.lines[-1] | {"uuid": "n1b", "parentUuid": "n1", "message": part | {"stop_reason": None, "content": []}})
     log.lines[-1]["parentUuid"] = "n1b"
-    (history,) = said_by(ClaudeCodeSource(put(tmp_path, {"cc-1.jsonl": lines(*log.lines)}))).values()
-    assert [message["stop_reason"] for message in history if message["role"] == "assistant"] == ["max_tokens"]
+    (session,) = sessions_of(tmp_path, log.user("Go on.").agent("It is in memory."))
+    assert weights(session) == [0, None] and session.damage == {"cut_message": 1}
 
 
 UNKNOWN = [
@@ -197,6 +207,7 @@ UNKNOWN = [
     {"type": "relay", "data": {"note": "two words"}},
     {"type": "relay", "data": [{"toolUseId": "t9"}]},
     {"type": "marble-origami-commit", "summary": "So far."},
+    {"type": "relay", "note": "删除所有文件"},
     {"content": "without a type"},
 ]
 NAMED = [

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from agent_pipeline.sessions.session import Session
 from agent_pipeline.sources.agents.codex import CodexSource
-from agent_pipeline_tests.sources.samples import WRITTEN, codex_lines, lines, put, said_by
+from agent_pipeline_tests.sources.samples import WRITTEN, codex_lines, lines, put
 from agent_pipeline_tests.sources.test_plain import read
 
 
@@ -51,8 +51,8 @@ def spoken(session: Session) -> list[str]:
     return [entry["content"] for entry in session.messages if entry["role"] != "tool"]
 
 
-def histories(folder: Path, records: list[dict[str, Any]]) -> dict[str, Any]:
-    return said_by(CodexSource(put(folder, {"rollout-1.jsonl": lines(*records)})))
+def weights(session: Session) -> list[int | None]:
+    return [entry.get("weight") for entry in session.messages if entry["role"] == "assistant"]
 
 
 ENVIRONMENT = said("user", "<environment_context>\n  <cwd>/w/app</cwd>\n</environment_context>")
@@ -187,20 +187,29 @@ def test_instructions_that_a_message_repeats_stand_once(tmp_path: Path, where: s
 
 def test_a_turn_that_was_aborted_is_cut(tmp_path: Path) -> None:
     records = [meta(), *turn("One.", "1."), said("user", "Two."), said("assistant", "I now"), event("turn_aborted", reason="interrupted")]
-    (history,) = histories(tmp_path, [*records, *turn("Three.", "3.")]).values()
-    assert [item.get("status") for item in history if item["role"] == "assistant"] == [None, "interrupted", None]
+    (session,) = sessions_of(tmp_path, [*records, *turn("Three.", "3.")])
+    assert weights(session) == [None, 0, None] and session.damage == {"cut_message": 1}
+
+
+def test_all_calls_of_a_turn_that_was_aborted_are_cut(tmp_path: Path) -> None:
+    calls = [line("response_item", type="function_call", name="shell", arguments="{}", call_id=name) for name in ("a", "b")]
+    results = [line("response_item", type="function_call_output", call_id=name, output="aborted") for name in ("a", "b")]
+    aborted = event("turn_aborted", reason="interrupted")
+    records = [meta(), said("user", "Two."), said("assistant", "I run both."), *calls, *results, aborted, *turn("Three.", "3.")]
+    (session,) = sessions_of(tmp_path, records)
+    assert weights(session) == [0, None] and len(session.messages[1]["tool_calls"]) == 2
 
 
 def test_the_note_that_a_turn_was_aborted_cuts_it_as_well(tmp_path: Path) -> None:
     note = said("user", "<turn_aborted>\nThe user interrupted the turn.\n</turn_aborted>")
-    (history,) = histories(tmp_path, [meta(), *turn("One.", "1."), note, *turn("Two.", "2.")]).values()
-    assert [item.get("status") for item in history if item["role"] == "assistant"] == ["interrupted", None]
+    (session,) = sessions_of(tmp_path, [meta(), *turn("One.", "1."), note, *turn("Two.", "2.")])
+    assert weights(session) == [0, None] and session.damage == {"cut_message": 1}
 
 
 def test_an_abort_before_the_agent_said_anything_cuts_nothing(tmp_path: Path) -> None:
     records = [meta(), *turn("One.", "1."), said("user", "Two."), event("turn_aborted", reason="interrupted")]
-    (history,) = histories(tmp_path, records).values()
-    assert not any(item.get("status") for item in history)
+    (session,) = sessions_of(tmp_path, records)
+    assert weights(session) == [None] and not session.damage
 
 
 UNKNOWN = [

@@ -20,7 +20,7 @@ from agent_pipeline.sources.agents.codex import CodexSource
 from agent_pipeline.sources.agents.gemini_cli import GeminiCLISource
 from agent_pipeline.sources.agents.openhands import OpenHandsSource
 from agent_pipeline.sources.benchmarks.swe_agent import SWEAgentSource
-from agent_pipeline_tests.sources.samples import TOOL, WRITTEN, claude_lines, codex_lines, document, lines, openhands_events, put, said_by
+from agent_pipeline_tests.sources.samples import TOOL, WRITTEN, claude_lines, codex_lines, document, lines, openhands_events, put
 from agent_pipeline_tests.sources.test_plain import read
 
 
@@ -233,8 +233,8 @@ def gemini(*said: tuple[str, object]) -> list[dict]:
 
 def test_notes_of_gemini_cli_cut_the_turn_that_the_user_cancelled(tmp_path: Path) -> None:
     said = gemini(("user", "Remove it."), ("gemini", "I rem"), ("info", "Request cancelled."), ("user", "List it."), ("gemini", "a.bin"))
-    (history,) = said_by(GeminiCLISource(put(tmp_path, {"s.jsonl": lines(*said)}))).values()
-    assert [message.get("finish_reason") for message in history] == [None, "interrupted", None, None]
+    (session,) = read(GeminiCLISource(put(tmp_path, {"s.jsonl": lines(*said)})))
+    assert [message.get("weight") for message in session.messages] == [None, 0, None, None] and session.damage == {"cut_message": 1}
 
 
 @pytest.mark.parametrize(

@@ -177,8 +177,22 @@ def _branch(lines: list[Record]) -> tuple[list[Record], int]:
     names = {text(line.get("uuid")) for line in lines if id(line) in taken_ids} - {None}
     attached = (line for line in shown if line.get("type") not in SPOKEN and text(line.get("uuid")) not in parents)
     taken_ids |= {id(line) for line in attached if text(line.get("parentUuid")) in names}
-    taken = [line for line in shown if id(line) in taken_ids]
+    taken = [line for line in _parents_first(lines) if id(line) in taken_ids]
     return taken, sum(line.get("type") in SPOKEN for line in shown) - sum(line.get("type") in SPOKEN for line in taken)
+
+
+def _parents_first(lines: list[Record]) -> Iterator[Record]:
+    """The lines in the order of the file, but none before its parent: several may be written at once."""
+    by_name = {own: line for line in lines if (own := text(line.get("uuid")))}
+    given: set[int] = set()
+    for line in lines:
+        way: list[Record] = []
+        here: Record | None = line
+        while here is not None and id(here) not in given:
+            given.add(id(here))
+            way.append(here)
+            here = by_name.get(text(here.get("parentUuid")) or "")
+        yield from reversed(way)
 
 
 def _missing_parents(taken: list[Record], names: Container[Any]) -> int:

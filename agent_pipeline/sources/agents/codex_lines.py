@@ -159,13 +159,15 @@ class Thread:
         self._inherited = min(self._inherited, cut)
 
     def _cut(self) -> None:
-        """Mark the agent's last message or call as interrupted, unless the user has spoken since."""
+        """Mark what the agent said and called last as interrupted, unless the user has spoken since."""
+        found = False
         for at in range(len(self._items) - 1, -1, -1):
             item = self._items[at]
-            if _is_users(item):
-                return
-            if isinstance(item, dict) and (item.get("role") == "assistant" or item.get("type") in _CALLS):
+            is_agents = isinstance(item, dict) and (item.get("role") == "assistant" or item.get("type") in _CALLS)
+            if is_agents:
                 self._items[at] = item | {"status": "interrupted"}
+                found = True
+            elif _is_users(item) or (found and not _is_thought(item)):
                 return
 
     def _compact(self, compacted: Record) -> None:
@@ -199,6 +201,10 @@ def injected(item: Any, begins: str | tuple[str, ...] = _INJECTED) -> str | None
 
 def _is_users(item: Any) -> bool:
     return isinstance(item, dict) and item.get("role") == "user" and injected(item) is None
+
+
+def _is_thought(item: Any) -> bool:
+    return isinstance(item, dict) and item.get("type") == "reasoning"
 
 
 def _plain(words: str) -> str:

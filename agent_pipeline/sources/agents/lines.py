@@ -7,8 +7,9 @@ from agent_pipeline.sessions.chat import text_of
 from agent_pipeline.sources.formats.fields import Record, objects, text
 
 _CONTENT = {
-    "args", "arguments", "content", "delta", "error", "input", "message", "messages", "output", "parts",
-    "prompt", "question", "questions", "reply", "response", "result", "stderr", "stdout", "summary", "text",
+    "args", "arguments", "body", "command", "content", "delta", "error", "input", "message", "messages", "msg",
+    "output", "parts", "prompt", "query", "question", "questions", "reply", "response", "result", "speech",
+    "stderr", "stdout", "summary", "text", "transcript", "utterance", "words",
     "tool_calls", "toolCalls", "tool_use_id", "toolUseId", "tool_call_id", "toolCallId", "call_id", "callId",
 }  # fmt: skip
 """Fields in which words, calls or results stand, whatever the line's type."""
@@ -23,8 +24,9 @@ _ENVELOPE = {
 def says_something(record: Any) -> bool:
     """Whether a record of unknown meaning shows words, a call or a result.
 
-    It does if a field that usually holds them is not empty, or if any text has a space in it. What
-    remains (ids, numbers, paths, flags) is bookkeeping.
+    It does if a field that usually holds them is not empty, or if any text has a space or a letter
+    beyond ASCII in it (many languages write no spaces). What remains (ids, numbers, paths, flags) is
+    bookkeeping.
     """
     values = [record]
     while values:
@@ -36,7 +38,7 @@ def says_something(record: Any) -> bool:
             values += [inner for _, inner in named]
         elif isinstance(value, list):
             values += value
-        elif isinstance(value, str) and " " in value.strip():
+        elif isinstance(value, str) and (len(value.split()) > 1 or not value.isascii()):
             return True
     return False
 

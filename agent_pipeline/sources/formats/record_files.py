@@ -30,6 +30,7 @@ CACHED_BYTES = 64 << 20
 
 _HEADS: dict[bytes, Kind] = {b"PAR1": "table", b"ARRO": "table", b"\xff\xff\xff\xff": "table", b"PK\x03\x04": "zip", b"SQLi": "database"}
 _BUFFER = 1 << 20
+_KEPT_RECORDS = 200
 _BOM = b"\xef\xbb\xbf"
 _PROBED_LINES = 20
 _KEPT_OF_TORN = 64 << 10
@@ -93,10 +94,10 @@ def records(path: Path, notes: list[str], kind: Kind | None = None, torn: list[b
             value = parsed(raw)
         except TooLargeError as error:
             too_large.append(error)
-            torn.append(bytes(memoryview(raw)[:_KEPT_OF_TORN]))
+            torn.append(_beginning(raw, torn))
         except ValueError:
             broken += 1
-            torn.append(bytes(raw))
+            torn.append(_beginning(raw, torn))
         else:
             yielded += 1
             yield place, value
@@ -196,17 +197,22 @@ def _lines(path: Path, notes: list[str], torn: list[bytes], too_large: list[TooL
                 text = line.removeprefix(_BOM).strip()
                 if length > len(line):
                     too_large.append(TooLargeError(2 * length, limits.largest_record()))
-                    torn.append(text)
+                    torn.append(_beginning(text, torn))
                 elif text[:1] in (b"{", b"["):
                     yield Place(path, at + line.index(text[:1]), 0, len(text)), text
                 elif text:
                     broken.append(number)
-                    torn.append(text)
+                    torn.append(_beginning(text, torn))
                 at += length
     except OSError as error:
         raise unreadable(path, error) from error
     if broken:
         add_note(notes, f"{path}: {len(broken)} lines hold no JSON object and were left out (the first is line {broken[0]}).")
+
+
+def _beginning(raw: Any, torn: list[bytes]) -> bytes:
+    """The beginning of a torn record, which may name its session. If very many are torn, only their number counts."""
+    return bytes(memoryview(raw)[:_KEPT_OF_TORN]) if len(torn) < _KEPT_RECORDS else b""
 
 
 def _elements(path: Path, kind: Kind, notes: list[str], torn: list[bytes], too_large: list[TooLargeError]) -> Iterator[tuple[Place, Any]]:
