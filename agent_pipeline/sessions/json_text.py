@@ -11,6 +11,7 @@ MAX_DEPTH = 100
 """How deep a value may be nested."""
 
 _OBJECT = msgspec.json.Decoder(dict[str, Any]).decode
+_KEY = re.compile(r'"((?:[^"\\]|\\.)*)"\s*:')
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
@@ -89,19 +90,42 @@ def decoded_arguments(arguments: Any) -> Any:
     return arguments if found is None else found
 
 
+def has_repeated_key(text: str) -> bool:
+    """Return whether an object in a JSON text has a key twice. Readers of JSON keep one of the two values, and which one differs."""
+    keys = _KEY.findall(text)
+    if len(set(keys)) == len(keys) and not any("\\" in key for key in keys):
+        return False
+    repeats = 0
+
+    def object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        nonlocal repeats
+        made = dict(pairs)
+        repeats += len(pairs) - len(made)
+        return made
+
+    try:
+        json.loads(text, object_pairs_hook=object_of)
+    except (ValueError, RecursionError):
+        return False
+    return repeats > 0
+
+
 def arguments_json(raw: str, damage: Counter[str]) -> str:
     """A call's arguments as the JSON text of one object; other forms are repaired where that is certain, else counted.
 
-    NaN and infinity are no JSON; half an emoji may hide behind an escape that only decoding brings to light.
+    NaN and infinity are no JSON. Nobody knows which value of a key that stands twice was meant. Half an emoji may hide behind an escape
+    that only decoding brings to light.
     """
     if not raw.strip():
         return "{}"
     value: Any = raw
     decoded = 0
     try:
+        text = raw
         while isinstance(value, str) and decoded < 3:
+            text = value
             value, decoded = loads(value), decoded + 1
-        if isinstance(value, dict):
+        if isinstance(value, dict) and not has_repeated_key(text):
             clean = storable(value, damage)
             text = json.dumps(clean, ensure_ascii=False, allow_nan=False)
             damage["double_encoded_arguments"] += decoded > 1
@@ -113,7 +137,9 @@ def arguments_json(raw: str, damage: Counter[str]) -> str:
 
 
 def is_shallow_object(arguments: str) -> bool:
-    """Whether arguments are the JSON text of an object that is nested no deeper than `MAX_DEPTH`, for certain."""
+    """Whether arguments are the JSON text of an object without repeated keys, nested no deeper than `MAX_DEPTH`, for certain."""
+    if has_repeated_key(arguments):
+        return False
     if len(arguments) >= 2 * MAX_DEPTH and arguments.count("[") + arguments.count("{") >= MAX_DEPTH:
         return False
     try:

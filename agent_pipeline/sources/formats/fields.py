@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from agent_pipeline.sessions.session import Tool
+from agent_pipeline.sources.formats.filler import own_schema
 from agent_pipeline.sources.formats.limits import check_json
 
 Record = dict[str, Any]
@@ -156,7 +157,7 @@ def function_tools(raw: Any) -> tuple[list[Tool], int]:
         raw = list(raw.values()) if all(isinstance(each, dict) for each in raw.values()) else [raw]
     entries = raw if isinstance(raw, list) else [] if raw is None else [raw]
     entries = [inner for each in entries for inner in _declared(each)]
-    tools = [_function_tool(each) for each in entries]
+    tools = [_function_tool(own_schema(each)) for each in entries]
     return [tool for tool in tools if tool], sum(tool is None for tool in tools)
 
 

@@ -17,6 +17,7 @@ from agent_pipeline.sources.formats.fields import (
     decoded,
     first_of,
     first_text,
+    function_tools,
     objects,
     plain_verdict,
     scalar,
@@ -24,6 +25,7 @@ from agent_pipeline.sources.formats.fields import (
     text,
 )
 from agent_pipeline.sources.formats.file_source import Ident, RecordSource
+from agent_pipeline.sources.formats.filler import without_filler
 from agent_pipeline.sources.formats.model_calls import Exchange, response_of, stop_reason, with_reason
 from agent_pipeline.sources.formats.record_files import Place
 
@@ -65,10 +67,16 @@ class PlainSource(RecordSource):
         if "task_id" not in record and (example := scalar(record.get("example_id"))) is not None:  # verifiers
             record = record | {"task_id": "/".join(filter(None, (text(record.get("task")), example)))}
         rest = {name: record[name] for name in record if name not in self.content and name not in _NOT_CONTEXT}
+        tools = record.get("tools") or record.get("functions")
+        own = {
+            name: without_filler(record[name], lambda: function_tools(tools)[0])
+            for name in self.content
+            if isinstance(record.get(name), list)
+        }
         return {
             **chosen(record, _FIELDS),
-            "history": self.chat(record),
-            "tools": record.get("tools") or record.get("functions"),
+            "history": self.chat(record | own),
+            "tools": tools,
             "context": rest | section(record, "context"),
             "usage": [record.get("usage")],
             "scores": section(record, "scores"),

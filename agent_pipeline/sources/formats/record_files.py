@@ -229,6 +229,9 @@ def _elements(path: Path, kind: Kind, notes: list[str], torn: list[bytes], too_l
                 torn.append(b"")
             else:
                 yield Place(path, index), value
+    if isinstance(loaded, Rows) and loaded.has_empty_keys:
+        sentence = "its objects have the keys of all rows, so keys without a value were taken for keys that a row does not have"
+        add_note(notes, f"{path}: {sentence}. To keep a null that was said, store arguments as JSON text.")
     torn += rest
 
 

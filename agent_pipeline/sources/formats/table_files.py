@@ -27,7 +27,8 @@ _BYTES_PER_OBJECT = 64
 class Rows(Sequence[dict[str, Any]]):
     """A table's rows as records.
 
-    A column of JSON texts is decoded. A value that JSON has no form for is written as text.
+    A column of JSON texts is decoded. A value that JSON has no form for is written as text. A struct has the keys of all rows, so a
+    key without a value is taken for one that the row does not have.
 
     Raises:
         StoreError: the file is damaged, or would take too much memory.
@@ -35,6 +36,8 @@ class Rows(Sequence[dict[str, Any]]):
 
     def __init__(self, path: Path) -> None:
         self._bytes_on_disk = path.stat().st_size
+        self.has_empty_keys = False
+        """Whether a struct of a row that was read had a key without a value."""
         try:
             with path.open("rb") as file:
                 head = file.read(4)
@@ -57,10 +60,19 @@ class Rows(Sequence[dict[str, Any]]):
         row = self._table.slice(index, 1)
         check_need(sum(_need(chunk) for column in row.columns for chunk in column.chunks), self._bytes_on_disk)
         try:
-            values = msgspec.to_builtins(row.to_pylist()[0], str_keys=True, enc_hook=str)
+            record = {name: self._own_keys(value) for name, value in row.to_pylist()[0].items()}
+            values = msgspec.to_builtins(record, str_keys=True, enc_hook=str)
         except (pa.ArrowException, UnicodeError, ValueError, TypeError, OverflowError) as error:
             raise StoreError(f"A row of a table cannot be read (row {index}: {error}): restore the file, or take it out.") from error
         return {name: decoded(value) for name, value in values.items()}
+
+    def _own_keys(self, value: Any) -> Any:
+        """Return a value without the keys of its structs that have no value."""
+        if isinstance(value, dict):
+            kept = {key: self._own_keys(each) for key, each in value.items() if each is not None}
+            self.has_empty_keys |= len(kept) < len(value)
+            return kept
+        return [self._own_keys(each) for each in value] if isinstance(value, list) else value
 
 
 def _parquet(path: Path) -> pa.Table:

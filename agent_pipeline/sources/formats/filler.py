@@ -1,0 +1,120 @@
+"""Keys without a value that a table put into objects: a struct has the keys of all rows, and exports write the others as null.
+
+A file that `datasets` or pandas made of such a table gives each call the arguments of all tools, and each schema the properties of all.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+_ARGUMENTS = ("arguments", "input", "args")
+_MAY_BE_NULL = {"default", "const", "examples", "example"}
+_DEPTH = 40
+
+_Kept = dict[str, set[str]]
+"""By tool, the arguments that may be null."""
+
+
+class _Parameters(NamedTuple):
+    """The names of a tool's arguments, and of those that a call must have."""
+
+    names: set[str]
+    required: set[str]
+
+
+def without_filler(messages: list[Any], tools_of: Callable[[], Iterable[dict[str, Any]]]) -> list[Any]:
+    """Return messages whose calls have their own arguments only.
+
+    A null is filler if the schema of its call's tool does not have the key. If there is such a null, the nulls of arguments that are
+    not required are filler, too, which a call leaves out more often than it says them. Without a schema, nulls are filler if calls of
+    several tools have the same keys. Arguments that are a JSON text are never changed. `tools_of` gives the tools, if they are needed.
+    """
+    calls = [call for message in messages if isinstance(message, dict) for call in _calls_in(message)]
+    if not any(None in arguments.values() for _, arguments in calls):
+        return messages
+    known = {tool["function"]["name"]: _parameters(tool) for tool in tools_of()}
+    keys = {frozenset(arguments) for _, arguments in calls}
+    are_shared = len(keys) == 1 and len({name for name, _ in calls}) > 1
+    kept = {name: parameters.names for name, parameters in known.items() if parameters}
+    has_filler = any(value is None and name in kept and key not in kept[name] for name, call in calls for key, value in call.items())
+    if has_filler:
+        kept = {name: parameters.required for name, parameters in known.items() if parameters}
+    kept |= {name: set() for name, _ in calls if are_shared and name not in kept}
+    return [_with_own(message, kept) if isinstance(message, dict) else message for message in messages]
+
+
+def own_schema(schema: Any) -> Any:
+    """Return a JSON schema without keys that are null, which is no schema; a null that is a default stays if no other key is null."""
+    return _own_schema(schema, _has_filler(schema), _DEPTH)
+
+
+def _own_schema(value: Any, has_filler: bool, depth: int) -> Any:
+    if isinstance(value, dict) and depth and has_filler:
+        return {name: _own_schema(each, has_filler, depth - 1) for name, each in value.items() if each is not None}
+    return [_own_schema(each, has_filler, depth - 1) for each in value] if isinstance(value, list) and depth else value
+
+
+def _has_filler(value: Any, depth: int = _DEPTH) -> bool:
+    if isinstance(value, dict) and depth:
+        return any(
+            (each is None and name not in _MAY_BE_NULL) or (name not in _MAY_BE_NULL and _has_filler(each, depth - 1))
+            for name, each in value.items()
+        )
+    return isinstance(value, list) and bool(depth) and any(_has_filler(each, depth - 1) for each in value)
+
+
+def _calls_in(message: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """Return the names and arguments of a message's calls whose arguments are objects."""
+    found = []
+    for holder in _holders(message):
+        name = next((key for key in _ARGUMENTS if isinstance(holder.get(key), dict)), None)
+        if name is not None:
+            found.append((str(holder.get("name")), holder[name]))
+    return found
+
+
+def _holders(message: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the objects of a message that have the name and the arguments of a call."""
+    parts = [each for name in ("tool_calls", "content") if isinstance(message.get(name), list) for each in message[name]]
+    calls = [part for part in (*parts, message) if isinstance(part, dict)]
+    return [each["function"] if isinstance(each.get("function"), dict) else each for each in calls if _is_call(each)]
+
+
+def _is_call(part: dict[str, Any]) -> bool:
+    return isinstance(part.get("function"), dict) or (isinstance(part.get("name"), str) and "role" not in part)
+
+
+def _with_own(message: dict[str, Any], kept: _Kept) -> dict[str, Any]:
+    """Return a message with calls that have their own arguments only."""
+    if not _calls_in(message):
+        return message
+    made = dict(message)
+    for name in ("tool_calls", "content"):
+        if isinstance(message.get(name), list):
+            made[name] = [_own_call(part, kept) if isinstance(part, dict) else part for part in message[name]]
+    return _own_call(made, kept)
+
+
+def _own_call(part: dict[str, Any], kept: _Kept) -> dict[str, Any]:
+    if not _is_call(part):
+        return part
+    if isinstance(part.get("function"), dict):
+        return part | {"function": _own_arguments(part["function"], kept)}
+    return _own_arguments(part, kept)
+
+
+def _own_arguments(holder: dict[str, Any], kept: _Kept) -> dict[str, Any]:
+    name = next((key for key in _ARGUMENTS if isinstance(holder.get(key), dict)), None)
+    may_be_null = kept.get(str(holder.get("name")))
+    if name is None or may_be_null is None:
+        return holder
+    return holder | {name: {key: value for key, value in holder[name].items() if value is not None or key in may_be_null}}
+
+
+def _parameters(tool: dict[str, Any]) -> _Parameters | None:
+    """Return the arguments of a tool; `None` if it takes any."""
+    parameters = tool["function"].get("parameters")
+    properties = parameters.get("properties") if isinstance(parameters, dict) else None
+    if not isinstance(properties, dict) or not properties or parameters.get("additionalProperties") is True:
+        return None
+    required = parameters.get("required")
+    return _Parameters(set(properties), {name for name in required if isinstance(name, str)} if isinstance(required, list) else set())
