@@ -15,7 +15,7 @@ from agent_pipeline.cli.app import app
 from agent_pipeline.cli.report import print_report
 from agent_pipeline.datasets.build import build_kto, build_sft
 from agent_pipeline.datasets.splits import SplitSizes
-from agent_pipeline.errors import DataError
+from agent_pipeline.errors import DataError, LakeError
 from agent_pipeline.export.deciding import to_compare
 from agent_pipeline.export.serving import promote, serve, serve_champion
 from agent_pipeline.governance.explain import explain
@@ -25,7 +25,8 @@ from agent_pipeline.judging.tables import curate_sessions
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.selection.tables import CORESET, read_coreset
 from agent_pipeline.sessions.tables import CURATED, JUDGED, SESSIONS
-from agent_pipeline.storage.lake import Lake
+from agent_pipeline.storage.lake import FORMAT, FORMAT_FILE, Lake
+from agent_pipeline_tests.conftest import SAMPLE
 
 KEY = PartitionKey("shop", "support")
 ADAPTER, EVALUATION, EXPORT, MODEL = "a" * 64, "b" * 64, "c" * 64, "d" * 64
@@ -138,6 +139,37 @@ def test_lineage_follows_its_manifests(lake):
     assert [each.identity for each in model_lineage(lake, EXPORT).made_from] == [ADAPTER]
     assert {use.asset for use in session_lineage(lake, "s1").models} == {"sft_adapter", "evaluation", "gguf_export", "ollama_model"}
     assert [use.asset for use in session_lineage(lake, "s2").models] == ["evaluation", "gguf_export"]
+
+
+def test_lake_without_a_version_is_read_and_then_marked(lake: Lake) -> None:
+    assert not (lake.root / FORMAT_FILE).exists()
+    lake.prepare()
+    written = json.loads((lake.root / FORMAT_FILE).read_text())
+    assert written["format"] == FORMAT
+    again = Lake(str(lake.root))
+    again.prepare()
+    assert again.latest("sft_adapter", KEY).identity == ADAPTER
+    assert json.loads((lake.root / FORMAT_FILE).read_text()) == written
+
+
+@pytest.mark.parametrize("command", [["status"], ["champions"], ["promote", str(KEY)], ["forget", "s1", "--yes"], ["prune", "--delete"]])
+def test_newer_lake_is_refused(lake: Lake, command: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing reads or writes a lake whose layout this version does not know."""
+    (lake.root / FORMAT_FILE).write_text(json.dumps({"format": FORMAT + 1, "written_by": "9.9.9", "added_later": True}))
+    before = {path: path.read_bytes() for path in Path(lake.root.path).rglob("*") if path.is_file()}
+    monkeypatch.setenv("AGENT_PIPELINE_LAKE", str(lake.root))
+    monkeypatch.setenv("AGENT_PIPELINE_STORE", str(SAMPLE))
+    monkeypatch.setenv("DAGSTER_HOME", str(lake.root) + "-home")
+    done = CliRunner().invoke(app, command)
+    assert isinstance(done.exception, LakeError) and "9.9.9" in str(done.exception)
+    assert {path: path.read_bytes() for path in Path(lake.root.path).rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b'{"format": "1"}', b"{}"])
+def test_damaged_version_is_an_error(lake: Lake, content: bytes) -> None:
+    (lake.root / FORMAT_FILE).write_bytes(content)
+    with pytest.raises(LakeError, match=FORMAT_FILE):
+        Lake(str(lake.root))
 
 
 @pytest.mark.parametrize(

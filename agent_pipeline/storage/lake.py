@@ -5,17 +5,23 @@
     <root>/models/<asset>/project=<p>/agent=<a>/<identity>/        a directory with a manifest
     <root>/models/<asset>/project=<p>/agent=<a>/pointers/          which of them is the latest, which the champion, and the history
     <root>/messages/<asset>/project=<p>/agent=<a>/                 what a worker on another machine says while it runs
+    <root>/lake.json                                               the version of this layout
     <root>/.locks/                                                 one lock a partition, held by the run that works on it
 
 A reader sees the old version or the new one, never half of one (`agent_pipeline.storage.filesystem`).
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
 
+import msgspec
 from filelock import Timeout
+from upath import UPath
 
-from agent_pipeline.errors import DataError
+from agent_pipeline.errors import DataError, LakeError, first_line
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.storage.artifacts import MANIFEST, Artifact, read_manifest
 from agent_pipeline.storage.filesystem import is_staged, put_file, remove, sha256_file, sync
@@ -27,8 +33,66 @@ from agent_pipeline.storage.tables import StagedTable, Tables
 __all__ = ["MANIFEST", "Artifact", "Lake", "LakeFile", "StagedTable", "put_file", "read_manifest", "remove", "sha256_file", "sync"]
 
 
+FORMAT = 1
+"""The version of the layout that this code writes. It rises when an older agent-pipeline would misread what a newer one wrote."""
+FORMAT_FILE = "lake.json"
+
+
+_KNOWN: set[str] = set()
+"""The buckets whose format this process has read."""
+
+
+class LakeFormat(msgspec.Struct, frozen=True):
+    """The content of `lake.json`. A lake without this file was written before there were versions; its layout is that of version 1."""
+
+    format: int
+    written_by: str = ""
+
+
 class Lake(Tables, Pointers):
-    """Tables, artifacts and pointers under one root; holds no state but the root and a local folder for copies."""
+    """Tables, artifacts and pointers under one root; holds no state but the root and a local folder for copies.
+
+    Raises:
+        LakeError: a newer agent-pipeline wrote the lake, or `lake.json` is damaged.
+    """
+
+    def __init__(self, root: str | UPath, cache: Path | None = None, options: Mapping[str, Any] | None = None) -> None:
+        super().__init__(root, cache, options)
+        self._check_format()
+
+    def prepare(self) -> None:
+        """Check that the lake can be written, and note the version of its layout if nothing does yet.
+
+        Raises:
+            LakeError: the lake cannot be written.
+        """
+        self.fs.check_writable()
+        if self._format() is None:
+            content = msgspec.json.encode(LakeFormat(FORMAT, version("agent-pipeline")))
+            with suppress(FileExistsError):  # another machine was faster
+                self.fs.write(self.root / FORMAT_FILE, content, over="")
+
+    def _check_format(self) -> None:
+        if not self.is_local and str(self.root) in _KNOWN:
+            return
+        found = self._format()
+        if found is not None and found.format > FORMAT:
+            raise LakeError(
+                f"The lake {self.root} has format {found.format}, which agent-pipeline {found.written_by} wrote, and this version reads "
+                f"formats up to {FORMAT}: install agent-pipeline {found.written_by} or a later one."
+            )
+        _KNOWN.add(str(self.root))
+
+    def _format(self) -> LakeFormat | None:
+        path = self.root / FORMAT_FILE
+        try:
+            return msgspec.json.decode(self.fs.read(path), type=LakeFormat)
+        except FileNotFoundError:
+            return None
+        except msgspec.DecodeError as error:
+            raise LakeError(f"{path} is damaged ({error}): restore it, or delete it if no newer agent-pipeline wrote this lake.") from error
+        except OSError as error:
+            raise LakeError(f"The lake {self.root} cannot be read ({first_line(error)}): correct lake or its permissions.") from error
 
     @contextmanager
     def run_of(self, key: PartitionKey | None, waiting: Callable[[], None] | None = None) -> Iterator[None]:

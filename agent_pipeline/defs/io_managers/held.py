@@ -44,7 +44,7 @@ def _hold(held: ExitStack, context: dg.InitResourceContext, run: dg.DagsterRun) 
     key = parse_key(partition) if (partition := run.tags.get("dagster/partition")) else None
     waiting = f"waiting for another run of {key or 'what pools all agents'} to end"
     lake = load_settings().open_lake()
-    lake.fs.check_writable()
+    lake.prepare()
     held.enter_context(lake.run_of(key, lambda: _log(context, waiting)))
     _HELD.add(run.run_id)
     held.callback(_HELD.discard, run.run_id)
