@@ -166,6 +166,13 @@ class Panel:
             if self.undeclared:
                 names = ", ".join(sorted(self.undeclared)[:5])
                 yield f"Their metrics ({names}) are no verdict until the setting metrics says whether higher or lower is better."
+        unverified = sum(count for verdict, count in self.verdicts.items() if verdict.endswith(" by unverified"))
+        if unverified:
+            judged = sum(count for verdict, count in self.verdicts.items() if verdict != "none")
+            yield (
+                f"{unverified} of {judged} verdicts of {key} are unverified (when_unjudged), so a model may learn from failures: judge a "
+                f"sample with `agent-pipeline review {key} --out review.html`."
+            )
 
     def _hear(self, key: Any, session: Session) -> _Heard:
         context = EvaluationContext.of(session)

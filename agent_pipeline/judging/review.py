@@ -83,7 +83,7 @@ def _why(row: dict[str, Any]) -> str:
     people = next((opinions[name] for name in _PEOPLE if name in opinions), None)
     if people and any(opinions[name] != people for name in _OTHERS if name in opinions):
         return "disagreement"
-    if row["verdict"] is None:
+    if row["verdict"] is None or row.get("verdict_by") == "unverified":
         return "unjudged"
     return "labelled" if "label" in opinions else "judged"
 

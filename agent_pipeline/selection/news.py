@@ -1,8 +1,8 @@
 """What is new to train on since the last training: the table `trained_sessions` beside `curated_sessions`."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -73,14 +73,20 @@ def judged_sessions(lake: Lake, key: PartitionKey) -> pa.Table:
     Raises:
         DataError: the table was never made, or is damaged.
     """
-    columns = ["session_id", "content_sha256", "verdict", "use", "turns"]
+    columns = ["session_id", "content_sha256", "verdict", "verdict_by", "use", "turns"]
     rows = (
-        {name: row[name] for name in TRAINED.names[:-1]} | {"verdict_sha256": sha256_of([row["verdict"], row["use"], row["turns"]])}
+        {name: row[name] for name in TRAINED.names[:-1]} | {"verdict_sha256": _verdict_sha256(row)}
         for row in to_rows(stored_batches(lake.open("curated_sessions", key), columns))
         if row["verdict"] is not None
     )
     table = pa.Table.from_batches(to_batches(rows, TRAINED, MAX_ROW_GROUP), TRAINED)
     return table if in_order(table["session_id"]) else table.sort_by("session_id")
+
+
+def _verdict_sha256(row: Mapping[str, Any]) -> str:
+    """The hash of what training heeds of the judges: a session that somebody verifies is news, although its verdict stays."""
+    mark = ["unverified"] if row["verdict_by"] == "unverified" else []
+    return sha256_of([row["verdict"], row["use"], row["turns"], *mark])
 
 
 def news(before: pa.Table, now: pa.Table, uses: Collection[str]) -> News:

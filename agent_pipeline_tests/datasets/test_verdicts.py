@@ -9,12 +9,13 @@ from agent_pipeline.datasets.build import build_kto, build_preferences, build_sf
 from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.datasets.verdicts import unverified, verdict_counts, verdict_sentence, verdicts_of
 from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
-from agent_pipeline.judging import Panel
+from agent_pipeline.judging import Label, Labels, Panel
 from agent_pipeline.judging.curation import Bounds
 from agent_pipeline.judging.panel import JudgingOptions
 from agent_pipeline.judging.tables import curate_sessions, judge_sessions
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.redaction import RedactionOptions
+from agent_pipeline.selection.news import judged_sessions, news
 from agent_pipeline.sessions.tables import SESSIONS, session_row, to_batches
 from agent_pipeline.sources import open_source
 from agent_pipeline.storage.lake import Lake
@@ -90,3 +91,19 @@ def test_only_unverified_rows_change_the_identity_of_a_model():
     """The same rows with other verdicts are trained again, so that the report's counts stay true."""
     assert unverified(verdict_counts({"score": 3})) == {}
     assert unverified(verdict_counts({"score": 3, "unverified": 1})) != unverified(verdict_counts({"score": 2, "unverified": 2}))
+
+
+def test_a_session_that_somebody_verifies_is_news_though_its_verdict_stays(airline):
+    """Otherwise no night would train again, and the report would go on to say "0 of N verdicts"."""
+    lake, _ = airline
+    curated(lake, when_unjudged="train_unverified")
+    before = judged_sessions(lake, AIRLINE)
+    named = before["session_id"].to_pylist()[:3]
+    judge_sessions(lake, AIRLINE, Panel.of(JudgingOptions(when_unjudged="train_unverified"), labelled(named))).commit()
+    curate_sessions(lake, AIRLINE, REQUIRED, Bounds(), [])[0].commit()
+    found = news(before, judged_sessions(lake, AIRLINE), ["positive"])
+    assert found.verdicts == 3
+
+
+def labelled(names: list[str]) -> Labels:
+    return Labels(by_id={name: Label("acceptable") for name in names})

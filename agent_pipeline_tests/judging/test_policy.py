@@ -251,3 +251,10 @@ def test_agreement_with_people_is_counted_with_cohens_kappa():
     assert (llm.both_acceptable, llm.both_unacceptable, llm.too_kind, llm.too_strict, llm.sessions, llm.share) == (20, 15, 10, 5, 50, 0.7)
     assert llm.kappa == pytest.approx(0.4)  # (0.7 - 0.5) / (1 - 0.5)
     assert rows["ended_with_answer"].too_kind == 25 and rows["ended_with_answer"].kappa == pytest.approx(0)
+
+
+def test_a_run_warns_of_unverified_verdicts():
+    panel = Panel.of(JudgingOptions(when_unjudged="train_unverified"))
+    list(panel.judge([(None, session()), (None, session(session_id="t", judgment="acceptable"))]))
+    (note,) = panel.notes(PartitionKey("p", "a"))
+    assert note.startswith("1 of 2 verdicts of p/a are unverified")

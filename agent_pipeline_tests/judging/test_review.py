@@ -136,3 +136,13 @@ def test_the_page_shows_conversations_as_text_in_a_real_browser(tmp_path):
     assert "1 of 2 judged" in dom and "<title>Review of sessions</title>" in dom
     assert dom.count("<article") == 2 and 'class="done"' in dom
     assert "&lt;img src=x" in dom and "<img" not in dom.replace("\\u003cimg", "")
+
+
+def test_sessions_that_nobody_verified_come_first_though_they_have_a_verdict():
+    rows = [
+        row("unverified", "acceptable", verdict_by="unverified"),
+        *(row(f"scored{n}", "acceptable", verdict_by="score") for n in range(9)),
+    ]
+    chosen, counts = sample(rows, 1)
+    assert [each["session_id"] for each in chosen] == ["unverified"]
+    assert counts["unjudged"] == 1
