@@ -1,6 +1,8 @@
 """`python -m benchmarks.redaction [STORE ...]`: what redaction finds in sessions, of what is planted in them, and what it costs.
 
 `python -m benchmarks.redaction people MODEL` measures a spaCy pipeline alone, `python -m benchmarks.redaction long` sessions of 1 and 2 MB.
+`python -m benchmarks.redaction values` counts what remains of 500 planted values that are written in 6 forms each, numbers of shops that
+become telephone numbers, and rows of real traces with a made-up name that no visible text explains.
 
 Without arguments: the sample, and the real traces where they are. Three tables for each store: finds per 1,000 messages of the untouched
 sessions, by kind, with the values that occur most (look at them: a genuine address is not a false positive); how many of 200 planted values
@@ -15,12 +17,17 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
 from agent_pipeline.redaction import RedactionOptions, Redactor
+from agent_pipeline.redaction.kinds import PSEUDONYM
+from agent_pipeline.redaction.surrogates import spoken, system_of
 from agent_pipeline.sessions.session import Session
 from agent_pipeline.sources import open_source
+from agent_pipeline_tests.redaction import same_value
 from agent_pipeline_tests.redaction.planting import KINDS, missed, places, planted
+from agent_pipeline_tests.redaction.retail import written_numbers
 from benchmarks.ingestion import ratio, rounds, seconds
 
 ROOT = Path(__file__).parents[1]
@@ -132,6 +139,57 @@ def long() -> None:
             print(f"{name}, {len(text) / 1e6:.1f} MB: {time.process_time() - began:.1f} s, {dict(counts)}", flush=True)
 
 
+def values_in_forms() -> None:
+    """How many of 500 values in 6 forms each have several pseudonyms or remain in a form, by kind."""
+    redactor, wrong, count = Redactor(RedactionOptions()), Counter[str](), 0
+    for value, forms, session in same_value.planted(seed=0, count=500):
+        count += 1
+        redactor.redact(session)
+        remains = same_value.remains(session, forms)
+        wrong[value.kind] += bool(remains) or len(same_value.pseudonyms(session, value.kind)) != 1
+    print(f"{wrong.total()} of {count} values in {same_value.FORMS_PER_VALUE} forms remain or have several pseudonyms: {dict(+wrong)}")
+
+
+def numbers_of_shops() -> None:
+    """How many order numbers, items, tickets, dates and amounts become telephone numbers."""
+    for regions in (("US",), ("US", "DE", "GB", "FR")):
+        redactor, texts = Redactor(RedactionOptions(phone_regions=regions)), list(written_numbers(each=5))
+        sessions = (
+            Session(session_id="", project="", agent="", source="", messages=[{"role": "user", "content": each.text}]) for each in texts
+        )
+        wrong = sum("PHONE" in redactor.finds(session).values() for session in sessions)
+        print(f"{wrong} of {len(texts)} texts with a number of a shop hold a telephone number (regions {', '.join(regions)})")
+
+
+def unexplained_names(stores: list[Path]) -> None:
+    """How many sessions have an answer with a made-up name that stands in nothing that a model was shown before the answer."""
+    redactor, count, unexplained = Redactor(RedactionOptions()), 0, 0
+    for store in stores:
+        for session in sessions_of(store):
+            redactor.redact(session)
+            count += 1
+            unexplained += any(_unexplained(session))
+    print(f"{unexplained} of {count:,} real sessions have a name in an answer that no visible text explains")
+
+
+def _unexplained(session: Session) -> Iterator[str]:
+    system = system_of(session.messages)
+    shown = spoken(session.messages, session.task_key, system)
+    before = str(session.tools).lower()
+    for written, seen in zip(session.messages, shown, strict=True):
+        for text in _texts(written) if written["role"] == "assistant" else ():
+            for match in PSEUDONYM.finditer(text):
+                name = spoken([{"role": "user", "content": match.group()}], session.task_key, system)[0]["content"]
+                if match["kind"] == "NAME" and name.lower() not in before:
+                    yield name
+        before += " ".join(_texts(seen)).lower()
+
+
+def _texts(message: dict[str, Any]) -> list[str]:
+    calls = message.get("tool_calls") or ()
+    return [message.get("content") or "", *(call["function"]["arguments"] for call in calls)]
+
+
 def main(stores: list[Path]) -> None:
     redactor = Redactor(RedactionOptions())
     for store in stores:
@@ -148,4 +206,8 @@ if __name__ == "__main__":
         sys.exit(people(sys.argv[2]))
     if sys.argv[1:] == ["long"]:
         sys.exit(long())
+    if sys.argv[1:] == ["values"]:
+        values_in_forms()
+        numbers_of_shops()
+        sys.exit(unexplained_names([each for each in real if each.exists()]))
     main([Path(each).resolve() for each in sys.argv[1:]] or [ROOT / "data" / "sample", *(each for each in real if each.exists())])

@@ -49,17 +49,18 @@ def _names_in_ids(owners: Iterable[Owner], joined: Container[str], text: str) ->
     """The capitalised words of a text that an id is made from, if the id is made from an owner's name."""
     words = {owner.letters: owner.words for owner in owners if len(owner.words) == 2 and owner.letters in joined}
     beginnings = {word for pair in words.values() for word in pair}
-    small = lowered(text)
+    small, names = lowered(text), set()
     for start, _ in Values(beginnings, at_words=True).occurrences(small) if beginnings else ():
         match = _ID.match(small, start)
         if match is None or (start and small[start - 1].isalnum()):
             continue
         one, two = match["one"], match["two"] or ""
         if one + two in words or (two and two + one in words):
-            parts = (one, two) if two else words[one]
-            for name in map(str.capitalize, parts):
-                if name not in _DAYS_AND_MONTHS and re.search(rf"(?<![^\W_]){re.escape(name)}(?![^\W_])", text):
-                    yield Find("NAME", name)
+            names.update((one, two) if two else words[one])
+    capitalized = {name.capitalize() for name in names} - _DAYS_AND_MONTHS
+    for start, name in Values(capitalized, at_words=True).occurrences(text) if capitalized else ():
+        if not (text[start - 1 : start].isalnum() or text[start + len(name) : start + len(name) + 1].isalnum()):
+            yield Find("NAME", name)
 
 
 _LONGEST_PART = 20_000

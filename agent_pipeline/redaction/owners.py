@@ -144,6 +144,10 @@ class OwnerSearch:
                 if _NAME_LABEL.search(label):
                     yield _named(text, start, end, self._single[word])
 
+    def has_single_name(self, small: str) -> bool:
+        """Whether a text in small letters holds a word that is a name after a label such as `user:`."""
+        return not self._single.keys().isdisjoint(_WORD.findall(small))
+
     def _joined_names(self, text: str, small: str, start: int, word: str) -> Iterator[Named]:
         middle = start + len(word)
         for partner, address in self._partners[word].items():

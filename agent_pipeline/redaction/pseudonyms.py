@@ -27,6 +27,7 @@ class Pseudonyms:
         self._kinds: dict[str, str] = {}
         self._search = Search({})
         self._found: dict[str, list[Place]] = {}
+        self._context_needed: dict[str, bool] = {}
         self._numbers: dict[_Value, int] = {}
         self._parts: dict[_Value, str] = {}
         self._names_by_email: dict[_Value, tuple[_Value, _Value]] = {}
@@ -40,7 +41,7 @@ class Pseudonyms:
         """More values to replace; of two that begin at one place the one of the earlier kind is taken, then the longer."""
         self._kinds |= finds
         self._search = Search(self._kinds, self._regions, self._prompts)
-        self._found = {}
+        self._found, self._context_needed = {}, {}
 
     def find(self, texts: Sequence[str]) -> list[bool]:
         """Return which of the texts hold a value in any form, and note which names they hold."""
@@ -74,9 +75,11 @@ class Pseudonyms:
 
     def _places(self, text: str, before: str) -> list[Place]:
         """Where values stand as words of their own, from left to right, none over another or over a pseudonym."""
-        places = self._found.get(text) if not before else None
-        if places is None:
+        places = self._found.get(text)
+        if places is None or (before and self._needs_context(text)):
             places = self._search.places(text, before)
+            if not (before and self._needs_context(text)):
+                self._found[text] = places
         if not places:
             return []
         taken = [match.span() for match in PSEUDONYM.finditer(text)] if "<" in text else []
@@ -88,6 +91,12 @@ class Pseudonyms:
                 done = place.end
                 free.append(place)
         return free
+
+    def _needs_context(self, text: str) -> bool:
+        needs = self._context_needed.get(text)
+        if needs is None:
+            needs = self._context_needed[text] = self._search.depends_on_context(text)
+        return needs
 
     def _replaced_token(self, match: re.Match[str]) -> str:
         token, before = match.group(), match.string[max(0, match.start() - _LENGTH_BEFORE) : match.start()]

@@ -116,6 +116,10 @@ class Search:
                 places.append(place._replace(start=start, end=end, shortness=start - end))
         return sorted(places)
 
+    def depends_on_context(self, text: str) -> bool:
+        """Whether what precedes a text may decide which values stand in it."""
+        return bool(self._endings) or self.owners.has_single_name(lowered(text))
+
     def _places(self, text: str, before: str) -> Iterator[Place]:
         for start, value in self._values.occurrences(text):
             if is_whole_word(value, self._texts[value].kind, text, start):
