@@ -49,7 +49,7 @@ def _names_in_ids(owners: Iterable[Owner], joined: Container[str], text: str) ->
     """The capitalised words of a text that an id is made from, if the id is made from an owner's name."""
     words = {owner.letters: owner.words for owner in owners if len(owner.words) == 2 and owner.letters in joined}
     beginnings = {word for pair in words.values() for word in pair}
-    small, names = lowered(text), set()
+    small, names = lowered(text), set[str]()
     for start, _ in Values(beginnings, at_words=True).occurrences(small) if beginnings else ():
         match = _ID.match(small, start)
         if match is None or (start and small[start - 1].isalnum()):
