@@ -29,7 +29,11 @@ SHAREGPT = pa.schema(
     [
         *ROW,
         *required(pa.json_(), conversations="turns of from (system, human, gpt, function_call, observation) and value"),
-        *optional(pa.string(), tools="JSON text of the OpenAI function schemas"),
+        *optional(
+            pa.string(),
+            tools="JSON text of the OpenAI function schemas",
+            verdict_by="the judge that found the session good; unverified: nobody checked it",
+        ),
     ]
 )
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agent_pipeline.datasets.build import build_kto, build_preferences, build_sft
+from agent_pipeline.datasets.build import build_kto, build_preferences, build_sft, build_sharegpt
 from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.datasets.verdicts import unverified, verdict_counts, verdict_sentence, verdicts_of
 from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
@@ -77,6 +77,8 @@ def test_rows_of_unverified_sessions_say_so_in_every_data_set(airline):
     build_preferences(lake, AIRLINE, SplitSizes())
     kto = build_kto(lake, AIRLINE, SplitSizes())
     assert kto.verdicts["verified"] == 0 < kto.verdicts["verdicts"]
+    shared = build_sharegpt(lake, AIRLINE)
+    assert shared.verdicts["verified"] == 0 < shared.verdicts["by"]["unverified"]
 
 
 def test_verdicts_are_counted_by_who_gave_them():
