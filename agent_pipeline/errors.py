@@ -107,6 +107,11 @@ def first_line(error: BaseException) -> str:
     return without_credentials((text.splitlines() or [type(error).__name__])[0][:200].rstrip("."))
 
 
+LESS_MEMORY = (
+    "set gradient_checkpointing to on, lower max_length (and batch_size, if it was raised), set precision to bfloat16, or choose a smaller "
+    "base_model (docs/training.md, Out of memory)"
+)
+"""What helps a training that ran out of memory, in the order in which it costs least."""
 _FULL = ("No space left on device", "PytorchStreamWriter failed", "unexpected pos")
 """How safetensors and torch say that the disk is full, whose errors have no number."""
 _BUCKETS = ("botocore", "aiobotocore", "s3fs", "gcsfs", "google", "adlfs", "azure")

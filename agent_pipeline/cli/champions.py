@@ -71,8 +71,10 @@ def champions(
     lake = settings.open_lake()
     exported = list(serving.champions(lake))
     known = ", ".join(str(key) for key, _ in exported)
-    if not exported or (partition and parse_key(partition) not in dict(exported)):
-        raise DataError(f"There is no export of {partition or 'any agent'} in {lake.root}; there are exports of: {known or 'none'}.")
+    if not exported:
+        raise DataError(f"The lake {lake.root} holds no exported model: materialize gguf_export for an agent first.")
+    if partition and parse_key(partition) not in dict(exported):
+        raise DataError(f"The lake {lake.root} holds no export of {partition}: there are exports of {known}.")
     keys = [parse_key(partition)] if partition else [key for key, _ in exported]
     for sentence in complete_interrupted_moves(settings, lake, keys):
         console.print(sentence, style="bold red", markup=False, soft_wrap=True, highlight=False)

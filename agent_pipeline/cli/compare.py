@@ -13,7 +13,10 @@ ASSET = "method_comparison"
 
 def compare(
     partition: Annotated[str, typer.Argument(help="project/agent")],
-    methods: Annotated[str, typer.Option(help="Ids of methods, separated by commas: MethodRegistry's, or those of [methods].")] = "",
+    methods: Annotated[
+        str,
+        typer.Option(help="Ids of methods, separated by commas: those of MethodRegistry, or of the table \\[methods] in pipeline.toml."),
+    ] = "",
     seeds: Annotated[int, typer.Option(min=0, help="Trainings of each method; 0: as set, 3 by default.")] = 0,
     settings: Annotated[
         list[str] | None,

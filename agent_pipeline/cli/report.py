@@ -51,7 +51,8 @@ def status_table(lake: Lake, keys: list[PartitionKey]) -> Table:
         pairs = lake.open("preference_dataset", key).metadata.num_rows if lake.has("preference_dataset", key) else 0
         models = ", ".join(asset for asset in MODEL_ASSETS if latest(lake, asset, key)) or "none"
         numbers = [counts.total(), counts["kept"], *(splits[name] for name in ("train", "select", "test")), pairs]
-        table.add_row(str(key), *map(str, numbers), models)
+        was_read = lake.has("sessions", key) or lake.has("curated_sessions", key)
+        table.add_row(str(key), *(map(str, numbers) if was_read else ["not read yet", *[""] * 5]), models)
     return table
 
 

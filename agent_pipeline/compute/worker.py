@@ -19,8 +19,9 @@ from filelock import FileLock, Timeout
 from agent_pipeline.compute.building import on_this_machine
 from agent_pipeline.compute.messages import writer
 from agent_pipeline.compute.methods import TASKS
-from agent_pipeline.errors import PipelineError, SettingsError, disk_sentence, is_passing
+from agent_pipeline.errors import LESS_MEMORY, PipelineError, SettingsError, disk_sentence, is_passing
 from agent_pipeline.progress import throttled
+from agent_pipeline.training.device import unused_gpu
 from agent_pipeline.training.launch import end_with_parent
 
 
@@ -47,6 +48,8 @@ def main() -> None:
             _check_version(task, pipes.get_extra("version"))
             params = on_this_machine(pipes.get_extra("params"))
             with _turn(Path(params["cache"]), params["at_once"], pipes.log.info) as place:
+                if note := unused_gpu():
+                    pipes.log.warning(note)
                 _use_gpus(place, params.get("config", {}).get("processes", 1))
                 result = TASKS[task].run(params, throttled(pipes.log.info))
         except PipelineError as error:
@@ -54,7 +57,7 @@ def main() -> None:
         except Exception as error:
             sentence = disk_sentence(error)
             if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # torch's, which is not imported here
-                sentence = f"The {task} process ran out of memory: lower batch_size or max_length, or choose a smaller base model."
+                sentence = f"The {task} process ran out of memory: {LESS_MEMORY}."
             if sentence is None:
                 raise
             result = {"error": sentence}

@@ -39,7 +39,10 @@ def find_converter(explicit: str | os.PathLike | None = None) -> Path:
     Raises:
         ExportError: there is none.
     """
-    for origin, value in (("llama_cpp_path", explicit), ("the environment variable LLAMA_CPP_PATH", os.environ.get("LLAMA_CPP_PATH"))):
+    for origin, value in (
+        ("the setting llama_cpp", explicit),
+        ("the environment variable LLAMA_CPP_PATH", os.environ.get("LLAMA_CPP_PATH")),
+    ):
         if value:
             path = Path(value).expanduser()
             script = path if path.is_file() else path / SCRIPT
@@ -51,7 +54,7 @@ def find_converter(explicit: str | os.PathLike | None = None) -> Path:
             return (place / SCRIPT).resolve()
     raise ExportError(
         f"llama.cpp's {SCRIPT} was not found: run `make install` (it puts the pinned converter into {installed_folder()}), or set "
-        f"LLAMA_CPP_PATH or llama_cpp_path to a llama.cpp checkout, or clone one to {USUAL_PLACES[0]}."
+        f"llama_cpp in pipeline.toml (or AGENT_PIPELINE_LLAMA_CPP) to a llama.cpp checkout, or clone one to {USUAL_PLACES[0]}."
     )
 
 

@@ -48,7 +48,7 @@ class JudgingOptions(Options):
         "the column turns names those that a turn fails, and sft_dataset.untrained_turns leaves such turns out of training.",
     )
     decided_by: list[str] = Field(
-        default=list(Policy().decided_by),
+        default=["label", "judgment", "score", "metrics"],
         description=f"Who decides, the first with an opinion first: {', '.join(JUDGES)}; measures+llm is both together.",
     )
     when_unjudged: WhenUnjudged = Field(

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agent_pipeline.training.config import Precision
@@ -31,6 +32,9 @@ class Device:
 
         return torch.bfloat16 if self.bf16 else torch.float32
 
+
+NVIDIA = Path("/proc/driver/nvidia/version")
+"""A file that the driver of an NVIDIA GPU makes."""
 
 BF16_SPEEDUP = 1.5
 """From so many times on, bfloat16 is worth its rounding."""
@@ -60,6 +64,20 @@ def probe_device() -> Device:
     if torch.cuda.is_available():
         return Device("cuda", torch.cuda.get_device_capability()[0] >= 8)
     return exact_device()
+
+
+def unused_gpu() -> str:
+    """Return a sentence if this machine has an NVIDIA GPU and the installed PyTorch was built without CUDA; else an empty text."""
+    if not NVIDIA.exists():
+        return ""
+    import torch
+
+    if torch.version.cuda is not None:
+        return ""
+    return (
+        f"This machine has an NVIDIA GPU, and the installed PyTorch {torch.__version__} uses the CPU only: install a CUDA build "
+        f"(pip install 'torch=={torch.__version__.partition('+')[0]}' --index-url https://download.pytorch.org/whl/cu130)."
+    )
 
 
 def fast_device(precision: Precision = "auto") -> Device:

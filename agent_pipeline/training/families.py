@@ -100,11 +100,17 @@ def read_reply(text: str, tools: Sequence[Tool] | None) -> Reply:
 
 
 def family_of(stops: Iterable[str] = (), model_type: str = "") -> Family | None:
-    """The family whose turns end with one of `stops`, else the one of a Hugging Face architecture; None where neither is known."""
+    """Return the family of a model, or None if it is not known.
+
+    Several families end their turns with the same token (`<|im_end|>`). Of these, the family that names the Hugging Face architecture is
+    chosen, else the family that shares the most stop tokens, else the first in the table. Without `stops`, only the architecture counts.
+    """
     ends, kind = set(stops), re.sub(r"[^a-z0-9]+", "_", model_type.lower())
-    if ends:
-        return next((family for family in FAMILIES if ends & set(family.stops)), None)
-    return next((family for family in FAMILIES if kind in family.model_types), None)
+    candidates = [family for family in FAMILIES if ends & set(family.stops)] if ends else FAMILIES
+    named = [family for family in candidates if kind in family.model_types]
+    if named or not ends:
+        return next(iter(named), None)
+    return max(candidates, key=lambda family: len(ends & set(family.stops)), default=None)
 
 
 CHATML = Markers(

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agent_pipeline.errors import ModelError, PipelineError, SettingsError, first_line
+from agent_pipeline.errors import LESS_MEMORY, ModelError, PipelineError, SettingsError, first_line
 from agent_pipeline.progress import silent
 from agent_pipeline.training.base_model import BaseModel
 from agent_pipeline.training.config import TrainingConfig
@@ -172,7 +172,7 @@ def main() -> None:
         _train_alongside(folder, pickle.loads((folder / JOB).read_bytes()))
     except Exception as error:
         out_of_memory = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"  # torch's
-        sentence = "it ran out of memory: lower max_length, or choose a smaller base model." if out_of_memory else first_line(error)
+        sentence = f"it ran out of memory: {LESS_MEMORY}." if out_of_memory else first_line(error)
         (folder / str(own_part())).write_text(sentence, encoding="utf-8")
         raise
 

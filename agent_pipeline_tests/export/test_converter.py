@@ -28,7 +28,7 @@ def checkout(folder, code="raise SystemExit(3)"):
 def test_without_a_converter_all_the_ways_to_provide_one_are_named(nowhere):
     with pytest.raises(ExportError) as caught:
         find_converter()
-    for way in ("make install", str(nowhere / "prefix"), "LLAMA_CPP_PATH", "llama_cpp_path", "usual"):
+    for way in ("make install", str(nowhere / "prefix"), "AGENT_PIPELINE_LLAMA_CPP", "llama_cpp in pipeline.toml", "usual"):
         assert way in str(caught.value)
 
 

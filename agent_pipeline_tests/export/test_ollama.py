@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from agent_pipeline.errors import ExportError
 from agent_pipeline.export import ollama
 from agent_pipeline.export.ollama import context_size, modelfile, quote
+from agent_pipeline.training import families
 from agent_pipeline.training.families import family_of
 from agent_pipeline.training.literals import unmarked
 from agent_pipeline.training.rendering import render
@@ -199,3 +201,14 @@ def test_a_prompt_that_ollama_renders_otherwise_than_training_is_an_error(monkey
             ollama.check_rendering("other", tiny_tokenizer)
         server.shutdown()
     assert "was not compared" in ollama.check_rendering("same", tiny_tokenizer)
+
+
+def test_family_among_those_that_end_turns_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A later family with the stop token of an earlier one is chosen by its architecture, or by sharing more stop tokens."""
+    first = family_of({"<|im_end|>"})
+    assert first is not None
+    later = replace(first, name="later", model_types=("lfm2",), stops=("<|im_end|>", "<|endoftext|>"))
+    monkeypatch.setattr(families, "FAMILIES", [*families.FAMILIES, later])
+    assert family_of({"<|im_end|>"}, "LFM2") is later
+    assert family_of({"<|im_end|>", "<|endoftext|>"}, "unheard-of") is later
+    assert family_of({"<|im_end|>"}, "unheard-of") is first

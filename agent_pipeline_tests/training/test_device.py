@@ -56,3 +56,14 @@ def test_a_training_goes_on_in_the_precision_that_it_began_in(tmp_path, monkeypa
     begun = checkpoints.device(tmp_path, "auto")
     monkeypatch.setattr(device, "product_speeds", speeds(1.0, 0.1))  # as another process measures on a busy machine
     assert str(fast_device("auto")) != str(begun) == str(checkpoints.device(tmp_path, "auto"))
+
+
+@pytest.mark.parametrize(("has_gpu", "cuda", "says"), [(True, None, True), (True, "13.0", False), (False, None, False)])
+def test_unused_gpu(has_gpu: bool, cuda: str | None, says: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU beside a PyTorch that was built without CUDA is named, with the command that mends it."""
+    driver = tmp_path / "version"
+    if has_gpu:
+        driver.touch()
+    monkeypatch.setattr(device, "NVIDIA", driver)
+    monkeypatch.setattr(torch.version, "cuda", cuda)
+    assert ("pip install" in device.unused_gpu()) is says

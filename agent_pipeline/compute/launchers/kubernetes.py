@@ -7,6 +7,7 @@ import dagster as dg
 
 from agent_pipeline.compute.launchers.launcher import WORKER, LakeMessages, Launcher
 from agent_pipeline.config.compute import KubernetesSettings
+from agent_pipeline.errors import LESS_MEMORY
 
 
 @dataclass(frozen=True)
@@ -17,8 +18,8 @@ class Kubernetes(Launcher):
     messages: LakeMessages
     where = "on Kubernetes"
     advice = (
-        "if the pod was evicted or ran out of memory (OOMKilled), raise kubernetes.resources, or lower batch_size or max_length; what is "
-        "complete is not made twice."
+        f"if the pod was evicted or ran out of memory (OOMKilled), raise kubernetes.resources, or {LESS_MEMORY}; what is complete is not "
+        "made twice."
     )
 
     def start(self, context: dg.AssetExecutionContext, extras: dict[str, Any]) -> dg.PipesClientCompletedInvocation:

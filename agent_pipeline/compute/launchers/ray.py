@@ -10,6 +10,7 @@ import dagster as dg
 
 from agent_pipeline.compute.launchers.launcher import WORKER, LakeMessages, Launcher
 from agent_pipeline.config.compute import RaySettings
+from agent_pipeline.errors import LESS_MEMORY
 
 
 @dataclass(frozen=True)
@@ -17,10 +18,7 @@ class Ray(Launcher):
     settings: RaySettings
     messages: LakeMessages
     where = "on Ray"
-    advice = (
-        "its log is in Ray's dashboard; if it ran out of memory, lower batch_size or max_length, or ask for more "
-        "(ray.arguments.entrypoint_memory)."
-    )
+    advice = f"its log is in Ray's dashboard; if it ran out of memory, ask for more (ray.arguments.entrypoint_memory), or {LESS_MEMORY}."
 
     def start(self, context: dg.AssetExecutionContext, extras: dict[str, Any]) -> dg.PipesClientCompletedInvocation:
         from dagster_ray.core.pipes import PipesRayJobClient

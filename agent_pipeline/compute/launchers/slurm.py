@@ -11,6 +11,7 @@ import dagster as dg
 
 from agent_pipeline.compute.launchers.launcher import WORKER, LakeMessages, Launcher
 from agent_pipeline.config.compute import SlurmSettings
+from agent_pipeline.errors import LESS_MEMORY
 
 
 @dataclass(frozen=True)
@@ -19,8 +20,7 @@ class Slurm(Launcher):
     messages: LakeMessages
     where = "on Slurm"
     advice = (
-        "its output is in slurm-<number>.out; if it ran out of memory or time, raise --mem or --time in slurm.arguments, or lower "
-        "batch_size or max_length."
+        f"its output is in slurm-<number>.out; if it ran out of memory or time, raise --mem or --time in slurm.arguments, or {LESS_MEMORY}."
     )
 
     def start(self, context: dg.AssetExecutionContext, extras: dict[str, Any]) -> dg.PipesClientCompletedInvocation:

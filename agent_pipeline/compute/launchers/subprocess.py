@@ -15,6 +15,7 @@ from dagster._core.errors import DagsterPipesExecutionError
 from dagster._utils import tail_file
 
 from agent_pipeline.compute.launchers.launcher import WORKER, Launcher
+from agent_pipeline.errors import LESS_MEMORY
 
 COMMAND = [sys.executable, *WORKER]
 
@@ -27,7 +28,7 @@ class Subprocess(Launcher):
     where = "on this machine"
     errors = (DagsterPipesExecutionError,)
     advice = (
-        "if the machine ran out of memory, lower batch_size or max_length; a training that was killed goes on from its last checkpoint "
+        f"if the machine ran out of memory, {LESS_MEMORY}; a training that was killed resumes from its last checkpoint "
         "when it is materialized again."
     )
 
