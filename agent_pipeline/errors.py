@@ -11,16 +11,18 @@ import re
 
 _CREDENTIALS = re.compile(r"(?<=://)[^\s/@'\"]+@")
 """The user's name and password in an address."""
+_QUERY_SECRET = re.compile(r"(?<=[?&])([\w-]*(?:key|token|secret|passw|sig)[\w-]*)=[^&\s'\"#]+", re.IGNORECASE)
+"""A key in the query of an address."""
 
 
 def without_credentials(text: str) -> str:
-    """Return a text in which the user name and the password of every address are replaced by `***`.
+    """Return a text in which the user name, the password and the keys of every address are replaced by `***`.
 
     Example:
         >>> without_credentials("https://ana:secret@host/v1 is away")
         'https://***@host/v1 is away'
     """
-    return _CREDENTIALS.sub("***@", text)
+    return _QUERY_SECRET.sub(r"\1=***", _CREDENTIALS.sub("***@", text))
 
 
 class PipelineError(Exception):

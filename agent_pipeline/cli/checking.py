@@ -4,7 +4,7 @@ import typer
 from rich.console import Console
 
 from agent_pipeline.config.settings import config_file, load_settings
-from agent_pipeline.errors import PipelineError
+from agent_pipeline.errors import PipelineError, without_credentials
 from agent_pipeline.keys import PartitionKey
 
 console = Console()
@@ -37,12 +37,12 @@ def check() -> None:
     except PipelineError as error:
         found.append(str(error))
     for line in set_values(keys):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        console.print(without_credentials(line), markup=False, highlight=False, soft_wrap=True)
     for sentence in found:
         console.print(f"error: {sentence}", markup=False, highlight=False, soft_wrap=True)
     if found:
         raise typer.Exit(1)
-    stores = ", ".join(map(str, settings.stores))
+    stores = without_credentials(", ".join(map(str, settings.stores)))
     console.print(f"{config_file() or 'The settings'}: no errors. {len(keys)} agents in {stores}.", highlight=False, soft_wrap=True)
 
 

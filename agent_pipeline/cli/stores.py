@@ -12,6 +12,7 @@ from rich.table import Table
 from agent_pipeline.cli.instance import make_known
 from agent_pipeline.config.sections import AgentSettings
 from agent_pipeline.config.settings import load_settings
+from agent_pipeline.errors import without_credentials
 from agent_pipeline.keys import PartitionKey, parse_key
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def discover(
     if path is None:
         make_known(sorted({parse_key(each.partition) for store in found.stores for each in store.partitions}))
     if as_json:
-        typer.echo(msgspec.json.encode(found).decode())
+        typer.echo(without_credentials(msgspec.json.encode(found).decode()))
     else:
         _show(found)
     if not found.readable:
@@ -57,7 +58,8 @@ def discover(
 def _show(found: "Discovery") -> None:
     for store in found.stores:
         totals = f"{store.source}, {store.projects} projects, {store.agents} agents, {store.sessions} sessions"
-        console.print(f"{store.path}: {totals if store.source else 'could not be read'}", markup=False, highlight=False, soft_wrap=True)
+        path = without_credentials(store.path)
+        console.print(f"{path}: {totals if store.source else 'could not be read'}", markup=False, highlight=False, soft_wrap=True)
         table = Table()
         rows = [(each.partition, _counted(each)) for each in store.partitions]
         shown = dict.fromkeys(name for _, counts in rows for name, count in counts.items() if count)
@@ -73,9 +75,9 @@ def _show(found: "Discovery") -> None:
                 kinds = ", ".join(f"{kind} {count}" for kind, count in part.damage.items())
                 console.print(f"damage: {part.partition}: sessions by kind: {kinds}", markup=False, highlight=False, soft_wrap=True)
         for note in store.notes:
-            console.print(f"note: {note}", markup=False, soft_wrap=True)
+            console.print(f"note: {without_credentials(note)}", markup=False, soft_wrap=True)
         for error in store.errors:
-            console.print(f"error: {error}", markup=False, soft_wrap=True)
+            console.print(f"error: {without_credentials(error)}", markup=False, soft_wrap=True)
     if found.unknown:
         console.print(f"No reader knows {len(found.unknown)} files: {', '.join(found.unknown[:20])}", markup=False, soft_wrap=True)
 

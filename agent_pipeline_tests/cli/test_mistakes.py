@@ -441,3 +441,37 @@ def test_key_in_the_address_of_a_lake(project: Project, address: str, command: l
     done = project.run(*command)
     check(done, "lake_options")
     assert "hidden-word" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("status", [0, 401, 403, 404, 500])
+def test_password_of_a_judge(project: Project, status: int) -> None:
+    """A password in an address is on no screen and in no file; status 0 stands for a server that is away."""
+
+    class Answering(Refusing):
+        def do_POST(self) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Answering)
+    port = server.server_port if status else PORT
+    if status:
+        Thread(target=server.serve_forever, daemon=True).start()
+    project.set(f"judge.endpoint = 'http://me:hidden-word@127.0.0.1:{port}/v1?api_key=other-word'\njudge.model = 'm'\njudge.retries = 0")
+    project.variables["OPENAI_API_KEY"] = "third-word"
+    done = project.run(*ALL, "--select", "sessions or judged_sessions", "--set", "judged_sessions.decided_by=llm")
+    server.server_close()
+    everything = done.stdout + done.stderr
+    for file in (*project.home.rglob("*"), *project.lake.rglob("*")):
+        everything += file.read_bytes().decode("latin-1") if file.is_file() else ""
+    for secret in ("hidden-word", "other-word", "third-word"):
+        assert secret not in everything, everything[max(0, everything.index(secret) - 500) :][:1000]
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("command", [["discover"], ["discover", "--json"], ["check"], ["status"], SESSIONS])
+def test_password_of_a_store(project: Project, command: list[str]) -> None:
+    project.set_store(f"langfuse:http://me:hidden-word@127.0.0.1:{PORT}")
+    done = project.run(*command)
+    assert done.returncode != 0
+    assert "hidden-word" not in done.stdout + done.stderr and "Traceback" not in done.stderr

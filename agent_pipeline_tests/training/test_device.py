@@ -1,5 +1,7 @@
 """Where models are computed, in which type, and by which library."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
