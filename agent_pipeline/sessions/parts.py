@@ -10,7 +10,7 @@ from typing import Any
 
 from agent_pipeline.sessions.evidence import shows_activity
 from agent_pipeline.sessions.items import INVALID, Item, unread
-from agent_pipeline.sessions.json_text import json_text, without_surrogates
+from agent_pipeline.sessions.json_text import json_text, object_in, without_surrogates
 from agent_pipeline.sessions.part_fields import OF_THOUGHTS, first_of, id_of, is_failed, joined, part_type, thought_text
 
 TEXT_PARTS = {"text", "input_text", "output_text", "summary_text", "text-plain"}
@@ -122,7 +122,9 @@ def text_of(content: Any, seam: str = "\n") -> tuple[str, tuple[str, ...]]:
 
 
 def call_item(call: Any, trained: bool = True, cut: bool = False) -> Item:
-    """Return a call in any spelling as an item; an invalid item if it has no name."""
+    """Return a call in any spelling as an item; an invalid item if it has no name. A call may be the JSON text of one (verifiers)."""
+    if isinstance(call, str):
+        call = object_in(call)
     if not isinstance(call, dict):
         return INVALID
     function = call.get("function")

@@ -74,7 +74,7 @@ def test_a_simulation_of_tau2_that_the_infrastructure_ended_is_an_error_and_one_
     voice = whole | {"id": "v", "messages": None, "ticks": [{}, {}]}
     first, second = sorted(read(Tau2Source(put(tmp_path, {"r.json": document(raw | {"simulations": [broken, voice]})}))), key=by_id)
     assert (first.error, first.judgment, first.score) == ("infrastructure_error", None, None)
-    assert (second.messages, second.skipped) == ([], {"tick": 2})
+    assert (second.messages, second.damage) == ([], {"unread": 1})
 
 
 def by_id(session: Session) -> str:

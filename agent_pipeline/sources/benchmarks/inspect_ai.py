@@ -12,6 +12,7 @@ from agent_pipeline.sessions.json_text import MAX_DEPTH
 from agent_pipeline.sources.formats.fields import Record, chosen, elements, mean, objects, section, text, verdict
 from agent_pipeline.sources.formats.file_source import Ident, RecordSource
 from agent_pipeline.sources.formats.limits import allowed_for
+from agent_pipeline.sources.formats.model_calls import stop_reason, with_reason
 from agent_pipeline.sources.formats.record_files import Archive, Place, kind_of
 
 _ATTACHMENT = "attachment://"
@@ -22,7 +23,7 @@ class InspectSource(RecordSource):
     """A log or a folder of them: the task is the project, the model the agent."""
 
     name = "inspect_ai"
-    version = 2
+    version = 3
     looks_like = "Inspect logs (.json or .eval) with eval and samples"
     kinds = (*RecordSource.kinds, "zip")
 
@@ -56,7 +57,8 @@ class InspectSource(RecordSource):
         # Grades and booleans are good or bad; of a number only its author knows which way it points.
         grade = mean({name: scores[name] for name, value in values.items() if isinstance(value, str | bool)})
         tools = next((event["tools"] for event in events if event.get("event") == "model" and event.get("tools")), None)
-        conversation = {"history": attachments.restore(record.get("messages")), "tools": attachments.restore(tools)}
+        messages = _with_reasons(attachments.restore(record.get("messages")), record, events)
+        conversation = {"history": messages, "tools": attachments.restore(tools)}
         damage = Counter(cut_text=attachments.lost) if attachments.lost else Counter()
         return {
             **chosen(record, ("error",), task_id="id", trial="epoch"),
@@ -79,6 +81,25 @@ class InspectSource(RecordSource):
             return {}
         lost = f"{place.path} has no header that can be read, so task and model are not known"
         return section(self.file_beside(place.path, lost, lambda path: Archive(path).member("header.json")), "eval")
+
+
+def _with_reasons(messages: Any, record: Record, events: list[Record]) -> Any:
+    """Return the messages, those of the model with the reason for which it stopped, as the model's events and the output say it."""
+    outputs = [section(event, "output") for event in events if event.get("event") == "model"] + [section(record, "output")]
+    choices = [choice for output in outputs for choice in objects(output.get("choices"))]
+    reasons = {text(section(choice, "message").get("id")): stop_reason(choice) for choice in choices}
+    reasons.pop(None, None)
+    if not isinstance(messages, list):
+        return messages
+    made = [
+        each | {"stop_reason": reason} if isinstance(each, dict) and (reason := reasons.get(text(each.get("id")))) else each
+        for each in messages
+    ]
+    last = objects(section(record, "output").get("choices"))[:1]
+    spoken = [each for each in objects(messages) if each.get("role") == "assistant"][-1:]
+    # Older logs have no ids: the output is the last turn of the model.
+    is_last = last and spoken and section(last[0], "message").get("content") == spoken[0].get("content")
+    return with_reason(made, stop_reason(last[0])) if is_last else made
 
 
 def _values(scores: Any) -> Iterator[tuple[str, Any]]:

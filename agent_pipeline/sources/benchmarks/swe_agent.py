@@ -5,9 +5,12 @@ There is no verdict: a measure has to give it. A run that was handed in ends on 
 out and counted; what a second agent said is a session of its own that names its parent.
 """
 
+from typing import Any
+
 from agent_pipeline.sessions.session import without
 from agent_pipeline.sources.formats.fields import Record, chosen, clean_text, decoded, first_of, objects, section, text
 from agent_pipeline.sources.formats.file_source import FileSource, Ident, Said
+from agent_pipeline.sources.formats.model_calls import stop_reason
 from agent_pipeline.sources.formats.record_files import Place
 
 _BROKEN = ("exit_api", "exit_environment_error", "exit_error", "Error")
@@ -19,7 +22,7 @@ class SWEAgentSource(FileSource):
 
     name = "swe_agent"
     looks_like = "trajectories (.traj) with history and info"
-    version = 2
+    version = 3
 
     @classmethod
     def accepts(cls, record: Record) -> bool:
@@ -50,7 +53,7 @@ class SWEAgentSource(FileSource):
             main = number == 0
             used = [chosen(stats, _STATS), *(section(each, "extra", "response", "usage") for each in kept)]
             said = {
-                "history": [without(each, "extra") if isinstance(each, dict) else each for each in kept],  # copies of what is said
+                "history": [_message(each) for each in kept],
                 "skipped": {"demonstration": len(mine) - len(shown)},
                 "context": {"exit_status": status, "submission": info.get("submission"), "environment": record.get("environment")},
                 "usage": used if main else (),
@@ -63,6 +66,15 @@ class SWEAgentSource(FileSource):
                 "error": status if status and any(broken in status for broken in _BROKEN) else None,
             }
             yield session_id if main else f"{session_id}:{agent}", said
+
+
+def _message(message: Any) -> Any:
+    """Return a message without copies of what it says, but with the reason for which the model stopped."""
+    if not isinstance(message, dict):
+        return message
+    response = section(message, "extra", "response")
+    choice = next(iter(objects(response.get("choices"))), response)
+    return without(message, "extra") | ({"finish_reason": reason} if (reason := stop_reason(choice)) else {})
 
 
 def _instance(place: Place) -> str:

@@ -8,15 +8,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from agent_pipeline.sessions.items import cut_text
 from agent_pipeline.sources.base import add_note, files_of
-from agent_pipeline.sources.formats.fields import Record, elements, mean, number, objects, section, text, verdict
+from agent_pipeline.sources.formats.fields import Record, chosen, elements, mean, number, objects, section, text, verdict
 from agent_pipeline.sources.formats.file_source import Ident, RecordSource
 from agent_pipeline.sources.formats.record_files import Place
 
 
 class SwinkSource(RecordSource):
     name = "swink_eval"
-    version = 2
+    version = 3
     looks_like = "swink-agent-eval results with eval_set_id and case_results"
 
     @classmethod
@@ -98,6 +99,9 @@ def _sets_of(results: Path) -> Path:
 
 
 def _prompts(case: Record) -> Iterator[Any]:
+    """The prompts of a case; an item of damage if they are not known, because answers would stand without their question."""
+    if not elements(case.get("user_messages")):
+        yield cut_text("prompts")
     if case.get("system_prompt"):
         yield {"role": "system", "content": case["system_prompt"]}
     for asked in elements(case.get("user_messages")):
@@ -105,8 +109,10 @@ def _prompts(case: Record) -> Iterator[Any]:
 
 
 def _turn(turn: Record) -> Iterator[Any]:
-    content = section(turn, "assistant_message").get("content")
+    spoken = section(turn, "assistant_message")
+    content = spoken.get("content")
     inside = any(isinstance(block, dict) and block.get("type") == "tool_call" for block in elements(content))
-    yield {"role": "assistant", "content": content, "tool_calls": None if inside else turn.get("tool_calls")}
+    message = {"role": "assistant", "content": content, "tool_calls": None if inside else turn.get("tool_calls")}
+    yield message | chosen(spoken, ("stop_reason",))
     for result in elements(turn.get("tool_results")):
         yield {**result, "role": "tool"} if isinstance(result, dict) else None

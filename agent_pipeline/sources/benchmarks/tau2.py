@@ -1,15 +1,17 @@
 """tau2-bench results: one file of `{info, tasks, simulations}`, or a file for each simulation in `simulations/` beside `results.json`.
 
 The user has tools too, which the agent never sees: those calls and results are left out and counted. The file holds the agent's policy, but
-not the prompt around it: the policy is in the context. Voice runs have ticks and no messages.
+not the prompt around it: the policy is in the context. Voice runs have ticks instead of messages, and are damage.
 """
 
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+from agent_pipeline.sessions.items import unread
 from agent_pipeline.sources.formats.fields import Record, chosen, elements, judged, objects, section, text
 from agent_pipeline.sources.formats.file_source import Ident, RecordSource
+from agent_pipeline.sources.formats.model_calls import stop_reason
 from agent_pipeline.sources.formats.record_files import Place
 
 _BROKEN = ("infrastructure_error", "unexpected_error", "user_error")
@@ -19,6 +21,7 @@ class Tau2Source(RecordSource):
     """A file or folder of results: the domain is the project, the agent's model the agent."""
 
     name = "tau2_bench"
+    version = 2
     looks_like = "tau2-bench results with info, tasks and simulations, or simulations with task_id and termination_reason"
 
     @classmethod
@@ -38,12 +41,13 @@ class Tau2Source(RecordSource):
 
     def fields(self, record: Record, place: Place, session_id: str) -> Record:
         rewards, ended = section(record, "reward_info"), text(record.get("termination_reason"))
-        messages, left_out = elements(record.get("messages")), Counter(tick=len(elements(record.get("ticks"))))
+        messages, left_out = elements(record.get("messages")), Counter[str]()
+        ticks = [unread("tick of a voice run")] if record.get("ticks") else []
         measured = judged("reward", rewards.get("reward"))
         return {
             **chosen(record, ("task_id", "trial"), created_at="start_time", ended_at="end_time", cost_usd="agent_cost"),
             **measured,
-            "history": list(_seen_by_agent(messages, left_out)),
+            "history": [*_seen_by_agent(messages, left_out), *ticks],
             "skipped": left_out,
             "context": chosen(record, ("policy", "termination_reason", "seed")),
             "usage": [each.get("usage") for each in objects(messages) if each.get("role") == "assistant"],
@@ -60,7 +64,7 @@ class Tau2Source(RecordSource):
 
 
 def _seen_by_agent(messages: list[Any], left_out: Counter[str]) -> Iterator[Any]:
-    """The messages without the user's own calls; the greeting, which no model says, is not trained."""
+    """The messages without the user's own calls, which the agent never sees; the greeting, which no model says, is not trained."""
     for at, each in enumerate(messages):
         if not isinstance(each, dict):
             yield None
@@ -73,4 +77,7 @@ def _seen_by_agent(messages: list[Any], left_out: Counter[str]) -> Iterator[Any]
         elif each.get("role") == "tool":
             yield each | {"tool_call_id": each.get("id")}
         else:
-            yield each | ({"weight": 0} if at == 0 and each.get("role") == "assistant" else {})
+            reason = stop_reason(section(each, "raw_data"))
+            message = {name: value for name, value in each.items() if name != "raw_data"}  # a copy of the API's response
+            message |= {"finish_reason": reason} if reason and each.get("role") == "assistant" else {}
+            yield message | ({"weight": 0} if at == 0 and each.get("role") == "assistant" else {})
