@@ -4,10 +4,12 @@ The lists name what Codex is known to write (`RolloutItem` and `EventMsg` of its
 other type is bookkeeping only if it shows no words, no call and no result.
 """
 
+from bisect import bisect_left
 from itertools import pairwise, takewhile
 from typing import Any, NamedTuple
 
 from agent_pipeline.sessions.items import unread
+from agent_pipeline.sessions.session import json_bytes
 from agent_pipeline.sources.agents.lines import says_something, words_in
 from agent_pipeline.sources.formats.fields import Record, elements, objects, section, text
 
@@ -217,19 +219,22 @@ def copied_from(parent: list[Record], child: list[Record]) -> int:
     Codex writes the parent's lines again, with other times. The parent's items come in their order, but
     not all of them: turns that were taken back are missing. The first message or call of its own ends them.
     """
-    keys = list(map(_content_of, parent))
-    at = count = 0
+    places: dict[bytes, list[int]] = {}
+    for place, item in enumerate(parent):
+        places.setdefault(_content_of(item), []).append(place)
+    after = count = 0
     for number, item in enumerate(child, 1):
-        key = _content_of(item)
-        if key in keys[at:]:
-            at, count = keys.index(key, at) + 1, number
+        same = places.get(_content_of(item), [])
+        next_place = bisect_left(same, after)
+        if next_place < len(same):
+            after, count = same[next_place] + 1, number
         elif injected(item) is None:
             break
     return count
 
 
-def _content_of(item: Record) -> Record:
-    return {name: value for name, value in item.items() if name not in _VOLATILE}
+def _content_of(item: Record) -> bytes:
+    return json_bytes({name: value for name, value in item.items() if name not in _VOLATILE})
 
 
 def response_items(lines: list[Record]) -> list[Record]:
