@@ -24,7 +24,7 @@ from agent_pipeline.training.config import BY_SIZE, FURTHER, AdapterTraining
 
 
 class SessionsConfig(Options):
-    """How damaged records are repaired, and when a store is too small to be whole."""
+    """How damaged records are repaired, and when a store is too small to be whole, or grew too fast."""
 
     repair: dict[str, str] = Field(
         default=dict(DEFAULT_POLICY),
@@ -37,6 +37,12 @@ class SessionsConfig(Options):
         le=1,
         description="Refuse a store that has a smaller share of the last run's sessions, or of those with a recorded verdict or metric: "
         "most of it may be missing. 0 accepts any.",
+    )
+    largest_growth: float = Field(
+        default=1.0,
+        ge=0,
+        description="Refuse a store with more new sessions than this multiple of the last run's: somebody may have planted them. Up to 30 "
+        "new ones, and three times what usually comes in the time since the last run, are always accepted. 0 accepts any.",
     )
 
 

@@ -75,7 +75,7 @@ def sessions(context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Work
         source = workspace.open_store()
         policy = repair_policy(config.repair)
         options = replace(workspace.settings().reading(key), repair=policy)
-        found = ingest(source, key, options, workspace.open_lake(), config.smallest_share)
+        found = ingest(source, key, options, workspace.open_lake(), config.smallest_share, config.largest_growth)
         for note in dict.fromkeys(source.notes):
             context.log.warning(note)
         treated = {f"{kind}: {policy.get(kind, 'keep')}": count for kind, count in found.counts["damage"].items()}

@@ -261,21 +261,39 @@ class VolumeError(DataError):
 def check_volume(lake: Lake, key: PartitionKey, staged: StagedTable, smallest_share: float, notes: Sequence[str] = ()) -> None:
     """Compare a staged table with the one that it would replace; `notes` are what the reader noted, shown with the error.
 
+    If the last table is damaged, the tables that were made of it tell what it held.
+
     Raises:
         VolumeError: the share of sessions, of those with a recorded verdict, or of those with metrics that is left is smaller; the staged
             table is removed.
+        DataError: the last table is damaged, and nothing tells what it held; the staged table is removed.
     """
     if not (smallest_share and lake.has("sessions", key)):
         return
-    try:
-        before = _counts(lake.open("sessions", key))
-    except (DataError, pa.ArrowException, OSError):  # a damaged table is replaced, not compared
-        return
+    before = next((counts for asset in _TABLES_WITH_COUNTS if (counts := _last_counts(lake, asset, key)) is not None), None)
+    if before is None:
+        staged.file.unlink()
+        raise DataError(
+            f"sessions of {key} was not replaced: its last table at {lake.table('sessions', key)} is damaged, so nobody can tell whether the "
+            "store has lost sessions. Put a copy of it back, or run once with --set sessions.smallest_share=0."
+        )
     now = _counts(pq.ParquetFile(staged.file))
     for what, count in before.items():
         if count >= FEW and now[what] < smallest_share * count:
             staged.file.unlink()
             raise VolumeError("sessions", key, what, count, now[what], notes)
+
+
+_TABLES_WITH_COUNTS = ("sessions", "judged_sessions", "curated_sessions")
+
+
+def _last_counts(lake: Lake, asset: str, key: PartitionKey) -> Counter[str] | None:
+    """The counts of a table of the last run; None if there is none that can be read."""
+    try:
+        with lake.open(asset, key) as file:
+            return _counts(file)
+    except (DataError, pa.ArrowException, OSError, KeyError):
+        return None
 
 
 def _counts(file: pq.ParquetFile) -> Counter[str]:

@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from agent_pipeline.errors import DataError
 from agent_pipeline.ingestion.drift import Drift, check_volume, drift
 from agent_pipeline.ingestion.forgotten import BlockList
+from agent_pipeline.ingestion.growth import check_growth
 from agent_pipeline.ingestion.reading import Preparation, ReadingOptions, made_by
 from agent_pipeline.ingestion.seen import SEEN, SEEN_SCHEMA, TABLE_SHA256, Rows, Seen, ids_of, noted, seen_sessions, sharing_calls
 from agent_pipeline.keys import PartitionKey
@@ -63,11 +64,12 @@ class Ingested(NamedTuple):
     drift: Drift
 
 
-def ingest(source: TraceSource, key: PartitionKey, options: ReadingOptions, lake: Lake, smallest_share: float = 0.0) -> Ingested:
-    """Read a partition and write its table, unless the store has less than `smallest_share` of the last table's sessions or verdicts.
+def ingest(source: TraceSource, key: PartitionKey, options: ReadingOptions, lake: Lake, smallest_share: float = 0.0, largest_growth: float = 0.0) -> Ingested:
+    """Read a partition and write its table, unless the store has less than `smallest_share` of the last table's sessions or verdicts, or
+    more than `largest_growth` times its sessions are new.
 
     `sessions_seen` is written at once. It names the table that it describes, and is ignored beside any other.
-    Raises what `TraceSource.sessions`, `Preparation`, `Lake.stage` and `check_volume` raise.
+    Raises what `TraceSource.sessions`, `Preparation`, `Lake.stage`, `check_volume` and `check_growth` raise.
     """
     maker = made_by(options, source)
     run = _Run(key, Preparation(options), BlockList.read(lake), _last(lake, key, maker))
@@ -85,6 +87,7 @@ def ingest(source: TraceSource, key: PartitionKey, options: ReadingOptions, lake
     if run.tools is not None and tools != run.tools:  # the last sessions taught what the first ones did not know
         table = lake.stage("sessions", key, _with_tools(table, tools), SESSIONS)
     check_volume(lake, key, table, smallest_share, source.notes)
+    check_growth(lake, key, table, largest_growth)
     tool_drift = drift(lake, "sessions", key, table)
     source.notes.extend(run.preparation.notes(key))
     metadata = {_MADE_BY: maker.encode(), TABLE_SHA256: table.sha256.encode(), _TOOLS: json_bytes(tools)}
