@@ -6,17 +6,34 @@ import dagster as dg
 
 from agent_pipeline.config.assets import CoresetConfig
 from agent_pipeline.defs.failures import user_errors
-from agent_pipeline.defs.metadata import counts_table, histogram
+from agent_pipeline.defs.metadata import counts_table, histogram, table
 from agent_pipeline.defs.partitions import agent_key
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.run_config import in_force
-from agent_pipeline.defs.specs import asset_options, version
+from agent_pipeline.defs.specs import asset_options, own_check, version, warning
 from agent_pipeline.defs.worker_client import run_worker
 from agent_pipeline.selection.coresets import Coreset, stage_coreset
 from agent_pipeline.selection.pool import DESCRIPTIONS
 
+VARIED_CHECK = "new_rows_are_varied"
 
-@dg.asset(**asset_options("coresets", {"parquet"}, options=CoresetConfig), deps=["sft_dataset", "trained_sessions"])
+
+@dg.asset(
+    **asset_options(
+        "coresets",
+        {"parquet"},
+        options=CoresetConfig,
+        checks=[
+            own_check(
+                "sft_coreset",
+                VARIED_CHECK,
+                "Passes if no group of near-duplicates, no task and no phrase dominates the rows that are new since the "
+                "last coreset. If it fails, look at the sessions that it names: somebody may have planted them.",
+            )
+        ],
+    ),
+    deps=["sft_dataset", "trained_sessions"],
+)
 def sft_coreset(
     context: dg.AssetExecutionContext,
     workspace: dg.ResourceParam[Workspace],
@@ -33,10 +50,13 @@ def sft_coreset(
         metadata = shown(coreset) | {"strategy": config.strategy, "embedded_by": config.embeddings}
         if coreset.embedded:
             metadata["embeddings"] = dg.MetadataValue.json(coreset.embedded)
-        if warning := coreset.warning:
-            context.log.warning(f"The coreset strategy '{config.strategy}': {warning}.")
-            metadata["warning"] = warning
-        return dg.MaterializeResult(value=staged, data_version=version(staged.sha256), metadata=metadata)
+        if coreset.warning:
+            context.log.warning(f"The coreset strategy '{config.strategy}': {coreset.warning}.")
+            metadata["warning"] = coreset.warning
+        if coreset.dominance.warning:
+            context.log.warning(coreset.dominance.warning)
+        varied = warning(VARIED_CHECK, not coreset.dominance.suspicious, coreset.dominance.warning, {"new_rows": coreset.dominance.new})
+        return dg.MaterializeResult(value=staged, data_version=version(staged.sha256), metadata=metadata, check_results=[varied])
 
 
 def shown(coreset: Coreset) -> dict[str, Any]:
@@ -44,6 +64,14 @@ def shown(coreset: Coreset) -> dict[str, Any]:
     metadata: dict[str, Any] = {
         "training_rows": len(coreset.table),
         "chosen": coreset.chosen,
+        "new_rows": coreset.dominance.new,
+        "largest_groups_of_new_rows": table(
+            ["group", "name", "rows", "share", ""],
+            [
+                [group.kind, group.name, group.rows, f"{group.share:.1%}", "suspicious" if group.is_suspicious else ""]
+                for group in coreset.dominance.groups
+            ],
+        ),
         "reasons": counts_table({DESCRIPTIONS.get(reason, reason): count for reason, count in coreset.reasons.items()}),
     }
     if coreset.had_to_choose:

@@ -274,8 +274,8 @@ def check_volume(lake: Lake, key: PartitionKey, staged: StagedTable, smallest_sh
     if before is None:
         staged.file.unlink()
         raise DataError(
-            f"sessions of {key} was not replaced: its last table at {lake.table('sessions', key)} is damaged, so nobody can tell whether the "
-            "store has lost sessions. Put a copy of it back, or run once with --set sessions.smallest_share=0."
+            f"sessions of {key} was not replaced: its last table at {lake.table('sessions', key)} is damaged, so nobody can tell whether "
+            "the store has lost sessions. Put a copy of it back, or run once with --set sessions.smallest_share=0."
         )
     now = _counts(pq.ParquetFile(staged.file))
     for what, count in before.items():

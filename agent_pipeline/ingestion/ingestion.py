@@ -64,7 +64,9 @@ class Ingested(NamedTuple):
     drift: Drift
 
 
-def ingest(source: TraceSource, key: PartitionKey, options: ReadingOptions, lake: Lake, smallest_share: float = 0.0, largest_growth: float = 0.0) -> Ingested:
+def ingest(
+    source: TraceSource, key: PartitionKey, options: ReadingOptions, lake: Lake, smallest_share: float = 0.0, largest_growth: float = 0.0
+) -> Ingested:
     """Read a partition and write its table, unless the store has less than `smallest_share` of the last table's sessions or verdicts, or
     more than `largest_growth` times its sessions are new.
 

@@ -12,9 +12,10 @@ import pyarrow.compute as pc
 from pydantic import Field, field_validator
 
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.options import Options
 from agent_pipeline.selection.candidates import IDS, READ, Candidates
 from agent_pipeline.selection.clusters import coverage
+from agent_pipeline.selection.crowding import Crowding, CrowdingOptions, crowding
+from agent_pipeline.selection.dominance import Dominance, dominance, last_rows
 from agent_pipeline.selection.duplicates import Duplicates, duplicates
 from agent_pipeline.selection.embeddings import TFIDF, Embed, Texts, check_embeddings, embed
 from agent_pipeline.selection.pool import LOSS_RATIO, Pool, Ranking, Reason
@@ -29,7 +30,7 @@ Ask = Callable[[str], Mapping[str, Any]]
 many `tokens` those are; `embed` puts the rows' vectors into the lake, and gives what `keep_vectors` does."""
 
 
-class CoresetOptions(Options):
+class CoresetOptions(CrowdingOptions):
     """How rows are chosen.
 
     Raises:
@@ -70,6 +71,7 @@ class Selection:
     pool: Pool | None
     picked: list[int]
     duplicates: Duplicates
+    crowding: Crowding
 
 
 def select(
@@ -99,6 +101,12 @@ def select(
         made["reason"][place] = Reason.EXACT_DUPLICATE if each.kind == "exact" else Reason.NEAR_DUPLICATE
         made["duplicate_of"][place], made["similarity"][place] = each.duplicate_of, each.similarity
     distinct = np.setdiff1d(np.arange(n), left_out)
+    crowd = crowding(rows, distinct.tolist(), options, options.seed)
+    sessions = rows.table["session_id"]
+    for row in crowd.left_out:
+        made["reason"][row.place], made["similarity"][row.place] = row.reason, row.similarity
+        made["duplicate_of"][row.place] = None if row.like is None else sessions[row.like].as_py()
+    distinct = np.setdiff1d(distinct, [row.place for row in crowd.left_out])
     pool = None
     ranking = Ranking(picks=[(at, None, Reason.ALL_FIT) for at in range(len(distinct))] if all_fit else [])
     if not all_fit:
@@ -124,7 +132,7 @@ def select(
     columns = {each.name: rows.table[each.name] for each in IDS}
     columns |= {name: column(values, CORESET.field(name)) for name, values in made.items()}
     index = pa.table(columns | {"chosen": columns["rank"].is_valid()}, CORESET)
-    return Selection(index, pool, sorted(ranking.picked), alike)
+    return Selection(index, pool, sorted(ranking.picked), alike, crowd)
 
 
 @dataclass(frozen=True)
@@ -145,6 +153,7 @@ class Coreset:
     losses: list[float]
     duplicates: Duplicates
     warning: str
+    dominance: Dominance
 
     @property
     def chosen(self) -> int:
@@ -199,6 +208,7 @@ def build_coreset(
         losses=[loss for loss in losses.values() if loss is not None],
         duplicates=found.duplicates,
         warning=named(options.strategy).warning if found.pool else "",
+        dominance=dominance(rows, found.crowding, last_rows(lake, key)),
     )
 
 

@@ -28,6 +28,9 @@ NEAR = 0.8
 BATCH = 32
 """Rows sketched at a time: the words of more leave the processor's cache before they are hashed."""
 
+BATCH_CHARACTERS = 64 << 10
+"""A batch ends with the text that makes it this long: words take eight times the memory of their text."""
+
 DOUBT = 0.12
 """The estimated similarity is off by more than this about once in a million pairs."""
 
@@ -96,12 +99,12 @@ def near_pairs(texts: Sequence[str], threshold: float = NEAR, seed: int = 0) -> 
 
     @lru_cache(maxsize=50_000)
     def sketch_of(row: int) -> Any:
-        return sketches.of(_words(texts[row]))
+        return sketches.of(words_of(texts[row]))
 
     pairs: list[Pair] = []
     highest: list[float] = []
     for start in range(0, len(texts), BATCH):
-        words = [_words(text) for text in texts[start : start + BATCH]]
+        words = [list(set(words_of(text))) for text in texts[start : start + BATCH]]
         flags = sketches.add_sets(words, start)
         for place in (place for place, flag in enumerate(flags) if flag and words[place]):
             row, sketch = start + place, sketches.of(words[place])
@@ -112,7 +115,7 @@ def near_pairs(texts: Sequence[str], threshold: float = NEAR, seed: int = 0) -> 
             for other in others:
                 similarity = sketch.jaccard(sketch_of(other))
                 if similarity > threshold - DOUBT:
-                    similarity = _jaccard(frozenset(words[place]), frozenset(_words(texts[other])))
+                    similarity = _jaccard(frozenset(words[place]), frozenset(words_of(texts[other])))
                     of = other if similarity >= threshold and similarity > best else of
                 best = max(best, similarity)
             highest.append(best)
@@ -122,8 +125,39 @@ def near_pairs(texts: Sequence[str], threshold: float = NEAR, seed: int = 0) -> 
     return pairs, highest
 
 
-def _words(text: str) -> list[bytes]:
-    """Words in lower case, as UTF-8. Punctuation separates: the keys and values of JSON without blanks are words too."""
+def rows_with_candidates(texts: Iterable[str], threshold: float = NEAR, seed: int = 0) -> list[int]:
+    """Return the numbers of the texts that share a band of hashes with another one: only these can be near-duplicates.
+
+    Memory holds the index and a batch of texts.
+    """
+    sketches = Sketches(threshold, seed)
+    candidates: set[int] = set()
+    start = 0
+    for batch in _batches_of_words(texts):
+        for offset, shares in enumerate(sketches.add_sets(batch, start)):
+            if shares and batch[offset]:
+                candidates.add(start + offset)
+                candidates.update(sketches.index.query(sketches.of(batch[offset])))
+        start += len(batch)
+    return sorted(candidates)
+
+
+def _batches_of_words(texts: Iterable[str]) -> Iterator[list[list[bytes]]]:
+    """Yield the different words of texts in batches of few texts, or of fewer long ones."""
+    batch: list[list[bytes]] = []
+    size = 0
+    for text in texts:
+        batch.append(list(set(words_of(text))))
+        size += len(text)
+        if len(batch) == BATCH or size > BATCH_CHARACTERS:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def words_of(text: str) -> list[bytes]:
+    """The words of a text in lower case, as UTF-8. Punctuation separates: the keys and values of JSON without blanks are words too."""
     folded = text if text.isascii() else text.casefold()  # of ASCII the table makes lower case
     return folded.encode("utf-8", "surrogatepass").translate(_SEPARATED).split()
 

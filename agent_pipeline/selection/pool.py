@@ -24,6 +24,10 @@ class Reason(StrEnum):
     FARTHEST = "farthest"
     EXACT_DUPLICATE = "exact_duplicate"
     NEAR_DUPLICATE = "near_duplicate"
+    CROWDED_CLUSTER = "crowded_cluster"
+    COMMON_PHRASE = "common_phrase"
+    CROWDED_TASK = "crowded_task"
+    CROWDED_DAY = "crowded_day"
     SAME_EMBEDDING = "same_embedding"
     OUTLIER = "outlier"
     NO_LOSS = "no_loss"
@@ -39,6 +43,10 @@ DESCRIPTIONS: dict[str, str] = {
     Reason.FARTHEST: "chosen: farthest from the rows chosen before",
     Reason.EXACT_DUPLICATE: "identical to another row",
     Reason.NEAR_DUPLICATE: "near-duplicate of another row",
+    Reason.CROWDED_CLUSTER: "one of too many near-duplicates of one row",
+    Reason.COMMON_PHRASE: "a copy of another row with a phrase that was added to other copies, too",
+    Reason.CROWDED_TASK: "one of too many rows of its task",
+    Reason.CROWDED_DAY: "one of too many rows of its day",
     Reason.SAME_EMBEDDING: "has the embedding of a chosen row",
     Reason.OUTLIER: "among the 3 % of rows least like their nearest ones",
     Reason.NO_LOSS: "has no loss (None is not zero)",
