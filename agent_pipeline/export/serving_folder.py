@@ -22,7 +22,7 @@ from agent_pipeline.errors import DataError
 from agent_pipeline.export.gguf_export import ADAPTER, base_gguf, base_gguf_file
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.storage.artifacts import Artifact
-from agent_pipeline.storage.filesystem import sha256_file, write_atomically
+from agent_pipeline.storage.filesystem import give_usual_mode, sha256_file, write_atomically
 from agent_pipeline.storage.lake import Lake
 from agent_pipeline.training.base_model import resolve_base_model
 from agent_pipeline.training.chain import trained_adapters
@@ -192,6 +192,7 @@ def _link(source: Path, target: Path) -> None:
     # The names of the large ones say what they are.
     same = target.is_file() and target.stat().st_size == source.stat().st_size
     if same and (target.suffix == ".gguf" or sha256_file(target) == sha256_file(source)):
+        _open_to_servers(target, source)
         return
     target.parent.mkdir(parents=True, exist_ok=True)
     new = target.with_name(f".{target.name}-{uuid4().hex[:8]}")
@@ -199,4 +200,15 @@ def _link(source: Path, target: Path) -> None:
         os.link(source, new)
     except OSError:  # another disk, or one without hard links
         shutil.copyfile(source, new)
+    _open_to_servers(new, source)
     new.replace(target)
+
+
+def _open_to_servers(target: Path, source: Path) -> None:
+    """Let other users read a file if they may read new files here: a server may run as another user than the one that trained."""
+    try:
+        give_usual_mode(target)
+    except OSError:  # the file is a link to one of another user's
+        copy = target.with_name(f".{target.name}-{uuid4().hex[:8]}")
+        shutil.copyfile(source, copy)
+        copy.replace(target)

@@ -19,6 +19,7 @@ from agent_pipeline.notebook.models import base_model, copied_model
 from agent_pipeline.notebook.samples import Row, read_samples
 from agent_pipeline.notebook.sessions import export_traces_for_sft
 from agent_pipeline.progress import Progress, silent
+from agent_pipeline.storage.filesystem import give_usual_mode
 from agent_pipeline.training.base_model import BaseModel
 from agent_pipeline.training.config import TrainingConfig
 from agent_pipeline.training.device import probe_device
@@ -178,6 +179,8 @@ class SFTTrainer:
         metrics = trainer.train().metrics
         out_dir = Path(self.config.output_dir).expanduser()
         trainer.model.save_pretrained(str(out_dir))
+        for weights in out_dir.glob("*.safetensors"):
+            give_usual_mode(weights)
         self.tokenizer.save_pretrained(str(out_dir))
         tools = {row["row_id"]: row["tools"] for row in samples.rows}
         logged = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]

@@ -10,6 +10,7 @@ import hashlib
 import os
 import random
 import re
+import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -289,6 +290,24 @@ def sync(file: Path) -> None:
     """Have the disk hold a file's content before its name says that it does."""
     with file.open("rb") as opened:
         os.fsync(opened.fileno())
+
+
+def give_usual_mode(path: Path) -> None:
+    """Give a file the permissions that new files get, which the process's umask decides.
+
+    safetensors writes files that only their owner can read, so that a server of another user could not load them.
+
+    Raises:
+        OSError: The file belongs to another user.
+    """
+    probe = path.with_name(f".{path.name}-{uuid4().hex[:8]}")
+    probe.touch()
+    try:
+        usual = stat.S_IMODE(probe.stat().st_mode)
+    finally:
+        probe.unlink()
+    if stat.S_IMODE(path.stat().st_mode) != usual:
+        path.chmod(usual)
 
 
 def sha256_file(path: Path) -> str:

@@ -19,6 +19,7 @@ from agent_pipeline.errors import DataError
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.selection.buffer import checked_ratio, due
 from agent_pipeline.sessions.session import sha256_of
+from agent_pipeline.storage.filesystem import give_usual_mode
 from agent_pipeline.training import checkpoints
 from agent_pipeline.training.base_model import BaseModel
 from agent_pipeline.training.config import Training, TrainingConfig
@@ -196,6 +197,8 @@ def save_trained(
         path.write_text(json.dumps(settings, indent=1, sort_keys=True) + "\n", encoding="utf-8")
     else:
         model.save_pretrained(str(out_dir))
+    for weights in out_dir.glob("*.safetensors"):
+        give_usual_mode(weights)
     tokenizer.chat_template = template.jinja
     tokenizer.save_pretrained(str(out_dir))
 

@@ -21,6 +21,8 @@ from agent_pipeline.storage.lake import Artifact, Lake
 from agent_pipeline_tests.lakes import artifact
 
 KEY = PartitionKey("shop", "support")
+UMASK = os.umask(0o022)
+os.umask(UMASK)
 
 
 @pytest.fixture
@@ -283,3 +285,16 @@ def test_rotten_artifact_is_not_used(lake):
     (made.path / "model-f16.gguf").write_bytes(bytes(len("first")))
     with pytest.raises(DataError, match="is damaged"):
         find_artifact(params, made.reference)
+
+
+def test_other_users_can_read_what_is_served(lake):
+    """safetensors writes weights with mode 0600; vLLM under another user could not load them (huggingface/safetensors#782)."""
+    adapter = artifact(lake, "sft_adapter", KEY, {"base_model": "b"}, {"adapter_model.safetensors": "weights", "adapter_config.json": "{}"})
+    (adapter.path / "adapter_model.safetensors").chmod(0o600)
+    exported = export(lake, "first")
+    for _ in range(2):  # the second time every file is there
+        write_folder(lake, KEY, exported, adapter)
+        folder = Path(lake.root.path) / "serving" / "shop" / "support"
+        modes = {path.name: path.stat().st_mode & 0o777 for path in folder.iterdir()}
+        assert len(set(modes.values())) == 1 and modes["adapter_model.safetensors"] == 0o666 & ~UMASK
+        (folder / "adapter_model.safetensors").chmod(0o600)

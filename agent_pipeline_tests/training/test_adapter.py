@@ -54,6 +54,8 @@ def test_the_directory_holds_the_adapter_its_tokenizer_and_its_report(trained, t
     assert saved["base"] == {"name": "tiny-llama", "revision": tiny_base.revision} and saved["template"]["origin"] == "hermes"
     assert "<tool_response>" in (out / "chat_template.jinja").read_text()
     assert str(tiny_base.path) not in (out / "adapter_config.json").read_text()
+    # safetensors lets only the owner read what it writes.
+    assert len({(out / name).stat().st_mode for name in ("adapter_model.safetensors", "adapter_config.json", "tokenizer.json")}) == 1
 
 
 def test_progress_says_step_loss_and_speed(trained):

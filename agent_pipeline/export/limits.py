@@ -1,0 +1,81 @@
+"""Recorded calls that llama.cpp keeps a model from writing.
+
+A request with tools makes llama.cpp hold every call to a grammar, which it makes of the tool's schema (`json-schema-to-grammar.cpp`). A
+call that the grammar does not allow was trained, and cannot be served: the server forces another one. It is counted by tool here, in the
+export's report. What a chat template shows otherwise is in `parity`.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from agent_pipeline.sessions.session import Tool, tool_calls
+from agent_pipeline.training.numbers import NumberText, parse_json
+
+MOST_DIGITS = 16
+"""Digits before the point of a number, and behind it, that the grammar allows."""
+
+
+def unwritable_calls(conversations: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return, by tool, how many calls there are, and how many of them llama.cpp keeps a model from writing, by reason.
+
+    Tools of which every call can be written are left out.
+    """
+    calls: Counter[str] = Counter()
+    reasons: dict[str, Counter[str]] = {}
+    for conversation in conversations:
+        tools = list(conversation.get("tools") or [])
+        for name, raw in tool_calls(conversation["messages"]):
+            calls[name] += 1
+            if tools and (reason := why_unwritable(name, raw, tools)):
+                reasons.setdefault(name, Counter())[reason] += 1
+    return {name: {"calls": calls[name], "why": dict(found)} for name, found in reasons.items()}
+
+
+def why_unwritable(name: str, arguments: str, tools: Iterable[Tool]) -> str:
+    """Return why llama.cpp's grammar does not allow a call, or an empty text if none of the reasons known here applies."""
+    schemas = {tool.get("function", tool).get("name", ""): tool.get("function", tool).get("parameters") or {} for tool in tools}
+    if name not in schemas:
+        return "the request has no such tool"
+    try:
+        value = parse_json(arguments)
+    except (ValueError, RecursionError):
+        return "its arguments are not JSON"
+    if not isinstance(value, dict):
+        return "its arguments are not an object"
+    return _why_not(value, schemas[name])
+
+
+def _why_not(value: dict[str, Any], schema: Mapping[str, Any]) -> str:
+    properties = schema.get("properties")
+    if isinstance(properties, Mapping) and properties:
+        required = [key for key in properties if key in (schema.get("required") or ())]
+        order = [*required, *(key for key in properties if key not in required)]
+        known = [key for key in value if key in properties]
+        if missing := [key for key in required if key not in value]:
+            return f"it lacks the required argument {missing[0]}"
+        if len(known) < len(value) and not schema.get("additionalProperties"):
+            return "it has an argument that the schema lacks"
+        if known != [key for key in order if key in value]:
+            return "its arguments stand in another order than in the schema (required ones first)"
+    if any(_too_long(number) for number in _numbers(value)):
+        return f"a number has more than {MOST_DIGITS} digits"
+    if isinstance(properties, Mapping):
+        for key, item in value.items():
+            kind = properties[key].get("type") if isinstance(properties.get(key), Mapping) else None
+            if kind == "integer" and isinstance(item, NumberText) and not item.lstrip("-").isdigit():
+                return "a whole number is written with a fraction"
+    return ""
+
+
+def _numbers(value: Any) -> list[NumberText]:
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        return [number for item in value for number in _numbers(item)]
+    return [value] if isinstance(value, NumberText) else []
+
+
+def _too_long(number: NumberText) -> bool:
+    digits = number.lower().partition("e")[0].lstrip("-")
+    return any(len(part) > MOST_DIGITS for part in digits.split("."))
