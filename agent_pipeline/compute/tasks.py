@@ -215,6 +215,7 @@ def export(params: Params, progress: Progress = silent) -> Result:
             llama_cpp_path=params["llama_cpp"] or None,
             least_kept=config["least_kept"],
             measured=measured,
+            trained=dataset_rows(*asked_lake(params)),
             bases=base_folder(asked_lake(params)[0]),
         )
 

@@ -59,6 +59,10 @@ def gguf_export(
             )
         tokens = sum(each["tokens"] for each in report["template"].values())
         metadata = {"parity": parity, "tokens_compared": tokens, "report": dg.MetadataValue.json(report)}
+        if limits := report.get("limits"):
+            tools = ", ".join(sorted({limit["tool"] for limit in limits}))
+            context.log.warning(f"llama.cpp's server cannot serve some calls of {context.partition_key} as they were trained: {tools}.")
+            metadata["limits"] = table(["tool", "count", "of", "why"], [list(limit.values()) for limit in limits])
         yield built(context, workspace, result, metadata, [check])
 
 

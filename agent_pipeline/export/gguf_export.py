@@ -8,8 +8,9 @@ Modelfile                         for `ollama create`; not where the adapter is 
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from agent_pipeline.export import parity
 from agent_pipeline.export.conversations import Played, play
 from agent_pipeline.export.converter import LORA, OUTTYPES, convert, convert_lora, find_converter
 from agent_pipeline.export.gate import SERVER_TURNS, gate, merged_answers, read, server_answers
+from agent_pipeline.export.limits import limits_by_tool
 from agent_pipeline.export.llama import greedy_answers, two_servers
 from agent_pipeline.export.merge import merge_adapter
 from agent_pipeline.export.ollama import context_size, library_template, modelfile
@@ -64,13 +66,15 @@ def export(
     llama_cpp_path: str | None = None,
     least_kept: float = LEAST_KEPT,
     measured: Sequence[dict[str, Any]] = (),
+    trained: Iterable[dict[str, Any]] = (),
     bases: Path | None = None,
 ) -> dict[str, Any]:
     """Exports an adapter and proves that what was exported is what was trained; `out_dir` is complete when this returns.
 
     `conversations`: held-out `{"messages", "tools"}`, of which an f16 or f32 file beside a quantised one answers `EXACT_PROMPTS`;
     `longest_row`: tokens of the longest training row, for `num_ctx`; `name`: the model's name inside the GGUF; `measured`: training rows
-    of an importance matrix for k-quants; `bases`: where the base's GGUF is kept, which adapters share.
+    of an importance matrix for k-quants; `trained`: training rows, whose calls are counted in `limits` if a server cannot serve them;
+    `bases`: where the base's GGUF is kept, which adapters share.
 
     Returns the report (`parity.json`). `ollama.gguf` is the one file that is served: the adapter where it was asked for and passed, else
     the smallest whole model that did. `failed` says by type what is not to be served, and why: fewer than `least_kept` of the merged
@@ -93,7 +97,7 @@ def export(
         except ExportError as error:
             over = str(error)
     more: dict[str, Any] = {"longest_row": longest_row, "name": name, "llama_cpp_path": llama_cpp_path, "logits": logits}
-    more |= {"least_kept": least_kept, "measured": measured, "over": over}
+    more |= {"least_kept": least_kept, "measured": measured, "trained": trained, "over": over}
     report = export_whole(merged, out_dir, conversations, outtypes, max_new_tokens, progress, **more)
     shutil.rmtree(merged.path)
     return report
@@ -126,6 +130,7 @@ def export_whole(
     logits: dict[str, Any] | None = None,
     least_kept: float = LEAST_KEPT,
     measured: Sequence[dict[str, Any]] = (),
+    trained: Iterable[dict[str, Any]] = (),
     over: Over = "",
 ) -> dict[str, Any]:
     """The same for a model that is whole already. Of one that was merged, `logits` is what merging measured, and `over` the adapter.
@@ -189,6 +194,11 @@ def export_whole(
         "template": template,
         "answers": answers,
         "gate": kept,
+        "limits": limits_by_tool(
+            chain(conversations, trained),
+            has_template and tokenizer.init_kwargs.get("arguments_as", "dict") == "dict",
+            next((each["tools"] for each in template.values() if each), {}),
+        ),
         "played": {kind: msgspec.to_builtins(each) for kind, each in played.items()},
         "failed": failed,
         "files": {path.name: sizes[kind] for kind, path in files.items()},

@@ -6,11 +6,11 @@ export's report. What a chat template shows otherwise is in `parity`.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from agent_pipeline.sessions.session import Tool, tool_calls
-from agent_pipeline.training.numbers import NumberText, parse_json
+from agent_pipeline.training.numbers import NumberText, changed_numbers, parse_json
 
 MOST_DIGITS = 16
 """Digits before the point of a number, and behind it, that the grammar allows."""
@@ -30,6 +30,43 @@ def unwritable_calls(conversations: Iterable[Mapping[str, Any]]) -> dict[str, di
             if tools and (reason := why_unwritable(name, raw, tools)):
                 reasons.setdefault(name, Counter())[reason] += 1
     return {name: {"calls": calls[name], "why": dict(found)} for name, found in reasons.items()}
+
+
+def rounded_calls(conversation: Mapping[str, Any]) -> list[str]:
+    """Return the tools of the calls with a number that llama.cpp's template engine writes otherwise, once per call."""
+    return [name for name, raw in tool_calls(conversation["messages"]) if changed_numbers(raw)]
+
+
+def limits_by_tool(
+    conversations: Iterable[Mapping[str, Any]], rounds_numbers: bool, differing: Mapping[str, Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """Return what llama.cpp's server cannot do as it was trained: a tool, a count, and the reason, the most frequent first.
+
+    Args:
+        conversations: What the model was trained on, and what it was compared on.
+        rounds_numbers: Whether the chat template takes objects, whose numbers llama.cpp rounds in earlier calls.
+        differing: The tools that the comparison of texts found (`parity.check_template`).
+    """
+    rounded: Counter[str] = Counter()
+
+    def passed_on() -> Iterator[Mapping[str, Any]]:
+        # One pass: there may be more training rows than fit into memory.
+        for conversation in conversations:
+            rounded.update(rounded_calls(conversation) if rounds_numbers else ())
+            yield conversation
+
+    limits = [
+        {"tool": tool, "count": count, "of": f"{found['calls']} calls", "why": f"the server's grammar forbids the call: {why}"}
+        for tool, found in unwritable_calls(passed_on()).items()
+        for why, count in found["why"].items()
+    ]
+    why = "the server rounds a number of the call when it shows the call again; so did training"
+    limits += [{"tool": tool, "count": count, "of": "calls", "why": why} for tool, count in rounded.items()]
+    limits += [
+        {"tool": tool, "count": found["conversations"], "of": "compared conversations", "why": found["why"]}
+        for tool, found in differing.items()
+    ]
+    return sorted(limits, key=lambda limit: -limit["count"])
 
 
 def why_unwritable(name: str, arguments: str, tools: Iterable[Tool]) -> str:

@@ -1,12 +1,14 @@
 """Tool schemas for sessions whose source has none, inferred from the calls that were seen.
 
 A chat template can only render tools that it is given, and a model trained without them learns to call tools that it was never
-told of. What is inferred is marked so (`tools_origin = "inferred"`): names, argument names, JSON types, and which arguments every
-call had.
+told of. What is inferred is marked so (`tools_origin = "inferred"`): names, argument names, JSON types, which arguments every
+call had, and the order in which calls have them. llama.cpp forces a model to write arguments in the schema's order.
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterable
+from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
@@ -15,7 +17,7 @@ from agent_pipeline.sessions.session import Message, Tool
 from agent_pipeline.sessions.text import is_failed, is_refusal
 
 CallShape = tuple[str, tuple[tuple[str, str], ...]]
-"""A tool's name and, by argument name, the JSON types of one call."""
+"""A tool's name, and the names and JSON types of one call's arguments, in their order."""
 
 _NAME = re.compile(r"[\w.:/-]+")
 JSON_TYPES: dict[type, str] = {
@@ -53,36 +55,47 @@ def _shape(name: str, arguments: tuple[str, ...], types: tuple[type, ...]) -> Ca
     """The shape of a call; `None` where no model could be given the tool's name."""
     if not _NAME.fullmatch(name):
         return None
-    return name, tuple(sorted(zip(arguments, map(JSON_TYPES.__getitem__, types), strict=True)))
+    return name, tuple(zip(arguments, map(JSON_TYPES.__getitem__, types), strict=True))
 
 
 class ToolSchemas:
     """Gathers calls over the sessions of a partition; holds what differs, not the calls."""
 
     def __init__(self) -> None:
-        self._shapes: set[CallShape] = set()
+        self._shapes: Counter[CallShape] = Counter()
 
     def add(self, shapes: Iterable[CallShape]) -> None:
         self._shapes.update(shapes)
 
     def tools(self) -> list[Tool]:
         """OpenAI function schemas, by name; an argument is required if every call had it."""
-        calls: dict[str, list[dict[str, str]]] = {}
-        for name, arguments in self._shapes:
-            calls.setdefault(name, []).append(dict(arguments))
+        calls: dict[str, list[tuple[dict[str, str], int]]] = {}
+        for (name, arguments), sessions in self._shapes.items():
+            calls.setdefault(name, []).append((dict(arguments), sessions))
         return [
             {"type": "function", "function": {"name": name, "description": "", "parameters": _parameters(calls[name])}}
             for name in sorted(calls)
         ]
 
 
-def _parameters(calls: list[dict[str, str]]) -> dict[str, Any]:
-    names = sorted({name for call in calls for name in call})
+def _parameters(calls: list[tuple[dict[str, str], int]]) -> dict[str, Any]:
+    names = _in_usual_order(calls)
     return {
         "type": "object",
-        "properties": {name: {"type": _type({call[name] for call in calls if name in call})} for name in names},
-        "required": [name for name in names if all(name in call for call in calls)],
+        "properties": {name: {"type": _type({call[name] for call, _ in calls if name in call})} for name in names},
+        "required": [name for name in names if all(name in call for call, _ in calls)],
     }
+
+
+def _in_usual_order(calls: list[tuple[dict[str, str], int]]) -> list[str]:
+    """Return the arguments' names by their mean position in the calls, each weighed by the number of its sessions."""
+    positions: dict[str, list[int]] = {}
+    for call, sessions in calls:
+        for position, name in enumerate(call):
+            total = positions.setdefault(name, [0, 0])
+            total[0] += position * sessions
+            total[1] += sessions
+    return sorted(positions, key=lambda name: (Fraction(*positions[name]), name))
 
 
 def _type(seen: set[str]) -> str | list[str]:
