@@ -58,6 +58,8 @@ WITH_BLANKS: list[Message] = [
 PINNED = date(2024, 7, 26)
 """The date in templates that write today's: Llama 3's own default. Another day would be another prompt than the one that was trained."""
 
+_CONTENT = re.compile(r"""\bmessage(?:\.content|\['content'\]|\["content"\])(?!\s*[.\[(])""")
+_CUT = r"(CONTENT.rstrip(' \n\r\t') if message.tool_calls and CONTENT is string else CONTENT)"
 _THINKING = "{{%- set enable_thinking = {} -%}}"
 _TODAY = re.compile(r"""strftime_now\(\s*(['"])(.*?)\1\s*\)""")
 
@@ -108,6 +110,28 @@ def pinned(tokenizer: "PreTrainedTokenizerBase", jinja: str) -> tuple[str, str]:
         if prompts[0] != prompts[1]:
             fixed, used = _THINKING.format("false") + fixed, used + "; it never thinks, as it does by default"
     return fixed, used
+
+
+def without_line_ends(tokenizer: "PreTrainedTokenizerBase", jinja: str) -> tuple[str, str]:
+    """Return the template with words before a call cut at their last line end, and a clause that says so.
+
+    llama.cpp's server returns those words with the line end that the template writes before the call, and clients send them back: the
+    template (Qwen 2.5's and 3's) would write a second one. A template that needs no change, or that this change would not cure, is
+    returned as it is.
+    """
+
+    def shown(template: str, words: str) -> str:
+        messages = [message | {"content": words} if message.get("tool_calls") else message for message in SENTINEL]
+        return render_with(tokenizer, template, "dict", messages, [TOOL]) + render_with(tokenizer, template, "dict", SENTINEL, [TOOL])
+
+    cured = _CONTENT.sub(lambda found: _CUT.replace("CONTENT", found[0]), jinja)
+    try:
+        trained = shown(jinja, "words_q7")
+        if shown(jinja, "words_q7\n") != trained and shown(cured, "words_q7") == shown(cured, "words_q7\n") == trained:
+            return cured, "; words before a call end without a line end"
+    except Exception:  # a template is a program: the probe says what is wrong with it
+        return jinja, ""
+    return jinja, ""
 
 
 def stop_token(tokenizer: "PreTrainedTokenizerBase", turn: str) -> str | None:
@@ -211,6 +235,8 @@ def _candidates(tokenizer: "PreTrainedTokenizerBase", stock: str | None) -> Iter
     if stock:
         try:
             jinja, fixed = pinned(tokenizer, stock)
+            jinja, cut = without_line_ends(tokenizer, jinja)
+            fixed += cut
         except Exception:  # it fails on a plain question: the probe says so
             jinja, fixed = stock, ""
         yield "model", jinja, f"the model's own template renders tools without loss{fixed}"

@@ -43,32 +43,33 @@ MISTRAL = ("[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOO
 @dataclass(frozen=True)
 class Subject:
     """A family: its template (a file of TRL's, a text of ours, None: SmolLM2's own), the special tokens of its turns, the last of which
-    ends a text, and the architecture of the tiny model."""
+    ends a text, the architecture of the tiny model, and vLLM's name of the parser for calls as its own template writes them."""
 
     name: str
     template: str | None
     specials: tuple[str, ...]
     model_type: str = "llama"
     config: dict[str, Any] = field(default_factory=dict)
+    parser: str = "hermes"
 
 
 SUBJECTS = [
     Subject("Qwen2.5", "qwen2_5.jinja", CHATML),
     Subject("Qwen3, thinking or not", "qwen3.jinja", CHATML, "qwen3"),
     Subject("Qwen3-2507, no thinking", "qwen3_instruct_2507.jinja", CHATML, "qwen3"),
-    Subject("Qwen3.5, thinking", "qwen3_5_think.jinja", CHATML, "qwen3"),
-    Subject("Qwen3.5, no thinking", "qwen3_5_nothink.jinja", CHATML, "qwen3"),
-    Subject("Llama 3.1", "llama3_1.jinja", LLAMA3),
-    Subject("Llama 3.2", "llama3_2.jinja", LLAMA3),
-    Subject("Mistral 7B v0.3", mistral(" ", v7=False), MISTRAL, "mistral"),
-    Subject("Mistral Nemo", mistral("", v7=False), MISTRAL, "mistral"),
-    Subject("Mistral Small", mistral("", v7=True), MISTRAL, "mistral"),
+    Subject("Qwen3.5, thinking", "qwen3_5_think.jinja", CHATML, "qwen3", parser="qwen3_coder"),
+    Subject("Qwen3.5, no thinking", "qwen3_5_nothink.jinja", CHATML, "qwen3", parser="qwen3_coder"),
+    Subject("Llama 3.1", "llama3_1.jinja", LLAMA3, parser="llama3_json"),
+    Subject("Llama 3.2", "llama3_2.jinja", LLAMA3, parser="llama3_json"),
+    Subject("Mistral 7B v0.3", mistral(" ", v7=False), MISTRAL, "mistral", parser="mistral"),
+    Subject("Mistral Nemo", mistral("", v7=False), MISTRAL, "mistral", parser="mistral"),
+    Subject("Mistral Small", mistral("", v7=True), MISTRAL, "mistral", parser="mistral"),
     Subject("Gemma 3", "gemma3.jinja", GEMMA3, "gemma3_text", {"sliding_window": 1024}),
     Subject("Phi-3.5", "phi3_5.jinja", PHI),
     Subject("Phi-4-mini", PHI_4_MINI, PHI),
     Subject("SmolLM2", None, CHATML),
     Subject("SmolLM3", SMOLLM3, CHATML, "smollm3"),
-    Subject("gpt-oss", "gptoss.jinja", HARMONY),
+    Subject("gpt-oss", "gptoss.jinja", HARMONY, parser="openai"),
     Subject("DeepSeek V3", "deepseekv3.jinja", DEEPSEEK),
 ]
 
@@ -123,6 +124,7 @@ def line(subject: Subject, folder: Path) -> str:
     try:
         parity = export(base, folder / "adapter", folder / "out", [thinking(row(9))], ("f16",), 8)["template"]["f16"]
         exported = f"{parity['texts']} texts, {parity['tokens']:,} tokens equal"
+        assert not parity["line_ends"] and not parity["tools"], parity
     except ExportError as error:
         exported = f"**refused**: {re.sub(r'/[^ ]*/', '', str(error)).partition(': ')[0]}"
     rows_are = "the turn" if template.rows == "turn" else "the conversation"
@@ -131,7 +133,9 @@ def line(subject: Subject, folder: Path) -> str:
     source = "TRL" if (subject.template or "").endswith(".jinja") else "documentation" if subject.template else "the model"
     why = template.why.replace("|", "\\|")
     thoughts = "trained" if template.reasoning else "left out"
-    return f"| {subject.name} | {source} | {subject.model_type} | **{origin}** | {rows_are} | {thoughts} | {ends} | {exported} | {why} |"
+    parser = subject.parser if template.origin == "model" else "hermes"
+    cells = [subject.name, source, subject.model_type, f"**{origin}**", rows_are, thoughts, ends, exported, f"`{parser}`", why]
+    return f"| {' | '.join(cells)} |"
 
 
 HEAD = """# Families of models
@@ -152,6 +156,11 @@ a held-out conversation are compared with ours.
   served. Prefix trees share what the turns share.
 - *recorded thoughts*: with `sft_dataset.reasoning = true`, thoughts that sessions recorded are trained where the template shows one before
   a turn, right after the prompt; else they are counted as `reasoning_not_rendered`.
+- *parser in vLLM*: what `--tool-call-parser` must be, so that vLLM reads the calls of a model that was trained with this template. A model
+  that is trained with ours needs `hermes`, whatever its family. The names are vLLM's; they were not run here.
+- A template of the model's own is given the arguments of calls as objects, and llama.cpp rounds their numbers when it shows a call again.
+  Training shows earlier calls as llama.cpp does, and then each turn of such a row is a row. The call that is trained keeps its digits. Our
+  template is given text, and nothing is rounded.
 - Dates that a template writes are always 26 Jul 2024, also in the exported file: a model trained on one day's prompt is served with the
   same. Tell an agent the date in its own system message.
 - A row that a template refuses (parallel calls in Llama 3, a greeting first in Mistral, words beside a call where the template drops
@@ -159,8 +168,9 @@ a held-out conversation are compared with ours.
 
 Written by `python -m agent_pipeline_tests.families.table`.
 
-| family | template from | architecture | trained with | a row is | recorded thoughts | stop tokens | in llama.cpp | verdict of the probe |
-|---|---|---|---|---|---|---|---|---|
+| family | template from | architecture | trained with | a row is | recorded thoughts | stop tokens \
+| in llama.cpp | parser in vLLM | verdict of the probe |
+|---|---|---|---|---|---|---|---|---|---|
 """
 
 

@@ -7,7 +7,7 @@ from transformers import AutoTokenizer
 from trl import chat_template_utils
 
 from agent_pipeline.errors import ModelError
-from agent_pipeline.training.rendering import render
+from agent_pipeline.training.rendering import render, render_with
 from agent_pipeline.training.templates import SENTINEL, TOOL, load_tokenizer, probe, training_template
 from agent_pipeline_tests.training.world import call, row
 
@@ -56,8 +56,24 @@ def test_a_template_that_encodes_arguments_twice_is_refused(tokenizer):
 def test_a_template_that_rewrites_earlier_turns_is_kept_and_each_turn_is_a_row(tokenizer):
     tokenizer.chat_template = chat_template_utils.qwen3_chat_template
     template = training_template(tokenizer)
-    assert (template.origin, template.jinja, template.rows) == ("model", tokenizer.chat_template, "turn")
-    assert "each turn is a row" in template.why
+    assert (template.origin, template.rows) == ("model", "turn") and "each turn is a row" in template.why
+
+
+@pytest.mark.parametrize("stock", ["qwen2_5_chat_template", "qwen3_chat_template"])
+def test_words_before_a_call_are_shown_alike_with_the_line_end_that_a_server_returns(tokenizer, stock):
+    """llama.cpp returns "Given: 5." with the line end before the call; Qwen's templates would write a second one."""
+
+    def shown(words: str) -> str:
+        messages = [message | {"content": words} if message.get("tool_calls") else message for message in SENTINEL]
+        return render_with(tokenizer, template.jinja, template.arguments_as, messages, [TOOL])
+
+    tokenizer.chat_template = getattr(chat_template_utils, stock)
+    template = training_template(tokenizer)
+    assert "without a line end" in template.why
+    assert shown("Given: 5.") == shown("Given: 5.\n") and "Given: 5.\n<tool_call>" in shown("Given: 5.\n")
+    assert render_with(tokenizer, tokenizer.chat_template, "dict", SENTINEL, [TOOL]) == shown("")
+    tokenizer.chat_template = template.jinja  # as an adapter's directory has it
+    assert training_template(tokenizer).jinja == template.jinja
 
 
 def test_a_tokenizer_for_which_nothing_renders_tools_is_refused(tokenizer):
