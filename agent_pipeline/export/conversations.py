@@ -22,20 +22,27 @@ if TYPE_CHECKING:
 LEAST_TURNS = 3
 """A conversation with as many of the assistant's turns shows what the server makes of its own answers, twice."""
 
+BLANKS = " \n\r\t"
+"""What our template cuts off behind words before a call."""
+
 LONGEST = 4
 """Turns that are played of one conversation."""
 
 
-def as_clients_send(messages: Sequence[Message]) -> list[Message]:
+def as_clients_send(messages: Sequence[Message], shown: str | None = None) -> list[Message]:
     """Return recorded messages as a client sends them to llama.cpp's server.
 
     The server returns the words before a call with the line end that stands before the call, and clients send back what they were given.
+
+    Args:
+        messages: The recorded messages.
+        shown: The rendered conversation. Words that no line end follows there (gpt-oss ends them with a token) are returned without one.
     """
     sent = []
     for message in with_plain_ids([without(message, THOUGHT) for message in messages]):
-        words = message.get("content")
-        if message.get("tool_calls") and words and words.strip():
-            message = {**message, "content": words.rstrip() + "\n"}
+        words = (message.get("content") or "").rstrip(BLANKS)
+        if message.get("tool_calls") and words and (shown is None or f"{words}\n" in shown):
+            message = {**message, "content": words + "\n"}
         sent.append(message)
     return sent
 
@@ -149,7 +156,9 @@ def _answer(
         played.parted += 1
         return None
     kept = {key: answer[key] for key in ("role", "content", "tool_calls") if answer.get(key) is not None}
-    return kept, ({**own, "tool_calls": calls} if calls else own)
+    # A row has the words before a call without the line end that stands before the call.
+    words = answer.get("content") or ""
+    return kept, ({**kept, "content": words.rstrip(BLANKS)} if calls else kept)
 
 
 def _difference(tokenizer: "PreTrainedTokenizerBase", prompt: list[int], served: list[int], turn: int) -> str:

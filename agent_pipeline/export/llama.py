@@ -124,7 +124,8 @@ class LlamaCpp:
             self._server = xllamacpp.Server(params)
         except RuntimeError as error:
             raise ExportError(
-                f"llama.cpp can't load {gguf}: the file is missing, cut off, damaged or of a kind that it does not know; export it again."
+                f"llama.cpp can't load {gguf}: the file is missing, cut off, damaged or of a kind that it does not know, or its chat "
+                "template does not run there; export it again."
             ) from error
         self._host, self._port = self._server.listening_address.removeprefix("http://").rsplit(":", 1)
         # Closing a server whose task loop has not begun yet never returns (xllamacpp 2026.10: the loop's start undoes the stop). One

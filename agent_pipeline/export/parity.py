@@ -146,7 +146,7 @@ def check_template(llama: LlamaCpp, tokenizer: "PreTrainedTokenizerBase", conver
             if added and ids[: len(added)] == added:
                 here = here.removeprefix(tokenizer.decode(added))
             try:
-                there = llama.render(as_clients_send(part), tools, add_generation_prompt=ask)
+                there = llama.render(as_clients_send(part, here), tools, add_generation_prompt=ask)
                 if here != there and here == (unended := llama.render(with_plain_ids(part), tools, add_generation_prompt=ask)):
                     there, counts["line_ends"] = unended, counts["line_ends"] + 1
             except ExportError:
