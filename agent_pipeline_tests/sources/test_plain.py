@@ -13,8 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_pipeline.errors import StoreError
+from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
 from agent_pipeline.judging import Policy
 from agent_pipeline.keys import parse_key
+from agent_pipeline.redaction import RedactionOptions
 from agent_pipeline.sessions.session import Session
 from agent_pipeline.sessions.tables import SESSIONS, session_row, to_table
 from agent_pipeline.sources import SOURCES, open_source
@@ -322,3 +324,38 @@ def test_agents_with_similar_names_are_partitions_of_their_own(tmp_path: Path) -
     assert any("'Süd'" in note for note in source.notes)
     few = open_source(put(tmp_path / "few", {"names.jsonl": lines(*reversed(chats[:3]))}))
     assert set(few.partitions()) <= set(keys), "a key depends on the name alone"
+
+
+def test_sharegpt_calls_as_turns_one_after_another(tmp_path: Path) -> None:
+    """hiyouga/LlamaFactory#9585: parallel calls are one message, and their results answer them in order."""
+    asked = [{"from": "human", "value": "How old are Ann and Ben?"}]
+    calls = [{"from": "function_call", "value": json.dumps({"name": "age", "arguments": {"of": of}})} for of in ("Ann", "Ben")]
+    results = [{"from": "observation", "value": text} for text in ("36", "34")]
+    for turns in ([*calls, *results], [{"from": "function_call", "value": f"[{calls[0]['value']}, {calls[1]['value']}]"}, *results]):
+        row = sharegpt_row(conversations=[*asked, *turns, {"from": "gpt", "value": "36 and 34."}])
+        (session,) = repaired_sessions(opened(ShareGPTSource, tmp_path, sharegpt__jsonl=lines(row)))
+        _, _, called, *told, _ = session.messages
+        assert [json.loads(call["function"]["arguments"])["of"] for call in called["tool_calls"]] == ["Ann", "Ben"]
+        assert [(each["tool_call_id"], each["content"]) for each in told] == [
+            (call["id"], text) for call, text in zip(called["tool_calls"], ("36", "34"), strict=True)
+        ]
+
+
+@pytest.mark.parametrize("teller", ["tool", "human", "observation"])
+def test_sharegpt_calls_in_the_words_of_hermes(teller: str, tmp_path: Path) -> None:
+    """The set of NousResearch for function calling has calls and results as words: they are calls and results, whoever says them."""
+    turns = [
+        {"from": "human", "value": "How old is Ann?"},
+        {"from": "gpt", "value": '<tool_call>\n{"name": "age", "arguments": {"of": "Ann"}}\n</tool_call>'},
+        {"from": teller, "value": "<tool_response>\n36\n</tool_response>"},
+        {"from": "gpt", "value": "36."},
+    ]
+    (session,) = repaired_sessions(opened(ShareGPTSource, tmp_path, sharegpt__jsonl=lines(sharegpt_row(conversations=turns))))
+    assert [each["role"] for each in session.messages] == ["system", "user", "assistant", "tool", "assistant"]
+    assert session.messages[2]["tool_calls"][0]["function"] == {"name": "age", "arguments": '{"of": "Ann"}'}
+    assert (session.messages[3]["content"], session.broken) == ("36", None)
+
+
+def repaired_sessions(source: FileSource) -> list[Session]:
+    options = ReadingOptions(redaction=RedactionOptions(enabled=False))
+    return [session for key in source.partitions() for session in read_sessions(source, key, options)]

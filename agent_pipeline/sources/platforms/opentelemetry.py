@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_pipeline.sessions.chat import ROLES
-from agent_pipeline.sessions.items import cut_text
+from agent_pipeline.sessions.items import cut_text, unread
 from agent_pipeline.sources.formats.detection import sampled
 from agent_pipeline.sources.formats.fields import (
     Record,
@@ -37,6 +37,8 @@ from agent_pipeline.sources.platforms.span_source import Score, SpanSource
 from agent_pipeline.sources.platforms.spans import Span, span_of
 
 _PROJECTS = ("openinference.project.name", "service.name")
+_MESSAGE_EVENTS = ("gen_ai.system.message", "gen_ai.user.message", "gen_ai.assistant.message", "gen_ai.tool.message", "gen_ai.content.")
+_NUMBERED = ("gen_ai.prompt.", "gen_ai.completion.", "llm.prompts.", "llm.completions.")
 _LOST = ("droppedAttributesCount", "dropped_attributes_count")
 """How many attributes a span's limit of their number has taken from it: of a long conversation, each message is some attributes."""
 _MESSAGES = ("gen_ai.input.messages", "gen_ai.output.messages")
@@ -75,6 +77,8 @@ class OpenTelemetrySource(SpanSource):
     def spans(self, record: Record) -> list[Span]:
         span = replace(record["span"])
         fill_in(span, record["attributes"], record["kind"])
+        if not (span.given or span.answered) and (unknown := _unread_messages(record)):
+            span.kind, span.given = "model", [unread(unknown)]
         if record["lost"] and (span.given or span.answered):
             span.given = [*span.given, cut_text("attributes")]
         return [span]
@@ -163,6 +167,14 @@ def _event(leaf: Record, body: Any, resource: Record) -> Record:
     time = first_of(leaf, "timeUnixNano", "observedTimeUnixNano", "timestamp", "observed_timestamp")
     step["span"] = replace(step["span"], kind="model", started=when(time))
     return step | {"event": "message" if name == "gen_ai.choice" or role in ROLES else "call"}
+
+
+def _unread_messages(record: Record) -> str | None:
+    """Return where a span has messages that are not read: in events of its own, or in an attribute for each."""
+    names = [str(each.get("name")) for each in record["events"]]
+    if any(name == "gen_ai.choice" or name.startswith(_MESSAGE_EVENTS) for name in names):
+        return "messages in span events"
+    return "gen_ai.prompt.<i>" if has(record["attributes"], _NUMBERED) else None
 
 
 def _whole_message(message: Record) -> Any:

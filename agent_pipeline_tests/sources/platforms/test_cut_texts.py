@@ -223,3 +223,20 @@ def test_texts_of_blocks(tmp_path: Path) -> None:
     assert not session.damage and not session.skipped
     (session,) = sessions(write(tmp_path / "cut.jsonl", steps('[{"text": "Case 77 is op')))
     assert session.broken == "cut_text"
+
+
+@pytest.mark.parametrize(
+    "span",
+    [
+        {"events": [{"name": "gen_ai.user.message", "attributes": [{"key": "content", "value": {"stringValue": "Where?"}}]}]},
+        {"events": [{"name": "gen_ai.choice", "attributes": [{"key": "message", "value": {"stringValue": "[]"}}]}]},
+        {"numbered": "gen_ai.prompt.0.content"},
+    ],
+)
+def test_messages_where_nobody_reads_them(span: dict[str, Any], tmp_path: Path) -> None:
+    """A root that has a question and an answer must not stand for calls whose messages are in events or numbered attributes."""
+    root = otlp({"openinference.span.kind": "AGENT", "input.value": "Where?", "output.value": "In Ulm."}, spanId="r1")
+    attributes = {"gen_ai.operation.name": "chat"} | ({span["numbered"]: "Where?"} if "numbered" in span else {})
+    call = otlp(attributes, parentSpanId="r1", events=span.get("events", []))
+    (session,) = sessions(write(tmp_path / "spans.jsonl", [root, call]))
+    assert session.broken == "unread"
