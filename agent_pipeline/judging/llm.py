@@ -83,7 +83,8 @@ class LlmJudge:
 
     def _opinion(self, context: EvaluationContext) -> Opinion:
         fields = _fields(context)
-        text = _rendered(self._rubric, fields | {"calls": context.calls, "boundary": f"=== {sha256_of(fields['messages'])[:12]} ==="})
+        record = sha256_of([fields["messages"], fields["tools"]])  # whoever writes either of them cannot know it
+        text = _rendered(self._rubric, fields | {"calls": context.calls, "boundary": f"=== {record[:12]} ==="})
         text += f"\nAnswer with one JSON object and nothing else: {_EXAMPLE}\n"
         if len(text) > self._max_characters:
             self.client.count(TOO_LONG)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.judging.context import EvaluationContext, call_identity
+from agent_pipeline.judging.judge_orders import turns_that_address_a_judge
 from agent_pipeline.judging.measures import ConfiguredMeasure
 from agent_pipeline.judging.schemas import call_fault
 from agent_pipeline.options import did_you_mean
@@ -20,7 +21,8 @@ class TurnFacts(NamedTuple):
 
     `breaks_schema`: a call is of no tool of the session, or its arguments break the tool's schema; `None` where the source and the settings
     give no schema. `repeated_call`: a call repeats an earlier one, with the same result. `corrected_later`: one of the first three is true,
-    and for each call that it is true of, a later call of the same tool went well. `failed_measures` are the measures of turns that failed,
+    and for each call that it is true of, a later call of the same tool went well. `addresses_judge`: a text of the turn, or before it,
+    tells a judge what to decide. `failed_measures` are the measures of turns that failed,
     or raised.
     """
 
@@ -29,6 +31,7 @@ class TurnFacts(NamedTuple):
     breaks_schema: bool | None
     repeated_call: bool
     corrected_later: bool
+    addresses_judge: bool
     failed_measures: list[str]
 
 
@@ -46,6 +49,7 @@ def turn_facts(context: EvaluationContext, measures: Sequence[ConfiguredMeasure]
     """The facts of every turn; each of the measures is taken of the turn on its own."""
     calls, seen = iter(context.calls), set[tuple[str, str, str | None]]()
     schemas_known = bool(context.tools) and context.metadata.get("tools_origin") not in ("inferred", "none")
+    tells_judge = iter(turns_that_address_a_judge(context.messages, context.tools))
     facts: list[TurnFacts] = []
     called: list[list[tuple[str, bool]]] = []  # each call's tool, and whether the call went wrong
     for at, message in enumerate(context.messages):
@@ -59,7 +63,8 @@ def turn_facts(context: EvaluationContext, measures: Sequence[ConfiguredMeasure]
         faults = [_breaks_schema(call, context) if schemas_known else None for call in turn_calls]
         breaks_schema = any(faults) or (None if None in faults else False)
         failed = _failed_measures(context, at, measures)
-        facts.append(TurnFacts(any(errors), any(refusals), breaks_schema, repeated, False, failed))
+        judge_is_told = next(tells_judge)
+        facts.append(TurnFacts(any(errors), any(refusals), breaks_schema, repeated, False, judge_is_told, failed))
         called.append([(call.name, any(wrong)) for call, *wrong in zip(turn_calls, errors, refusals, faults, strict=True)])
     later: set[str] = set()
     for at in reversed(range(len(facts))):
@@ -71,7 +76,7 @@ def turn_facts(context: EvaluationContext, measures: Sequence[ConfiguredMeasure]
 
 def true_facts(turn: Mapping[str, Any]) -> list[str]:
     """The names of the facts that hold of a turn (an entry of the column `turns`)."""
-    return [name for name in FACTS if turn[name]]
+    return [name for name in FACTS if turn.get(name)]
 
 
 def readable_facts(turn: Mapping[str, Any]) -> list[str]:
@@ -82,7 +87,7 @@ def readable_facts(turn: Mapping[str, Any]) -> list[str]:
 
 def untrained_turns(turns: Sequence[Mapping[str, Any]], facts: Sequence[str]) -> list[int]:
     """Which turns have one of the facts, by their place among the agent's messages."""
-    return [at for at, turn in enumerate(turns) if any(turn[name] for name in facts)]
+    return [at for at, turn in enumerate(turns) if any(turn.get(name) for name in facts)]
 
 
 def _breaks_schema(call: Call, context: EvaluationContext) -> bool | None:

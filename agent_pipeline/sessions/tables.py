@@ -84,6 +84,7 @@ TURN = pa.struct(
         pa.field("breaks_schema", pa.bool_()),
         pa.field("repeated_call", pa.bool_()),
         pa.field("corrected_later", pa.bool_()),
+        pa.field("addresses_judge", pa.bool_()),
         pa.field("failed_measures", pa.list_(pa.string())),
     ]
 )

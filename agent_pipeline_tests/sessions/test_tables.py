@@ -98,7 +98,14 @@ def test_raw_columns_are_handed_on_letter_by_letter():
     assert to_table(rows, schema).equals(table)
 
 
-FACTS = {"tool_error": True, "refused": None, "breaks_schema": False, "repeated_call": True, "corrected_later": False}
+FACTS = {
+    "tool_error": True,
+    "refused": None,
+    "breaks_schema": False,
+    "repeated_call": True,
+    "corrected_later": False,
+    "addresses_judge": None,
+}
 TURNS = [FACTS | {"failed_measures": names} for names in ([], None, ["a", "b"])]
 
 
