@@ -49,7 +49,7 @@ def sft_adapter(
         result = run_worker(context, pipes, workspace, "train", params | {"config": config})
         report = result["report"]
         context.log.info(f"trained on: {report['device']}; {result['replayed']}")
-        if result["by_size"]:
+        if result.get("by_size"):
             context.log.info(result["by_size"])
         metadata = {
             "rows": result["rows"],
