@@ -87,6 +87,38 @@ def _scanner() -> Any:
 
 def _ruled(text: str, flat: bytes) -> Iterator[Find]:
     """Keys, tokens, private keys and passwords in URLs, by the vendors' formats; what a header, a command or a label tells."""
+    yield from _found_by_rules(text)
+    if windows := list(_without_marks(text)):
+        yield from _found_by_rules("\n\n".join(windows))
+
+
+_KEY = "[A-Za-z0-9_-]"
+_AFTER_KEY = re.compile(rf"(?<={_KEY}{{16}})(?:[.:](?![A-Za-z0-9])|[^\w\s./:=+@%-])++")
+_BEFORE_KEY = re.compile(rf"[^\w\s./:=+@%-]{{1,4}}(?={_KEY}{{16}})")
+"""Punctuation after and before what may be a key. Many rules want a blank there, and people write a comma, a bracket or a quote."""
+
+
+_LONG_RUN = re.compile(r"(?<![\w.:/+=@%-])[\w.:/+=-]{20,}+", re.ASCII)
+_LONGEST_WORDS_BEFORE = 80
+
+
+def _without_marks(text: str) -> Iterator[str]:
+    """The parts of a text that may be keys with punctuation around them, without the punctuation; with the words before each."""
+    for run in _LONG_RUN.finditer(text):
+        start, end = run.span()
+        if text[end - 1] in ".:" or _MARK.match(text, end) or (start and _MARK.match(text, start - 1)):
+            window = text[max(0, start - _LONGEST_WORDS_BEFORE) : end + 1]
+            yield _BEFORE_KEY.sub(_blank, _AFTER_KEY.sub(_blank, window))
+
+
+_MARK = re.compile(r"[^\w\s./:=+@%-]")
+
+
+def _blank(marks: re.Match[str]) -> str:
+    return " " * len(marks.group())
+
+
+def _found_by_rules(text: str) -> Iterator[Find]:
     data = text.encode("utf-8", "replace")
     for finding in _scanner().scan(data):
         # A helper rule finds a secret's other half: often its public one (a client id, a host), which is none.
@@ -147,6 +179,13 @@ def _assigned(text: str, flat: bytes) -> Iterator[Find]:
 
 _REDACTED = re.compile(rf"\W*?{PSEUDONYM.pattern}")
 _QUOTED = re.compile("[\"'`]")
+_NAME_OF_NO_SECRET = re.compile(
+    r"(?:(?:page|continuation|next|sync|resume|cursor)[_-]?token"
+    r"|(?:token|secret|key|password|passwd|pwd)s?[_-]?(?:type|name|variable|field|label|hint|policy|count|limit|length|format|status))"
+    r"[\"'\]\\]{0,3}\s{0,3}(?::?=|:|\(|\bis\b)$",
+    re.IGNORECASE,
+)
+"""Names of what tools need, such as the token of a list's next page, and of what is said about a secret."""
 
 
 @lru_cache(maxsize=1 << 14)
@@ -159,7 +198,7 @@ def _assigned_in(name: str, rest: str, any_word: bool = True) -> tuple[Find, ...
     from detect_secrets.filters.heuristic import is_templated_secret
     from detect_secrets.plugins.keyword import CONFIG_DENYLIST_REGEX_TO_GROUP, QUOTES_REQUIRED_DENYLIST_REGEX_TO_GROUP, KeywordDetector
 
-    if _REDACTED.match(rest):
+    if _REDACTED.match(rest) or _NAME_OF_NO_SECRET.search(name):
         return ()
     assignment = _IS.sub(": ", name + rest)
     named = bool(_PASSWORD_NAME.search(name))
