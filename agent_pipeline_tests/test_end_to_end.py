@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 
 from agent_pipeline.cli.app import main
+from agent_pipeline.evaluation.promotion_report import summary
+from agent_pipeline.export.ledger import last_decision
 from agent_pipeline.governance.scanning import scan
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.redaction.surrogates import surrogates_made_from, with_surrogates
@@ -88,8 +90,14 @@ def test_one_command_takes_an_agents_sessions_to_a_verified_gguf_model(shell: Sh
     for name, file in exported.manifest["files"].items():
         assert sha256_file(exported.path / name) == file["sha256"]
     assert exported.manifest["report"]["template"]["f16"]["texts"] == 8
-    # Four steps teach nothing: the model never acts, and neither does its base.
-    assert not list((exported.path.parents[4] / "serving" / "shop").rglob("*.*"))
+    # Four steps teach nothing: the model never acts, and neither does its base. Nothing is served, and the run says what to do next.
+    assert not list((exported.path.parents[4] / "serving").rglob("*.*"))
+    record = last_decision(shell.lake, KEY, exported.identity)
+    assert record is not None and f"the decision on {exported.identity[:16]}: {summary(record.decision)}" in output
+    last = output.strip().splitlines()[-1]
+    assert f"agent-pipeline promote {KEY}" in last or (record.decision.outcome == "reject" and f"agent-pipeline report {KEY}" in last)
+    failed = [line for line in output.splitlines() if "FAILED" in line]
+    assert failed and all(line.partition("FAILED: ")[2] for line in failed), failed
     episodes = shell.lake.latest("episodes", KEY)
     assert episodes.manifest["report"]["players"].keys() == {"model", "base", "recorded"}
     assert len((episodes.path / "episodes.jsonl").read_text(encoding="utf-8").splitlines()) == 3 * episodes.manifest["report"]["tasks"]

@@ -6,7 +6,7 @@ import sys
 import time
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 from rich.console import Console
@@ -49,7 +49,7 @@ def materialize(
     if save and not settings:
         raise SettingsError("--save writes what --set says, and there is no --set.")
     key = parse_key(partition) if partition else None
-    values = run(key, select, settings or [], fresh=fresh)
+    values, made = run(key, select, settings or [], fresh=fresh)
     if save:
         from agent_pipeline.config.saving import save as write
 
@@ -58,6 +58,8 @@ def materialize(
         console.print(f"{path}: {named} for {key or 'all agents'}.", highlight=False, markup=False, soft_wrap=True)
     elif settings:
         console.print("Nights do not have these settings: --save writes them into pipeline.toml.", highlight=False, soft_wrap=True)
+    if key and "champion" in made:
+        print_outcome(key)
 
 
 def demo(
@@ -77,7 +79,7 @@ def demo(
         run(key, DATA_ASSETS, DEMO_SETTINGS)
     for key in trained:
         console.rule(f"{key}: training, evaluation, export (the long part: ten minutes to half an hour on two cores)", align="left")
-        run(key, "group:models or group:exports", [], say_outcome=False)
+        run(key, "group:models or group:exports", [])
     console.rule("report", align="left")
     print_report(console, workspace.open_lake(), keys)
     console.print(f"\nDone in {duration(time.monotonic() - began)}. The UI, with the same runs and assets: [bold]make dev[/bold]")
@@ -148,11 +150,15 @@ def print_outcome(key: PartitionKey) -> None:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def run(key: PartitionKey | None, select: str, settings: list[str], say_outcome: bool = True, **options: Any) -> "RunValues":
-    """Run (`options` as of `runs.materialize`), and return the values that `settings` say, by asset.
+class Ran(NamedTuple):
+    """What a run did: the values that its settings say, by asset, and the assets that it materialized."""
 
-    A run that decided on a candidate ends with what to do next, unless `say_outcome` is false.
-    """
+    values: "RunValues"
+    made: set[str]
+
+
+def run(key: PartitionKey | None, select: str, settings: list[str], **options: Any) -> Ran:
+    """Run (`options` as of `runs.materialize`), or exit with a sentence if the run fails."""
     from agent_pipeline.cli.runs import materialize
     from agent_pipeline.definitions import defs
     from agent_pipeline.defs.console import is_interruption
@@ -167,11 +173,9 @@ def run(key: PartitionKey | None, select: str, settings: list[str], say_outcome:
     if not result.success:
         what = f"the run {result.run_id} of {key or 'all agents'} failed; the reason is above, and in the UI"
         sys.exit(f"agent-pipeline: {what}. Run it again, and it goes on from there.")
-    made = {event.asset_key.to_user_string() for event in result.get_asset_materialization_events() if event.asset_key}
-    if key and say_outcome and "champion" in made:
-        print_outcome(key)
     ops: Any = result.dagster_run.run_config["ops"]
-    return {asset: op["config"] for asset, op in ops.items()}
+    made = {event.asset_key.to_user_string() for event in result.get_asset_materialization_events() if event.asset_key}
+    return Ran({asset: op["config"] for asset, op in ops.items()}, made)
 
 
 def _sample_store() -> Path:
