@@ -105,7 +105,7 @@ def dev(
     console.print(f"{len(keys)} partitions: {', '.join(map(str, keys))}\nDagster home: {home}\nUI: http://{host}:{port}", highlight=False)
     # `dg dev`, which is to replace this command, belongs to a package for developers that a user need not have.
     quiet = ["-W", "ignore:Function `dev_command` is superseded"]
-    os.execv(sys.executable, [sys.executable, *quiet, "-m", "dagster", "dev", "-w", WORKSPACE, "--host", host, "--port", str(port)])
+    os.execv(sys.executable, [sys.executable, *quiet, "-m", "agent_pipeline.cli.dev", "-w", WORKSPACE, "--host", host, "--port", str(port)])
 
 
 def serve(
@@ -118,7 +118,7 @@ def serve(
         check_port(host, port)
     with open_instance():  # Dagster itself takes a home without a dagster.yaml for one in SQLite, without limits
         pass
-    module = ["dagster_webserver", "--host", host, "--port", str(port)] if part == "webserver" else ["dagster._daemon", "run"]
+    module = ["agent_pipeline.cli.webserver", "--host", host, "--port", str(port)] if part == "webserver" else ["dagster._daemon", "run"]
     os.execv(sys.executable, [sys.executable, "-m", *module, "-w", WORKSPACE])
 
 

@@ -19,6 +19,7 @@ from dagster._core.workspace.load import location_origins_from_yaml_paths
 from agent_pipeline.cli.instance import WORKSPACE
 from agent_pipeline.config.overrides import overrides
 from agent_pipeline.config.resolution import fingerprint
+from agent_pipeline.config.trust import trust
 from agent_pipeline.defs.jobs import MIX, RETRAIN
 from agent_pipeline.defs.partitions import AGENTS
 from agent_pipeline.defs.resources import Workspace
@@ -63,6 +64,7 @@ def materialize(
     job = defs.resolve_job_def(job_name if key else MIX)
     selected = selected_assets(defs, job, select)
     values = overrides(settings, selected)
+    trust(values)
     tags = {**LOCATION_TAGS, **set_tags([f"{asset}.{name}" for asset, group in values.items() for name in group])}
     if key and job.name == RETRAIN and selected == {asset.to_user_string() for asset in job.asset_layer.executable_asset_keys}:
         version = workspace.versions(source).of(key).version

@@ -84,6 +84,11 @@ class Settings(BaseSettings):
         ge=0,
         description="Exports that `agent-pipeline prune` keeps of a partition's history, beside the champion and the latest.",
     )
+    ui_hosts: list[str] = Field(
+        default=[],
+        description="Names or addresses under which browsers reach the UI, beside localhost and the machine's own, such as that of a "
+        "login before it.",
+    )
     labels: str = Field(default="", description="People's judgments: a CSV or JSONL file, or a folder of them.")
     redaction: RedactionSettings = RedactionSettings()
     judge: JudgeSettings = JudgeSettings()

@@ -11,9 +11,10 @@ from typing import Any, TypeVar
 import dagster as dg
 from pydantic import Field, create_model
 
-from agent_pipeline.config.assets import ASSETS
+from agent_pipeline.config.assets import ASSETS, ComparisonConfig
 from agent_pipeline.config.resolution import NOT_NIGHTLY, POOLED, asset_of, preset_sentences, resolve, shared
 from agent_pipeline.config.settings import Settings, load_settings
+from agent_pipeline.config.trust import check_texts, check_trusted, typed
 from agent_pipeline.defs.partitions import agent_key
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.errors import SettingsError
@@ -43,7 +44,11 @@ def in_force(context: dg.AssetExecutionContext, workspace: Workspace, options: t
     """
     settings, asset = workspace.settings(), asset_of(options)
     key = None if asset == POOLED else agent_key(context)
-    resolved = resolve(settings, options, key, _set_by_run(context, options))
+    run = _set_by_run(context, options)
+    check_trusted(asset, run, resolve(settings, options, key).options)
+    if options is ComparisonConfig and ("method_comparison", "settings", run.get("settings")) not in typed():
+        check_texts(run.get("settings") or [], {name: resolve(settings, each, key).options for name, each in ASSETS.items()})
+    resolved = resolve(settings, options, key, run)
     for sentence in preset_sentences(resolved):
         context.log.info(sentence)
     rows = [*resolved.table(), *shared(settings, asset, key)]

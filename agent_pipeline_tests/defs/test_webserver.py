@@ -7,9 +7,13 @@ import subprocess
 import sys
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
+from typing import Any
 
 import pytest
 
@@ -30,7 +34,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "dagster_webserver", "-m", "agent_pipeline.definitions", "-p", str(port)]
+    command = [sys.executable, "-m", "agent_pipeline.cli.webserver", "-m", "agent_pipeline.definitions", "-p", str(port)]
     process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         _wait(f"http://127.0.0.1:{port}/server_info", process)
@@ -101,3 +105,112 @@ def test_a_browser_shows_the_stages_of_the_lineage(server: str, tmp_path: Path) 
     assert "Global asset lineage" in dom
     for stage in ("traces", "datasets", "coresets", "models", "exports"):
         assert f">{stage}<" in dom
+
+
+SELECTOR = 'repositoryLocationName: "agent_pipeline.definitions", repositoryName: "__repository__", jobName: "promote"'
+TAGS = 'tags: [{key: "dagster/partition", value: "shop/intern"}]'
+PARAMS = f"selector: {{{SELECTOR}}}, runConfigData: {{}}, executionMetadata: {{{TAGS}}}"
+LAUNCH = f"mutation {{ launchRun(executionParams: {{{PARAMS}}}) {{ __typename }} }}"
+
+
+def _ask(server: str, path: str, method: str = "GET", body: bytes | None = None, **headers: str) -> tuple[int, str]:
+    """The status and the text of an answer; an underscore in a header's name stands for a hyphen."""
+    sent = {name.replace("_", "-"): value for name, value in headers.items()}
+    request = urllib.request.Request(f"{server}{path}", body, sent, method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def _count_runs(server: str) -> int:
+    return len(_query(server, "{ runsOrError { ... on Runs { results { id } } } }")["runsOrError"]["results"])
+
+
+QUERY = json.dumps({"query": "{ version }"}).encode()
+MUTATION = json.dumps({"query": LAUNCH}).encode()
+FORM = urllib.parse.urlencode({"query": LAUNCH}).encode()
+FOREIGN: dict[str, dict[str, Any]] = {
+    "mutation by GET": {"path": f"/graphql?{FORM.decode()}"},
+    "mutation by GET as a page": {"path": f"/graphql?{FORM.decode()}", "Sec_Fetch_Mode": "navigate", "Sec_Fetch_Dest": "document"},
+    "query by GET": {"path": "/graphql?query={version}"},
+    "form": {"method": "POST", "body": FORM, "Content_Type": "application/x-www-form-urlencoded"},
+    "form with a query": {"path": f"/graphql?{FORM.decode()}", "method": "POST", "Content_Type": "application/x-www-form-urlencoded"},
+    "plain text": {"method": "POST", "body": MUTATION, "Content_Type": "text/plain"},
+    "plain text that names JSON": {"method": "POST", "body": MUTATION, "Content_Type": "text/plain; application/json"},
+    "GraphQL as text": {"method": "POST", "body": LAUNCH.encode(), "Content_Type": "application/graphql"},
+    "foreign origin": {"method": "POST", "body": MUTATION, "Content_Type": "application/json", "Origin": "https://evil.example"},
+    "other port of this machine": {"method": "POST", "body": QUERY, "Content_Type": "application/json", "Origin": "http://127.0.0.1:1"},
+    "origin of a sandbox": {"method": "POST", "body": QUERY, "Content_Type": "application/json", "Origin": "null"},
+    "foreign host": {"method": "POST", "body": QUERY, "Content_Type": "application/json", "Host": "rebound.example:3000"},
+    "host that begins like ours": {"path": "/server_info", "Host": "127.0.0.1.evil.example"},
+    "image": {"path": "/server_info", "Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "no-cors", "Sec_Fetch_Dest": "image"},
+    "report of an asset": {"path": "/report_asset_materialization/sessions", "method": "POST", "body": b"{}", "Content_Type": "text/plain"},
+}
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_request_of_a_foreign_page(server: str, kind: str) -> None:
+    runs = _count_runs(server)
+    status, text = _ask(server, **({"path": "/graphql"} | FOREIGN[kind]))
+    assert status == 403 and "data" not in text
+    assert _count_runs(server) == runs
+
+
+def test_request_of_our_own_page(server: str) -> None:
+    """What the UI itself sends is answered, and so is a link from elsewhere."""
+    assert _ask(server, "/graphql", "POST", QUERY, Content_Type="application/json; charset=utf-8", Origin=server)[0] == 200
+    link = {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "navigate", "Sec_Fetch_Dest": "document"}
+    assert _ask(server, "/runs", **link)[0] == 200
+    assert _ask(server, "/graphql", Accept="text/html")[0] == 200
+
+
+@pytest.mark.parametrize(("origin", "host", "answer"), [(None, None, 101), ("http://evil.example", None, 403), (None, "evil.example", 403)])
+def test_websocket(server: str, origin: str | None, host: str | None, answer: int) -> None:
+    own = server.removeprefix("http://")
+    name, _, port = own.partition(":")
+    request = (
+        f"GET /graphql HTTP/1.1\r\nHost: {host or own}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nOrigin: {origin or server}\r\n"
+        "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Protocol: graphql-ws\r\n\r\n"
+    )
+    with socket.create_connection((name, int(port)), timeout=60) as connection:
+        connection.sendall(request.encode())
+        assert int(connection.recv(100).split()[1]) == answer
+
+
+def test_hostile_page_in_a_browser(server: str, tmp_path: Path) -> None:
+    """A page of another origin tries an image, a script, a form, fetch, a beacon, a frame and a WebSocket."""
+    address = f"{server}/graphql?{FORM.decode()}"
+    page = f"""<!doctype html><body><iframe name=i></iframe><form id=f method=post enctype=text/plain action="{server}/graphql" target=i>
+    <input name=query value="x"></form><img src="{address}"><script src="{address}"></script>
+    <iframe src="{server}/"></iframe><p id=log></p><script>
+    const say = text => document.getElementById("log").append(text + ";");
+    const query = {json.dumps(LAUNCH)};
+    document.getElementById("f").submit();
+    navigator.sendBeacon("{server}/graphql", new Blob([JSON.stringify({{query}})], {{type: "text/plain"}}));
+    for (const [mode, type] of [["no-cors", "text/plain"], ["cors", "application/json"]])
+      fetch("{server}/graphql", {{method: "POST", mode, headers: {{"Content-Type": type}}, body: JSON.stringify({{query}})}})
+        .then(answer => answer.text()).then(text => say("read:" + text.includes("data")), () => say("refused"));
+    const socket = new WebSocket("{server.replace("http", "ws")}/graphql", "graphql-ws");
+    socket.onopen = () => say("socket-opened"); socket.onerror = () => say("socket-refused");
+    </script>"""
+
+    class Evil(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html")
+            self.end_headers()
+            self.wfile.write(page.encode())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    runs = _count_runs(server)
+    evil = ThreadingHTTPServer(("127.0.0.1", 0), Evil)
+    Thread(target=evil.serve_forever, daemon=True).start()
+    dom = opened(f"http://localhost:{evil.server_port}/", tmp_path, "--virtual-time-budget=10000")
+    evil.shutdown()
+    log = dom.partition('<p id="log">')[2].partition("</p>")[0]
+    assert "socket-refused" in log and "socket-opened" not in log and "read:true" not in log, log
+    assert _count_runs(server) == runs

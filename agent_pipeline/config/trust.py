@@ -1,0 +1,77 @@
+"""Settings that run code or send data somewhere: pipeline.toml and the environment may set them, a run's own config may not.
+
+Whoever reaches the UI can write run config. What a person types into the shell counts as pipeline.toml does: that person could edit it.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from agent_pipeline.config.assets import ASSETS
+from agent_pipeline.config.resolution import RunValues
+from agent_pipeline.datasets.publishing import FileOptions
+from agent_pipeline.errors import SettingsError
+from agent_pipeline.options import Options
+
+PLUGINS: Mapping[str, tuple[str, ...]] = {
+    "judged_sessions": ("measures", "turn_measures"),
+    "curated_sessions": ("required_measures",),
+    "sft_coreset": ("strategy",),
+}
+"""Settings that may name code by a dotted path: only such a value is refused, the names of what is registered are not."""
+TARGETS: Mapping[str, tuple[str, ...]] = {
+    "serving": ("server", "hub"),
+    **{asset: ("push_to", "push_public") for asset, options in ASSETS.items() if issubclass(options, FileOptions)},
+}
+"""Settings that name a place which data is sent to."""
+_DOTTED = re.compile(r"^\s*[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+|:")
+"""A dotted path, or `package.module:attribute`."""
+
+_typed: list[tuple[str, str, Any]] = []
+"""The values that were typed into this process's shell."""
+
+
+def trust(values: RunValues) -> None:
+    """Accept these values in the runs of this process: a person typed them into its shell."""
+    _typed.extend((asset, name, value) for asset, group in values.items() for name, value in group.items())
+
+
+def typed() -> list[tuple[str, str, Any]]:
+    """Return the values that `trust` accepted: asset, setting and value."""
+    return _typed
+
+
+def check_trusted(asset: str, run: Mapping[str, Any], configured: Options) -> None:
+    """Check that a run sets no code and no target that is not `configured` in pipeline.toml or the environment.
+
+    Raises:
+        SettingsError: it does.
+    """
+    for name, value in run.items():
+        if (asset, name, value) in _typed:
+            continue
+        allowed = getattr(configured, name, None)
+        entries = value if isinstance(value, list) else [value]
+        known = allowed if isinstance(allowed, list) else [allowed]
+        strange = [entry for entry in entries if entry not in known and _is_sensitive(asset, name, entry)]
+        if strange:
+            raise SettingsError(
+                f"The run sets {asset}.{name} to {strange[0]!r}, which runs code or sends data somewhere: set it in pipeline.toml or in "
+                "the environment. Run config may not set it."
+            )
+
+
+def check_texts(texts: list[str], configured: Mapping[str, Options]) -> None:
+    """As `check_trusted`, for texts `asset.setting=value` that a comparison of methods gets. Raises SettingsError."""
+    for text in texts:
+        path, _, value = text.partition("=")
+        asset, _, name = path.strip().rpartition(".")
+        for owner in [asset] if asset else configured:
+            if owner in configured and name in ASSETS[owner].model_fields:
+                check_trusted(owner, {name: ASSETS[owner].parsed(name, value.strip())}, configured[owner])
+
+
+def _is_sensitive(asset: str, name: str, value: Any) -> bool:
+    if name in TARGETS.get(asset, ()):
+        return bool(value)
+    return name in PLUGINS.get(asset, ()) and bool(_DOTTED.search(str(value)))
