@@ -94,6 +94,9 @@ def outlook(
     tasks = held_out_tasks(lake, key)
     there = max(len(tasks.select), asked)
     total = f" of {len(tasks.first_seen)}" if tasks.first_seen else ""
+    if decision.p is not None and decision.p <= decision.error:
+        held_out = f"{there}{total} tasks are held out for the decision (split select), and they were enough to see a gain."
+        return f"{held_out} More tasks alone do not promote this model."
     known = f"{there}{total} tasks are held out for the decision (split select), and it needs {needed} to see the gain that is sought."
     if asked >= needed:
         return f"{known} That is enough: more tasks alone do not promote this model."

@@ -94,6 +94,14 @@ def test_outlook_says_when_no_setting_and_no_waiting_helps(lake: Lake):
     assert "No new task came in the last 30 days" in said and "No larger split.select" in said
 
 
+def test_outlook_of_a_gain_that_was_seen(lake: Lake):
+    """A model that is held for another reason does not wait for tasks."""
+    put_tasks(lake, 200)
+    decision = Night(lake, GOOD, unverified=1).decide().decision
+    assert decision.outcome == "hold" and decision.p <= decision.error
+    assert "enough to see a gain" in outlook(lake, KEY, decision, SIZES, 400, TODAY)
+
+
 def test_outlook_names_select_turns_if_they_are_what_is_short(lake: Lake):
     put_tasks(lake, 700)
     decision = msgspec.structs.replace(Night(lake, FAIR).decide().decision, tasks=40, needed_tasks=60)
