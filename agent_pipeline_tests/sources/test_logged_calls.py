@@ -64,6 +64,8 @@ WHOLE: dict[str, Any] = {
         "request": {"url": "/v1/chat/completions", "method": "POST", "body": logged_call()["request"]},
         "response": {"status": 200, "body": completion()},
     },
+    "response_text": logged_call(response=ANSWER),
+    "messages_and_generated_text": {"messages": ASKED, "generated_text": ANSWER},
     "openpipe": {"input": logged_call()["request"], "output": completion(), "tags": {}},
     "anthropic": logged_call(
         request={"model": "c", "system": ASKED[0]["content"], "messages": ASKED[1:]},

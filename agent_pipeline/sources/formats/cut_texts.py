@@ -12,6 +12,7 @@ from agent_pipeline.sources.formats.fields import decoded
 
 _FIELDS = (
     "role|content|contents|parts|type|text|messages|message|input|output|id|lc|name|tool_calls|toolUse|toolResult|generations|choices"
+    "|inputs|outputs|query|question|history|chat_history|args|response|answer|result|candidates|tools|arguments|temperature|max_tokens"
     "|model|system|system_instruction|config|object|kwargs|block_type|kind|prompt|functionCall|function_call|toolCallId|finish_reason"
 )
 _JSON_OF_MESSAGES = re.compile(rf'\s*(?:\[\s*)*\{{\s*"(?:(?:{_FIELDS})"\s*(?::|$)|\w*$)')
@@ -83,7 +84,7 @@ def stands_for_a_text(text: str) -> bool:
     if len(text) > 100:
         return False
     words = text.strip()
-    return words.lower() in _WHOLE or _SCRUBBED.fullmatch(words) is not None
+    return words.lower() in _WHOLE or (len(words) > 2 and not words.strip("*")) or _SCRUBBED.fullmatch(words) is not None
 
 
 def cut_texts_in(items: Sequence[Item]) -> int:
@@ -91,7 +92,8 @@ def cut_texts_in(items: Sequence[Item]) -> int:
     limits = {len(item.text) for item in items if item.kind == "cut_text"} - {0}
     texts = [item for item in items if item.kind in ("message", "function_call", "function_call_output") and item.text]
     limits |= _limits_met(texts)
-    return sum(_is_cut(item, limits) for item in texts)
+    silent = sum(item.kind == "message" and item.role == "user" and not item.text.strip() for item in items)  # contents not captured
+    return sum(_is_cut(item, limits) for item in texts) + silent
 
 
 def _is_cut(item: Item, limits: set[int]) -> bool:

@@ -29,7 +29,7 @@ from agent_pipeline.sources.formats.filler import without_filler
 from agent_pipeline.sources.formats.model_calls import Exchange, response_of, stop_reason, with_reason
 from agent_pipeline.sources.formats.record_files import Place
 
-_ANSWERS = ("response", "choices", "completion", "output")
+_ANSWERS = ("response", "choices", "completion", "output", "model_response", "assistant_response", "generated_text", "output_text")
 """The fields that may hold the answer to a record's messages."""
 
 _OF_APIS = {"choices", "candidates", "object", "role", "output", "stop_reason", "stopReason"}
@@ -130,7 +130,7 @@ def _answer_beside(record: Record, items: list[Item]) -> tuple[Exchange, str | N
         if value in (None, "", [], {}):
             continue
         is_part = isinstance(value, str) or name in ("choices", "output")
-        found = response_of(beside | {name: value} if is_part else value)
+        found = response_of(beside | {"completion" if isinstance(value, str) else name: value} if is_part else value)
         new = plain_items(found.messages)
         if not any(item.role == "assistant" or item.kind == "function_call" for item in new):
             unreadable.append(name)

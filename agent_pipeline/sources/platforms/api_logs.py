@@ -236,6 +236,8 @@ def _body(value: Any) -> Record:
         value = decoded(value)
         if isinstance(value, str) and value.lstrip().startswith(("data:", "event:")):
             return {"streamed": value}
+        if isinstance(value, str) and value.strip():
+            return {"content": value}
         if not isinstance(value, dict):
             return {}
         name = next((name for name in _BODIES if value.get(name)), None)

@@ -70,12 +70,19 @@ def _openinference_span(span: Span, attributes: Record, kind: Any) -> None:
         span.arguments = arguments["kwargs"] if isinstance(arguments, dict) and arguments.keys() == {"kwargs"} else arguments
         span.output = decoded(answered)
         return
+    given, answered = (_whole_json(section(attributes, name), value) for name, value in (("input", given), ("output", answered)))
     span.given = messages_of(llm.get("prompts"), "user") or span.given
     tools = [_tool(each) for each in elements(llm.get("tools"))]
     span.exchange(given, answered, tools=tools, model=llm.get("model_name"), usage=section(llm, "token_count"))
     span.given = [_message(each) for each in elements(llm.get("input_messages"))] or span.given
     span.answered = [_message(each) for each in elements(llm.get("output_messages"))] or span.answered
     span.cost = number(section(llm, "cost").get("total"))
+
+
+def _whole_json(attribute: Record, value: Any) -> Any:
+    """Return a value, or an item of damage if its type is JSON and it has lost its end."""
+    is_json = attribute.get("mime_type") == "application/json"
+    return [cut_text("json", value)] if is_json and isinstance(value, str) and is_cut_json(value, is_json=True) else value
 
 
 def _genai_span(span: Span, attributes: Record) -> None:

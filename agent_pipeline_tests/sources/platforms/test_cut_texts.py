@@ -106,6 +106,7 @@ def test_json_that_a_user_pasted(words: str, tmp_path: Path) -> None:
         "[Scrubbed due to 'API key']",
         "[REDACTED]",
         " <REDACTED>\n",
+        "*****",
     ],
 )
 def test_notes_of_exporters(text: str) -> None:
@@ -240,3 +241,19 @@ def test_messages_where_nobody_reads_them(span: dict[str, Any], tmp_path: Path) 
     call = otlp(attributes, parentSpanId="r1", events=span.get("events", []))
     (session,) = sessions(write(tmp_path / "spans.jsonl", [root, call]))
     assert session.broken == "unread"
+
+
+def test_json_of_any_form_that_says_so(tmp_path: Path) -> None:
+    """An attribute whose type is JSON is cut if it is none, whatever its first field is."""
+    span = {"openinference.span.kind": "LLM", "input.value": '{"my_own_field": "Is the book', "output.value": ANSWER}
+    (session,) = sessions(write(tmp_path / "json.jsonl", [otlp(span | {"input.mime_type": "application/json"})]))
+    assert session.broken == "cut_text"
+    (session,) = sessions(write(tmp_path / "text.jsonl", [otlp(span | {"input.mime_type": "text/plain"})]))
+    assert session.messages[0]["content"] == '{"my_own_field": "Is the book' and not session.damage
+
+
+def test_user_without_words(tmp_path: Path) -> None:
+    """Without the capture of contents, a message has a role and nothing else."""
+    record = otlp(genai('[{"role": "user", "parts": []}]', parts([{"role": "assistant", "content": ANSWER}])))
+    (session,) = sessions(write(tmp_path / "spans.jsonl", [record]))
+    assert session.broken == "cut_text"
