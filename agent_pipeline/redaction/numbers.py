@@ -143,7 +143,8 @@ _LONGEST_GROUP = 9
 _DATE = re.compile(r"(?:19|20)\d\d[-/.](?:0?[1-9]|1[0-2])[-/.]|\d{1,2}[-/.]\d{1,2}[-/.](?:19|20)\d\d|(?:19|20)\d\d(?:0[1-9]|1[0-2])\d\d\b")
 _MOST_DIGITS = 15
 _PHONE_WORDS = _set_of(
-    "phone phones telephone tel tél téléphone telefon telefono teléfono cell cellphone mobile mobil móvil handy call fax sms"
+    "phone phones telephone tel tél téléphone telefon telefono teléfono cell cellphone mobile mobil móvil handy call fax sms "
+    "telefonnummer rufnummer mobilnummer handynummer telefonnr whatsapp celular portable gsm"
 )
 
 
@@ -228,7 +229,7 @@ _WORD = re.compile(r"[^\W_]+")
 _HUMP = re.compile(r"(?<=[a-z]{2})(?=[A-Z])")
 _BETWEEN = _set_of(
     "number numbers no nr num is was are be my the her his their our your new old current home work office personal primary security bank "
-    "checking savings at on to me us him them of for a an it s also or and in ending value de"
+    "checking savings at on to me us him them of for a an it s also or and in ending value de ist lautet est mein meine"
 )
 """Words that may stand between a label and its number."""
 _ID_WORDS = _set_of(

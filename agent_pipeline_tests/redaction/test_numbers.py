@@ -29,6 +29,8 @@ def test_numbers_of_shops_couriers_and_calendars(regions):
         "2 people: +1 415 555 2671 2 days",
         "call 415.555.2671 10-15 days",
         '{"order": 12, "phone": "4155552671", "n": 2}',
+        "Meine Telefonnummer ist 030 901820",
+        "Handynummer: 0171 1234567",
     ],
 )
 def test_telephone_numbers_beside_other_digits(text):
