@@ -141,6 +141,7 @@ def test_nothing_is_pushed_unless_asked_and_a_hub_that_refuses_is_one_sentence(s
     with endpoint(lambda request, number: refuses(401)) as hub:
         monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", hub.url.removesuffix("/v1"))
         assert shop.run("shop/support", "sft_dataset", config={"sft_dataset": {"huggingface": True}}).success and not hub.requests
-        result = shop.run("shop/support", "sft_dataset", config={"sft_dataset": {"push_to": "me/mine"}})
+        monkeypatch.setenv("AGENT_PIPELINE_ASSETS__SFT_DATASET__PUSH_TO", "me/mine")  # run config may not set it
+        result = shop.run("shop/support", "sft_dataset")
         assert [each["name"] for each in hub.requests] == ["mine"]
     assert not result.success and "cannot be pushed to me/mine" in shop.sentence(result) and "401" in shop.sentence(result)
