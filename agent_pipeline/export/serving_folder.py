@@ -12,7 +12,9 @@ last, so that a folder with one GGUF is complete, and `read_folder` sees that a 
 import os
 import re
 import shutil
+import time
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
 
@@ -135,6 +137,7 @@ def write_folder(lake: Lake, key: PartitionKey, export: Artifact, adapter: Artif
     root, folder, form, short = serving_root(lake), partition_folder(lake, key), served_form(lake, export), export.identity[:16]
     for left_by_a_killed_writer in [path for path in folder.glob(".*") if _LINKING.fullmatch(path.name)]:
         left_by_a_killed_writer.unlink(missing_ok=True)
+    _remove_stale_links(root)
     files = {folder / name: adapter.path / name for name in PEFT if adapter and (adapter.path / name).is_file()}
     # A server sees by its name that a file is another one.
     if form.lora:
@@ -166,6 +169,18 @@ _LINKING = re.compile(r"\..+-[0-9a-f]{8}")
 """The name of a file that `_link` or `write_atomically` is writing."""
 
 
+_STALE_SECONDS = 3600.0
+
+
+def _remove_stale_links(root: Path) -> None:
+    """Remove files in the folder of all partitions that killed writers left an hour ago. Writers of other partitions may be at work."""
+    for path in root.glob(".*"):
+        with suppress(OSError):  # another writer was faster
+            # A hard link has the time of the file that it links to. Only the change of its inode is new.
+            if _LINKING.fullmatch(path.name) and time.time() - path.lstat().st_ctime > _STALE_SECONDS:
+                path.unlink()
+
+
 def write_preset(lake: Lake) -> None:
     """Every partition's section, in one preset of llama-server's router."""
     root = serving_root(lake)
@@ -188,10 +203,9 @@ def reload_preset(server: str) -> str:
 
 
 def _link(source: Path, target: Path) -> None:
-    """A file in its place, whole, as a hard link or a copy; nothing where it is there."""
-    # The names of the large ones say what they are.
+    """Put a file in its place, whole, as a hard link or a copy. A file that is there already stays if its content is the same."""
     same = target.is_file() and target.stat().st_size == source.stat().st_size
-    if same and (target.suffix == ".gguf" or sha256_file(target) == sha256_file(source)):
+    if same and (target.samefile(source) or sha256_file(target) == sha256_file(source)):
         _open_to_servers(target, source)
         return
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -112,7 +112,7 @@ def _report(path: str, source: TraceSource, blocked: BlockList, has_tasks: Calla
                 if blocked.has(session.session_id, key):
                     part.forgotten += 1
                     continue
-                judgments.update([session.judgment] if session.judgment is not None else [])
+                judgments.update([_known_judgment(session.judgment)] if session.judgment is not None else [])
                 part.unjudged += session.judgment is None
                 part.scored += session.score is not None
                 part.failed += session.error is not None
@@ -137,6 +137,11 @@ def _report(path: str, source: TraceSource, blocked: BlockList, has_tasks: Calla
     report.sessions = sum(part.sessions for part in report.partitions)
     report.notes = list(dict.fromkeys([*source.notes, *report.notes]))
     return report
+
+
+def _known_judgment(judgment: str) -> str:
+    """Return a judgment that the pipeline understands, or a word for any other: its text may be a person's, and private."""
+    return judgment if judgment in ("acceptable", "unacceptable", "unsure") else "otherwise"
 
 
 def _speaks(session: Session, role: str) -> bool:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from agent_pipeline.errors import SettingsError
+from agent_pipeline.judging.cells import from_cell
 from agent_pipeline.keys import PartitionKey, may_mean
 from agent_pipeline.redaction import Redactor
 from agent_pipeline.sessions.json_text import object_in
@@ -159,7 +160,9 @@ def _csv_rows(file: Path, text: Iterable[str], names: set[str]) -> Iterator[dict
     reader = csv.DictReader(chain([head], lines), delimiter=max(",;\t", key=head.count), strict=True)
     try:
         names.update(reader.fieldnames or ())
-        yield from (row for row in reader if any(isinstance(cell, str) and cell.strip() for cell in row.values()))
+        for row in reader:
+            if any(isinstance(cell, str) and cell.strip() for cell in row.values()):
+                yield {name: from_cell(cell) if isinstance(cell, str) else cell for name, cell in row.items()}
     except csv.Error as error:
         raise SettingsError(
             f"The labels {file} are no CSV from line {reader.reader.line_num} on ({error}): correct the quotes there."

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_pipeline.errors import DataError, SettingsError
+from agent_pipeline.judging.cells import as_cell
 from agent_pipeline.judging.turns import readable_facts
 from agent_pipeline.sessions.session import is_trained
 from agent_pipeline.sessions.text import readable, shortened
@@ -116,7 +117,8 @@ def _csv(rows: list[dict[str, Any]]) -> str:
     writer = csv.DictWriter(text, COLUMNS, extrasaction="ignore")
     writer.writeheader()
     for row in rows:
-        writer.writerow(row | {"conversation": shortened(row["conversation"], _LONGEST_CELL, "a .jsonl or .html review")})
+        shown = row | {"conversation": shortened(row["conversation"], _LONGEST_CELL, "a .jsonl or .html review")}
+        writer.writerow({name: as_cell(value) if isinstance(value, str) else value for name, value in shown.items()})
     return "\ufeff" + text.getvalue()  # spreadsheets take a file without the mark for an older encoding
 
 

@@ -105,7 +105,7 @@ class Tables(Paths):
         """
         path = self.table(asset, key)
         try:
-            if self.fs.is_local and not _is_as_written(path.path, (stat := path.stat()).st_size, stat.st_mtime_ns):
+            if self.fs.is_local and not _is_as_written(path.path, _state(Path(path.path))):
                 raise OSError("its bytes are not those that were written")
             file = pq.ParquetFile(self.fs.source(path))
         except FileNotFoundError as error:
@@ -168,8 +168,14 @@ def _seal(file: Path) -> None:
         opened.write(_SEAL + digest + footer)
 
 
+def _state(path: Path) -> tuple[int, ...]:
+    """What tells one state of a file from another. Whoever sets a file's time back cannot set back when its inode changed."""
+    status = path.stat()
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
+
+
 @lru_cache(maxsize=4096)
-def _is_as_written(path: str, size: int, changed: int) -> bool:
+def _is_as_written(path: str, state: tuple[int, ...]) -> bool:
     """Whether a file's checksum is right; true of a file without one, which an older version wrote. Once for each state of a file."""
     with Path(path).open("rb") as opened:
         begin = _footer(opened) - _SEAL_BYTES

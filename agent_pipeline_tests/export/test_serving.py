@@ -1,6 +1,7 @@
 """What is served is the champion; nothing else replaces it."""
 
 import os
+import time
 from pathlib import Path
 from threading import Thread
 
@@ -9,7 +10,7 @@ import pytest
 from agent_pipeline.compute.building import find_artifact
 from agent_pipeline.errors import DataError, ExportError
 from agent_pipeline.evaluation.episode_report import ROWS
-from agent_pipeline.export import serving
+from agent_pipeline.export import serving, serving_folder
 from agent_pipeline.export.gguf_export import ADAPTER, base_gguf_file
 from agent_pipeline.export.ledger import EXPORT
 from agent_pipeline.export.ollama import OllamaResult
@@ -79,6 +80,37 @@ def test_a_newer_export_replaces_the_champion_only_when_it_is_promoted(lake):
     promote(lake, KEY)
     rollback(lake, KEY)
     assert what_is_served(lake) == "second"
+
+
+def test_served_copy_that_rotted(lake):
+    """On a disk without hard links the served file is a copy. If it rotted, serving the champion again mends it."""
+    export(lake, "first")
+    promote(lake, KEY)
+    assert what_is_served(lake) == "first"
+    (served,) = (Path(lake.root.path) / "serving" / "shop" / "support").glob("*.gguf")
+    content = served.read_bytes()
+    served.unlink()
+    served.write_bytes(bytes(len(content)))
+    assert what_is_served(lake) == "first"
+    assert served.read_bytes() == content
+
+
+def test_links_of_a_killed_promote(lake, monkeypatch):
+    """A link that a killed writer left beside the partitions is removed an hour later, and one that is being made now is not."""
+    export(lake, "first")
+    promote(lake, KEY)
+    assert what_is_served(lake) == "first"
+    left = Path(lake.root.path) / "serving" / ".base-1f0c.gguf-0123abcd"
+    left.write_text("base", encoding="utf-8")
+    export(lake, "second")
+    promote(lake, KEY)
+    assert what_is_served(lake) == "second"
+    assert left.exists()
+    now = time.time()
+    monkeypatch.setattr(serving_folder.time, "time", lambda: now + 3700)
+    rollback(lake, KEY)
+    assert what_is_served(lake) == "first"
+    assert not left.exists()
 
 
 def test_a_model_that_an_older_version_served_without_a_champion_is_removed(lake):

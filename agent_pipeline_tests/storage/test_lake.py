@@ -210,6 +210,43 @@ def test_no_flipped_bit_of_a_table_changes_a_value_without_a_word(tmp_path):
     assert values(lake) == written and duckdb.read_parquet(str(path)).fetchall() and len(polars.read_parquet(path)) == 200
 
 
+def test_flipped_bits_beneath_the_time_of_a_table(tmp_path: Path) -> None:
+    """A table that was read before, and then changed without another size or time, is read again and found damaged."""
+    lake, chance = Lake(tmp_path / "lake", tmp_path / "cache"), random.Random(11)
+    put(lake, *range(500))
+    path = Path(lake.table("rows", KEY).path)
+    status, whole, written = path.stat(), path.read_bytes(), values(lake)
+    damaged = 0
+    for _ in range(50):
+        raw = bytearray(whole)
+        raw[chance.randrange(len(raw))] ^= 1 << chance.randrange(8)
+        path.write_bytes(raw)
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+        try:
+            assert values(lake) == written
+        except DataError:
+            damaged += 1
+    assert damaged > 40
+
+
+def test_flipped_bits_of_a_model(tmp_path: Path) -> None:
+    """Of 300 flipped bits in the files of a model, none is verified or promoted."""
+    lake, chance = Lake(tmp_path / "lake", tmp_path / "cache"), random.Random(13)
+    made = build(lake, "some weights " * 200)
+    names = sorted(made.manifest["files"])
+    for _ in range(300):
+        path = made.path / chance.choice(names)
+        whole = path.read_bytes()
+        raw = bytearray(whole)
+        raw[chance.randrange(len(raw))] ^= 1 << chance.randrange(8)
+        path.write_bytes(raw)
+        for use in (lake.verified, lake.set_champion):
+            with pytest.raises(DataError, match="damaged"):
+                use(made)
+        path.write_bytes(whole)
+    assert lake.verified(made) == made
+
+
 @pytest.mark.parametrize("name", [MANIFEST, "config.json", "sub/weights.bin"])
 @pytest.mark.parametrize("left", [None, 0, 1])
 def test_an_artifact_with_a_missing_or_cut_file_is_not_found(lake, name, left, tmp_path):

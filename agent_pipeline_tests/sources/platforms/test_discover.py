@@ -153,3 +153,13 @@ def test_sessions_that_look_like_trials_are_named_unless_the_settings_do(tmp_pat
     assert any('[agents."p/a"]' in note and "task_pattern = " in note for note in store.notes)
     (store,) = discover([Location(str(path))], readers(()), BlockList(), lambda key: True).stores
     assert not any("task_pattern" in note for note in store.notes)
+
+
+def test_text_of_a_judgment_is_not_shown(tmp_path):
+    """A judgment that is neither word may be what a person wrote, with a name in it."""
+    verdicts = [("a", "acceptable"), ("b", "Ann Smith of +49 30 1234567 liked it")]
+    home = omniagents_home(tmp_path / "home", {"a": HELLO, "b": HELLO}, verdicts=verdicts)
+    (store,) = discover([Location(str(home))], readers(()), BlockList()).stores
+    (part,) = store.partitions
+    assert part.judgments == {"acceptable": 1, "otherwise": 1}
+    assert "Ann" not in repr(store)
