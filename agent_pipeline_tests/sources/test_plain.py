@@ -359,3 +359,12 @@ def test_sharegpt_calls_in_the_words_of_hermes(teller: str, tmp_path: Path) -> N
 def repaired_sessions(source: FileSource) -> list[Session]:
     options = ReadingOptions(redaction=RedactionOptions(enabled=False))
     return [session for key in source.partitions() for session in read_sessions(source, key, options)]
+
+
+@pytest.mark.parametrize("note", ["redacted-by-litellm", "Begin ... (litellm_truncated skipped 5230 chars. Full) ... end.", "__REDACTED__"])
+def test_notes_of_exporters_in_plain_files(note: str, tmp_path: Path) -> None:
+    """Logs of a gateway go on as plain files, and so do its notes (BerriAI/litellm#14637)."""
+    for at in (0, 1, 4):
+        messages = [message | ({"content": note} if place == at else {}) for place, message in enumerate(CHAT)]
+        (session,) = repaired_sessions(opened(OpenAIChatSource, tmp_path, chat__jsonl=lines(chat_row(messages=messages))))
+        assert session.broken == "cut_text"

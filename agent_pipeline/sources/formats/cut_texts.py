@@ -42,6 +42,9 @@ _WHOLE = {
 }
 """What stands for a whole text, in small letters: LiteLLM, OpenInference (Phoenix, Arize), MLflow, Claude Code's telemetry, Sentry."""
 
+_OF_EXPORTERS = {"redacted-by-litellm", "redacted_by_litelm", "__redacted__"}
+"""Those of them that nobody else writes."""
+
 _SCRUBBED = re.compile(r"\[Scrubbed due to '[^']*'\]")
 """Logfire's note in place of a whole text."""
 
@@ -77,6 +80,11 @@ def is_cut_json(text: str, is_json: bool = False) -> bool:
 def has_cut_mark(text: str) -> bool:
     """Return whether an exporter's note stands in a text, or stands for the whole of it."""
     return _NOTES.search(text) is not None or stands_for_a_text(text)
+
+
+def has_exporter_note(text: str) -> bool:
+    """Return whether a text has a note that only an exporter writes, so that it is known wherever the text went afterwards."""
+    return _NOTES.search(text) is not None or text.strip().lower() in _OF_EXPORTERS
 
 
 def stands_for_a_text(text: str) -> bool:

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from agent_pipeline.sessions.chat import ROLES, is_message, plain_items, to_messages
 from agent_pipeline.sessions.items import Chat, Item, unread
+from agent_pipeline.sources.formats.cut_texts import has_exporter_note
 from agent_pipeline.sources.formats.fields import (
     Record,
     chosen,
@@ -46,7 +47,7 @@ _NOT_CONTEXT = {*_IDS, *_TIMES, *_FIELDS, *_MORE_FIELDS, *_OF_OUR_TABLES, "conte
 class PlainSource(RecordSource):
     """Base of the three readers: a record is a session."""
 
-    version = 2
+    version = 3
     kinds = ("lines", "document", "table")
     content: ClassVar[tuple[str, ...]]
     """The fields that hold the conversation; the first that is there counts."""
@@ -75,7 +76,8 @@ class PlainSource(RecordSource):
         }
         return {
             **chosen(record, _FIELDS),
-            "history": self.chat(record | own),
+            "history": (chat := self.chat(record | own)),
+            "damage": {"cut_text": sum(has_exporter_note(message["content"]) for message in chat.messages)},
             "tools": tools,
             "context": rest | section(record, "context"),
             "usage": [record.get("usage")],
@@ -91,7 +93,7 @@ class OpenAIChatSource(PlainSource):
     """The fine-tuning format, `{"messages": [...], "tools": [...], ...}`, with messages as any SDK writes them."""
 
     name = "openai_chat"
-    version = 3
+    version = 4
     looks_like = "JSON lines with messages of role and content"
     content = ("messages",)
 
