@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
+from importlib.resources import files
 from os.path import commonprefix
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -60,6 +61,10 @@ PINNED = date(2024, 7, 26)
 
 _CONTENT = re.compile(r"""\bmessage(?:\.content|\['content'\]|\["content"\])(?!\s*[.\[(])""")
 _CUT = r"(CONTENT.rstrip(' \n\r\t') if message.tool_calls and CONTENT is string else CONTENT)"
+_DATE = f'{{%- set date_string = "{PINNED:%d %b %Y}" -%}}'
+_ARGUMENTS = r"(\w+(?:\.\w+|\['\w+'\])*(?:\.arguments|\['arguments'\]))"
+_AS_JSON = re.compile(_ARGUMENTS + r"\s*\|\s*tojson(?:\(\))?(?!\()")
+_PRINTED = re.compile(r"\{\{(-?)\s*" + _ARGUMENTS + r"\s*(-?)\}\}")
 _THINKING = "{{%- set enable_thinking = {} -%}}"
 _TODAY = re.compile(r"""strftime_now\(\s*(['"])(.*?)\1\s*\)""")
 
@@ -100,9 +105,8 @@ def pinned(tokenizer: "PreTrainedTokenizerBase", jinja: str) -> tuple[str, str]:
     """
     used = ""
     fixed = _TODAY.sub(lambda found: f'"{PINNED.strftime(found[2])}"', jinja)
-    date_string = f'{{%- set date_string = "{PINNED:%d %b %Y}" -%}}'
-    if "date_string" in fixed and not fixed.startswith(date_string):
-        fixed = date_string + fixed
+    if "date_string" in fixed and not fixed.startswith(_DATE):
+        fixed = _DATE + fixed
     if fixed != jinja:
         used += f"; the date that it writes is always {PINNED:%d %b %Y}"
     if "enable_thinking" in fixed:
@@ -132,6 +136,29 @@ def without_line_ends(tokenizer: "PreTrainedTokenizerBase", jinja: str) -> tuple
     except Exception:  # a template is a program: the probe says what is wrong with it
         return jinja, ""
     return jinja, ""
+
+
+def with_text_arguments(tokenizer: "PreTrainedTokenizerBase", jinja: str) -> tuple[str, str]:
+    """Return the template with arguments that are given as text, so that llama.cpp does not round their numbers, and a clause that says so.
+
+    A template that reads single arguments (Qwen 3.5's) must be given objects. It is returned as it is, and so is one that would render
+    objects otherwise once it is changed.
+    """
+    head = _DATE if jinja.startswith(_DATE) else ""
+    body = _AS_JSON.sub(r"arguments_text(\1)", jinja.removeprefix(head))
+    body = _PRINTED.sub(r"{{\1 arguments_text(\2) \3}}", body)
+    if "arguments_text(" not in body or body == jinja.removeprefix(head) or "set enable_thinking" in jinja:
+        return jinja, ""
+    macro = files(__package__).joinpath("arguments.jinja").read_text(encoding="utf-8").rstrip("\n")
+    changed = head + macro + body
+    try:
+        alike = all(
+            render_with(tokenizer, jinja, "dict", messages, [TOOL]) == render_with(tokenizer, changed, "dict", messages, [TOOL])
+            for messages in (SENTINEL, SENTINEL[:3])
+        )
+    except Exception:  # a template is a program: the probe says what is wrong with it
+        return jinja, ""
+    return (changed, "; it is given arguments as text") if alike and takes_text(tokenizer, changed) else (jinja, "")
 
 
 def stop_token(tokenizer: "PreTrainedTokenizerBase", turn: str) -> str | None:
@@ -236,7 +263,8 @@ def _candidates(tokenizer: "PreTrainedTokenizerBase", stock: str | None) -> Iter
         try:
             jinja, fixed = pinned(tokenizer, stock)
             jinja, cut = without_line_ends(tokenizer, jinja)
-            fixed += cut
+            jinja, as_text = with_text_arguments(tokenizer, jinja)
+            fixed += cut + as_text
         except Exception:  # it fails on a plain question: the probe says so
             jinja, fixed = stock, ""
         yield "model", jinja, f"the model's own template renders tools without loss{fixed}"

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
+import trl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,6 +20,7 @@ from agent_pipeline.training.literals import unmarked
 from agent_pipeline.training.loading import load_model, read_tokenizer
 from agent_pipeline.training.masks import encode
 from agent_pipeline.training.rendering import render, render_with
+from agent_pipeline.training.templates import training_template
 from agent_pipeline_tests.export.conftest import model_at
 from agent_pipeline_tests.training.test_numbers import CLIENTS, OBJECT_TEMPLATE, OBJECTS
 
@@ -187,3 +189,31 @@ def test_a_template_with_rounded_numbers_is_an_error_even_if_no_conversation_has
         pytest.raises(ExportError, match="made for this check"),
     ):
         parity.check_template(llama, rounding, [plain])
+
+
+@pytest.fixture(scope="module", params=["qwen2_5.jinja", "qwen3_instruct_2507.jinja"])
+def stock(request, parrot, tokenizer):
+    """A tokenizer with a template of Qwen's as it is trained with, and llama.cpp with the same."""
+    trained = copy.deepcopy(tokenizer)
+    trained.chat_template = (Path(trl.__file__).parent / "chat_templates" / request.param).read_text(encoding="utf-8")
+    template = training_template(trained)
+    assert template.origin == "model"
+    trained.chat_template = template.jinja
+    trained.init_kwargs |= {"arguments_as": template.arguments_as, "rows": template.rows}
+    with LlamaCpp(parrot, n_ctx=512, chat_template=template.jinja) as llama:
+        yield trained, llama
+
+
+@given(value=OBJECTS, client=CLIENTS)
+@settings(max_examples=30)
+def test_a_models_own_template_is_given_text_where_that_can_be_done(stock, value, client):
+    """llama.cpp gave it objects and rounded their numbers; the words before a call got a second line end."""
+    tokenizer, llama = stock
+    messages = [
+        {"role": "user", "content": "Pay."},
+        {"role": "assistant", "content": "Now.", "tool_calls": paying("call00001", json.dumps(value, ensure_ascii=False, **client))},
+        {"role": "tool", "tool_call_id": "call00001", "content": "ok"},
+    ]
+    shown = unmarked(render(tokenizer, messages, PAY, True))
+    assert llama.render(as_clients_send(messages), PAY) == shown
+    assert json.dumps(value, ensure_ascii=False) in shown

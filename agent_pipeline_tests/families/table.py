@@ -158,9 +158,10 @@ a held-out conversation are compared with ours.
   a turn, right after the prompt; else they are counted as `reasoning_not_rendered`.
 - *parser in vLLM*: what `--tool-call-parser` must be, so that vLLM reads the calls of a model that was trained with this template. A model
   that is trained with ours needs `hermes`, whatever its family. The names are vLLM's; they were not run here.
-- A template of the model's own is given the arguments of calls as objects, and llama.cpp rounds their numbers when it shows a call again.
-  Training shows earlier calls as llama.cpp does, and then each turn of such a row is a row. The call that is trained keeps its digits. Our
-  template is given text, and nothing is rounded.
+- *arguments as text*: llama.cpp rounds the numbers of a call when it shows the call again, if a template takes the call's arguments as an
+  object. Our template, and every other one that can be changed to take text, is given text in llama.cpp, and nothing is rounded. A
+  template that reads single arguments (Qwen3.5) needs objects: there training shows earlier calls as llama.cpp does, and then each turn
+  of such a row is a row. The call that is trained keeps its digits.
 - Dates that a template writes are always 26 Jul 2024, also in the exported file: a model trained on one day's prompt is served with the
   same. Tell an agent the date in its own system message.
 - A row that a template refuses (parallel calls in Llama 3, a greeting first in Mistral, words beside a call where the template drops

@@ -1,6 +1,9 @@
 """Which chat template a model is trained with."""
 
+from pathlib import Path
+
 import pytest
+import trl
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
@@ -8,7 +11,7 @@ from trl import chat_template_utils
 
 from agent_pipeline.errors import ModelError
 from agent_pipeline.training.rendering import render, render_with
-from agent_pipeline.training.templates import SENTINEL, TOOL, load_tokenizer, probe, training_template
+from agent_pipeline.training.templates import SENTINEL, TOOL, load_tokenizer, probe, training_template, with_text_arguments
 from agent_pipeline_tests.training.world import call, row
 
 DOUBLE = """{% for m in messages %}<|im_start|>{{ m.role }}
@@ -119,3 +122,20 @@ def test_ours_renders_every_prefix_as_a_prefix(tiny_tokenizer, parts):
         assert whole.startswith(render(tiny_tokenizer, messages[:index], [TOOL]))
         if message["role"] == "assistant":
             assert whole.startswith(render(tiny_tokenizer, messages[:index], [TOOL], add_generation_prompt=True))
+
+
+@pytest.mark.parametrize("name", ["qwen2_5", "qwen3", "llama3_1", "gptoss"])
+def test_a_models_own_template_takes_text_and_writes_objects_as_before(tokenizer, name):
+    """llama.cpp rounds the numbers of templates that take objects; a changed template must render an object as the model's own does."""
+    stock = (Path(trl.__file__).parent / "chat_templates" / f"{name}.jinja").read_text(encoding="utf-8")
+    changed, why = with_text_arguments(tokenizer, stock)
+    assert changed != stock and why and with_text_arguments(tokenizer, changed) == (changed, "")
+    for messages in (SENTINEL, SENTINEL[:3], row(1)["messages"]):
+        before = render_with(tokenizer, stock, "dict", messages, [TOOL])
+        assert render_with(tokenizer, changed, "dict", messages, [TOOL]) == before
+        assert render_with(tokenizer, changed, "text", messages, [TOOL]) == before
+
+
+def test_a_template_that_reads_single_arguments_is_left_as_it_is(tokenizer):
+    stock = (Path(trl.__file__).parent / "chat_templates" / "qwen3_5_think.jinja").read_text(encoding="utf-8")
+    assert with_text_arguments(tokenizer, stock) == (stock, "")
