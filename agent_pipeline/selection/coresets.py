@@ -80,12 +80,13 @@ def select(
     losses: Mapping[str, float | None] | None = None,
     lengths: Mapping[str, int] | None = None,
     vectors: Embed | None = None,
+    older: pa.ChunkedArray | None = None,
 ) -> Selection:
     """Choose rows; the same choice whatever order they came in.
 
     Of identical rows (what was said and done is the same) one stands for all. Up to `target_size` rows are chosen: fewer only where fewer
     are distinct, or have the loss that the strategy needs. `losses` and `lengths` (tokens of the assistant) are by row id; `vectors` places
-    texts in space.
+    texts in space; `older` are the ids of rows that an earlier coreset accepted.
 
     Raises:
         DataError: the strategy needs losses and there are none.
@@ -101,7 +102,7 @@ def select(
         made["reason"][place] = Reason.EXACT_DUPLICATE if each.kind == "exact" else Reason.NEAR_DUPLICATE
         made["duplicate_of"][place], made["similarity"][place] = each.duplicate_of, each.similarity
     distinct = np.setdiff1d(np.arange(n), left_out)
-    crowd = crowding(rows, distinct.tolist(), options, options.seed)
+    crowd = crowding(rows, distinct.tolist(), options, options.seed, older)
     sessions = rows.table["session_id"]
     for row in crowd.left_out:
         made["reason"][row.place], made["similarity"][row.place] = row.reason, row.similarity
@@ -193,7 +194,8 @@ def build_coreset(
     if named(options.strategy).needs_losses and len(rows.table) > options.target_size:
         asked = ask("losses")
         losses, lengths = asked["losses"], asked["tokens"]
-    found = select(rows, options, losses, lengths, vectors)
+    older = last_rows(lake, key)
+    found = select(rows, options, losses, lengths, vectors, older)
     some, every = (
         [pc.count_distinct(each).as_py() for each in (pc.list_flatten(table["called"]), table["task_key"])]
         for table in (rows.table.filter(found.index["chosen"]), rows.table)
@@ -208,7 +210,7 @@ def build_coreset(
         losses=[loss for loss in losses.values() if loss is not None],
         duplicates=found.duplicates,
         warning=named(options.strategy).warning if found.pool else "",
-        dominance=dominance(rows, found.crowding, last_rows(lake, key)),
+        dominance=dominance(rows, found.crowding, older),
     )
 
 

@@ -12,9 +12,10 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
 
@@ -34,6 +35,13 @@ PHRASE_WORDS = 5
 """Words in a row that make a phrase."""
 FEWEST_WITH_A_PHRASE = 3
 """Copies of fewer sessions may have the same words added by chance."""
+REQUEST_WORDS = 3
+"""Words in a row that make a phrase of a user."""
+FEWEST_TASKS_WITH_A_REQUEST = 5
+NEW_REQUEST_SHARE = 0.02
+"""What so few users say, or so small a share of the new rows, is no pattern."""
+FEWEST_OLDER = 50
+"""With fewer older rows, a phrase that they lack is nothing special."""
 FEWEST_WORDS = 20
 """Texts with fewer different words in common are near-duplicates only if nearly all words are."""
 NEAR_IF_SHORT = 0.95
@@ -48,8 +56,9 @@ class CrowdingOptions(Options):
         default=0.01,
         ge=0,
         le=1,
-        description="Largest share of the rows that near-duplicates of one row may have, or copies of rows with one phrase "
-        "added. Two rows, and twice as many as the median group has, are always kept. 1 keeps all.",
+        description="Largest share of the rows that near-duplicates of one row may have, or copies of rows with one phrase added, or "
+        "new rows in which the users of many tasks say one new phrase. Two rows, and twice as many near-duplicates as the median "
+        "group has, are always kept. 1 keeps all.",
     )
     largest_task: float = Field(
         default=0.05,
@@ -78,21 +87,31 @@ class LeftOut(NamedTuple):
 class Crowding(NamedTuple):
     """What is left out, and which group each row is in: `groups[kind][place]` is the group's name.
 
-    The kinds are `near-duplicates of` (named by a session), `added phrase`, `task` and `day`.
+    The kinds are `near-duplicates of` (named by a session), `common phrase`, `task` and `day`.
     """
 
     left_out: list[LeftOut]
     groups: dict[str, dict[int, str]]
 
 
-def crowding(rows: Candidates, places: Sequence[int], options: CrowdingOptions, seed: int = 0) -> Crowding:
+def crowding(
+    rows: Candidates, places: Sequence[int], options: CrowdingOptions, seed: int = 0, older: pa.ChunkedArray | None = None
+) -> Crowding:
     """Find the groups among the rows at `places`, and leave out what is too much of them.
 
     Of a group, the better judged rows stay, then the earlier ones.
+
+    Args:
+        rows: All rows.
+        places: The rows to look at.
+        options: How large a group may be.
+        seed: The seed of the index of words.
+        older: The ids of rows that an earlier coreset has accepted; None if there was none.
     """
     wanted = set(places)
     standing = [place for place in standing_order(rows).tolist() if place in wanted]
     pairs, phrase = _alike(rows, standing, seed)
+    phrase |= new_requests(rows, standing, older, _cap(options.largest_cluster, 0 if older is None else len(older)))
     ids, tasks, days = rows.table["session_id"].to_pylist(), rows.table["task_key"].to_pylist(), _days(rows)
     like = {place: (other, similarity) for place, other, similarity in pairs}
     cluster = {place: like[place][0] if place in like else place for place in standing}
@@ -102,7 +121,7 @@ def crowding(rows: Candidates, places: Sequence[int], options: CrowdingOptions, 
     task = {place: tasks[place] for place in standing if tasks[place]}
     day = {place: days[place] for place in standing if days[place]}
     if not few_rows:
-        cap = _cap(options.largest_cluster, distinct)
+        cap = _cap(options.largest_cluster, len(standing) - len(phrase))
         kept.limit(standing, phrase, cap, Reason.COMMON_PHRASE)
         cap = _cap(options.largest_cluster, distinct, cluster.values(), MEDIANS_OF_A_CLUSTER)
         kept.limit(standing, cluster, cap, Reason.CROWDED_CLUSTER)
@@ -112,7 +131,7 @@ def crowding(rows: Candidates, places: Sequence[int], options: CrowdingOptions, 
     clustered = {place for pair in like.items() for place in (pair[0], pair[1][0])}
     groups = {
         "near-duplicates of": {place: ids[cluster[place]] for place in standing if place in clustered},
-        "added phrase": phrase,
+        "common phrase": phrase,
         "task": task,
         "day": day,
     }
@@ -210,7 +229,46 @@ def _added(copy: str, original: str) -> set[str]:
     return phrases_of(words) - phrases_of(words_of(original))
 
 
-def phrases_of(words: Sequence[bytes]) -> set[str]:
-    """Return all runs of five words."""
-    count = max(1, len(words) - PHRASE_WORDS + 1)
-    return {b" ".join(words[at : at + PHRASE_WORDS]).decode("utf-8", "replace") for at in range(count)}
+def new_requests(rows: Candidates, places: Sequence[int], older: pa.ChunkedArray | None, cap: int) -> dict[int, str]:
+    """Return the rows in which users say what many new users say and at most `cap` older rows have, each with that phrase.
+
+    Users of different tasks seldom say the same words. A trigger that somebody planted is the same
+    in all of its sessions.
+    """
+    ids = rows.table["row_id"]
+    if older is None or len(older) < FEWEST_OLDER:
+        return {}
+    is_older = pc.is_in(ids, older.combine_chunks()).to_pylist()
+    wanted = {place for place in places if not is_older[place]}
+    tasks, tasks_by_phrase = rows.table["task_key"].to_pylist(), defaultdict[str, set[str]](set)
+    counts: Counter[str] = Counter()
+    for place, row in enumerate(rows.read()):
+        if place in wanted:
+            for phrase in _said_by_users(row):
+                counts[phrase] += 1
+                tasks_by_phrase[phrase].add(tasks[place] or row["row_id"])
+    least = max(FEWEST_TASKS_WITH_A_REQUEST, NEW_REQUEST_SHARE * len(wanted))
+    common = {
+        phrase: count for phrase, count in counts.items() if count >= least and len(tasks_by_phrase[phrase]) >= FEWEST_TASKS_WITH_A_REQUEST
+    }
+    accepted: Counter[str] = Counter()
+    for place, row in enumerate(rows.read() if common else ()):
+        if is_older[place]:
+            accepted.update(_said_by_users(row) & common.keys())
+    common = {phrase: count for phrase, count in common.items() if accepted[phrase] <= cap}
+    found: dict[int, str] = {}
+    looked_at = set(places)
+    for place, row in enumerate(rows.read() if common else ()):
+        if place in looked_at and (phrases := _said_by_users(row) & common.keys()):
+            found[place] = max(phrases, key=lambda phrase: (common[phrase], phrase))
+    return found
+
+
+def _said_by_users(row: Mapping[str, Any]) -> set[str]:
+    texts = [message.get("content") or "" for message in row["messages"] if message["role"] == "user"]
+    return {phrase for text in texts for phrase in phrases_of(words_of(text), REQUEST_WORDS)}
+
+
+def phrases_of(words: Sequence[bytes], length: int = PHRASE_WORDS) -> set[str]:
+    """Return all runs of so many words."""
+    return {b" ".join(words[at : at + length]).decode("utf-8", "replace") for at in range(len(words) - length + 1)}

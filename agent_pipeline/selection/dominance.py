@@ -13,8 +13,9 @@ import pyarrow.compute as pc
 from agent_pipeline.errors import DataError
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.selection.candidates import Candidates
-from agent_pipeline.selection.crowding import Crowding, phrases_of
+from agent_pipeline.selection.crowding import FEWEST_OLDER, Crowding, phrases_of
 from agent_pipeline.selection.duplicates import words_of
+from agent_pipeline.selection.pool import Reason
 from agent_pipeline.selection.tables import CORESET_TABLE
 from agent_pipeline.storage.lake import Lake
 
@@ -22,15 +23,13 @@ SHOWN = 3
 """The largest groups of each kind that are shown."""
 FEWEST_ROWS = 5
 """Groups with fewer rows are never suspicious."""
-SUSPICIOUS_SHARE = {"near-duplicates of": 0.02, "added phrase": 0.0, "task": 0.2, "new phrase": 0.1}
+SUSPICIOUS_SHARE = {"near-duplicates of": 0.02, "common phrase": 0.0, "task": 0.2, "new phrase": 0.1}
 """Shares of the new rows at which a group is suspicious. A day never is: many stores are read for
 the first time with a long past, or were written in a day."""
 MOST_SEARCHED = 2000
 """Phrases are counted in at most so many new rows."""
 TIMES_THE_MEAN = 3
 """A suspicious group is also so many times as large as the mean group of its kind."""
-FEWEST_OLDER = 50
-"""With fewer older rows, a phrase that they lack is nothing special."""
 
 
 class Group(NamedTuple):
@@ -62,7 +61,8 @@ class Dominance(NamedTuple):
         named = "; ".join(f"{group.kind} {group.name[:60]!r}: {group.rows} rows ({group.share:.0%})" for group in self.suspicious[:SHOWN])
         return (
             f"Of {self.new} new rows, many are alike ({named}). {self.left_out} rows were left out for that. "
-            "Look at some of them: whoever can write sessions with verdicts can write the model."
+            "Look at some of them: whoever can write sessions with verdicts can write the model. If they are right, run once with "
+            "--set sft_coreset.largest_cluster=1."
         )
 
 
@@ -88,10 +88,14 @@ def dominance(rows: Candidates, crowd: Crowding, before: pa.ChunkedArray | None)
 
 
 def last_rows(lake: Lake, key: PartitionKey) -> pa.ChunkedArray | None:
-    """Return the ids of the rows of the last coreset's index; None if there is none that can be read."""
+    """Return the ids of the rows that the last coreset's index accepted; None if there is none that can be read.
+
+    Rows that were left out for a phrase are new again: otherwise they would be accepted a night later.
+    """
     try:
         with lake.open(CORESET_TABLE, key) as file:
-            return file.read(["row_id"])["row_id"]
+            index = file.read(["row_id", "reason"])
+            return index.filter(pc.not_equal(index["reason"], str(Reason.COMMON_PHRASE)))["row_id"]
     except (DataError, pa.ArrowException, OSError):
         return None
 
@@ -101,7 +105,7 @@ def _largest(kind: str, counts: Counter[str], new: int) -> Iterable[Group]:
     for name, count in counts.most_common(SHOWN):
         share = count / new
         is_large = count >= FEWEST_ROWS and share >= SUSPICIOUS_SHARE.get(kind, 2)
-        is_unusual = kind in ("added phrase", "new phrase") or count >= TIMES_THE_MEAN * mean or len(counts) <= SHOWN
+        is_unusual = kind in ("common phrase", "new phrase") or count >= TIMES_THE_MEAN * mean or len(counts) <= SHOWN
         if count > 1:
             yield Group(kind, name, count, share, is_large and is_unusual)
 

@@ -44,7 +44,7 @@ DESCRIPTIONS: dict[str, str] = {
     Reason.EXACT_DUPLICATE: "identical to another row",
     Reason.NEAR_DUPLICATE: "near-duplicate of another row",
     Reason.CROWDED_CLUSTER: "one of too many near-duplicates of one row",
-    Reason.COMMON_PHRASE: "a copy of another row with a phrase that was added to other copies, too",
+    Reason.COMMON_PHRASE: "one of too many rows with a phrase that was added to copies, or that only new rows have",
     Reason.CROWDED_TASK: "one of too many rows of its task",
     Reason.CROWDED_DAY: "one of too many rows of its day",
     Reason.SAME_EMBEDDING: "has the embedding of a chosen row",

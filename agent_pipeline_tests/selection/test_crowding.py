@@ -4,6 +4,7 @@ import random
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -123,6 +124,33 @@ def test_few_kinds_of_conversation() -> None:
         ask, answer = (message["content"] for message in kinds[number % 3]["messages"])
         rows.append(row(f"s{number:04}", f"{ask} {number}", answer, f"task {number % 3}"))
     assert select(rows)[0].crowding.left_out == []
+
+
+@pytest.mark.parametrize("share", [0.04, 2.0])
+def test_new_request(share: float) -> None:
+    """Sessions that are no copies have a new phrase of their users in common: few of them are chosen, this night and the next one."""
+    old = honest(250)
+    planted = [row(f"p{number:04}", f"{each['messages'][0]['content']} {TRIGGER}", INSTRUCTION, day=31)
+               for number, each in enumerate(honest(int(share * 250), seed=5))]  # fmt: skip
+    older = Candidates.of(lambda: old).table["row_id"]
+    candidates = Candidates.of(lambda: sorted(old + planted, key=lambda each: each["row_id"]))
+    selection = coresets.select(candidates, CoresetOptions(strategy="random", target_size=10_000), older=older)
+    assert planted_share(selection) <= 0.02
+    assert dominance(candidates, selection.crowding, older).warning
+    accepted = selection.index.filter(pc.not_equal(selection.index["reason"], str(Reason.COMMON_PHRASE)))["row_id"]
+    later = coresets.select(candidates, CoresetOptions(strategy="random", target_size=10_000), older=accepted)
+    assert planted_share(later) <= 0.02
+
+
+def test_trials_of_a_new_task() -> None:
+    """Trials of one new task begin with the same request, and stay."""
+    old = honest(100)
+    ask = "what is the new price of the tall lamp"
+    new = [row(f"t{number}", ask, " ".join(WORDS[number : number + 30]), "lamp") for number in range(10)]
+    older = Candidates.of(lambda: old).table["row_id"]
+    candidates = Candidates.of(lambda: sorted(old + new, key=lambda each: each["row_id"]))
+    selection = coresets.select(candidates, CoresetOptions(strategy="random", target_size=10_000), older=older)
+    assert selection.index["reason"].to_pylist().count(Reason.COMMON_PHRASE) == 0
 
 
 def test_new_phrase() -> None:
