@@ -40,6 +40,8 @@ REQUEST_WORDS = 3
 FEWEST_TASKS_WITH_A_REQUEST = 5
 NEW_REQUEST_SHARE = 0.02
 """What so few users say, or so small a share of the new rows, is no pattern."""
+CHANCE = 0.001
+"""A phrase is new only if luck explains so many new rows with it less often than this, among all phrases that were counted."""
 FEWEST_OLDER = 50
 """With fewer older rows, a phrase that they lack is nothing special."""
 FEWEST_WORDS = 20
@@ -255,13 +257,25 @@ def new_requests(rows: Candidates, places: Sequence[int], older: pa.ChunkedArray
     for place, row in enumerate(rows.read() if common else ()):
         if is_older[place]:
             accepted.update(_said_by_users(row) & common.keys())
-    common = {phrase: count for phrase, count in common.items() if accepted[phrase] <= cap}
+    share = len(wanted) / max(1, len(wanted) + sum(is_older))
+    common = {
+        phrase: count
+        for phrase, count in common.items()
+        if accepted[phrase] <= cap and _chance(count, accepted[phrase], share) * len(counts) < CHANCE
+    }
     found: dict[int, str] = {}
     looked_at = set(places)
     for place, row in enumerate(rows.read() if common else ()):
         if place in looked_at and (phrases := _said_by_users(row) & common.keys()):
             found[place] = max(phrases, key=lambda phrase: (common[phrase], phrase))
     return found
+
+
+def _chance(new: int, older: int, share: float) -> float:
+    """Return the probability that at least `new` of `new + older` rows are among the new ones, which are this share of all."""
+    from scipy.stats import binom
+
+    return float(binom.sf(new - 1, new + older, share))
 
 
 def _said_by_users(row: Mapping[str, Any]) -> set[str]:

@@ -142,6 +142,19 @@ def test_new_request(share: float) -> None:
     assert planted_share(later) <= 0.02
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_many_new_rows_of_the_usual_kind(seed: int) -> None:
+    """If half of the rows are new, some rare phrases are among the new rows by chance. No row is left out for that."""
+    chance = random.Random(seed)
+    phrases = [" ".join(chance.choices(WORDS, k=3)) for _ in range(60)]
+    rows = honest(300, seed)
+    for each in rows:
+        each["messages"][0]["content"] += " " + chance.choice(phrases)
+    older = Candidates.of(lambda: rows[:140]).table["row_id"]
+    selection = coresets.select(Candidates.of(lambda: rows), CoresetOptions(strategy="random", target_size=10_000), older=older)
+    assert selection.crowding.left_out == []
+
+
 def test_trials_of_a_new_task() -> None:
     """Trials of one new task begin with the same request, and stay."""
     old = honest(100)
