@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from agent_pipeline.sessions.items import Item, cut_text, unread
 from agent_pipeline.sources.formats.cut_texts import is_cut_json
-from agent_pipeline.sources.formats.fields import decoded, first_of, objects, section
+from agent_pipeline.sources.formats.fields import decoded, decoded_text, first_of, objects, section
 
 _SYSTEM = ("system", "instructions", "system_instruction", "systemInstruction")
 _ASKED = ("messages", "contents", "input_messages", "message", "input", "inputs", "prompt", "question", "query", "content", "text")
@@ -21,6 +21,15 @@ _RENDERED = re.compile(
     r"|<｜(?:User|Assistant)｜>|\n\n(?:Human|Assistant):"
 )
 """How chat templates mark turns within one text."""
+
+_OF_MESSAGES = frozenset(
+    {
+        *("role", "messages", "choices", "candidates", "contents", "parts", "tool_calls", "function_call", "generations", "kwargs"),
+        *("input_messages", "toolCallId", "content_blocks", "message", "lc"),
+    }
+)
+"""Fields that show that an object is a message, or a request or a response that holds messages."""
+_MESSAGE_TYPES = frozenset(("message", "human", "user", "ai", "assistant", "system", "tool", "constructor", "reasoning"))
 
 _BLOCKS = frozenset(("text", "toolUse", "toolResult", "reasoningContent", "image", "document", "video", "cachePoint", "guardContent"))
 _CUT_BLOCKS = re.compile(r'\s*\[\s*\{\s*"(?:' + "|".join(sorted(_BLOCKS)) + r')"\s*(?::|$)')
@@ -37,7 +46,7 @@ class Exchange(NamedTuple):
 
 def request_of(value: Any) -> Exchange:
     """A request in any spelling: messages, an API's request, a text."""
-    value = decoded(value)
+    value = words_or_messages(value)
     if value == {"content": "role"}:  # LangSmith's exporter writes the name of a message's field for what the user said
         return Exchange([None])
     told = value if isinstance(value, dict) else {}
@@ -55,7 +64,7 @@ def response_of(value: Any) -> Exchange:
 
     The reason for which the model stopped goes along with the message that it stopped in.
     """
-    value = decoded(value)
+    value = words_or_messages(value)
     if not isinstance(value, dict):
         return Exchange(messages_of(value, "assistant"))
     reason = stop_reason(value)
@@ -72,6 +81,31 @@ def response_of(value: Any) -> Exchange:
         answered = _first(value, _ANSWERED, "assistant")
     usage = section(value, "usage") or section(value, "usageMetadata")
     return Exchange(with_reason(answered, reason), value.get("model"), usage=usage)
+
+
+def words_or_messages(value: Any) -> Any:
+    """Return the messages that a text is the JSON of, or the text itself if its JSON is no message.
+
+    An agent may answer in JSON (`{"answer": "yes"}`): that is what it said, and no record of it.
+    """
+    if not isinstance(value, str):
+        return value
+    inner = decoded_text(value)
+    return inner if isinstance(inner, str) or shows_messages(inner) else value
+
+
+def shows_messages(value: Any) -> bool:
+    """Return whether a value is made of messages: a message, a list of messages or blocks, a request or a response."""
+    if isinstance(value, list):
+        return bool(value) and all(isinstance(each, dict) and (shows_messages(each) or _is_block(each)) for each in value)
+    if not isinstance(value, dict):
+        return False
+    kind = value.get("type")
+    if isinstance(kind, str) and (kind in _MESSAGE_TYPES or kind.endswith(("_call", "_call_output", "MessageChunk", "Message"))):
+        return True
+    if kind in ("text", "input_text", "output_text") and isinstance(value.get("text"), str):
+        return True
+    return not _OF_MESSAGES.isdisjoint(value) or isinstance(value.get("content"), list) or isinstance(value.get("output"), list)
 
 
 def stop_reason(response: dict[str, Any]) -> str | None:
@@ -107,7 +141,7 @@ def messages_of(value: Any, role: str, is_json: bool = False) -> list[Any]:
         role: who says what names no role.
         is_json: whether a text can only be JSON, so that one that is not has lost its end.
     """
-    value = decoded(value)
+    value = decoded(value) if is_json else words_or_messages(value)
     if isinstance(value, str):
         if is_cut_json(value, is_json):
             return [cut_text("json", value)]

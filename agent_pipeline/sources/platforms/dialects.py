@@ -80,9 +80,10 @@ def _openinference_span(span: Span, attributes: Record, kind: Any) -> None:
 
 
 def _whole_json(attribute: Record, value: Any) -> Any:
-    """Return a value, or an item of damage if its type is JSON and it has lost its end."""
-    is_json = attribute.get("mime_type") == "application/json"
-    return [cut_text("json", value)] if is_json and isinstance(value, str) and is_cut_json(value, is_json=True) else value
+    """Return the value of an attribute: what its JSON stands for if that is its type, or an item of damage if that has lost its end."""
+    if attribute.get("mime_type") != "application/json" or not isinstance(value, str):
+        return value
+    return [cut_text("json", value)] if is_cut_json(value, is_json=True) else decoded(value)
 
 
 def _genai_span(span: Span, attributes: Record) -> None:

@@ -22,6 +22,7 @@ from agent_pipeline.sources.formats.fields import (
     when,
 )
 from agent_pipeline.sources.formats.file_source import Ident
+from agent_pipeline.sources.formats.model_calls import words_or_messages
 from agent_pipeline.sources.formats.record_files import Place
 from agent_pipeline.sources.platforms.dialects import fill_in
 from agent_pipeline.sources.platforms.langfuse_server import LangfuseServer
@@ -77,13 +78,13 @@ class LangfuseSource(SpanSource):
         is_trace, kind = _is_trace(record), _type(record)
         if not is_trace and kind not in _TYPES:
             return []
-        given, answered = decoded_text(record.get("input")), decoded_text(record.get("output"))
+        given, answered = words_or_messages(record.get("input")), words_or_messages(record.get("output"))
         if is_trace:
             trace = text(record.get("id")) or ""
             root = Span(trace, trace, started=when(record.get("timestamp")))
             root.exchange(given, answered)
             return [root] if root.given or root.answered else []
-        arguments, output = _tool_call(given, answered)
+        arguments, output = _tool_call(decoded_text(record.get("input")), decoded_text(record.get("output")))
         span = span_of(record, kind, arguments=arguments, output=output)
         if span.kind != "tool":
             span.exchange(given, answered)
