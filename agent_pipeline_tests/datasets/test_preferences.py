@@ -237,7 +237,7 @@ def test_all_cases_of_agentdojo_with_both_verdicts_give_a_pair_and_no_pair_is_a_
     both = set.intersection(*({each.task_key for each in unattacked if each.judgment == side} for side in ("acceptable", "unacceptable")))
     assert len({each.task_key for each in unattacked}) == 105 and len(both) == 97
     # Prompts name people whose addresses only some of the runs read: the names are pseudonyms in all of them.
-    assert not both - paired and len(rows) == 702
+    assert not both - paired and len(rows) == 701
     by_id = {each.session_id: each for each in agentdojo}
     for row in rows:
         chosen, rejected = by_id[row["session_id"]], by_id[row["rejected_session_id"]]
@@ -252,7 +252,8 @@ def test_all_cases_of_agentdojo_with_both_verdicts_give_a_pair_and_no_pair_is_a_
 def test_a_bad_run_of_agentdojo_that_was_stopped_while_it_called_is_a_rejected_side(agentdojo):
     good, bad, reasons = curated(agentdojo)
     stopped = [each for each in bad if each.broken]
-    assert len(stopped) == 26 and reasons["broken"] == 17, "good ones lack what they would have said"
+    # Good ones lack what they would have said; four bad ones told calls as words that no program can read.
+    assert len(stopped) == 26 and reasons["broken"] == 21
     for each in stopped:
         called = each.messages[-1]["tool_calls"]
         assert each.judgment == "unacceptable" and each.damage["unanswered_call"] == len(called)
