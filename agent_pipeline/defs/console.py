@@ -1,5 +1,6 @@
 """The console logger of runs from the shell: one short line for what a person waits for, instead of Dagster's full records."""
 
+import io
 import logging
 import os
 import sys
@@ -109,11 +110,20 @@ def console(context: dg.InitLoggerContext) -> logging.Logger:
 
 
 def _screen() -> IO[str]:
-    """Standard error as it is before Dagster captures that of a step: a process of Dagster's shows what was captured, and where the run
-    ends at once, it loses the last lines, which say why."""
-    if sys.__stderr__ is None or sys.stderr is not sys.__stderr__:  # a notebook's
-        return sys.stderr
-    return os.fdopen(os.dup(sys.__stderr__.fileno()), "w", buffering=1, encoding="utf-8", errors="backslashreplace")
+    """Return standard error as it is before Dagster captures the output of a step.
+
+    A process of Dagster's copies the captured output to the screen. It is ended when the run ends, and
+    then loses the last lines, which say why the run failed. A notebook's stream has no file that Dagster
+    captures, and is returned as it is.
+    """
+    stream = sys.stderr
+    if not isinstance(stream, io.TextIOWrapper):
+        return stream
+    try:
+        descriptor = os.dup(stream.fileno())
+    except io.UnsupportedOperation:  # a text in memory
+        return stream
+    return os.fdopen(descriptor, "w", buffering=1, encoding="utf-8", errors="backslashreplace")
 
 
 def _bytes(count: int) -> str:

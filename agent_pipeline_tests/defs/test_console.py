@@ -1,9 +1,13 @@
+import io
 import subprocess
 import sys
+from pathlib import Path
 
 import dagster as dg
+import pytest
+from dagster._core.execution.compute_logs import redirect_to_file
 
-from agent_pipeline.defs.console import said_of
+from agent_pipeline.defs.console import console, said_of
 from agent_pipeline.defs.specs import check_result, warning
 
 STEP = """
@@ -20,6 +24,25 @@ logger.error("the reason")
 def test_what_a_step_says_is_on_the_screen_at_once_and_not_by_the_echo_of_a_capture() -> None:
     done = subprocess.run([sys.executable, "-c", STEP], capture_output=True, text=True, check=True)
     assert "error: the reason" in done.stderr
+
+
+def test_replaced_standard_error_is_the_screen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that calls the command may give `sys.stderr` another file."""
+    with (tmp_path / "screen").open("w") as screen:
+        monkeypatch.setattr(sys, "stderr", screen)
+        logger = console.logger_fn(dg.build_init_logger_context())
+        with redirect_to_file(screen, str(tmp_path / "captured")):
+            logger.error("the reason")
+    assert "error: the reason" in (tmp_path / "screen").read_text(encoding="utf-8")
+    assert not (tmp_path / "captured").read_text(encoding="utf-8"), "the echo of the capture would show the line twice"
+
+
+def test_standard_error_in_memory_is_the_screen(monkeypatch: pytest.MonkeyPatch) -> None:
+    for stream in (io.StringIO(), io.TextIOWrapper(io.BytesIO(), write_through=True)):
+        monkeypatch.setattr(sys, "stderr", stream)
+        console.logger_fn(dg.build_init_logger_context()).error("the reason")
+        stream.seek(0)
+        assert "error: the reason" in stream.read()
 
 
 def test_who_stops_a_run_reads_that_it_was_interrupted_and_no_trace() -> None:
