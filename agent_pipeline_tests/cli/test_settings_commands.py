@@ -52,7 +52,7 @@ def test_a_run_that_succeeded_saves_what_it_set_for_its_agent_and_one_that_did_n
 
 
 def test_a_run_whose_settings_are_not_saved_says_that_nights_do_not_have_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "run", lambda *given, **options: {"sft_adapter": {"lora_r": 8}})
+    monkeypatch.setattr(running, "run", lambda *given, **options: running.Ran({"sft_adapter": {"lora_r": 8}}, set()))
     for given, told in ([], False), (["--set", "lora_r=8"], True):
         assert ("--save" in CliRunner().invoke(app, ["materialize", "shop/intern", *given], catch_exceptions=False).output) == told
 
