@@ -1,17 +1,79 @@
 """Calls and results that a record tells as words, in the form of Hermes: `<tool_call>{...}</tool_call>`, `<tool_response>...`.
 
-Datasets of function calls are published like that. A model that is trained on such words would write of calls and make none.
+Datasets of function calls are published like that. A model that is trained on such words would write of calls and make none. The words
+of other models (`has_call_words`) are not read: they are damage.
 """
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
-from agent_pipeline.sessions.evidence import has_call_words
-from agent_pipeline.sessions.json_text import json_text, object_in
+from agent_pipeline.sessions.json_text import json_text, loads, object_in
 from agent_pipeline.sessions.session import Message
 
 _CALL = re.compile(r"<tool_call>\s*(\{(?:(?!</?tool_call>).)*\})\s*</tool_call>", re.DOTALL)
 _RESULT = re.compile(r"<tool_response>\s*((?:(?!</?tool_response>).)*?)\s*</tool_response>", re.DOTALL)
+
+_CALL_WORDS = re.compile(
+    r"<(?:\w+:)?tool_calls?>\s*(?:[{<\[]|[\w.-]+\s*<arg_key>)|<function=[\w.-]+>"
+    r"|<(?:\w+:)?invoke(?: name=\"|>\s*<tool_name>)|<(?:\w+:)?function_calls>\s*(?:<|[\w.]+\()"
+    r"|\[TOOL_CALLS\]|<TOOLCALL>|<tool>\s*\{|functools\[\s*\{|Calling tools:\n\[\{'id': "
+    r"|```tool_(?:code|call)\b|^Action:\s*```json\s*\[|<｜(?:tool|DSML)|<\|tool|<\|python_tag\|>"
+    r"|^Action Input:.*^Observation:",
+    re.DOTALL | re.MULTILINE,
+)
+"""How models write calls, where nobody made calls of the words. The last is a call with its result in the words of one turn."""
+_MARKS = re.compile(
+    r"<\|(?:channel|message|call|constrain|recipient|start|end|return|im_start|im_end|start_header_id|end_header_id|eot_id|eom_id"
+    r"|begin_of_text|end_of_text|endoftext|START_\w+|END_\w+|assistant|user|system)\|>|<(?:start|end)_of_turn>|assistant(?:final|commentary)[^a-z]"
+    r"|^>>>\w+\n\s*\{",
+    re.DOTALL,
+)
+"""Marks of chat templates. Where they stand in an answer, the record has a model's raw output, calls and thoughts among it."""
+_CODE = re.compile(r"```.*?```|`[^`\n]*`", re.DOTALL)
+_FENCE = re.compile(r"```(?:json)?\s*\n?(.*?)\s*```\s*", re.DOTALL)
+_THOUGHT = re.compile(r"\s*<think>.*?</think>", re.DOTALL)
+_PYTHON_CALLS = re.compile(r"\[\s*[A-Za-z_][\w.]*\(\s*(?:[A-Za-z_]\w*\s*=.*)?\)\s*\]", re.DOTALL)
+_NAMES = ("name", "tool_name")
+_ARGUMENTS = ("arguments", "parameters", "args")
+
+
+BEGINNINGS = ("<", "[", "{", "```tool_", "assistant", "Observation:")
+"""A text without any of these has no words of a call."""
+
+
+def has_call_words(text: str) -> bool:
+    """Whether a text has the words of a call as models write them: `<tool_call>{...`, or the JSON of a call and nothing else."""
+    if _CALL_WORDS.search(text) is not None or _MARKS.search(_CODE.sub("", text)) is not None:
+        return True
+    text = _THOUGHT.sub("", text, count=1).strip()
+    if (fenced := _FENCE.fullmatch(text)) is not None:
+        text = fenced[1].strip()
+    if text.startswith("[") and _PYTHON_CALLS.fullmatch(text) is not None:
+        return True
+    if text[:1] not in ("{", "[") or not any(f'"{name}"' in text for name in _NAMES):
+        return False
+    try:
+        return _tells_calls(loads(text))
+    except (ValueError, RecursionError):
+        return False
+
+
+def _tells_calls(told: Any) -> bool:
+    """Whether a value is a call or nothing but calls: a name with an object of arguments, as APIs write them."""
+    if isinstance(told, list):
+        return bool(told) and all(isinstance(each, Mapping) and _tells_calls(each) for each in told)
+    if not isinstance(told, Mapping):
+        return False
+    if isinstance(told.get("tool_calls"), list):
+        return _tells_calls(told["tool_calls"])
+    if told.get("type") in ("function", "function_call") and isinstance(told.get("function"), Mapping):
+        return isinstance(told["function"].get("name"), str) and "arguments" in told["function"]
+    if not any(isinstance(told.get(name), str) for name in _NAMES):
+        return False
+    return any(isinstance(told.get(name), Mapping) for name in _ARGUMENTS) or (
+        told.get("type") in ("function", "function_call", "tool_use") and not told.keys().isdisjoint((*_ARGUMENTS, "input"))
+    )
 
 
 def calls_from_words(message: Message) -> Message | None:

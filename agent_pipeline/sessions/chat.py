@@ -25,7 +25,7 @@ from agent_pipeline.sessions.steps import Steps
 
 __all__ = ["ROLES", "VERSION", "call_item", "is_message", "plain_items", "result_item", "text_of", "to_messages"]
 
-VERSION = 8
+VERSION = 9
 """Raise it where the same messages give other sessions than before: the versions of all readers have it."""
 
 ROLES = {
@@ -54,6 +54,9 @@ _UNDERSTOOD = _PLAIN | {
         "attachments",
         "experimental_attachments",
         "files",
+        "file_ids",
+        "videos",
+        "audios",
     ),
     *(
         "finish_reason",
@@ -66,7 +69,7 @@ _UNDERSTOOD = _PLAIN | {
         "interrupted",
         "partial",
     ),
-    *("aborted", "truncated", "kind", "instructions", "source"),
+    *("aborted", "truncated", "kind", "instructions", "source", "train", "training", "trainable", "loss"),
 }
 _HARMLESS = {
     *("timestamp", "created_at", "createdAt", "created", "updated_at", "time", "date", "uuid", "parent_id", "thread_id", "run_id"),
@@ -84,7 +87,9 @@ _NAMES_OF_TOOLS = {"function", "tool"}
 _OF_ANSWERED_CALL = {"tool_call", "toolCall", "function_call", "input", "tool_input", "args", "arguments", "kwargs", "parameters"}
 """Fields of a tool's message that repeat the call that it answers (AgentDojo)."""
 _RESULT_IDS = ("tool_call_id", "toolCallId", "call_id", "tool_use_id", "toolUseId", "callId", "")
-_ATTACHED = ("images", "attachments", "experimental_attachments", "files")
+_ATTACHED = ("images", "attachments", "experimental_attachments", "files", "file_ids", "videos", "audios")
+_UNTRAINED = ("train", "training", "trainable", "loss")
+"""Flags of datasets that say by `false` that a message is not trained (axolotl, LLaMA-Factory, ms-swift), as OpenAI's `weight: 0` does."""
 _PART_FIELDS = {"content", *_CONTENTS}
 
 
@@ -127,7 +132,7 @@ def _items_of(record: Any, before: list[Item]) -> Iterable[Item]:
         # Langfuse writes a LangChain tool's name for its role.
         is_tool = role not in ROLES and any(item.name == role for item in before if item.kind == "function_call")
         name = "tool" if is_tool else ROLES.get(role)
-        return (INVALID,) if name is None else _results(record) if name == "tool" else _spoken(name, record)
+        return (INVALID,) if name is None else _results(record) if name == "tool" else _spoken(name, record, before)
     if kind == "reasoning":
         return (Item("reasoning", thought_text(record)),)
     if not kind or kind == "message":
@@ -135,12 +140,16 @@ def _items_of(record: Any, before: list[Item]) -> Iterable[Item]:
     return (unread(without_surrogates(kind)),)
 
 
-def _spoken(role: str, message: dict[str, Any]) -> list[Item]:
+def _is_trained(message: dict[str, Any]) -> bool:
+    return message.get("weight") != 0 and not any(message.get(name) is False for name in _UNTRAINED)
+
+
+def _spoken(role: str, message: dict[str, Any], before: list[Item]) -> list[Item]:
     """What a message of the system, a user or the assistant says: thoughts, words, calls, and the results of calls."""
     content = message.get("content")
     if isinstance(content, str) and message.keys() <= _PLAIN:  # most messages of most stores
         return [Item("message", content, role=role, trained=message.get("weight") != 0)]
-    turn = Steps(role, message.get("weight") != 0)
+    turn = Steps(role, _is_trained(message))
     thought = message.get("reasoning_content") or message.get("reasoning") or message.get("thinking") or message.get("reasoning_details")
     if thought:
         turn.thoughts.append(Item("reasoning", thought_text(thought)))
@@ -163,7 +172,8 @@ def _spoken(role: str, message: dict[str, Any]) -> list[Item]:
     for call in named.values():
         turn.add(call)
     turn.others += _left_over(message, turn, is_list)
-    if role == "assistant" and rests_on_a_search(message):
+    follows_a_result = bool(turn.results) or any(item.kind == "function_call_output" for item in [*before[-1:], *turn.done])
+    if role == "assistant" and rests_on_a_search(message, follows_a_result):
         turn.others.append(unread("answer from a hosted search"))
     is_list_of_others = is_list and bool(parts)
     return turn.items(is_cut(message) and role == "assistant", empty=not is_list_of_others)
@@ -186,7 +196,7 @@ def _results(message: dict[str, Any]) -> list[Item]:
     reason = error.get("message") if isinstance(error, dict) else error
     first_id = ids[0] if isinstance(ids, list) and ids else None  # SWE-agent
     call_id = id_of(message, "tool_call_id") or id_of({"": first_id} | _additional(message) | message, *_RESULT_IDS)
-    content: Any = parts if is_list else message.get("content", message.get("text"))
+    content: Any = (parts or "") if is_list else message.get("content", message.get("text"))  # no parts are an empty result
     output = reason if reason and isinstance(reason, str) else content
     return [result_item(call_id, output, is_failed(message)), *others]
 
@@ -212,7 +222,8 @@ def _parts(message: dict[str, Any]) -> tuple[list[Any], bool]:
 
 def _words_beside(message: dict[str, Any]) -> list[str]:
     """What a message says in fields of its own: a refusal, what was spoken aloud."""
-    words = [message["refusal"]] if isinstance(message.get("refusal"), str) else []
+    refusal = message.get("refusal") or _additional(message).get("refusal")
+    words = [refusal] if isinstance(refusal, str) else []
     if isinstance(message.get("tool_plan"), str):  # Cohere: what the model says before its calls
         words.append(message["tool_plan"])
     audio = message.get("audio")
@@ -239,7 +250,7 @@ def _named_calls(message: dict[str, Any]) -> dict[Any, Item]:
     legacy = message.get("function_call") or (None if calls else _additional(message).get("function_call"))
     if legacy and not any(_is_same_call(legacy, call) for call in calls):
         calls.append(legacy)
-    trained = message.get("weight") != 0
+    trained = _is_trained(message)
     found: dict[Any, Item] = {}
     for place, call in enumerate(calls):
         item = call_item(call, trained)

@@ -1,10 +1,7 @@
-"""What shows that more happened than was understood: fields of calls and results, reasons why a text ended, calls told as words."""
+"""What shows that more happened than was understood: fields of calls and results, reasons why a text ended, what an answer rests on."""
 
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any
-
-from agent_pipeline.sessions.json_text import object_in
 
 _NAMES = frozenset(
     {
@@ -28,16 +25,23 @@ _COMPLETE = frozenset(
     }
 )
 """The reasons that do not say that a text was cut off. `unknown` is what the AI SDK writes if the model's service says nothing."""
-_REASONS = ("finish_reason", "stop_reason", "finishReason", "stopReason", "done_reason", "finish")
-_INSIDE = ("response_metadata", "generation_info", "generationInfo", "additional_kwargs")
+_REASONS = ("finish_reason", "stop_reason", "finishReason", "stopReason", "done_reason")
+_NATIVE = ("native_finish_reason", "nativeFinishReason")
+"""Gateways repeat the reason in the words of the model's service. They count if nothing else says the reason."""
+_INSIDE = ("response_metadata", "generation_info", "generationInfo", "additional_kwargs", "metadata", "details", "llm_output")
+"""Where libraries keep what they say of a message or of a response."""
+_PARTS = ("content", "parts")
 _CUT_STATES = frozenset({"incomplete", "in_progress", "failed", "cancelled", "canceled", "interrupted", "aborted", "partial"})
 
-_CALL_WORDS = re.compile(
-    r"<tool_call>\s*[{<\[]|<function=[\w.-]+>|<invoke name=\"|\[TOOL_CALLS\]|<\|python_tag\|>|<\|tool_call|<｜tool▁call"
-    r"|<function_calls>\s*<|functools\[\s*\{|Calling tools:\n\[\{'id': |<\|tool_calls_section_begin\|>"
-)
-"""How models write calls, where nobody made calls of the words."""
-_ARGUMENT_NAMES = ("arguments", "parameters")
+_SEARCHES = ("groundingMetadata", "grounding_metadata", "urlContextMetadata", "url_context_metadata")
+"""What Gemini found for an answer on the web, of which its record keeps only the addresses."""
+_FOUND = ("search_results", "citations", "documents")
+"""What a service found for an answer: Perplexity, xAI and Cohere. It may also be what the tools of the conversation gave."""
+SOURCES = (*_SEARCHES, *_FOUND)
+"""The fields of a response that say what an answer rests on besides the conversation."""
+_OF_SEARCHES = {"url_citation", "web_search_result_location"}
+_OF_FILES = {"file_citation", "container_file_citation", "file_path"}
+_SOURCE_PARTS = {"source-url", "source-document", "source"}
 
 
 def shows_activity(value: Any, but: Iterable[str] = (), depth: int = 6) -> bool:
@@ -59,38 +63,75 @@ def shows_activity(value: Any, but: Iterable[str] = (), depth: int = 6) -> bool:
     return False
 
 
+def stop_reason_in(record: Mapping[str, Any]) -> Any:
+    """Return why a model stopped, as its message, a choice or a response says it; `None` if none of them says it.
+
+    Of several reasons, the first that says that the text was cut off is returned.
+    """
+    inside = (record[name] for name in _INSIDE if isinstance(record.get(name), Mapping))
+    records = [record, *inside]
+    # vLLM's `stop_reason` beside `finish_reason` is the word or the token at which it stopped.
+    named = [reason for each in records if (reason := next(filter(None, map(each.get, _REASONS)), None)) is not None]
+    if isinstance(record.get("finish"), str):
+        named.append(record["finish"])
+    if not named:
+        named = [each[name] for each in records for name in _NATIVE if each.get(name)]
+    return next((reason for reason in named if _cuts(reason)), named[0] if named else None)
+
+
 def is_cut(message: Mapping[str, Any]) -> bool:
     """Whether a record says that its text does not end where the agent wanted to end it: a token limit, a filter, the user, an error."""
-    for record in (message, *(message[name] for name in _INSIDE if isinstance(message.get(name), Mapping))):
-        for name in _REASONS:
-            if _cuts(record.get(name)):
-                return True
     return (
-        message.get("status") in _CUT_STATES
+        _cuts(stop_reason_in(message))
+        or message.get("status") in _CUT_STATES
         or bool(message.get("incomplete_details"))
         or any(message.get(name) is True for name in ("interrupted", "partial", "aborted", "truncated"))
+        or any(_is_streaming(part) for name in _PARTS if isinstance(message.get(name), list) for part in message[name])
     )
 
 
-def rests_on_a_search(message: Mapping[str, Any]) -> bool:
-    """Whether an answer's own record says that a hosted search found its facts, without what the search found.
+def rests_on_a_search(message: Mapping[str, Any], follows_a_result: bool = False) -> bool:
+    """Whether an answer's own record says that something was found for it that the conversation does not hold.
 
-    The fields are OpenAI's `annotations` of chat completions, Gemini's `groundingMetadata`, and Perplexity's `search_results`.
+    The fields are OpenAI's and Anthropic's citations of the web and of files, Gemini's grounding, and what Perplexity, xAI, Cohere and
+    Azure's searches give.
+
+    Args:
+        message: The assistant's message.
+        follows_a_result: Whether a tool's result stands before the message. Sources of an answer may be in it then.
     """
-    annotations = message.get("annotations")
-    if isinstance(annotations, list) and any(isinstance(each, Mapping) and each.get("type") == "url_citation" for each in annotations):
+    more = message.get("additional_kwargs")
+    if isinstance(more, Mapping) and more.get("tool_outputs"):  # LangChain: what OpenAI's hosted tools did
         return True
-    return any(bool(message.get(name)) for name in ("groundingMetadata", "grounding_metadata", "search_results"))
-
-
-def has_call_words(text: str) -> bool:
-    """Whether a text has the words of a call as models write them: `<tool_call>{...`, or the JSON of a call and nothing else."""
-    if _CALL_WORDS.search(text) is not None:
+    inside = (message[name] for name in ("response_metadata", "additional_kwargs") if isinstance(message.get(name), Mapping))
+    records = [message, *inside]
+    if any(each.get(name) for each in records for name in _SEARCHES):
         return True
-    if not (text.lstrip().startswith("{") and '"name"' in text):
+    parts = [part for name in _PARTS if isinstance(message.get(name), list) for part in message[name] if isinstance(part, Mapping)]
+    kinds = {kind for each in (message, *parts) for kind in _citations_of(each)}
+    if not kinds.isdisjoint(_OF_SEARCHES):
+        return True
+    if follows_a_result:
         return False
-    told = object_in(text)
-    return told is not None and isinstance(told.get("name"), str) and any(isinstance(told.get(name), dict) for name in _ARGUMENT_NAMES)
+    context = message.get("context")
+    is_azures = isinstance(context, Mapping) and bool(context.get("citations"))
+    is_sourced = any(part.get("type") in _SOURCE_PARTS and not shows_activity(parts) for part in parts)
+    found = (each.get(name) for each in records for name in _FOUND)
+    return is_azures or is_sourced or not kinds.isdisjoint(_OF_FILES) or any(isinstance(each, list) and each for each in found)
+
+
+def _citations_of(record: Mapping[str, Any]) -> Iterable[Any]:
+    """The kinds of citations in a message or a part."""
+    text = record.get("text")
+    for holder in (record, text if isinstance(text, Mapping) else {}):  # OpenAI's threads have them in the text
+        for name in ("annotations", "citations"):
+            listed = holder.get(name)
+            yield from (each.get("type") for each in listed if isinstance(each, Mapping)) if isinstance(listed, list) else ()
+
+
+def _is_streaming(part: Any) -> bool:
+    """Whether a part was still being written when its message was stored (the AI SDK)."""
+    return isinstance(part, Mapping) and part.get("type") in ("text", "reasoning") and part.get("state") == "streaming"
 
 
 def _cuts(reason: Any) -> bool:

@@ -11,8 +11,7 @@ from typing import Any
 
 import msgspec
 
-from agent_pipeline.sessions.call_words import calls_from_words, results_from_words
-from agent_pipeline.sessions.evidence import has_call_words
+from agent_pipeline.sessions.call_words import BEGINNINGS, calls_from_words, has_call_words, results_from_words
 from agent_pipeline.sessions.session import Message
 
 
@@ -39,6 +38,9 @@ class Item(msgspec.Struct, frozen=True, gc=False):
 
 
 INVALID = Item("")
+
+CLEARED = {"[Old tool result content cleared]", "[Tool result cleared]", "[cleared to save context]"}
+"""What agents write in place of old results. The answers that followed a result were given when the model still saw it."""
 
 
 def unread(what: str) -> Item:
@@ -107,6 +109,8 @@ def assembled(items: Iterable[Item]) -> Chat:
                 opened = None
             elif kind == "function_call_output":
                 messages.append({"role": "tool", "tool_call_id": item.call_id, "content": item.text})
+                if item.text.strip() in CLEARED:
+                    _count_damage(chat, cut_text("cleared result"))
                 if item.failed:
                     messages[-1]["is_error"] = True
                 opened = None
@@ -127,7 +131,7 @@ def assembled(items: Iterable[Item]) -> Chat:
             thoughts = []
     if thoughts:  # nothing was said after it
         chat.skipped["reasoning"] += len(thoughts)
-    if any("<" in message["content"] or "[" in message["content"] or "{" in message["content"] for message in messages):
+    if any(beginning in message["content"] for message in messages for beginning in BEGINNINGS):
         _read_call_words(chat)
     return chat
 

@@ -12,6 +12,7 @@ from agent_pipeline.sessions.evidence import shows_activity
 from agent_pipeline.sessions.items import INVALID, Item, unread
 from agent_pipeline.sessions.json_text import json_text, object_in, without_surrogates
 from agent_pipeline.sessions.part_fields import OF_THOUGHTS, first_of, id_of, is_failed, joined, part_type, thought_text
+from agent_pipeline.sessions.result_values import is_encrypted, json_part, parts_of
 
 TEXT_PARTS = {"text", "input_text", "output_text", "summary_text", "text-plain"}
 
@@ -149,8 +150,9 @@ def result_item(call_id: Any, output: Any, failed: bool = False) -> Item:
     If one part of a list shows a call and is not understood, the result is invalid.
     """
     pieces: list[Item] = []
+    output = parts_of(output)
     if isinstance(output, list) and output:
-        output = [_json_part(part) for part in output]
+        output = [json_part(part) for part in output]
         others = [part for part in output if not (isinstance(part, str) or _is_plain(part))]
         if not others:
             pieces = [item for part in output for item in recognize(part)]
@@ -172,7 +174,9 @@ def block_result(block: dict[str, Any]) -> Item:
     if isinstance(output, dict) and (output.keys() == {"type", "value"} or output.get("type") == "execution-denied"):  # the AI SDK
         failed = failed or is_failed(output)
         output = output.get("value", output.get("reason"))
-    return result_item(id_of(block, *_RESULT_IDS), output, failed)
+    if is_encrypted(output):
+        return unread("result that only the service can read")
+    return result_item(id_of(block, *_RESULT_IDS), "" if output == [] and "content" in block else output, failed)
 
 
 def ui_tool(part: dict[str, Any]) -> tuple[Item, ...]:
@@ -204,13 +208,6 @@ def _unwrapped(part: dict[str, Any]) -> dict[str, Any]:
     if shows_activity(others):
         return {"type": f"{name} beside {' '.join(sorted(map(str, others)))}"}
     return part[name] | {"type": _WRAPPED[name] or name}
-
-
-def _json_part(part: Any) -> Any:
-    """A value that Bedrock wraps in a part, as a text."""
-    if isinstance(part, dict) and part.keys() == {"json"} and (value := json_text(part["json"])) is not None:
-        return {"type": "text", "text": value}
-    return part
 
 
 def _is_plain(part: Any) -> bool:

@@ -6,6 +6,7 @@ What nobody can read becomes an item of damage at its place: `unread` for a form
 import re
 from typing import Any, NamedTuple
 
+from agent_pipeline.sessions.evidence import SOURCES, stop_reason_in
 from agent_pipeline.sessions.items import Item, cut_text, unread
 from agent_pipeline.sources.formats.cut_texts import is_cut_json
 from agent_pipeline.sources.formats.fields import decoded, decoded_text, first_of, objects, section
@@ -13,7 +14,6 @@ from agent_pipeline.sources.formats.fields import decoded, decoded_text, first_o
 _SYSTEM = ("system", "instructions", "system_instruction", "systemInstruction")
 _ASKED = ("messages", "contents", "input_messages", "message", "input", "inputs", "prompt", "question", "query", "content", "text")
 _ANSWERED = ("messages", "message", "output", "outputs", "answer", "response", "content", "text", "result", "completion")
-_REASONS = ("finish_reason", "finishReason", "stop_reason", "stopReason")
 
 _FLATTENED = re.compile(r"(system|developer|user): .*^(user|assistant|tool): ", re.DOTALL | re.MULTILINE)
 _RENDERED = re.compile(
@@ -68,7 +68,8 @@ def response_of(value: Any) -> Exchange:
     if not isinstance(value, dict):
         return Exchange(messages_of(value, "assistant"))
     reason = stop_reason(value)
-    choice = next(iter(objects(value.get("choices") or value.get("candidates"))), None)
+    choices = objects(value.get("choices") or value.get("candidates"))
+    choice = next((each for each in choices if each.get("index") == 0), next(iter(choices), None))
     if choice is not None:
         answered = messages_of(first_of(choice, "message", "text", "content"), "assistant")
         reason = stop_reason(choice) or reason
@@ -80,6 +81,7 @@ def response_of(value: Any) -> Exchange:
         value = _unwrapped(value)
         answered = _first(value, _ANSWERED, "assistant")
     usage = section(value, "usage") or section(value, "usageMetadata")
+    answered = _with_sources(answered, (value, choice or {}))
     return Exchange(with_reason(answered, reason), value.get("model"), usage=usage)
 
 
@@ -113,7 +115,9 @@ def stop_reason(response: dict[str, Any]) -> str | None:
 
     A Responses object says it by its status, and by what makes it incomplete.
     """
-    reason = first_of(response, *_REASONS)
+    reason = stop_reason_in(response)
+    if reason is None and response.get("done") is False:  # Ollama: a piece of a stream
+        reason = "partial"
     if reason is None and isinstance(response.get("output"), list):
         status = response.get("status")
         reason = section(response, "incomplete_details").get("reason") or (None if status == "completed" else status)
@@ -131,6 +135,14 @@ def with_reason(messages: list[Any], reason: str | None) -> list[Any]:
         if isinstance(message, dict) and message.get("role") not in ("user", "tool", "system"):
             return [*messages[:at], _marked(message, reason), *messages[at + 1 :]]
     return messages
+
+
+def _with_sources(messages: list[Any], records: tuple[dict[str, Any], ...]) -> list[Any]:
+    """Return the messages of a response, the last with what the response says that its answer rests on."""
+    sources = {name: each[name] for each in records for name in SOURCES if each.get(name)}
+    if not sources or not messages or not isinstance(messages[-1], dict):
+        return messages
+    return [*messages[:-1], sources | messages[-1]]
 
 
 def messages_of(value: Any, role: str, is_json: bool = False) -> list[Any]:
@@ -206,8 +218,7 @@ def _marked(message: dict[str, Any], reason: str) -> dict[str, Any]:
     inner = next((name for name in ("kwargs", "data") if isinstance(message.get(name), dict)), None)
     if inner:
         return message | {inner: _marked(message[inner], reason)}
-    known = first_of(section(message, "response_metadata") | message, *_REASONS)
-    return message if known is not None else message | {"finish_reason": reason}
+    return message if stop_reason_in(message) is not None else message | {"finish_reason": reason}
 
 
 def _unwrapped(response: dict[str, Any]) -> dict[str, Any]:
