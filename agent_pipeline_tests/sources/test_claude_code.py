@@ -264,6 +264,10 @@ def test_words_of_an_unknown_line_are_damage_whatever_holds_them(words: str, nam
     assert session.damage.get("unread")
 
 
+START = {"line": 1, "character": 0}
+FOUND = {"message": "x is not defined", "severity": "Error", "range": {"start": START}, "code": "E1", "source": "pyright"}
+
+
 @pytest.mark.parametrize(
     ("kind", "fields", "words"),
     [
@@ -272,6 +276,18 @@ def test_words_of_an_unknown_line_are_damage_whatever_holds_them(words: str, nam
         ("directory", {"path": "src", "content": "a.py b.py"}, "a.py b.py"),
         ("hook_additional_context", {"content": ["Use tabs."]}, "Use tabs."),
         ("hook_success", {"hookEvent": "UserPromptSubmit", "content": "Use tabs."}, "Use tabs."),
+        (
+            "diagnostics",
+            {"files": [{"uri": "file:///a.py", "diagnostics": [FOUND]}]},
+            "a.py:\n  ✘ [Line 2:1] x is not defined [E1] (pyright)",
+        ),
+        ("plan_file_reference", {"planFilePath": "p.md", "planContent": "Use tabs."}, "Use tabs."),
+        ("async_hook_response", {"response": {"hookSpecificOutput": {"additionalContext": "Use tabs."}}}, "Use tabs."),
+        ("invoked_skills", {"skills": [{"name": "style", "path": "s.md", "content": "Use tabs."}]}, "Use tabs."),
+        ("relevant_memories", {"memories": [{"path": "m.md", "content": "Use tabs."}]}, "Use tabs."),
+        ("mcp_resource", {"server": "s", "uri": "u", "content": {"contents": [{"uri": "u", "text": "Use tabs."}]}}, "Use tabs."),
+        ("teammate_mailbox", {"messages": [{"from": "lead", "text": "Use tabs."}]}, "lead: Use tabs."),
+        ("task_status", {"taskId": "t1", "status": "completed", "description": "make", "deltaSummary": "Built it."}, "Built it."),
     ],
 )
 def test_what_claude_code_attaches_is_shown_to_the_model(tmp_path: Path, kind: str, fields: dict, words: str) -> None:
@@ -310,3 +326,33 @@ def test_files_of_tools_that_only_look_like_claude_code_are_not_read_as_its_file
     assert not any(map(ClaudeCodeSource.accepts, iflow.lines))
     with pytest.raises(StoreError):
         open_source(put(tmp_path, {"q.jsonl": lines({"type": "result", "sessionId": "q1", "message": {"role": "model", "parts": []}})}))
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        ("diagnostics", {"files": [{"uri": "a.py", "diagnostics": [{"text": "x is not defined"}]}]}),
+        ("mcp_resource", {"content": {"contents": [{"uri": "u", "text": {"of": "Use tabs."}}]}}),
+        ("file", {"filename": "a.png", "content": {"type": "image", "file": {"base64": "iVBOR"}}}),
+        ("mcp_resource", {"content": {"contents": [{"uri": "u", "blob": "iVBOR"}]}}),
+    ],
+)
+def test_attachments_that_no_text_shows_are_damage(tmp_path: Path, kind: str, fields: dict) -> None:
+    (session,) = sessions_of(tmp_path, Log().user("What is it?").attach(kind, **fields).agent("30."))
+    assert not {"unread", "missing_media"}.isdisjoint(session.damage)
+
+
+def test_two_lines_of_one_name_with_other_words_are_damage(tmp_path: Path) -> None:
+    """A resumed session repeats lines. If the words differ, one of the two was really said, and nobody knows which."""
+    log = Log().user("List it.").user("Remove it.")
+    log.lines[1]["uuid"] = log.lines[0]["uuid"]
+    (session,) = sessions_of(tmp_path / "other", log.agent("Done."))
+    assert session.damage == {"unread": 1}
+    again = Log().user("List it.").agent("Done.")
+    (session,) = sessions_of(tmp_path / "same", again, again)
+    assert not session.damage
+
+
+def test_a_pasted_picture_that_is_not_recorded_is_damage(tmp_path: Path) -> None:
+    (session,) = sessions_of(tmp_path, Log().user("[Image #1] What is the total?", imagePasteIds=[1]).agent("48.20"))
+    assert session.damage == {"unread": 1}

@@ -257,3 +257,10 @@ def test_tools_that_are_added_later_are_tools(tmp_path: Path) -> None:
     records = [*codex_lines(), line("response_item", type="additional_tools", tools=[tool])]
     (session,) = sessions_of(tmp_path, records)
     assert [entry["function"]["name"] for entry in session.tools] == ["find"]
+
+
+def test_a_picture_that_only_an_event_names_is_damage(tmp_path: Path) -> None:
+    """The user's message without its picture is no request for what the agent answers."""
+    told = event("user_message", message="What is the total?", images=["data:image/png;base64,x"], local_images=[])
+    (session,) = sessions_of(tmp_path, [meta(), said("user", "What is the total?"), told, said("assistant", "48.20")])
+    assert session.damage == {"unread": 1}

@@ -371,3 +371,12 @@ def test_a_rollout_that_lost_its_first_line_is_named_by_its_file(tmp_path: Path)
     assert session.session_id == "rollout-9"
     two = read(CodexSource(put(tmp_path / "two", {"01/rollout-9.jsonl": rest, "02/rollout-9.jsonl": rest})))
     assert [session.session_id for session in two] == ["01:rollout-9", "02:rollout-9"]
+
+
+def test_a_failed_request_of_gemini_cli_cuts_the_turn_before_it(tmp_path: Path) -> None:
+    """The stream ended with the error, so the words before it are the beginning of an answer."""
+    said = gemini(
+        ("user", "Remove it."), ("gemini", "I rem"), ("error", "[API Error: stream ended]"), ("user", "List it."), ("gemini", "a.bin")
+    )
+    (session,) = read(GeminiCLISource(put(tmp_path, {"s.jsonl": lines(*said)})))
+    assert session.damage == {"cut_message": 1} and session.messages[1]["weight"] == 0

@@ -300,3 +300,11 @@ def test_nemo_rollout(tmp_path: Path) -> None:
     judged_call = nemo_rollout(response=response_object(output=ITEMS[1:2]))
     (session,) = rows(tmp_path / "call", judged_call)
     assert session.ends_on_tool and session.broken is None
+
+
+def test_a_prefilled_answer_is_one_turn(tmp_path: Path) -> None:
+    """Anthropic's model goes on with the assistant's last message of the request; nobody ended a turn there."""
+    request = {"model": "m", "messages": [{"role": "user", "content": "Total?"}, {"role": "assistant", "content": "The total"}]}
+    response = CLAUDE | {"content": [{"type": "text", "text": " is 17."}]}
+    (session,) = rows(tmp_path, {"request": request, "response": response})
+    assert spoken(session) == [("user", "Total?"), ("assistant", "The total is 17.")] and not session.damage

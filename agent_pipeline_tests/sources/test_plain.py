@@ -20,7 +20,7 @@ from agent_pipeline.redaction import RedactionOptions
 from agent_pipeline.sessions.session import Session
 from agent_pipeline.sessions.tables import SESSIONS, session_row, to_table
 from agent_pipeline.sources import SOURCES, open_source
-from agent_pipeline.sources.formats.fields import counts, function_tools, scalar, verdict, when
+from agent_pipeline.sources.formats.fields import counts, function_tools, parsed, scalar, verdict, when
 from agent_pipeline.sources.formats.file_source import FileSource, usable_key
 from agent_pipeline.sources.formats.plain import OpenAIChatSource, ResponsesSource, ShareGPTSource
 from agent_pipeline_tests.judging.sessions import judge
@@ -361,6 +361,7 @@ def repaired_sessions(source: FileSource) -> list[Session]:
     return [session for key in source.partitions() for session in read_sessions(source, key, options)]
 
 
+<<<<<<< HEAD
 @pytest.mark.parametrize("note", ["redacted-by-litellm", "Begin ... (litellm_truncated skipped 5230 chars. Full) ... end.", "__REDACTED__"])
 def test_notes_of_exporters_in_plain_files(note: str, tmp_path: Path) -> None:
     """Logs of a gateway go on as plain files, and so do its notes (BerriAI/litellm#14637)."""
@@ -368,3 +369,45 @@ def test_notes_of_exporters_in_plain_files(note: str, tmp_path: Path) -> None:
         messages = [message | ({"content": note} if place == at else {}) for place, message in enumerate(CHAT)]
         (session,) = repaired_sessions(opened(OpenAIChatSource, tmp_path, chat__jsonl=lines(chat_row(messages=messages))))
         assert session.broken == "cut_text"
+=======
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"messages": [{"role": "user", "content": "<image>Total?"}, {"role": "assistant", "content": "48.20"}], "images": ["a.png"]},
+        {"conversations": [{"from": "human", "value": "<image>Total?"}, {"from": "gpt", "value": "48.20"}], "image": "a.png"},
+        {
+            "prompt": [{"role": "user", "content": "Total?"}],
+            "completion": [{"role": "assistant", "content": "48.20"}],
+            "images": [{"path": "a"}],
+        },
+        {"messages": [{"role": "user", "content": "Total?", "file_ids": ["f"]}, {"role": "assistant", "content": "48.20"}]},
+    ],
+)
+def test_pictures_in_a_column_of_their_own_are_missing(tmp_path: Path, row: dict) -> None:
+    (session,) = read(open_source(put(tmp_path / "with", {"rows.jsonl": lines(row)})))
+    assert session.damage == {"missing_media": 1}
+    if name := {"image", "images"} & row.keys():
+        (session,) = read(open_source(put(tmp_path / "without", {"rows.jsonl": lines(row | {name.pop(): []})})))
+        assert not session.damage
+
+
+@pytest.mark.parametrize(
+    "twice",
+    [
+        b'{"messages": [{"role": "user", "content": "a", "content": "b"}, {"role": "assistant", "content": "17"}]}',
+        b'{"messages": [{"role": "assistant", "content": [{"type": "tool_use", "id": "c", "name": "f", "input": {"id": 1, "id": 2}}]}]}',
+        b'{"messages": [{"role": "user", "content": "a"}], "x": {"y" : NaN, "y" : 2}}',
+    ],
+)
+def test_a_record_with_a_key_twice_is_left_out_with_a_note(tmp_path: Path, twice: bytes) -> None:
+    """Readers of JSON keep one of the two values in silence, and the row would say that it was meant."""
+    source = OpenAIChatSource(put(tmp_path, {"rows.jsonl": twice + b"\n" + lines(chat_row())}))
+    assert [session.session_id for session in read(source)] == [chat_row()["session_id"]]
+    assert any("twice" in note for note in source.notes)
+
+
+@given(st.recursive(st.none() | st.text() | st.floats(allow_nan=False), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
+def test_json_without_a_repeated_key_is_read_as_it_is(value: object) -> None:
+    for text in (json.dumps(value), json.dumps(value, ensure_ascii=False), json.dumps(value, separators=(" , ", " :"))):
+        assert parsed(text.encode("utf-8", "surrogateescape")) == value
+>>>>>>> ac16b62 (Readers: pictures in columns, keys that stand twice, printed messages, prefilled answers, and what Claude Code attaches)

@@ -48,7 +48,7 @@ class ClaudeCodeSource(FileSource):
 
     name = "claude_code"
     looks_like = "Claude Code sessions: lines of user and assistant with sessionId and message"
-    version = 3
+    version = 4
     merges = True
 
     def __init__(self, where: Path | str) -> None:
@@ -88,8 +88,10 @@ class ClaudeCodeSource(FileSource):
         sides: dict[str, list[Record]] = {}
         roots: dict[Any, str] = {}
         distinct: dict[Any, Record] = {}
+        contradicting = 0
         for _, line in records:  # the file of a resumed session repeats lines
-            distinct.setdefault(text(line.get("uuid")) or id(line), line)
+            known = distinct.setdefault(text(line.get("uuid")) or id(line), line)
+            contradicting += known is not line and _message(known).get("content") != _message(line).get("content")
         replaced = replacements_in(distinct.values())
         for line in distinct.values():
             if line.get("isSidechain") is True:
@@ -108,6 +110,7 @@ class ClaudeCodeSource(FileSource):
                     said["skipped"]["line:fork"] = left_out
                     said["history"] += [unread("queued words")] * lost_in_queue(main)
                     said["history"] += [unread("content-replacement")] * replaced[1]
+                    said["history"] += [unread("another line's uuid")] * contradicting
                 yield name, said
         for chain, lines in sorted(sides.items()):
             yield from self._conversations(lines, f"{session_id}:{chain}", session_id, distinct, replaced[0])
@@ -265,6 +268,8 @@ def _history(taken: list[Record], replaced: dict[str, str]) -> list[Any]:
         elif line.get("type") == "user":
             if is_interruption(message):
                 cut_last_turn(history)
+            if line.get("imagePasteIds") and not any(block.get("type") in ("image", "document") for block in _blocks(line)):
+                history.append(unread("pasted picture"))
             history.append(_with_replacements(message, replaced) | {"role": text(message.get("role")) or "user"})
         elif name is None or name not in whole:
             history.append(message | {"role": "assistant", "content": list(_parts(message))})

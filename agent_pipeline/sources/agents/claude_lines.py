@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from agent_pipeline.sessions.items import unread
+from agent_pipeline.sources.agents.claude_attachments import attached_media, attached_text
 from agent_pipeline.sources.agents.lines import says_something, words_in
 from agent_pipeline.sources.formats.fields import Record, objects, section, text
 
@@ -79,7 +80,9 @@ def message_of(line: Record) -> Any:
     kind = text(attachment.get("type")) or "none"
     if kind == "queued_command":
         return {"role": "user", "content": attachment.get("prompt")}
-    if shown := _attached_text(kind, attachment):
+    if kind in ("file", "mcp_resource") and (media := attached_media(attachment)):
+        return {"role": "user", "content": media}
+    if shown := attached_text(kind, attachment):
         return {"role": "user", "content": f"<system-reminder>\n{shown}\n</system-reminder>"}
     if kind in _REMINDERS or not says_something(attachment):
         return None
@@ -93,29 +96,6 @@ def _system_message(line: Record) -> Any:
     if kind is None or kind in _SYSTEM_NOTES or not says_something(line):
         return None
     return unread(f"system {kind}")
-
-
-def _attached_text(kind: str, attachment: Record) -> str | None:
-    """The text of what Claude Code attached to a message of the user."""
-    name = text(attachment.get("filename")) or text(attachment.get("path")) or "a file"
-    content = attachment.get("content")
-    if kind == "file" and section(content).get("type") == "text":
-        whole = section(content, "file").get("content")
-        return f"{name}:\n{whole}" if isinstance(whole, str) else None
-    if kind == "edited_text_file" and isinstance(attachment.get("snippet"), str):
-        return f"{name} was changed by the user or by a tool:\n{attachment['snippet']}"
-    if kind in ("directory", "selected_lines_in_ide") and isinstance(content, str):
-        return f"{name}:\n{content}"
-    if kind == "opened_file_in_ide":
-        return f"The user opened {name}."
-    if kind == "hook_blocking_error":
-        return text(section(attachment, "blockingError").get("blockingError"))
-    is_context = kind == "hook_success" and attachment.get("hookEvent") in ("SessionStart", "UserPromptSubmit")
-    if kind == "hook_additional_context" or (is_context and content):
-        parts = content if isinstance(content, list) else [content]
-        texts = [part for part in parts if isinstance(part, str)]
-        return "\n".join(texts) if parts and len(texts) == len(parts) else None
-    return None
 
 
 def is_interruption(message: Record) -> bool:

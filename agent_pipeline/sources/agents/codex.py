@@ -40,7 +40,7 @@ class CodexSource(FileSource):
 
     name = "codex"
     looks_like = "Codex rollouts: lines of session_meta, turn_context and response_item"
-    version = 2
+    version = 3
 
     @classmethod
     def accepts(cls, record: Record) -> bool:

@@ -93,6 +93,7 @@ class Thread:
         self._copied = copied
         self._said: list[str] = []
         self._told: list[str] = []
+        self._missing_pictures = 0
 
     def add(self, line: Record) -> None:
         """Read the next line."""
@@ -110,6 +111,7 @@ class Thread:
         """Return the stretches of the thread, the last of which is its end."""
         said = "\n".join(self._said)
         self._items += [unread("user message event") for words in self._told if words not in said]
+        self._items += [unread("picture of the user")] * max(self._missing_pictures, 0)
         return [*self.stretches, Stretch(self._items, self._inherited)]
 
     def _add_item(self, item: Record) -> None:
@@ -121,6 +123,7 @@ class Thread:
             return
         if item.get("role") == "user":
             self._said.append(_plain(words_in(item.get("content"))))
+            self._missing_pictures -= sum(part.get("type") == "input_image" for part in objects(item.get("content")))
         if injected(item, _ABORTED) is not None:
             self._cut()
         self._items.append(unread(f"item {kind}") if kind in _COMPACTIONS else item)
@@ -136,6 +139,7 @@ class Thread:
             self._cut()
         elif kind == "user_message":
             self._told.append(_plain(words_in(event.get("message"))))
+            self._missing_pictures += sum(len(elements(event.get(name))) for name in ("images", "local_images"))
         elif kind == "item_completed" and item.get("type") == "UserMessage":
             self._told.append(_plain(words_in(item.get("content"))))
         elif kind == "item_completed" and (text(item.get("type")) in _REPEATED_ITEMS or not says_something(item)):

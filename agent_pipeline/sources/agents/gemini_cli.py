@@ -1,9 +1,9 @@
 """Gemini CLI sessions, `~/.gemini/tmp/<project>/chats/session-*`: JSON lines (head, messages, changes); in older versions one document.
 
 A message that comes again replaces its earlier form, `$set` replaces all of them, and `$rewindTo` takes back a message and what follows it.
-What the CLI says of the folder before the
-first words of the user is the system message; its own system prompt and tools are not recorded. A note that the user cancelled a request
-cuts the message before it; a note that the context was compressed is damage, since the summary is not recorded.
+What the CLI says of the folder before the first words of the user is the system message; its own system prompt and tools are not recorded.
+A note that the user cancelled a request, or that the request failed, cuts the message before it. A note that the context was compressed is
+damage, since the summary is not recorded.
 """
 
 from collections import Counter
@@ -26,7 +26,7 @@ _CONTEXT = "<session_context>"
 
 class GeminiCLISource(FileSource):
     name = "gemini_cli"
-    version = 2
+    version = 3
     looks_like = "Gemini CLI sessions: a head with sessionId and projectHash, messages of type user and gemini"
 
     @classmethod
@@ -91,7 +91,7 @@ def _spoken(messages: list[Record]) -> list[Any]:
     for message in messages:
         kind, words = message.get("type"), text_of(message.get("content"))[0].lower()
         if kind in _NOTES:
-            if "cancelled" in words:
+            if "cancelled" in words or kind == "error":
                 cut_last_turn(history)
             elif "compress" in words:
                 history.append(unread("compressed context"))

@@ -6,6 +6,7 @@ such cut: the agent saw that note.
 
 import re
 from collections.abc import Iterable, Sequence
+from string import ascii_uppercase
 
 from agent_pipeline.sessions.items import Item
 from agent_pipeline.sources.formats.fields import decoded
@@ -47,6 +48,19 @@ _OF_EXPORTERS = {"redacted-by-litellm", "redacted_by_litelm", "__redacted__"}
 
 _SCRUBBED = re.compile(r"\[Scrubbed due to '[^']*'\]")
 """Logfire's note in place of a whole text."""
+
+_NOT_WRITTEN = re.compile(r"<(?:not serializable|unserializable|non-serializable)[^<>]{0,80}>", re.IGNORECASE)
+"""What serializers of Langfuse, the ADK and others write for a value that they cannot write."""
+_OBJECT = re.compile(
+    r"\s*\[?\s*(?:"
+    r"[A-Z]\w*\((?:content|role|id|messages|parts|choices|text|output|type|tool_calls|contents|candidates|model|generations|lc)="
+    r"|content=(?:'|\"|\[).*\s(?:additional_kwargs|response_metadata|id|name|tool_calls|usage_metadata)=|<[\w.]+ object at 0x[0-9a-f]+>"
+    r"|\{'(?:role|content|messages|parts|type|text|output|input|id|choices|name|tool_calls|candidates)': )",
+    re.DOTALL,
+)
+"""How Python prints messages, which some loggers keep instead of them."""
+MEDIA = re.compile(r"@@@langfuseMedia:type=(\w+)[^@]*@@@")
+"""What Langfuse writes for a picture, a sound or a file in a text."""
 
 _ENDS = re.compile(r"(?:\.\.\.|…)?\s*(?:\[[^\[\]]{0,30}truncated[^\[\]]{0,60}\]|<[^<>]{0,30}truncated[^<>]{0,60}>)\s*$", re.IGNORECASE)
 _ELLIPSES = ("...", "…")
@@ -92,7 +106,13 @@ def stands_for_a_text(text: str) -> bool:
     if len(text) > 100:
         return False
     words = text.strip()
-    return words.lower() in _WHOLE or (len(words) > 2 and not words.strip("*")) or _SCRUBBED.fullmatch(words) is not None
+    is_hidden = words.lower() in _WHOLE or (len(words) > 2 and not words.strip("*"))
+    return is_hidden or any(note.fullmatch(words) is not None for note in (_SCRUBBED, _NOT_WRITTEN))
+
+
+def is_printed_object(text: str) -> bool:
+    """Return whether a text is how Python prints messages or a response: nobody can read that for certain."""
+    return text.lstrip()[:1] in ("[", "{", "<", "c", *ascii_uppercase) and _OBJECT.match(text) is not None
 
 
 def cut_texts_in(items: Sequence[Item]) -> int:

@@ -6,9 +6,10 @@ What nobody can read becomes an item of damage at its place: `unread` for a form
 import re
 from typing import Any, NamedTuple
 
+from agent_pipeline.sessions.chat import text_of
 from agent_pipeline.sessions.evidence import SOURCES, stop_reason_in
 from agent_pipeline.sessions.items import Item, cut_text, unread
-from agent_pipeline.sources.formats.cut_texts import is_cut_json
+from agent_pipeline.sources.formats.cut_texts import is_cut_json, is_printed_object
 from agent_pipeline.sources.formats.fields import decoded, decoded_text, first_of, objects, section
 
 _SYSTEM = ("system", "instructions", "system_instruction", "systemInstruction")
@@ -110,6 +111,25 @@ def shows_messages(value: Any) -> bool:
     return not _OF_MESSAGES.isdisjoint(value) or isinstance(value.get("content"), list) or isinstance(value.get("output"), list)
 
 
+def with_prefill(request: Exchange, response: Exchange, answer: Any) -> tuple[Exchange, Exchange]:
+    """Return a request and its response, the beginning of the answer that the request gave (Anthropic's prefill) put to the answer.
+
+    The two are one turn. A message that ends within a sentence was never said.
+    """
+    told = decoded(answer)
+    begun = request.messages[-1] if request.messages and isinstance(told, dict) and told.get("type") == "message" else None
+    if not isinstance(begun, dict) or begun.get("role") != "assistant" or len(response.messages) != 1:
+        return request, response
+    answered = response.messages[0]
+    beginning = text_of(begun.get("content"), "")[0]
+    if not isinstance(answered, dict) or not beginning or begun.get("tool_calls"):
+        return request, response
+    content = answered.get("content")
+    rest = content if isinstance(content, list) else [content] if isinstance(content, str) else []
+    whole = [{"type": "text", "text": beginning}, *rest]
+    return request._replace(messages=request.messages[:-1]), response._replace(messages=[answered | {"content": whole}])
+
+
 def stop_reason(response: dict[str, Any]) -> str | None:
     """Return why a model stopped, as its response, a choice or a candidate says it; `None` if none says it.
 
@@ -157,6 +177,8 @@ def messages_of(value: Any, role: str, is_json: bool = False) -> list[Any]:
     if isinstance(value, str):
         if is_cut_json(value, is_json):
             return [cut_text("json", value)]
+        if is_printed_object(value):
+            return [unread("printed object")]
         # Several messages in one text: nobody can tell their words from their roles.
         return [None] if _FLATTENED.match(value) else [{"role": role, "content": value}] if value.strip() else []
     if isinstance(value, dict):

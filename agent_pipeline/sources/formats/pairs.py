@@ -30,7 +30,7 @@ class PromptCompletionSource(PlainSource):
     """A file of rows: `{"prompt", "completion"}`, `{"prompt", "chosen", "rejected"}`, or `{"input", "preferred_output", ...}`."""
 
     name = "prompt_completion"
-    version = 1
+    version = 2
     looks_like = "rows with prompt and completion, with chosen and rejected, or with input, preferred_output and non_preferred_output"
     content = ("messages",)
 

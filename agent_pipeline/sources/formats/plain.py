@@ -41,6 +41,8 @@ _TIMES = ("created_at", "timestamp", "created", "time", "date")
 _FIELDS = ("task_id", "trial", "error", "archived", "cost_usd", "ended_at", "parent_session_id", "attack_succeeded", "ends_on_tool")
 _MORE_FIELDS = {"project", "agent", "agent_name", "tools", "functions", "model", "model_id", "scores", "judgment", "score", "usage"}
 _OF_OUR_TABLES = {"task_key", "content_sha256", "source", "tools_origin", "damage", "skipped", "measures", "reasoning", "broken"}
+_MEDIA = ("image", "images", "video", "videos", "audio", "audios")
+"""Columns with the pictures and sounds that belong to a row's messages, as TRL, LLaVA and LLaMA-Factory have them."""
 _NOT_CONTEXT = {*_IDS, *_TIMES, *_FIELDS, *_MORE_FIELDS, *_OF_OUR_TABLES, "context"}
 
 
@@ -77,7 +79,10 @@ class PlainSource(RecordSource):
         return {
             **chosen(record, _FIELDS),
             "history": (chat := self.chat(record | own)),
-            "damage": {"cut_text": sum(has_exporter_note(message["content"]) for message in chat.messages)},
+            "damage": {
+                "cut_text": sum(has_exporter_note(message["content"]) for message in chat.messages),
+                "missing_media": sum(_count_of(record.get(name)) for name in _MEDIA),
+            },
             "tools": tools,
             "context": rest | section(record, "context"),
             "usage": [record.get("usage")],
@@ -87,6 +92,11 @@ class PlainSource(RecordSource):
             "score": score,
             "judgment": judgment,
         }
+
+
+def _count_of(media: Any) -> int:
+    """Return how many pictures or sounds a row's column has."""
+    return sum(each is not None for each in media) if isinstance(media, list) else int(media not in (None, "", {}))
 
 
 class OpenAIChatSource(PlainSource):

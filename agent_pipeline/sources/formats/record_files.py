@@ -19,7 +19,7 @@ from agent_pipeline.errors import StoreError
 from agent_pipeline.sources.base import add_note, changed, file_signature, unreadable
 from agent_pipeline.sources.formats import limits
 from agent_pipeline.sources.formats.databases import Traces
-from agent_pipeline.sources.formats.fields import parsed
+from agent_pipeline.sources.formats.fields import RepeatedKeyError, parsed
 from agent_pipeline.sources.formats.limits import TooLargeError
 from agent_pipeline.sources.formats.table_files import Rows
 
@@ -89,20 +89,24 @@ def records(path: Path, notes: list[str], kind: Kind | None = None, torn: list[b
     if kind is None:
         raise StoreError(f"{path} holds no JSON, JSON lines, Parquet, Arrow or zip of JSON: take it out of the store.")
     broken = yielded = 0
+    repeated: list[str] = []
     for place, raw in _lines(path, notes, torn, too_large) if kind == "lines" else _elements(path, kind, notes, torn, too_large):
         try:
             value = parsed(raw)
         except TooLargeError as error:
             too_large.append(error)
             torn.append(_beginning(raw, torn))
-        except ValueError:
+        except ValueError as error:
             broken += 1
+            repeated += [str(error)] if isinstance(error, RepeatedKeyError) else []
             torn.append(_beginning(raw, torn))
         else:
             yielded += 1
             yield place, value
-    if broken:
-        add_note(notes, f"{path}: {broken} records are no JSON and were left out.")
+    if broken > len(repeated):
+        add_note(notes, f"{path}: {broken - len(repeated)} records are no JSON and were left out.")
+    if repeated:
+        add_note(notes, f"{path}: {len(repeated)} records were left out, since nobody knows what they say: {repeated[0]}.")
     if too_large:
         largest = max(too_large, key=lambda error: error.needed)
         sentence = f"{path}: {len(too_large)} records are too large and were left out: {largest}."
@@ -165,6 +169,8 @@ class RecordReader:
 def _is_json(line: bytes) -> bool:
     try:
         return isinstance(parsed(line), dict | list)
+    except RepeatedKeyError:
+        return True
     except ValueError:
         return False
 

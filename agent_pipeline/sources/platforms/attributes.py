@@ -13,6 +13,7 @@ SESSIONS = ("gen_ai.conversation.id", "session.id", "ai.telemetry.metadata.sessi
 AGENTS = ("gen_ai.agent.name", "agent.name", "ai.telemetry.functionId")
 OF_OPENINFERENCE = ("openinference.", "llm.input_messages", "llm.output_messages", "llm.model_name", "llm.token_count")
 OF_GENAI = ("gen_ai.",)
+OF_ADK = ("gcp.vertex.agent.",)
 OF_MODELS = (*OF_OPENINFERENCE, *OF_GENAI, "ai.", "llm.", "session.id", "input.value", "output.value", "tool.", "evaluation.")
 
 

@@ -56,8 +56,9 @@ def conversations_of(calls: Iterable[Span]) -> list[Conversation]:
     # Hidden inputs leave an answer without its question. Where others have theirs, the tokens of a stream may pass for calls.
     unasked: list[Any] = [None] if any(call.given for call in calls) else [cut_text("request")]
     for call in calls:
-        system, given = split_head(list(plain_items(call.given or unasked)))
-        _place(conversations, call, system, given, list(plain_items(call.answered)))
+        asked = plain_items(call.given or unasked)
+        system, given = split_head(asked)
+        _place(conversations, call, system, given, plain_items([*asked, *call.answered])[len(asked) :])  # what an answer follows says more
     return conversations
 
 

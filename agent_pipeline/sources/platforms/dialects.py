@@ -8,7 +8,7 @@ from agent_pipeline.sessions.items import cut_text
 from agent_pipeline.sources.formats.cut_texts import is_cut_json
 from agent_pipeline.sources.formats.fields import Record, decoded, decoded_object, decoded_text, elements, first_of, number, section, text
 from agent_pipeline.sources.formats.model_calls import messages_of, request_of, with_reason
-from agent_pipeline.sources.platforms.attributes import OF_GENAI, OF_OPENINFERENCE, has, tree
+from agent_pipeline.sources.platforms.attributes import OF_ADK, OF_GENAI, OF_OPENINFERENCE, has, tree
 from agent_pipeline.sources.platforms.span_source import Score
 from agent_pipeline.sources.platforms.spans import KINDS, Span
 
@@ -36,6 +36,8 @@ def fill_in(span: Span, attributes: Record, kind: Any = None) -> None:
         _genai_span(span, attributes)
     if "ai.operationId" in attributes:
         _ai_sdk_span(span, attributes)
+    if has(attributes, OF_ADK):
+        _adk_span(span, attributes)
     if span.kind == "model":
         span.answered = with_reason(span.answered, finish_reason(attributes))
 
@@ -131,6 +133,18 @@ def _ai_sdk_span(span: Span, attributes: Record) -> None:
     span.tools = [decoded(each) for each in elements(decoded(attributes.get("ai.prompt.tools")))] or span.tools
 
 
+def _adk_span(span: Span, attributes: Record) -> None:
+    """What Google's Agent Development Kit says beside the GenAI conventions: a request and a response of Gemini as JSON."""
+    if span.kind == "tool":
+        span.arguments = decoded(attributes.get(f"{OF_ADK[0]}tool_call_args", span.arguments))
+        span.output = decoded(attributes.get(f"{OF_ADK[0]}tool_response", span.output))
+        return
+    asked, answer = (attributes.get(f"{OF_ADK[0]}{name}") for name in ("llm_request", "llm_response"))
+    if asked is not None or answer is not None:
+        span.kind = "model"
+        span.exchange(asked, answer)
+
+
 def _message(raw: Any) -> Any:
     """A chat message from `{"message": {role, content or contents, tool_calls, tool_call_id}}`."""
     raw = raw if isinstance(raw, dict) else {}
@@ -140,6 +154,10 @@ def _message(raw: Any) -> Any:
         chat["content"] = [section(each, "message_content") | section(each, "tool_call") or each for each in parts]
     if calls := elements(message.get("tool_calls")):
         chat["tool_calls"] = [section(each, "tool_call") or each for each in calls]
+    if name := message.get("function_call_name"):  # before there were several calls in a message
+        chat["function_call"] = {"name": name, "arguments": message.get("function_call_arguments_json")}
+    if message.get("name") is not None:
+        chat["name"] = message["name"]
     if message.get("tool_call_id") is not None:
         chat["tool_call_id"] = message["tool_call_id"]
     return chat

@@ -22,7 +22,7 @@ from agent_pipeline.sources.formats.fields import (
     when,
 )
 from agent_pipeline.sources.formats.file_source import Ident
-from agent_pipeline.sources.formats.model_calls import words_or_messages
+from agent_pipeline.sources.formats.model_calls import stop_reason, with_reason, words_or_messages
 from agent_pipeline.sources.formats.record_files import Place
 from agent_pipeline.sources.platforms.dialects import fill_in
 from agent_pipeline.sources.platforms.langfuse_server import LangfuseServer
@@ -39,7 +39,7 @@ _WORDS = ("CATEGORICAL", "TEXT", "CORRECTION")
 
 class LangfuseSource(SpanSource):
     name = "langfuse"
-    version = 7
+    version = 9
     looks_like = "observations with traceId and type, traces with observations, scores with traceId, or langfuse+https://host"
     schemes = ("langfuse+http", "langfuse+https")
     service = LangfuseServer
@@ -90,6 +90,7 @@ class LangfuseSource(SpanSource):
             span.exchange(given, answered)
         span.tools = span.tools or section(record, "modelParameters").get("tools") or record.get("toolDefinitions")
         fill_in(span, decoded_object(_metadata(record).get("attributes")))
+        span.answered = with_reason(span.answered, stop_reason(_metadata(record)))
         span.model = record.get("model") or span.model
         span.usage = section(record, "usageDetails") or chosen(section(record, "usage"), _COUNTS) or span.usage
         span.cost = number(first_of({"of": section(record, "costDetails").get("total"), **record}, "of", "totalCost"))

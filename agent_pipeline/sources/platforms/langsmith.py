@@ -5,6 +5,7 @@ A run says what its SDK recorded: an API's request and response, or LangChain's 
 
 from typing import Any
 
+from agent_pipeline.sessions.items import unread
 from agent_pipeline.sources.base import add_note
 from agent_pipeline.sources.formats.fields import Record, chosen, decoded, elements, first_of, first_text, number, section, text
 from agent_pipeline.sources.formats.file_source import Ident, Index, Said
@@ -21,7 +22,7 @@ class LangSmithSource(SpanSource):
     """Files of runs, and of what was said about them: the SDK's project is the project, the name of a trace's first run the agent."""
 
     name = "langsmith"
-    version = 2
+    version = 3
     looks_like = "runs with run_type, trace_id and dotted_order, or feedback with run_id, key and score"
 
     @classmethod
@@ -59,7 +60,10 @@ class LangSmithSource(SpanSource):
             tools = section(extra, "invocation_params").get("tools")
             span.exchange(asked, answer or outputs, tools=tools, model=metadata.get("ls_model_name"), usage=span.usage)
             if generation and isinstance(generation[0], dict):
-                span.answered = with_reason(span.answered, stop_reason(section(generation[0], "generation_info")))
+                reason = stop_reason(section(generation[0], "generation_info")) or stop_reason(section(outputs, "llm_output"))
+                span.answered = with_reason(span.answered, reason)
+            if len(elements(inputs.get("messages"))) > 1 and all(isinstance(each, list) for each in elements(inputs.get("messages"))):
+                span.given = [*span.given, unread("several prompts in one run")]
         return [span]
 
     def scores_of(self, record: Record) -> list[Score]:

@@ -13,8 +13,8 @@ from statistics import fmean
 from typing import Any, ClassVar
 
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.sessions.items import assembled
-from agent_pipeline.sources.formats.cut_texts import cut_texts_in
+from agent_pipeline.sessions.items import Item, assembled
+from agent_pipeline.sources.formats.cut_texts import MEDIA, cut_texts_in
 from agent_pipeline.sources.formats.fields import Record, chosen, number, section, text, verdict, verdict_in
 from agent_pipeline.sources.formats.file_source import FileSource, Index, Said
 from agent_pipeline.sources.formats.record_files import Kind, Place
@@ -99,7 +99,7 @@ def _arguments(conversation: Conversation, spans: list[Span]) -> Record:
     items = [*conversation.system, *conversation.items]
     return {
         "history": assembled(items),
-        "damage": conversation.damage + Counter(cut_text=cut_texts_in(items)),
+        "damage": conversation.damage + Counter(cut_text=cut_texts_in(items), missing_media=sum(map(_media_in, items))),
         "skipped": conversation.skipped,
         "tools": _tools(calls),
         "times": sorted(time for span in spans for time in (span.started, span.ended) if time),
@@ -107,6 +107,11 @@ def _arguments(conversation: Conversation, spans: list[Span]) -> Record:
         "usage": [{_USAGE.get(str(name), str(name)): value for name, value in span.usage.items()} for span in calls],
         "costs": [span.cost for span in calls],
     }
+
+
+def _media_in(item: Item) -> int:
+    """How many pictures and files a platform keeps apart from a text."""
+    return sum(1 for _ in MEDIA.finditer(item.text)) if "@@@" in item.text else 0
 
 
 def metrics(scores: Iterable[Score]) -> tuple[dict[str, float], dict[str, str]]:

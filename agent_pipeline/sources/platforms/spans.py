@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from agent_pipeline.sources.formats.fields import Record, first_of, first_text, text, when
-from agent_pipeline.sources.formats.model_calls import request_of, response_of, with_blocks
+from agent_pipeline.sources.formats.model_calls import request_of, response_of, with_blocks, with_prefill
 
 Kind = Literal["model", "tool", "other"]
 
@@ -64,6 +64,7 @@ class Span:
         """Take what a model call was asked and answered, in any API's spelling. `tools`, `model` and `usage` are what the step itself says
         of them, which counts before the request and the response; what none of them says stays as it was."""
         request, response = request_of(asked), response_of(answer)
+        request, response = with_prefill(request, response, answer)
         both = with_blocks([*request.messages, *response.messages])
         asked_count = len(request.messages)
         self.given, self.answered = both[:asked_count] or self.given, both[asked_count:] or self.answered

@@ -243,6 +243,7 @@ def test_messages_where_nobody_reads_them(span: dict[str, Any], tmp_path: Path) 
     assert session.broken == "unread"
 
 
+<<<<<<< HEAD
 def test_json_of_any_form_that_says_so(tmp_path: Path) -> None:
     """An attribute whose type is JSON is cut if it is none, whatever its first field is."""
     span = {"openinference.span.kind": "LLM", "input.value": '{"my_own_field": "Is the book', "output.value": ANSWER}
@@ -257,3 +258,82 @@ def test_user_without_words(tmp_path: Path) -> None:
     record = otlp(genai('[{"role": "user", "parts": []}]', parts([{"role": "assistant", "content": ANSWER}])))
     (session,) = sessions(write(tmp_path / "spans.jsonl", [record]))
     assert session.broken == "cut_text"
+=======
+def observation(asked: Any, answer: Any, **more: Any) -> dict[str, Any]:
+    """A model call in Langfuse."""
+    made = {"id": "o1", "traceId": "t1", "type": "GENERATION", "name": "llm", "startTime": "2026-01-01T00:00:00Z"}
+    return made | {"input": asked, "output": answer} | more
+
+
+@pytest.mark.parametrize(
+    "printed",
+    [
+        "[HumanMessage(content='Total?', additional_kwargs={})]",
+        "content='17' additional_kwargs={} response_metadata={}",
+        "[{'role': 'user', 'content': 'Total?'}]",
+        "ChatCompletion(id='c', choices=[])",
+        "<openai.Stream object at 0x7f00>",
+    ],
+)
+def test_printed_messages(tmp_path: Path, printed: str) -> None:
+    """Some loggers keep what Python prints of messages. As a user's or the agent's words it would be trained."""
+    for record in (observation(printed, "17"), observation([{"role": "user", "content": "Total?"}], printed)):
+        (session,) = sessions(write(tmp_path / "lf.jsonl", [record]))
+        assert session.damage.get("unread")
+
+
+@pytest.mark.parametrize("words", ["Content=quality, see below", "Point(x=1) is a call", "class(es) of <b>text</b>", "{'a': 1}"])
+def test_words_that_are_no_printed_messages(words: str) -> None:
+    assert messages_of(words, "user") == [{"role": "user", "content": words}]
+
+
+@pytest.mark.parametrize("note", ["<not serializable>", "<unserializable object of type: Foo>", "<not serializable object of type: File>"])
+def test_notes_of_serializers(note: str) -> None:
+    """An exporter that could not write a value wrote this in its place."""
+    assert has_cut_mark(note) and not has_cut_mark(f"What does {note} mean?")
+
+
+def test_media_that_langfuse_keeps_apart(tmp_path: Path) -> None:
+    asked = "Total? @@@langfuseMedia:type=image/jpeg|id=x|source=base64_data_uri@@@"
+    (session,) = sessions(write(tmp_path / "lf.jsonl", [observation([{"role": "user", "content": asked}], "17")]))
+    assert session.damage == {"missing_media": 1}
+
+
+def test_reason_in_the_metadata_of_langfuse(tmp_path: Path) -> None:
+    record = observation([{"role": "user", "content": "Total?"}], "The total is", metadata={"finish_reason": "length"})
+    (session,) = sessions(write(tmp_path / "lf.jsonl", [record]))
+    assert session.damage == {"cut_message": 1}
+
+
+def test_the_call_of_an_older_openinference(tmp_path: Path) -> None:
+    """Before a message could have several calls, it had one in two attributes of its own."""
+    attributes = {
+        "openinference.span.kind": "LLM",
+        "llm.input_messages.0.message.role": "user",
+        "llm.input_messages.0.message.content": "Total?",
+        "llm.output_messages.0.message.role": "assistant",
+        "llm.output_messages.0.message.function_call_name": "get",
+        "llm.output_messages.0.message.function_call_arguments_json": '{"id": 77}',
+    }
+    (session,) = sessions(write(tmp_path / "spans.jsonl", [otlp(attributes)]))
+    (call,) = session.messages[1]["tool_calls"]
+    assert call["function"] == {"name": "get", "arguments": '{"id": 77}'}
+
+
+def test_the_calls_of_googles_kit(tmp_path: Path) -> None:
+    """The ADK's spans have a request and a response of Gemini; a turn that its limit cut is not trained."""
+    called = {"function_call": {"id": "c", "name": "get", "args": {"id": 77}}}
+    answered = {"function_response": {"id": "c", "name": "get", "response": {"total": 17}}}
+    contents = [
+        {"role": "user", "parts": [{"text": "Total?"}]},
+        {"role": "model", "parts": [called]},
+        {"role": "user", "parts": [answered]},
+    ]
+    request = {"model": "g", "config": {"system_instruction": "Be brief."}, "contents": contents}
+    response = {"content": {"role": "model", "parts": [{"text": "It is"}]}, "finish_reason": "MAX_TOKENS"}
+    told = {"llm_request": json.dumps(request), "llm_response": json.dumps(response)}
+    attributes = {"gen_ai.system": "gcp.vertex.agent"} | {f"gcp.vertex.agent.{name}": value for name, value in told.items()}
+    (session,) = sessions(write(tmp_path / "spans.jsonl", [otlp(attributes)]))
+    assert [message["role"] for message in session.messages] == ["system", "user", "assistant", "tool", "assistant"]
+    assert session.damage == {"cut_message": 1} and session.messages[-1]["weight"] == 0
+>>>>>>> ac16b62 (Readers: pictures in columns, keys that stand twice, printed messages, prefilled answers, and what Claude Code attaches)

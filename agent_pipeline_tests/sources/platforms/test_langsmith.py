@@ -89,3 +89,16 @@ def test_word_of_a_person(source_type: str, judgment: str | None, tmp_path: Path
     """What a person wrote on the whole run in LangSmith's UI judges it, as in Phoenix."""
     said = feedback("r1", "review", value="bad", feedback_source={"type": source_type})
     assert read(write(tmp_path / "runs.jsonl", [*RUNS, said])).judgment == judgment
+
+
+def test_several_prompts_in_one_run_are_damage(tmp_path: Path) -> None:
+    """Only one of them is the conversation of the answer that is read."""
+    asked = run(1, [HUMAN], ANSWER)
+    asked["inputs"]["messages"].append([HUMAN])
+    assert read(write(tmp_path / "runs.jsonl", [asked])).damage == {"unread": 1}
+
+
+def test_the_reason_beside_the_generations_cuts_the_answer(tmp_path: Path) -> None:
+    asked = run(1, [HUMAN], ANSWER)
+    asked["outputs"]["llm_output"] = {"stop_reason": "max_tokens"}
+    assert read(write(tmp_path / "runs.jsonl", [asked])).damage == {"cut_message": 1}

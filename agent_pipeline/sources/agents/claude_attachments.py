@@ -1,0 +1,125 @@
+"""What Claude Code attached to a message of the user: the texts that it wraps in a reminder for the model.
+
+A reminder is not recorded, but its attachment is. The words around it are ours where they differ between versions.
+"""
+
+from typing import Any
+
+from agent_pipeline.sources.formats.fields import Record, objects, section, text
+
+_SIGNS = {"Error": "✘", "Warning": "⚠", "Info": "ℹ", "Hint": "★"}
+
+
+def attached_text(kind: str, attachment: Record) -> str | None:
+    """The text of an attachment; None for one that is read elsewhere, says nothing, or is not known."""
+    name = text(attachment.get("filename")) or text(attachment.get("path")) or "a file"
+    content = attachment.get("content")
+    if kind == "file" and section(content).get("type") == "text":
+        whole = section(content, "file").get("content")
+        return f"{name}:\n{whole}" if isinstance(whole, str) else None
+    if kind == "edited_text_file" and isinstance(attachment.get("snippet"), str):
+        return f"{name} was changed by the user or by a tool:\n{attachment['snippet']}"
+    if kind in ("directory", "selected_lines_in_ide") and isinstance(content, str):
+        return f"{name}:\n{content}"
+    if kind == "opened_file_in_ide":
+        return f"The user opened {name}."
+    if kind == "hook_blocking_error":
+        return text(section(attachment, "blockingError").get("blockingError"))
+    is_context = kind == "hook_success" and attachment.get("hookEvent") in ("SessionStart", "UserPromptSubmit")
+    if kind == "hook_additional_context" or (is_context and content):
+        return _joined(content if isinstance(content, list) else [content])
+    reader = _READERS.get(kind)
+    return reader(attachment) if reader else None
+
+
+def attached_media(attachment: Record) -> list[Any]:
+    """The parts of a picture or a document that was attached; none if the attachment is something else."""
+    content = section(attachment.get("content")) if isinstance(attachment.get("content"), dict) else {}
+    if content.get("type") in ("image", "pdf"):
+        return [{"type": "image" if content["type"] == "image" else "file"}]
+    return [{"type": "file"} for each in objects(content.get("contents")) if each.get("blob")]
+
+
+def _joined(parts: list[Any], seam: str = "\n") -> str | None:
+    """The texts of a list; None if one of them is no text, or if there is none."""
+    texts = [part for part in parts if isinstance(part, str)]
+    return seam.join(texts) if parts and len(texts) == len(parts) else None
+
+
+def _diagnostics(attachment: Record) -> str | None:
+    """What an editor found in files, as Claude Code lists it."""
+    found = [_file_with_diagnostics(each) for each in objects(attachment.get("files"))]
+    listed = _joined(found, "\n\n")
+    return listed and f"<new-diagnostics>The following new diagnostic issues were detected:\n\n{listed}</new-diagnostics>"
+
+
+def _file_with_diagnostics(file: Record) -> str | None:
+    lines = [_diagnostic(each) for each in objects(file.get("diagnostics"))]
+    name = (text(file.get("uri")) or "a file").rpartition("/")[2]
+    return f"{name}:\n{_joined(lines)}" if _joined(lines) is not None else None
+
+
+def _diagnostic(found: Record) -> str | None:
+    if not isinstance(found.get("message"), str):
+        return None
+    start = section(found, "range", "start")
+    places = [start.get(name) for name in ("line", "character")]
+    where = "[Line {}:{}] ".format(*(place + 1 for place in places)) if all(isinstance(place, int) for place in places) else ""
+    code, source = found.get("code"), found.get("source")
+    more = (f" [{code}]" if code else "") + (f" ({source})" if source else "")
+    return f"  {_SIGNS.get(str(found.get('severity')), '•')} {where}{found['message']}{more}"
+
+
+def _plan(attachment: Record) -> str | None:
+    plan = text(attachment.get("planContent"))
+    return plan and f"A plan file exists from plan mode at: {attachment.get('planFilePath')}\n\nPlan contents:\n\n{plan}"
+
+
+def _hook_response(attachment: Record) -> str | None:
+    response = section(attachment, "response")
+    said = (response.get("systemMessage"), section(response, "hookSpecificOutput").get("additionalContext"))
+    return _joined([words for words in said if words])
+
+
+def _skills(attachment: Record) -> str | None:
+    skills = objects(attachment.get("skills"))
+    listed = _joined([_titled("Skill", each, each.get("content")) for each in skills], "\n\n---\n\n")
+    return listed and f"The following skills were invoked in this session:\n\n{listed}"
+
+
+def _memories(attachment: Record) -> str | None:
+    return _joined([_titled("Memory", each, each.get("content")) for each in objects(attachment.get("memories"))], "\n\n")
+
+
+def _titled(what: str, record: Record, content: Any) -> str | None:
+    title = text(record.get("name")) or text(record.get("path")) or "?"
+    return f"{what}: {title}\n{content}" if isinstance(content, str) else None
+
+
+def _resource(attachment: Record) -> str | None:
+    contents = _joined([each.get("text") for each in objects(section(attachment, "content").get("contents"))])
+    return contents and f"{attachment.get('server')}: {attachment.get('uri')}\n{contents}"
+
+
+def _mailbox(attachment: Record) -> str | None:
+    messages = objects(attachment.get("messages"))
+    return _joined([f"{each.get('from')}: {each['text']}" if isinstance(each.get("text"), str) else None for each in messages])
+
+
+def _task(attachment: Record) -> str | None:
+    told = {name: text(attachment.get(name)) for name in ("taskId", "taskType", "status", "description", "deltaSummary")}
+    words = f"Task {told['taskId']} (type: {told['taskType']}) (status: {told['status']}) (description: {told['description']})"
+    return words + (f" Delta: {told['deltaSummary']}" if told["deltaSummary"] else "")
+
+
+_READERS = {
+    "diagnostics": _diagnostics,
+    "plan_file_reference": _plan,
+    "async_hook_response": _hook_response,
+    "invoked_skills": _skills,
+    "relevant_memories": _memories,
+    "mcp_resource": _resource,
+    "teammate_mailbox": _mailbox,
+    "task_status": _task,
+}
+"""The attachments whose text Claude Code makes of several fields."""
