@@ -19,6 +19,7 @@ _CALL_WORDS = re.compile(
     r"|<(?:\w+:)?invoke(?: name=\"|>\s*<tool_name>)|<(?:\w+:)?function_calls>\s*(?:<|[\w.]+\()"
     r"|\[TOOL_CALLS\]|<TOOLCALL>|<tool>\s*\{|functools\[\s*\{|Calling tools:\n\[\{'id': "
     r"|```tool_(?:code|call)\b|^Action:\s*```json\s*\[|<｜(?:tool|DSML)|<\|tool|<\|python_tag\|>"
+    r"|<details type=\"(?:tool_calls|reasoning|code_interpreter)\""
     r"|^Action Input:.*^Observation:",
     re.DOTALL | re.MULTILINE,
 )

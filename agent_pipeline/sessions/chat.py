@@ -78,6 +78,7 @@ _HARMLESS = {
     *("providerOptions", "providerMetadata", "experimental_providerMetadata", "provider_details", "provider_name", "provider_url"),
     *("provider_response_id", "vendor_details", "vendor_id", "model_name", "system_fingerprint", "cache_control", "stop_sequence"),
     *("container", "context_management", "generation_info", "revisionId", "details", "toolName", "tool_name", "artifact", "phase"),
+    *("citations", "sources", "search_results", "documents", "done", "unfinished", "meta"),
     *("turn_idx", "tick", "timestamp_ms", "raw_data", "tool_call_functions", "internal", "agent", "agentName", "channel", "recipient"),
 }
 """Fields of a message that say nothing that was said: names, times, counts, and a library's own copies of other fields."""

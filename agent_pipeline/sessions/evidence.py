@@ -28,15 +28,18 @@ _COMPLETE = frozenset(
 _REASONS = ("finish_reason", "stop_reason", "finishReason", "stopReason", "done_reason")
 _NATIVE = ("native_finish_reason", "nativeFinishReason")
 """Gateways repeat the reason in the words of the model's service. They count if nothing else says the reason."""
-_INSIDE = ("response_metadata", "generation_info", "generationInfo", "additional_kwargs", "metadata", "details", "llm_output")
+_INSIDE = ("response_metadata", "generation_info", "generationInfo", "additional_kwargs", "metadata", "meta", "details", "llm_output")
 """Where libraries keep what they say of a message or of a response."""
 _PARTS = ("content", "parts")
 _CUT_STATES = frozenset({"incomplete", "in_progress", "failed", "cancelled", "canceled", "interrupted", "aborted", "partial"})
 
 _SEARCHES = ("groundingMetadata", "grounding_metadata", "urlContextMetadata", "url_context_metadata")
 """What Gemini found for an answer on the web, of which its record keeps only the addresses."""
-_FOUND = ("search_results", "citations", "documents")
-"""What a service found for an answer: Perplexity, xAI and Cohere. It may also be what the tools of the conversation gave."""
+_FOUND = (
+    *("search_results", "citations", "documents", "sources", "sourceDocuments", "source_documents"),
+    *("statusHistory", "retrieved_context", "retrieved_contexts", "contexts"),
+)
+"""What a service or an application found for an answer: Perplexity, xAI, Cohere, Open WebUI, LangChain. It may be what a tool gave."""
 SOURCES = (*_SEARCHES, *_FOUND)
 """The fields of a response that say what an answer rests on besides the conversation."""
 _OF_SEARCHES = {"url_citation", "web_search_result_location"}
@@ -85,7 +88,8 @@ def is_cut(message: Mapping[str, Any]) -> bool:
         _cuts(stop_reason_in(message))
         or message.get("status") in _CUT_STATES
         or bool(message.get("incomplete_details"))
-        or any(message.get(name) is True for name in ("interrupted", "partial", "aborted", "truncated"))
+        or any(message.get(name) is True for name in ("interrupted", "partial", "aborted", "truncated", "unfinished"))
+        or message.get("done") is False
         or any(_is_streaming(part) for name in _PARTS if isinstance(message.get(name), list) for part in message[name])
     )
 
@@ -117,7 +121,7 @@ def rests_on_a_search(message: Mapping[str, Any], follows_a_result: bool = False
     is_azures = isinstance(context, Mapping) and bool(context.get("citations"))
     is_sourced = any(part.get("type") in _SOURCE_PARTS and not shows_activity(parts) for part in parts)
     found = (each.get(name) for each in records for name in _FOUND)
-    return is_azures or is_sourced or not kinds.isdisjoint(_OF_FILES) or any(isinstance(each, list) and each for each in found)
+    return is_azures or is_sourced or not kinds.isdisjoint(_OF_FILES) or any(bool(each) for each in found)
 
 
 def _citations_of(record: Mapping[str, Any]) -> Iterable[Any]:

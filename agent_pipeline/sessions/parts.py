@@ -254,6 +254,8 @@ def _media(part: dict[str, Any], kind: str) -> tuple[Item, ...]:
     source: Any = part.get("source") if isinstance(part.get("source"), dict) else {}
     if kind == "document" and source.get("type") == "text" and isinstance(source.get("data"), str):
         return (Item("words", source["data"]),)
+    if kind == "document" and isinstance(part.get("document"), dict) and isinstance(part["document"].get("data"), str):  # Cohere
+        return (Item("words", part["document"]["data"]),)
     if kind == "resource" and isinstance(part.get("resource"), dict) and isinstance(part["resource"].get("text"), str):
         return (Item("words", part["resource"]["text"]),)
     if _MEDIA[kind] == "audio" and isinstance(part.get("transcript"), str) and part["transcript"].strip():

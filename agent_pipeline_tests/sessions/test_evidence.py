@@ -27,6 +27,9 @@ def _damage(*messages: Any) -> dict[str, int]:
         {"details": {"finish_reason": "length", "generated_tokens": 20}},
         {"additional_kwargs": {"finish_reason": "length"}},
         {"finish_reason": "stop", "response_metadata": {"stop_reason": "max_tokens"}},
+        {"meta": {"finish_reason": "length"}},
+        {"unfinished": True},
+        {"done": False},
         {"parts": [{"type": "text", "text": "The total is and", "state": "streaming"}]},
     ],
 )
@@ -70,6 +73,10 @@ def test_whole_turn(fields: dict[str, Any]) -> None:
         },
         {"role": "assistant", "content": [{"type": "text", "text": "A", "citations": [{"type": "web_search_result_location"}]}]},
         {"role": "assistant", "parts": [{"type": "source-url", "url": "u"}, {"type": "text", "text": "A won."}]},
+        _ANSWER | {"sources": [{"document": ["Team A won."]}]},
+        _ANSWER | {"statusHistory": [{"action": "web_search", "query": "q"}]},
+        _ANSWER | {"citations": {"urls": [{"url": "u"}]}},
+        _ANSWER | {"sourceDocuments": [{"pageContent": "Team A won."}]},
         {"role": "assistant", "content": [{"type": "text", "text": {"value": "A", "annotations": [{"type": "file_citation"}]}}]},
     ],
 )
@@ -81,7 +88,7 @@ def test_answer_from_a_search(response: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "fields",
     [
-        {"citations": [{"text": "A", "sources": [{"type": "tool", "id": "c"}]}]},
+        {"citations": [{"text": "A", "sources": [{"type": "tool", "id": "c", "tool_output": {"t": 17}}]}]},
         {"parts": [{"type": "source-url", "url": "u"}, {"type": "text", "text": "A won."}]},
         {"content": [{"type": "text", "text": "A", "annotations": [{"type": "file_citation"}]}]},
     ],
@@ -126,6 +133,7 @@ def test_encrypted_result() -> None:
         '>>>get\n{"id": 77}',
         'Thought: hm\nAction: get\nAction Input: {"id": 77}\nObservation: 17\nFinal Answer: 17',
         "The total is 17.<|im_end|>",
+        '<details type="tool_calls" done="true" name="get" arguments="{}" result="17">\n</details>\nIt is 17.',
     ],
 )
 def test_call_words(text: str) -> None:
@@ -210,3 +218,10 @@ def test_piece_of_a_stream() -> None:
     """Ollama says by `done` that a response is not the whole answer."""
     messages = response_of({"message": _ANSWER, "done": False}).messages
     assert _damage(_ASKED, *messages) == {"cut_message": 1}
+
+
+def test_documents_of_cohere() -> None:
+    """Cohere's results are documents with a text, and no files."""
+    parts = [{"type": "document", "document": {"id": "d", "data": '{"total": 17}'}}]
+    chat = to_messages([_ASKED, _CALL, {"role": "tool", "tool_call_id": "c", "content": parts}, _ANSWER])
+    assert chat.messages[2]["content"] == '{"total": 17}' and not chat.damage

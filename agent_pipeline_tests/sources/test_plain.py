@@ -361,7 +361,6 @@ def repaired_sessions(source: FileSource) -> list[Session]:
     return [session for key in source.partitions() for session in read_sessions(source, key, options)]
 
 
-<<<<<<< HEAD
 @pytest.mark.parametrize("note", ["redacted-by-litellm", "Begin ... (litellm_truncated skipped 5230 chars. Full) ... end.", "__REDACTED__"])
 def test_notes_of_exporters_in_plain_files(note: str, tmp_path: Path) -> None:
     """Logs of a gateway go on as plain files, and so do its notes (BerriAI/litellm#14637)."""
@@ -369,7 +368,8 @@ def test_notes_of_exporters_in_plain_files(note: str, tmp_path: Path) -> None:
         messages = [message | ({"content": note} if place == at else {}) for place, message in enumerate(CHAT)]
         (session,) = repaired_sessions(opened(OpenAIChatSource, tmp_path, chat__jsonl=lines(chat_row(messages=messages))))
         assert session.broken == "cut_text"
-=======
+
+
 @pytest.mark.parametrize(
     "row",
     [
@@ -410,4 +410,3 @@ def test_a_record_with_a_key_twice_is_left_out_with_a_note(tmp_path: Path, twice
 def test_json_without_a_repeated_key_is_read_as_it_is(value: object) -> None:
     for text in (json.dumps(value), json.dumps(value, ensure_ascii=False), json.dumps(value, separators=(" , ", " :"))):
         assert parsed(text.encode("utf-8", "surrogateescape")) == value
->>>>>>> ac16b62 (Readers: pictures in columns, keys that stand twice, printed messages, prefilled answers, and what Claude Code attaches)

@@ -97,8 +97,8 @@ def words_or_messages(value: Any) -> Any:
     return inner if isinstance(inner, str) or shows_messages(inner) else value
 
 
-def shows_messages(value: Any) -> bool:
-    """Return whether a value is made of messages: a message, a list of messages or blocks, a request or a response."""
+def shows_messages(value: Any, depth: int = 3) -> bool:
+    """Return whether a value is made of messages: a message, a list of messages or blocks, a request or a response, or holds one."""
     if isinstance(value, list):
         return bool(value) and all(isinstance(each, dict) and (shows_messages(each) or _is_block(each)) for each in value)
     if not isinstance(value, dict):
@@ -108,7 +108,11 @@ def shows_messages(value: Any) -> bool:
         return True
     if kind in ("text", "input_text", "output_text") and isinstance(value.get("text"), str):
         return True
-    return not _OF_MESSAGES.isdisjoint(value) or isinstance(value.get("content"), list) or isinstance(value.get("output"), list)
+    if not _OF_MESSAGES.isdisjoint(value) or isinstance(value.get("content"), list) or isinstance(value.get("output"), list):
+        return True
+    return isinstance(stop_reason(value), str) or (
+        depth > 0 and any(isinstance(each, dict) and shows_messages(each, depth - 1) for each in value.values())
+    )
 
 
 def with_prefill(request: Exchange, response: Exchange, answer: Any) -> tuple[Exchange, Exchange]:

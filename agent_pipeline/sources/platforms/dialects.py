@@ -142,7 +142,7 @@ def _adk_span(span: Span, attributes: Record) -> None:
     asked, answer = (attributes.get(f"{OF_ADK[0]}{name}") for name in ("llm_request", "llm_response"))
     if asked is not None or answer is not None:
         span.kind = "model"
-        span.exchange(asked, answer)
+        span.exchange(decoded(asked), decoded(answer))
 
 
 def _message(raw: Any) -> Any:

@@ -243,7 +243,6 @@ def test_messages_where_nobody_reads_them(span: dict[str, Any], tmp_path: Path) 
     assert session.broken == "unread"
 
 
-<<<<<<< HEAD
 def test_json_of_any_form_that_says_so(tmp_path: Path) -> None:
     """An attribute whose type is JSON is cut if it is none, whatever its first field is."""
     span = {"openinference.span.kind": "LLM", "input.value": '{"my_own_field": "Is the book', "output.value": ANSWER}
@@ -258,7 +257,8 @@ def test_user_without_words(tmp_path: Path) -> None:
     record = otlp(genai('[{"role": "user", "parts": []}]', parts([{"role": "assistant", "content": ANSWER}])))
     (session,) = sessions(write(tmp_path / "spans.jsonl", [record]))
     assert session.broken == "cut_text"
-=======
+
+
 def observation(asked: Any, answer: Any, **more: Any) -> dict[str, Any]:
     """A model call in Langfuse."""
     made = {"id": "o1", "traceId": "t1", "type": "GENERATION", "name": "llm", "startTime": "2026-01-01T00:00:00Z"}
@@ -336,4 +336,18 @@ def test_the_calls_of_googles_kit(tmp_path: Path) -> None:
     (session,) = sessions(write(tmp_path / "spans.jsonl", [otlp(attributes)]))
     assert [message["role"] for message in session.messages] == ["system", "user", "assistant", "tool", "assistant"]
     assert session.damage == {"cut_message": 1} and session.messages[-1]["weight"] == 0
->>>>>>> ac16b62 (Readers: pictures in columns, keys that stand twice, printed messages, prefilled answers, and what Claude Code attaches)
+
+
+@pytest.mark.parametrize(
+    ("response", "damage"),
+    [
+        ({"content": {"role": "model", "parts": [{"text": "It is"}]}, "finish_reason": "MAX_TOKENS"}, "cut_message"),
+        ({"stop_reason": "max_tokens", "completion": "It is"}, "cut_message"),
+        ({"result": {"messages": [{"role": "assistant", "content": "17"}]}}, "unread"),
+    ],
+)
+def test_a_response_in_a_text(tmp_path: Path, response: Any, damage: str) -> None:
+    """A response that was logged as a JSON text is no answer in JSON."""
+    record = observation([{"role": "user", "content": "Total?"}], json.dumps(response))
+    (session,) = sessions(write(tmp_path / "lf.jsonl", [record]))
+    assert session.damage.get(damage) and all("{" not in message["content"] for message in session.messages)
