@@ -55,7 +55,7 @@ def _parts_in(told: Any) -> list[Any]:
 
 
 def _is_part(part: Any) -> bool:
-    return isinstance(part, Mapping) and isinstance(part.get("type"), str)
+    return isinstance(part, str) or (isinstance(part, Mapping) and isinstance(part.get("type"), str))
 
 
 def _holds_bytes(part: Any) -> bool:

@@ -91,3 +91,14 @@ def test_parts_and_references(tmp_path: Path) -> None:
     reference = {"source_call_id": "c1", "content": "asked", "subagent_trajectory_ref": [{"trajectory_id": "t2"}]}
     session = read(tmp_path, step("Ask.", [call("c1")], reference), step("Look.", [call("c2")], {"content": parts}), step("Done.", []))
     assert [each for each in turns(session) if each[0] in ("c1", "c2")] == [("c1", "asked"), ("c2", "one\ntwo")]
+
+
+def test_result_of_a_called_agent(tmp_path: Path) -> None:
+    """What a called agent answered may stand in its own trajectory only. The agent saw it, and the row would not have it."""
+    reference = {"source_call_id": "c1", "subagent_trajectory_ref": [{"trajectory_id": "t2"}]}
+    assert read(tmp_path, step("Ask.", [call("c1")], reference), step("Done.", [])).broken == "unread"
+
+
+def test_cut_step(tmp_path: Path) -> None:
+    """A step's further fields may say why the model stopped."""
+    assert read(tmp_path, step("The total is and", []) | {"extra": {"finish_reason": "length"}}).damage == {"cut_message": 1}

@@ -308,3 +308,10 @@ def test_a_prefilled_answer_is_one_turn(tmp_path: Path) -> None:
     response = CLAUDE | {"content": [{"type": "text", "text": " is 17."}]}
     (session,) = rows(tmp_path, {"request": request, "response": response})
     assert spoken(session) == [("user", "Total?"), ("assistant", "The total is 17.")] and not session.damage
+
+
+def test_a_completion_that_goes_on_with_its_prompt_is_one_turn(tmp_path: Path) -> None:
+    """TRL's model goes on with the assistant's message at the end of a prompt."""
+    begun = [{"role": "user", "content": "Total?"}, {"role": "assistant", "content": "The total"}]
+    (session,) = rows(tmp_path, {"prompt": begun, "completion": [{"role": "assistant", "content": " is 17."}]})
+    assert spoken(session) == [("user", "Total?"), ("assistant", "The total is 17.")]

@@ -415,3 +415,20 @@ def test_lines_of_iflow_that_repeat_a_call_are_one_message(tmp_path: Path) -> No
     assert (store.name, str(key)) == ("iflow", "shop/iflow") and not session.damage
     assert [role for role, _ in spoken(session)] == ["user", "assistant", "tool", "tool", "assistant"]
     assert [call["id"] for call in session.messages[1]["tool_calls"]] == ["a", "b"] and session.messages[2]["content"] == READ
+
+
+def test_pictures_of_copilot_cli_are_missing(tmp_path: Path) -> None:
+    """The user's picture is named beside the words, and a tool's stands beside the text of its result."""
+    head = {"type": "session.start", "id": "1", "parentId": None, "data": {"sessionId": "s"}}
+    calls = [{"toolCallId": "c", "name": "view", "arguments": {}}]
+    shown = {"content": "Viewed.", "contents": [{"type": "image", "data": "x", "mimeType": "image/png"}]}
+    events = [
+        ("user.message", {"content": "Total?", "attachments": [{"type": "file", "path": "/w/a.png"}, {"type": "file", "path": "/w/a.py"}]}),
+        ("assistant.message", {"content": "", "toolRequests": calls}),
+        ("tool.execution_complete", {"toolCallId": "c", "success": True, "result": shown}),
+        ("assistant.message", {"content": "48.20", "toolRequests": []}),
+    ]
+    told = [{"type": kind, "id": str(at), "parentId": str(at - 1), "data": data} for at, (kind, data) in enumerate(events, 2)]
+    (session,) = read(CopilotCLISource(put(tmp_path, {"events.jsonl": lines(head, *told)})))
+    assert session.damage == {"missing_media": 2}
+    assert [message["content"] for message in session.messages] == ["Total?\n[image]", "", "Viewed.\n[image]", "48.20"]

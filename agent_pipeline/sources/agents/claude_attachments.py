@@ -63,8 +63,8 @@ def _diagnostic(found: Record) -> str | None:
     if not isinstance(found.get("message"), str):
         return None
     start = section(found, "range", "start")
-    places = [start.get(name) for name in ("line", "character")]
-    where = "[Line {}:{}] ".format(*(place + 1 for place in places)) if all(isinstance(place, int) for place in places) else ""
+    places = [place + 1 for name in ("line", "character") if isinstance(place := start.get(name), int)]
+    where = f"[Line {places[0]}:{places[1]}] " if len(places) == 2 else ""
     code, source = found.get("code"), found.get("source")
     more = (f" [{code}]" if code else "") + (f" ({source})" if source else "")
     return f"  {_SIGNS.get(str(found.get('severity')), '•')} {where}{found['message']}{more}"

@@ -6,6 +6,7 @@ and what stands before is a session of its own.
 """
 
 from collections import Counter
+from mimetypes import guess_type
 from typing import Any
 
 from agent_pipeline.sessions.items import unread
@@ -38,6 +39,7 @@ class CopilotCLISource(FileSource):
     """A session's events, or a folder of sessions: the working folder's name is the project."""
 
     name = "copilot_cli"
+    version = 2
     looks_like = "events of Copilot CLI: session.start, user.message, assistant.message with data"
 
     @classmethod
@@ -98,7 +100,9 @@ def _views(events: list[Record]) -> list[list[Any]]:
 def _message(kind: str, data: Record) -> Any:
     if kind == "user.message":
         content, given = data.get("content"), data.get("transformedContent")
-        return {"role": "user", "content": given if isinstance(given, str) and given else content}
+        words = given if isinstance(given, str) and given else content
+        pictures = [{"type": "image"} for each in objects(data.get("attachments")) if _is_picture(each)]
+        return {"role": "user", "content": [words or "", *pictures] if pictures else words}
     if kind == "system.message":
         return {"role": "system", "content": data.get("content")}
     if kind == "assistant.message":
@@ -110,10 +114,19 @@ def _message(kind: str, data: Record) -> Any:
     if kind == "tool.execution_complete" and data.get("isUserRequested") is not True:
         result = data.get("result")
         content = result.get("content") if isinstance(result, dict) else result
+        pictures = [each for each in objects(section(data, "result").get("contents")) if each.get("type") in ("image", "audio", "resource")]
+        content = [content, *pictures] if pictures and isinstance(content, str) else content
         if data.get("success") is False:
             content = section(data, "error").get("message") or content
         return {"role": "tool", "tool_call_id": data.get("toolCallId"), "content": content, "is_error": data.get("success") is False}
     return None
+
+
+def _is_picture(attachment: Record) -> bool:
+    """Whether the user attached a picture. The model is told of other files by their paths."""
+    name = text(attachment.get("path")) or text(attachment.get("displayName")) or ""
+    is_image = str(attachment.get("mimeType")).startswith("image/") or attachment.get("type") in ("image", "blob")
+    return is_image or (guess_type(name)[0] or "").startswith("image/")
 
 
 def _unknown(events: list[Record]) -> list[Any]:

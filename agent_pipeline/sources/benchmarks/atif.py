@@ -12,6 +12,7 @@ from typing import Any
 from agent_pipeline.sessions.items import unread
 from agent_pipeline.sources.formats.fields import Record, chosen, elements, first_text, judged, objects, section, text
 from agent_pipeline.sources.formats.file_source import Ident, RecordSource
+from agent_pipeline.sources.formats.model_calls import stop_reason
 from agent_pipeline.sources.formats.record_files import Place
 
 _COMPLETES = "mark_task_complete"
@@ -22,7 +23,7 @@ _COUNTS = ("prompt_tokens", "completion_tokens", "cached_tokens")
 
 class ATIFSource(RecordSource):
     name = "atif"
-    version = 2
+    version = 3
     looks_like = "ATIF trajectories with schema_version, agent and steps"
 
     @classmethod
@@ -93,6 +94,8 @@ def _messages(step: Any) -> Iterator[Any]:
     calls = [each | {"name": each.get("function_name")} if isinstance(each, dict) else None for each in elements(step.get("tool_calls"))]
     role = "assistant" if step.get("source") == "agent" else step.get("source")
     message = {"role": role, "content": step.get("message"), "tool_calls": calls}
+    if (reason := stop_reason(section(step, "extra"))) is not None:
+        message["finish_reason"] = reason
     weight = {"weight": 0} if step.get("is_copied_context") is True or step.get("llm_call_count") == 0 else {}
     if calls and not message["content"]:  # of one response of Codex, Harbor makes a step of the words and one of each call
         if thought := step.get("reasoning_content"):
@@ -125,6 +128,8 @@ def _results(calls: list[Any], results: list[Any]) -> Iterator[Any]:
             yield None
         elif text(result.get("source_call_id")):
             yield _result(result, result["source_call_id"])
+            if _is_reference(result):  # what a called agent answered stands elsewhere
+                yield unread("result of a called agent")
         elif _is_reference(result):
             continue
         elif not calls:

@@ -116,22 +116,29 @@ def shows_messages(value: Any, depth: int = 3) -> bool:
 
 
 def with_prefill(request: Exchange, response: Exchange, answer: Any) -> tuple[Exchange, Exchange]:
-    """Return a request and its response, the beginning of the answer that the request gave (Anthropic's prefill) put to the answer.
-
-    The two are one turn. A message that ends within a sentence was never said.
-    """
+    """Return a request and its response, the beginning of the answer that the request gave (Anthropic's prefill) put to the answer."""
     told = decoded(answer)
-    begun = request.messages[-1] if request.messages and isinstance(told, dict) and told.get("type") == "message" else None
-    if not isinstance(begun, dict) or begun.get("role") != "assistant" or len(response.messages) != 1:
+    if not isinstance(told, dict) or told.get("type") != "message":
         return request, response
-    answered = response.messages[0]
+    asked, answered = with_beginning(request.messages, response.messages)
+    return request._replace(messages=asked), response._replace(messages=answered)
+
+
+def with_beginning(asked: list[Any], answered: list[Any]) -> tuple[list[Any], list[Any]]:
+    """Return a prompt and its answer, the prompt's last message put to the answer if it is the assistant's.
+
+    The model went on with it: the two are one turn, and a message that ends within a sentence was never said.
+    """
+    begun, first = asked[-1] if asked else None, answered[0] if answered else None
+    if not isinstance(begun, dict) or not isinstance(first, dict) or begun.get("tool_calls"):
+        return asked, answered
     beginning = text_of(begun.get("content"), "")[0]
-    if not isinstance(answered, dict) or not beginning or begun.get("tool_calls"):
-        return request, response
-    content = answered.get("content")
+    if begun.get("role") != "assistant" or first.get("role") != "assistant" or not beginning:
+        return asked, answered
+    content = first.get("content")
     rest = content if isinstance(content, list) else [content] if isinstance(content, str) else []
-    whole = [{"type": "text", "text": beginning}, *rest]
-    return request._replace(messages=request.messages[:-1]), response._replace(messages=[answered | {"content": whole}])
+    whole = first | {"content": [{"type": "text", "text": beginning}, *rest]}
+    return asked[:-1], [whole, *answered[1:]]
 
 
 def stop_reason(response: dict[str, Any]) -> str | None:

@@ -10,7 +10,7 @@ from agent_pipeline.sessions.chat import plain_items
 from agent_pipeline.sessions.items import unread
 from agent_pipeline.sources.formats.fields import Record, chosen, decoded, first_text, section, text
 from agent_pipeline.sources.formats.file_source import Said
-from agent_pipeline.sources.formats.model_calls import messages_of, prompt_messages, stop_reason, with_reason
+from agent_pipeline.sources.formats.model_calls import messages_of, prompt_messages, stop_reason, with_beginning, with_reason
 from agent_pipeline.sources.formats.plain import PlainSource
 from agent_pipeline.sources.formats.record_files import Place
 
@@ -83,4 +83,7 @@ def _conversation(record: Record, answer: Any) -> list[Any]:
     if not asked:
         return [*head, *said] if any(item.role == "user" for item in items) else [*head, unread("prompt"), *said]
     repeats = [(item.kind, item.role, item.text) for item in items[: len(asked)]]
-    return [*head, *said] if repeats == [(item.kind, item.role, item.text) for item in asked] else [*head, *prompt, *said]
+    if repeats == [(item.kind, item.role, item.text) for item in asked]:
+        return [*head, *said]
+    prompt, said = with_beginning(prompt, said)
+    return [*head, *prompt, *said]
