@@ -3,6 +3,7 @@
 `python -m benchmarks.redaction people MODEL` measures a spaCy pipeline alone, `python -m benchmarks.redaction long` sessions of 1 and 2 MB.
 `python -m benchmarks.redaction values` counts what remains of 500 planted values that are written in 6 forms each, numbers of shops that
 become telephone numbers, and rows of real traces with a made-up name that no visible text explains.
+`python -m benchmarks.redaction harmless` counts harmless values that become a pseudonym, by their kind.
 
 Without arguments: the sample, and the real traces where they are. Three tables for each store: finds per 1,000 messages of the untouched
 sessions, by kind, with the values that occur most (look at them: a genuine address is not a false positive); how many of 200 planted values
@@ -26,6 +27,8 @@ from agent_pipeline.redaction.surrogates import spoken, system_of
 from agent_pipeline.sessions.session import Session
 from agent_pipeline.sources import open_source
 from agent_pipeline_tests.redaction import same_value
+from agent_pipeline_tests.redaction.harmless import harmless_texts
+from agent_pipeline_tests.redaction.personal_forms import REGIONS
 from agent_pipeline_tests.redaction.planting import KINDS, missed, places, planted
 from agent_pipeline_tests.redaction.retail import written_numbers
 from benchmarks.ingestion import ratio, rounds, seconds
@@ -161,6 +164,20 @@ def numbers_of_shops() -> None:
         print(f"{wrong} of {len(texts)} texts with a number of a shop hold a telephone number (regions {', '.join(regions)})")
 
 
+def harmless_values(count: int = 40) -> None:
+    """Print how many harmless values of each kind become a pseudonym, with the default region and with 17 regions."""
+    for regions in (("US",), REGIONS):
+        wrong: Counter[str] = Counter()
+        redactor, texts = Redactor(RedactionOptions(phone_regions=regions)), list(harmless_texts(count=count))
+        for template, text in texts:
+            one = Session(session_id="", project="", agent="", source="", messages=[{"role": "user", "content": text}])
+            wrong[template] += bool(redactor.finds(one))
+        share = wrong.total() / len(texts)
+        print(f"{wrong.total()} of {len(texts):,} harmless values of {len(wrong)} kinds ({share:.2%}), regions {', '.join(regions)}")
+        for template, number in (+wrong).most_common():
+            print(f"  {number} of {count}: {template}")
+
+
 def unexplained_names(stores: list[Path]) -> None:
     """How many sessions have an answer with a made-up name that stands in nothing that a model was shown before the answer."""
     redactor, count, unexplained = Redactor(RedactionOptions()), 0, 0
@@ -206,6 +223,8 @@ if __name__ == "__main__":
         sys.exit(people(sys.argv[2]))
     if sys.argv[1:] == ["long"]:
         sys.exit(long())
+    if sys.argv[1:] == ["harmless"]:
+        sys.exit(harmless_values())
     if sys.argv[1:] == ["values"]:
         values_in_forms()
         numbers_of_shops()

@@ -23,14 +23,18 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
+from agent_pipeline.redaction.commands import passwords_of_commands, without_closing
+from agent_pipeline.redaction.key_blocks import cut_off_keys, encoded_settings
 from agent_pipeline.redaction.kinds import KINDS, PSEUDONYM, REGISTERED, Find
 from agent_pipeline.redaction.names import entities, names_given_away, spacy_pipeline
-from agent_pipeline.redaction.numbers import numbers
+from agent_pipeline.redaction.numbers import account_number, numbers
+from agent_pipeline.redaction.passwords import has_form_of_password, passwords_in_tables, written_passwords
+from agent_pipeline.redaction.scripts import with_blanks_between_scripts
 
 RULES = Path(__file__).with_name("rules.yaml")
 _OURS = "ours."
 _SECRETS = {"PRIVATE_KEY", "CONNECTION_STRING", "API_KEY", "TOKEN", "PASSWORD"}
-_RULED = _SECRETS | {"EMAIL", "PASSPORT", "NATIONAL_ID"}
+_RULED = _SECRETS | {"EMAIL", "IBAN", "PASSPORT", "NATIONAL_ID"}
 _SHORTEST_PASSWORD, _LONGEST_PASSWORD = 6, 200
 
 
@@ -50,6 +54,11 @@ class Detectors:
         wanted: dict[Detector, set[str]] = {
             _ruled: _RULED,
             _assigned: _SECRETS,
+            written_passwords: {"PASSWORD", "API_KEY"},
+            passwords_of_commands: {"PASSWORD"},
+            passwords_in_tables: {"PASSWORD"},
+            cut_off_keys: {"PRIVATE_KEY"},
+            encoded_settings: {"TOKEN"},
             _emails: {"EMAIL", "NAME"},
             partial(numbers, regions): {"IBAN", "CARD", "SSN", "ACCOUNT", "PHONE", "API_KEY"},
             _addresses: {"IP"},
@@ -65,8 +74,12 @@ class Detectors:
         """Every private value of the text with its kind."""
         finds: dict[str, str] = {}
         flat = text.encode("latin-1", "replace")
+        spaced = with_blanks_between_scripts(text)
+        flat_spaced = flat if spaced is text else spaced.encode("latin-1", "replace")
         for detector in self._detectors:
-            for kind, value in detector(text, flat):
+            # A name of a host may have both scripts.
+            seen = (text, flat) if detector is _emails else (spaced, flat_spaced)
+            for kind, value in detector(*seen):
                 if kind in self._kinds and not PSEUDONYM.search(value):
                     known = finds.setdefault(value, kind)
                     finds[value] = min(known, kind, key=KINDS.index)
@@ -125,11 +138,25 @@ def _found_by_rules(text: str) -> Iterator[Find]:
         if not finding.visible and not _HELPING_SECRET.search(finding.rule_id):
             continue
         place = finding.location
+        if _PAGE_TOKEN.search(data, max(0, place["start_offset"] - 60), place["start_offset"]):
+            continue
         encoded = finding.is_base64_encoded  # what was decoded does not stand in the text: its code does
         secret = data[place["start_offset"] : place["end_offset"]].decode("utf-8", "replace") if encoded else finding.secret
         # A secret of several JSON strings (a service account's file) is replaced string by string.
-        for part in re.findall(r"[^\"\s:{},]{8,}", secret) if '"' in secret else [secret]:
-            yield Find(_kind_of_rule(finding.rule_id), part)
+        kind = _kind_of_rule(finding.rule_id)
+        is_set = kind == "PASSWORD" and finding.rule_id.startswith(_OURS)
+        if kind == "IBAN":
+            secret = account_number(secret)
+        for part in re.findall(r"[^\"\s:{},]{8,}", secret) if '"' in secret and not finding.rule_id.startswith(_OURS) else [secret]:
+            if is_set:
+                part = without_closing(part)
+                if not (part.isdigit() or has_form_of_password(part)):
+                    continue
+            if part:
+                yield Find(kind, part)
+
+
+_PAGE_TOKEN = re.compile(rb"(?i)(?:page|continuation|next|sync|resume|cursor)[_-]?token[\"'\]\\]{0,3}\s{0,3}[:=]\s{0,3}[\"']?$")
 
 
 _HELPING_SECRET = re.compile(r"(?:secret|key|token|passphrase)(?:\.\d+)?$")
@@ -180,7 +207,7 @@ def _assigned(text: str, flat: bytes) -> Iterator[Find]:
 _REDACTED = re.compile(rf"\W*?{PSEUDONYM.pattern}")
 _QUOTED = re.compile("[\"'`]")
 _NAME_OF_NO_SECRET = re.compile(
-    r"(?:(?:page|continuation|next|sync|resume|cursor)[_-]?token"
+    r"(?:(?:page|continuation|next|sync|resume|cursor)[_-]?token|secretar(?:y|ies)"
     r"|(?:token|secret|key|password|passwd|pwd)s?[_-]?(?:type|name|variable|field|label|hint|policy|count|limit|length|format|status))"
     r"[\"'\]\\]{0,3}\s{0,3}(?::?=|:|\(|\bis\b)$",
     re.IGNORECASE,
@@ -268,7 +295,8 @@ def _addresses_in(text: str, flat: bytes) -> Iterator[str]:
         between = text[at - 1 : at + 2]
         may_be = between[-1:].isalnum() and (between[:1].isalnum() or between[:1] in "_.%+'-")
         if may_be and (match := _EMAIL.search(text, max(done, at - _LONGEST_LOCAL_PART), at + _LONGEST_DOMAIN)):
-            yield match.group()
+            if not match.group().startswith("git@"):  # the address of a repository
+                yield match.group()
             done = match.end()
         at = flat.find(b"@", max(at + 1, done))
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
 
 _CHARACTERS = r"(?:%[0-9A-Fa-f]{2})+|&(?:\#[0-9]{1,7}|\#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});|(?:(?<!\\)\\++u[0-9a-fA-F]{4})+"
-_SPELLED = r"\s?[\[(](?:at|dot)[\])]\s?"
+_SPELLED = r"\s?[\[({<](?:at|dot)[\])}>]\s?|\uff20"
 _ENCODED_CHARACTER = re.compile(rf"{_CHARACTERS}|{_SPELLED}")
 _ENCODED = re.compile(rf"{_CHARACTERS}|{_SPELLED}|(?<!\\)\\++[nrt\"'/]")
 _BACKSLASHES = re.compile(r"\\+")
@@ -83,6 +83,11 @@ def _may_be_encoded(text: str) -> bool:
         or "at)" in text
         or "dot]" in text
         or "dot)" in text
+        or "at}" in text
+        or "dot}" in text
+        or "at>" in text
+        or "dot>" in text
+        or "\uff20" in text
     )
 
 
@@ -128,4 +133,4 @@ def _decoded_characters(encoded: str) -> str:
         if encoded[-1] in "nrt":
             return "\n"
         return json.loads('"' + _BACKSLASHES.sub(lambda _: "\\", encoded) + '"') if "u" in encoded else encoded[-1]
-    return "@" if "a" in encoded.lower() else "."
+    return "@" if encoded == "\uff20" or "a" in encoded.lower() else "."

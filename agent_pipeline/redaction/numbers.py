@@ -29,7 +29,7 @@ def _phones(text: str, start: int, end: int, regions: tuple[str, ...]) -> Iterat
     for match in _PHONE.finditer(text, max(0, start - 2), end + 2):
         candidate, label = match.group(), _label(text, match.start())
         is_named = label in _PHONE_WORDS
-        if _is_bare(candidate) and not is_named:
+        if not is_named and (_is_bare(candidate) or ("(" not in candidate and _MEASURE.match(text, match.end()))):
             continue
         place = 0
         for value in _phones_in(candidate, regions):
@@ -41,6 +41,14 @@ def _phones(text: str, start: int, end: int, regions: tuple[str, ...]) -> Iterat
             place += len(value)
         if is_named and _may_be_foreign(candidate):
             yield Find("PHONE", candidate)  # in another country's grouping
+
+
+_MEASURE = re.compile(
+    r"\s?(?:mm|cm|km|m|in|ft|g|kg|mg|t|lb|oz|l|ml|px|pt|s|ms|ns|h|min|kb|mb|gb|tb|bytes?|rows?|items?|pcs|points?|people|tokens?|steps?|"
+    r"lines?|pages?|usd|eur|gbp|chf|%|€|\$)(?!\w)",
+    re.IGNORECASE,
+)
+"""Units: what stands before one is a measure, or dimensions, and no telephone number."""
 
 
 def _is_telephone(value: str, label: str) -> bool:
@@ -79,15 +87,21 @@ _IBAN = re.compile(r"(?<![^\W_])[A-Z]{2}\d{2}(?:[ -]?[A-Z0-9]{4}){2,7}(?:[ -]?[A
 
 
 def _iban(text: str, start: int) -> Iterator[Find]:
-    if match := _IBAN.match(text, start):
-        from stdnum import iban
+    if (match := _IBAN.match(text, start)) and (value := account_number(match.group())):
+        yield Find("IBAN", value)
 
-        value = match.group()
-        # A word in capitals after an IBAN looks like its last group.
-        while value and not iban.is_valid(value, check_country=False):
-            value = value[: max(value.rfind(" "), value.rfind("-"), 0)]
-        if value:
-            yield Find("IBAN", value)
+
+_LAST_GROUP = re.compile(r"(?:^|[ .\u00a0-])[^ .\u00a0-]*$")
+
+
+def account_number(written: str) -> str:
+    """Return the IBAN that a text begins with, by its check digits; empty if there is none."""
+    from stdnum import iban
+
+    # A word after an IBAN looks like its last group.
+    while written and not iban.is_valid(re.sub(r"[.\u00a0]", "", written), check_country=False):
+        written = written[: _LAST_GROUP.search(written).start()]  # type: ignore[union-attr]
+    return written
 
 
 def _aws_key_id(text: str, start: int, end: int) -> Iterator[Find]:
@@ -144,7 +158,9 @@ _DATE = re.compile(r"(?:19|20)\d\d[-/.](?:0?[1-9]|1[0-2])[-/.]|\d{1,2}[-/.]\d{1,
 _MOST_DIGITS = 15
 _PHONE_WORDS = _set_of(
     "phone phones telephone tel tél téléphone telefon telefono teléfono cell cellphone mobile mobil móvil handy call fax sms "
-    "telefonnummer rufnummer mobilnummer handynummer telefonnr whatsapp celular portable gsm"
+    "telefonnummer rufnummer mobilnummer handynummer telefonnr whatsapp celular portable gsm numéro numero "
+    "móviles mobiel telefoon telefoonnummer mobilnr telefonnr numer komórka puhelin телефон тел мобильный номер 电话 電話 手机 手机号 "
+    "手机号码 电话号码 联系电话 手機 電話番号 電話番号は 携帯 携帯電話 携帯番号 전화 전화번호 휴대폰"
 )
 
 
@@ -171,6 +187,7 @@ def _phones_in(candidate: str, regions: tuple[str, ...]) -> tuple[str, ...]:
     if candidate.startswith("+"):
         return _international_numbers(candidate)
     grouped = _GROUPED.fullmatch(candidate)
+    first_values: tuple[str, ...] = ()
     for region in regions:
         if digits < _shortest(region):
             continue
@@ -179,9 +196,11 @@ def _phones_in(candidate: str, regions: tuple[str, ...]) -> tuple[str, ...]:
                 return (candidate,)
             continue
         matches = phonenumbers.PhoneNumberMatcher(candidate, region, leniency=phonenumbers.Leniency.STRICT_GROUPING)
-        if values := tuple(match.raw_string for match in matches):
+        values = tuple(match.raw_string for match in matches)
+        if sum(map(str.isdigit, "".join(values))) == digits:
             return values
-    return ()
+        first_values = first_values or values  # another country may have issued all of the digits as one number
+    return first_values
 
 
 def _international_numbers(candidate: str) -> tuple[str, ...]:
@@ -229,7 +248,8 @@ _WORD = re.compile(r"[^\W_]+")
 _HUMP = re.compile(r"(?<=[a-z]{2})(?=[A-Z])")
 _BETWEEN = _set_of(
     "number numbers no nr num is was are be my the her his their our your new old current home work office personal primary security bank "
-    "checking savings at on to me us him them of for a an it s also or and in ending value de ist lautet est mein meine"
+    "checking savings at on to me us him them of for a an it s also or and in ending value de ist lautet est mein meine "
+    "es è é är mi meu il au op på auf sur al ao"
 )
 """Words that may stand between a label and its number."""
 _ID_WORDS = _set_of(

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 
 from agent_pipeline.redaction.kinds import WORDS
+from agent_pipeline.redaction.scripts import is_of_script_without_blanks
 
 _MAX_PREFIXES_TO_SEARCH = 16
 _MAX_CHARACTERS_TO_COMPARE = 4
@@ -85,6 +86,8 @@ def is_whole_word(value: str, kind: str, text: str, start: int) -> bool:
 def continues(text: str, place: int) -> bool:
     """Whether a word or number goes on across a place between two characters; the n of an escaped line's end is not a part of one."""
     if not (0 < place < len(text) and text[place - 1].isalnum() and text[place].isalnum()):
+        return False
+    if is_of_script_without_blanks(text[place - 1]) != is_of_script_without_blanks(text[place]):
         return False
     return not (text[place - 1] in "nrt" and text[place - 2 : place - 1] == "\\")
 

@@ -1,0 +1,85 @@
+"""Passwords in the options of commands: `ldapsearch … -w s3cretPw`, `smbclient … -U bob%s3cretPw`.
+
+These forms are not in `rules.yaml`, because Kingfisher takes time that grows with the square of a text in which such
+commands repeat: words may stand between a command and its option. Here each place of a command's name is looked at once.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from agent_pipeline.redaction.kinds import Find
+from agent_pipeline.redaction.passwords import has_form_of_password
+
+_GAP = r"[^\n|;]{0,120}?"
+_VALUE = r"(?P<value>[^\s\"'`$|;<-][^\s\"'`|;]{5,199})"
+_ATTACHED = r"(?P<value>-h?p[^\s\"'`$|;<-][^\s\"'`|;]{5,199})"
+
+
+class CommandForm(NamedTuple):
+    """The beginnings of commands' names, what follows them up to a password, and whether the password has a digit."""
+
+    names: tuple[bytes, ...]
+    rest: re.Pattern[str]
+    needs_digit: bool = False
+
+
+def _form(names: str, rest: str, needs_digit: bool = False) -> CommandForm:
+    return CommandForm(tuple(name.replace("_", " ").encode() for name in names.split()), re.compile(rest), needs_digit)
+
+
+def _after(option: str, names: str, needs_digit: bool = False) -> CommandForm:
+    """Return the form of commands whose password follows an option and a blank."""
+    return _form(names, rf"[\w.]{{0,12}}{_GAP}\s(?:{option})\s{{1,3}}[\"']?{_VALUE}", needs_digit)
+
+
+_FORMS = (
+    _after("-w", "ldap"),
+    _after("-P", "zip sqlcmd osql isql bcp mosquitto"),
+    _after("-p", "mongo evil-winrm crackmapexec netexec", True),
+    _after("-p", "docker_login podman_login helm_registry_login az_login oc_login", True),
+    _after("-(?:store|key|srcstore|deststore)pass(?:word)?", "keytool jarsigner"),
+    _after("-a", "redis-cli", True),
+    _after("-k", "openssl_enc", True),
+    _form("htpasswd", rf"\s-\w{{0,4}}b\w{{0,4}}\s\S{{1,80}}\s\S{{1,64}}\s{{1,3}}[\"']?{_VALUE}"),
+    _form("wpa", rf"_passphrase\s\S{{1,64}}\s{{1,3}}[\"']?{_VALUE}", True),
+    _form("curl", rf"\s{_GAP}(?:-u|--user)[\s=]{{0,3}}[\"']?[^\s:\"']{{1,64}}:{_VALUE}", True),
+    _form(
+        "smbclient rpcclient smbget smbmap smbcacls winexe wmic pth- net_rpc net_ads",
+        rf"[\w-]{{0,12}}\s{_GAP}-U\s{{0,3}}[\"']?[^\s\"'%]{{1,64}}%{_VALUE}",
+    ),
+    _form("mysql mariadb", rf"[\w-]{{0,12}}\s{_GAP}\s?{_ATTACHED}", True),
+    _form("7z unrar rar", rf"[arz]?\s{_GAP}\s?{_ATTACHED}", True),
+    _form("net_use", rf"\s(?:[A-Za-z*]:?\s)?\\{{1,4}}[^\s\"']{{1,80}}\s(?:/user:\S{{1,64}}\s)?{_VALUE}", True),
+    _form("net_user", rf"\s[\w.-]{{1,64}}\s{_VALUE}", True),
+    _form("xfreerdp wfreerdp mstsc cmdkey rdesktop", rf"{_GAP}(?:/p:|/pass:|\s-p\s)[\"']?{_VALUE}", True),
+    _form("sqlplus", r"\s[^\n|;]{0,40}?\w{1,32}/(?P<value>[^\s\"'`$|;<@/-][^\s\"'`|;@]{5,64})@", True),
+)
+
+
+def passwords_of_commands(text: str, flat: bytes) -> Iterator[Find]:
+    """Yield the passwords in options of commands; where no blank parts an option and its value, with the option."""
+    lowered = flat.lower()
+    for form in _FORMS:
+        for name in form.names:
+            start = lowered.find(name)
+            while start >= 0:
+                end = start + len(name)
+                if match := form.rest.match(text, end):
+                    value = without_closing(match["value"])
+                    has_digit = any(character.isdigit() for character in value)
+                    if has_form_of_password(value) and (has_digit or not form.needs_digit) and not value.startswith(("/", "*")):
+                        yield Find("PASSWORD", value)
+                start = lowered.find(name, end)
+
+
+def without_closing(secret: str) -> str:
+    """Return a command's secret without the brackets and marks that close what stands around the command."""
+    while secret and (secret[-1] in ",;." or (secret[-1] in ")]}" and _is_unopened(secret))):
+        secret = secret[:-1]
+    return secret
+
+
+def _is_unopened(secret: str) -> bool:
+    opening = "([{"[")]}".index(secret[-1])]
+    return secret.count(opening) < secret.count(secret[-1])
