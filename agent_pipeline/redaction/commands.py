@@ -13,19 +13,25 @@ from agent_pipeline.redaction.passwords import has_form_of_password
 
 _GAP = r"[^\n|;]{0,120}?"
 _VALUE = r"(?P<value>[^\s\"'`$|;<-][^\s\"'`|;]{5,199})"
+_OPTION = re.compile(rb" --?[a-z]")
 _ATTACHED = r"(?P<value>-h?p[^\s\"'`$|;<-][^\s\"'`|;]{5,199})"
 
 
 class CommandForm(NamedTuple):
-    """The beginnings of commands' names, what follows them up to a password, and whether the password has a digit."""
+    """The beginnings of commands' names, what follows them up to a password, and whether the password has a digit.
+
+    With `needs_no_dash` the command gives its password away without an option that begins with a dash.
+    """
 
     names: tuple[bytes, ...]
     rest: re.Pattern[str]
     needs_digit: bool = False
+    needs_no_dash: bool = False
 
 
-def _form(names: str, rest: str, needs_digit: bool = False) -> CommandForm:
-    return CommandForm(tuple(name.replace("_", " ").encode() for name in names.split()), re.compile(rest), needs_digit)
+def _form(names: str, rest: str, needs_digit: bool = False, needs_no_dash: bool = False) -> CommandForm:
+    encoded_names = tuple(name.replace("_", " ").encode() for name in names.split())
+    return CommandForm(encoded_names, re.compile(rest), needs_digit, needs_no_dash)
 
 
 def _after(option: str, names: str, needs_digit: bool = False) -> CommandForm:
@@ -35,32 +41,35 @@ def _after(option: str, names: str, needs_digit: bool = False) -> CommandForm:
 
 _FORMS = (
     _after("-w", "ldap"),
-    _after("-P", "zip sqlcmd osql isql bcp mosquitto"),
+    _after(r"-\w{0,4}P|--password", "zip sqlcmd osql isql bcp mosquitto"),
     _after("-p", "mongo evil-winrm crackmapexec netexec", True),
     _after("-p", "docker_login podman_login helm_registry_login az_login oc_login", True),
     _after("-(?:store|key|srcstore|deststore)pass(?:word)?", "keytool jarsigner"),
     _after("-a", "redis-cli", True),
     _after("-k", "openssl_enc", True),
     _form("htpasswd", rf"\s-\w{{0,4}}b\w{{0,4}}\s\S{{1,80}}\s\S{{1,64}}\s{{1,3}}[\"']?{_VALUE}"),
-    _form("wpa", rf"_passphrase\s\S{{1,64}}\s{{1,3}}[\"']?{_VALUE}", True),
+    _form("wpa", rf"_passphrase\s\S{{1,64}}\s{{1,3}}[\"']?{_VALUE}", True, True),
     _form("curl", rf"\s{_GAP}(?:-u|--user)[\s=]{{0,3}}[\"']?[^\s:\"']{{1,64}}:{_VALUE}", True),
     _form(
         "smbclient rpcclient smbget smbmap smbcacls winexe wmic pth- net_rpc net_ads",
-        rf"[\w-]{{0,12}}\s{_GAP}-U\s{{0,3}}[\"']?[^\s\"'%]{{1,64}}%{_VALUE}",
+        rf"[\w-]{{0,12}}\s{_GAP}(?:-U|--user)[\s=]{{0,3}}[\"']?[^\s\"'%]{{1,64}}%{_VALUE}",
     ),
     _form("mysql mariadb", rf"[\w-]{{0,12}}\s{_GAP}\s?{_ATTACHED}", True),
     _form("7z unrar rar", rf"[arz]?\s{_GAP}\s?{_ATTACHED}", True),
-    _form("net_use", rf"\s(?:[A-Za-z*]:?\s)?\\{{1,4}}[^\s\"']{{1,80}}\s(?:/user:\S{{1,64}}\s)?{_VALUE}", True),
-    _form("net_user", rf"\s[\w.-]{{1,64}}\s{_VALUE}", True),
-    _form("xfreerdp wfreerdp mstsc cmdkey rdesktop", rf"{_GAP}(?:/p:|/pass:|\s-p\s)[\"']?{_VALUE}", True),
-    _form("sqlplus", r"\s[^\n|;]{0,40}?\w{1,32}/(?P<value>[^\s\"'`$|;<@/-][^\s\"'`|;@]{5,64})@", True),
+    _form("net_use", rf"\s(?:[A-Za-z*]:?\s)?\\{{1,4}}[^\s\"']{{1,80}}\s(?:/user:\S{{1,64}}\s)?{_VALUE}", True, True),
+    _form("net_user", rf"\s[\w.-]{{1,64}}\s{_VALUE}", True, True),
+    _form("xfreerdp wfreerdp mstsc cmdkey rdesktop", rf"{_GAP}(?:/p:|/pass:|\s-p\s)[\"']?{_VALUE}", True, True),
+    _form("sqlplus", r"\s[^\n|;]{0,40}?\w{1,32}/(?P<value>[^\s\"'`$|;<@/-][^\s\"'`|;@]{5,64})@", True, True),
 )
 
 
 def passwords_of_commands(text: str, flat: bytes) -> Iterator[Find]:
     """Yield the passwords in options of commands; where no blank parts an option and its value, with the option."""
     lowered = flat.lower()
+    has_option = bool(_OPTION.search(lowered))
     for form in _FORMS:
+        if not (has_option or form.needs_no_dash):
+            continue
         for name in form.names:
             start = lowered.find(name)
             while start >= 0:

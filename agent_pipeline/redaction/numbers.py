@@ -245,6 +245,8 @@ def _shortest(region: str) -> int:
 
 _UNBOUND = re.compile(r"[^\n\d<>@]*")
 _WORD = re.compile(r"[^\W_]+")
+_PARTICLES = "是为為は가는은"
+"""What joins a word and its number in Chinese, Japanese and Korean."""
 _HUMP = re.compile(r"(?<=[a-z]{2})(?=[A-Z])")
 _BETWEEN = _set_of(
     "number numbers no nr num is was are be my the her his their our your new old current home work office personal primary security bank "
@@ -268,7 +270,8 @@ def _label(text: str, start: int) -> str:
     start = _start_of_list(text, start)
     unbound = _UNBOUND.match(text[max(0, start - 60) : start][::-1]).group()[::-1]  # type: ignore[union-attr]
     before = _HUMP.sub(" ", unbound).lower()
-    return next((word for word in reversed(_WORD.findall(before)) if word not in _BETWEEN), "")
+    words = (word.rstrip(_PARTICLES) for word in reversed(_WORD.findall(before)))
+    return next((word for word in words if word and word not in _BETWEEN), "")
 
 
 _LONGEST_LIST = 8

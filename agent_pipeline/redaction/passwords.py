@@ -14,11 +14,11 @@ MIN_LENGTH, MAX_LENGTH = 6, 200
 
 _PASSWORD = (
     r"passwor[dt]e?n?|passwd|passphrase|passcode|pwd|contrase\wa|kennwort|mot de passe|mdp|senha|wachtwoord|l\wsenord"
-    r"|has\wo|heslo|parola|palavra-passe"
+    r"|has\wo|heslo|parola|palavra-passe|clave"
 )
 _NAMES = (
     b"passw", b"passphrase", b"passcode", b"pwd", b"contrase", b"secret", b"_pass", b"kennwort", b"mot de passe", b"mdp",
-    b"senha", b"wachtwoord", b"senord", b"has?o", b"heslo", b"parola", b"pass=", b"auth_key", b"-passe",
+    b"senha", b"wachtwoord", b"senord", b"has?o", b"heslo", b"clave ", b"parola", b"pass=", b"auth_key", b"-passe",
 )  # fmt: skip
 """What a name of a password holds, in small letters, with a `?` for a letter beyond Latin-1."""
 _NAMES_BEYOND_LATIN_1 = ("密码", "密碼", "口令", "パスワード", "비밀번호", "пароль", "Пароль", "ПАРОЛЬ")
@@ -28,7 +28,7 @@ _NAME = re.compile(
 )
 _SEPARATOR = re.compile(
     r"(?P<closing>[\"'\]\\)]{0,3})(?:\s(?:for|of|on|für|vom|pour|de|du|del|para|per|voor|do|da|till)(?:\s[^\s:=,;<>]{1,30}){1,3}?)?"
-    r"(?:(?P<sign>[ \t\u00a0]{0,3}(?::=|=>|=|:|\uff1a)[ \t\u00a0]{0,3})"
+    r"(?:(?P<sign>[ \t\u00a0]{0,3}(?::=|=>|->|\u2192|=|:|\uff1a|(?<=[码碼令])\s?(?![是为為]))[ \t\u00a0]{0,3})"
     r"|(?P<verb>\s(?:is|was|ist|lautet|war|est|es|è|é|är|jest|to|c'est)\s(?::\s)?|\s?(?:是|为|為|は|가|는|은)\s?))"
 )
 _OPENING_QUOTES = {"'": "'", '"': '"', "`": "`", "\u201c": "\u201d", "\u201e": "\u201c", "\u2018": "\u2019", "\u00ab": "\u00bb"}
@@ -40,7 +40,10 @@ _BRACKETS = {")": "(", "]": "[", "}": "{", ">": "<"}
 def written_passwords(text: str, flat: bytes) -> Iterator[Find]:
     """Yield the secrets that follow a name of a password or of a secret."""
     lowered = flat.lower()
+    has_pass = b"pass" in lowered
     for name in _NAMES:
+        if not has_pass and b"pass" in name:
+            continue
         start = lowered.find(name)
         while start >= 0:
             yield from _after_name(text, start + (name[:1] in b"_-"))
@@ -68,8 +71,7 @@ def _after_name(text: str, start: int) -> Iterator[Find]:
         value = text[place + 1 : end] if end > 0 else ""
         if separator["verb"] and not _has_digit_and_letter(value) and not _MARK_WITHIN.search(value):
             return
-        is_right = bool(separator["sign"] or separator["verb"])
-        accepted = is_right and (has_form_of_password(value) if is_password else has_form_of_key(value))
+        accepted = has_form_of_password(value) if is_password else has_form_of_key(value)
     else:
         value = _bare_value(text, place)
         accepted = has_form_of_key(value) and not _is_verb_of_change(separator["verb"])
@@ -232,15 +234,15 @@ def _is_word_that_is_a_password(text: str, name: str, start: int, separator: re.
     """Whether a word without a digit is a password: what is assigned without blanks, is all of its line, or ends its sentence."""
     if not _WORDS.fullmatch(value) or len(value) < MIN_LENGTH or is_reference(value):
         return False
-    if re.search(r"pass|pwd|secret|token", value, re.IGNORECASE):
+    if re.search(r"pass|pwd|token", value, re.IGNORECASE):
         return False
     after = text[separator.end() + len(value) : separator.end() + len(value) + 3]
     if separator.group() == "=":
         return not after.startswith(("(", ".", "[")) and "_" not in value
     is_unusual = value.lower() not in _ORDINARY_WORDS and not _ORDINARY_ENDING.search(value)
-    if not is_unusual or len(value) < _SHORTEST_WORD_SAID:
+    if not is_unusual or (len(value) < _SHORTEST_WORD_SAID and separator["sign"] is None):
         return False
-    if separator["sign"]:
+    if separator["sign"] is not None:
         is_whole_line = not after.strip() or after.startswith(("\n", "\r", '"'))
         return is_whole_line and bool(_LINE_START.search(text[max(0, start - 80) : start])) and "_" not in value
     is_end = re.match(r"[!.]{0,2}(?:$|[\s,;\"])", after) and not re.match(r"\s\w", after)
@@ -249,7 +251,7 @@ def _is_word_that_is_a_password(text: str, name: str, start: int, separator: re.
 
 # Tables
 
-_COLUMN = re.compile(rf"[\W_]*(?:\w{{1,16}}[ _-])?(?:{_PASSWORD}|密码|密碼|パスワード|пароль)[\W_]*", re.IGNORECASE)
+_COLUMN = re.compile(rf"[\W_]*(?:\w{{1,16}}[ _-])?(?:{_PASSWORD}|pass|pw|密码|密碼|パスワード|пароль)[\W_]*", re.IGNORECASE)
 _USER_COLUMN = re.compile(
     r"[\W_]*(?:\w{1,16}[ _-])?(?:user|login|account|e-?mail|benutzer|utilisateur|usuario)\w{0,6}[\W_]*", re.IGNORECASE
 )
@@ -259,7 +261,19 @@ _OPENINGS_OF_JSON = (': "', '["', ':"')
 """Where the first line of a table begins if the table is a string of a JSON text."""
 _LONGEST_ROW = 2000
 _LONGEST_HEADING = 40
-_NAMES_OF_COLUMNS = (b"passw", b"passphrase", b"pwd", b"contrase", b"kennwort", b"mot de passe", b"mdp", b"senha", b"wachtwoord")
+_NAMES_OF_COLUMNS = (
+    b"passw",
+    b"passphrase",
+    b"pwd",
+    b"pass;",
+    b"pass,",
+    b"contrase",
+    b"kennwort",
+    b"mot de passe",
+    b"mdp",
+    b"senha",
+    b"wachtwoord",
+)
 
 
 def passwords_in_tables(text: str, flat: bytes) -> Iterator[Find]:
