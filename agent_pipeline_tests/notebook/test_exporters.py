@@ -151,10 +151,12 @@ def test_a_case_without_metrics_has_the_score_0_and_one_without_an_invocation_is
         scored_traces({"schema_version": 1, "cases": []})
 
 
-def test_without_its_set_a_run_begins_with_the_agent_and_that_is_counted() -> None:
+def test_run_without_its_set() -> None:
+    """A run whose set of prompts is not there lacks what the agent was asked: it is damaged, and counted."""
     counts: Counter[str] = Counter()
-    (record,) = ChatMlExporter().records(scored_traces(swink_result(1, "pass", 1.0)), ExportOptions(), counts)
-    assert record["messages"][0]["role"] == "assistant" and counts["no_user_message"] == 1
+    with pytest.raises(NothingToExport):
+        ChatMlExporter().records(scored_traces(swink_result(1, "pass", 1.0)), ExportOptions(), counts)
+    assert counts["broken:cut_text"] == 1
 
 
 # Files

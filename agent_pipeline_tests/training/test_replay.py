@@ -79,7 +79,7 @@ def test_a_training_that_replays_goes_on_from_its_checkpoint_to_the_same_bytes(t
 def test_rows_that_fall_out_take_their_share_of_replayed_ones_with_them(tiny_base, tmp_path, batches):
     long = {**row(40), "messages": [{"role": "user", "content": "x" * 3000}, *row(40)["messages"][-1:]]}
     new = [*NEW[:9], *(long | {"row_id": f"long-{n}"} for n in range(9))]
-    config = CONFIG.changed(max_steps=1)
+    config = CONFIG.changed(max_steps=1, most_dropped=1.0)
     report = train_adapter(new, tiny_base, config, tmp_path, replayed=OLD, replay_ratio=0.1)
     assert report["rows"]["dropped_too_long"] == 9
     assert (report["replay"]["over_the_ratio"], report["replay"]["trained"], report["replay"]["ratio"]) == (1, 1, 0.1)
