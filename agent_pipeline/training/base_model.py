@@ -5,6 +5,7 @@ converted once to safetensors: by `make install`, with `python -m agent_pipeline
 first use into the cache. `revision` says exactly which weights these are, and goes into every adapter's identity.
 """
 
+import json
 import shutil
 import sys
 import tempfile
@@ -51,6 +52,11 @@ def resolve_base_model(name: str, cache_dir: Path, trust_remote_code: bool = Fal
         if revision not in ("", base.revision):
             raise ModelError(f"The base model {name} is now at {base.revision}, not at {revision}: put its files back, or train again.")
         return base
+    if directory.is_file():
+        raise ModelError(
+            f"The base model {name} is a file: give the directory of a model in safetensors, or the id of a Hugging Face model. "
+            "A GGUF file cannot be trained."
+        )
     if name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise ModelError(f"The base model {name} is not there: give an existing directory or the id of a Hugging Face model.")
     cached = _from_hub(name, trust_remote_code, revision, local=True)
@@ -82,6 +88,12 @@ def directory_revision(directory: Path) -> str:
     }.items():
         if not any(directory.glob(pattern)):
             raise ModelError(f"The base model directory {directory} has no {what}: give a directory that save_pretrained wrote.")
+    try:
+        config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+    except ValueError as error:  # no JSON, or no text
+        raise ModelError(f"{directory / 'config.json'} is not JSON ({first_line(error)}): fetch the base model again.") from error
+    if not isinstance(config, dict):
+        raise ModelError(f"{directory / 'config.json'} is not a JSON object: give a directory that save_pretrained wrote.")
     names = ("config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
     files = [*directory.glob("*.safetensors"), *(directory / name for name in names if (directory / name).is_file())]
     return f"sha256:{sha256_files(directory, files)}"

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from agent_pipeline.errors import ModelError, first_line
 from agent_pipeline.training.base_model import BaseModel
 
 _BOUNDS = (0.3e9, 1e9, 20e9)
@@ -27,15 +28,22 @@ _EPOCHS = (1.0, 2.0, 2.0, 2.0)
 
 
 def count_weights(folder: Path) -> int | None:
-    """Return how many weights a model has, from the headers of its safetensors files; `None` if there are none."""
+    """Return how many weights a model has, from the headers of its safetensors files; `None` if there are none.
+
+    Raises:
+        ModelError: a file is not a safetensors file, or is cut off.
+    """
     from math import prod
 
-    from safetensors import safe_open
+    from safetensors import SafetensorError, safe_open
 
     count = 0
     for path in sorted(folder.glob("*.safetensors")):
-        with safe_open(path, framework="np") as file:
-            count += sum(prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
+        try:
+            with safe_open(path, framework="np") as file:
+                count += sum(prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
+        except SafetensorError as error:
+            raise ModelError(f"The weights {path} cannot be read ({first_line(error)}): fetch the base model again.") from error
     return count or None
 
 
