@@ -91,7 +91,6 @@ _RESULT_IDS = ("tool_call_id", "toolCallId", "call_id", "tool_use_id", "toolUseI
 _ATTACHED = ("images", "attachments", "experimental_attachments", "files", "file_ids", "videos", "audios")
 _UNTRAINED = ("train", "training", "trainable", "loss")
 """Flags of datasets that say by `false` that a message is not trained (axolotl, LLaMA-Factory, ms-swift), as OpenAI's `weight: 0` does."""
-_PART_FIELDS = {"content", *_CONTENTS}
 
 
 def to_messages(history: Any) -> Chat:
